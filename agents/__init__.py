@@ -1,0 +1,1 @@
+"""Agents: each samples one part of what a machine knows."""

@@ -1,0 +1,113 @@
+"""What every agent is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, TypeVar
+
+from msgspec import Meta
+
+from ccagent import PRODUCER, __version__
+from ccagent.duration import Cadence, Duration
+from ccagent.envelopes import ErrorObject, KVPair, MetadataObject
+from ccagent.clock import timestamp
+from ccagent.errors import ConfigurationError
+from ccagent.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ccagent.message import Format, Record
+    from ccagent.node import Node
+
+
+class AgentSettings(Settings):
+    """The keys that every table `[agents.NAME]` knows."""
+
+    every: Annotated[
+        Cadence | None,
+        Meta(description="how often, aligned to the UTC clock: seconds that divide a minute, "
+             "minutes that divide an hour, hours that divide a day, or days"),
+    ] = None
+    on_startup: Annotated[bool, Meta(description="also when the daemon starts")] = False
+    sinks: Annotated[
+        list[str], Meta(description="names of [sinks.NAME]; empty: all of them")
+    ] = []
+    time_limit: Annotated[
+        Duration, Meta(description="after this long an agent counts as hanging")
+    ] = Duration("60s")
+    extras: Annotated[
+        list[str],
+        Meta(description="fields that some consumers refuse, so they are sent only on demand"),
+    ] = []
+    token_file: Annotated[
+        str, Meta(description="file with the API token for meta.token (some consumers refuse it)")
+    ] = ""
+
+
+S = TypeVar("S", bound=AgentSettings, covariant=True)
+
+
+class Agent(ABC, Generic[S]):
+    """Samples one part of what a machine knows.
+
+    State between samples lives in the instance and is bounded. `sample` is called by one thread
+    at a time.
+    """
+
+    name: ClassVar[str]
+    """The name of its table in the configuration and of its command."""
+    formats: ClassVar[frozenset[Format]]
+    """What its records can be encoded to."""
+    extras: ClassVar[frozenset[str]] = frozenset({"attrs", "format"})
+    """What `extras` may list."""
+    Settings: ClassVar[type[AgentSettings]]
+
+    def __init__(self, settings: S, wanted: frozenset[Format]) -> None:
+        unknown = set(settings.extras) - self.extras
+        if unknown:
+            raise ConfigurationError(
+                f"agents.{self.name}.extras: {sorted(unknown)[0]!r} is unknown; "
+                f"there are {', '.join(map(repr, sorted(self.extras)))}"
+            )
+        self.settings = settings
+        self.wanted = wanted
+
+    def prepare(self, node: Node) -> float:
+        """Take a first reading for rates; give the seconds after which a sample has them."""
+        return 0.0
+
+    @abstractmethod
+    def sample(self, node: Node) -> Iterable[Record]:
+        """Read the machine once. Nothing that a file below /proc or /sys holds makes it raise."""
+
+    def close(self) -> None:
+        """Let go of what is held open."""
+
+    def attributes(self) -> dict[str, str]:
+        """What `extras = ["attrs"]` says of how the data were collected."""
+        return {}
+
+    def metadata(self) -> MetadataObject:
+        """The `meta` object of this agent's envelopes."""
+        from ccagent.secret import read_secret
+
+        extras = self.settings.extras
+        attributes = self.attributes() if "attrs" in extras else {}
+        return MetadataObject(
+            producer=PRODUCER,
+            version=__version__,
+            format=0 if "format" in extras else None,
+            attrs=[KVPair(key=key, value=value) for key, value in attributes.items()],
+            token=read_secret(self.settings.token_file) if self.settings.token_file else "",
+        )
+
+
+def error_object(node: Node, detail: str) -> ErrorObject:
+    """An error as an envelope carries it."""
+    return ErrorObject(
+        time=timestamp(node.clock.time()),
+        detail=detail,
+        cluster=node.cluster,
+        node=node.hostname,
+    )

@@ -1,0 +1,51 @@
+"""Time: the wall clock, the steady clock, and waiting."""
+
+from __future__ import annotations
+
+import select
+import time
+
+
+class Clock:
+    """The machine's clocks. Tests replace it to let a day pass in a minute."""
+
+    def time(self) -> float:
+        """Seconds since 1970, UTC; may jump."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds that never jump; for intervals."""
+        return time.monotonic()
+
+    def uptime(self) -> float:
+        """Seconds since boot, suspended time included, as start times in /proc are counted."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def sleep(self, seconds: float) -> None:
+        """Pause the calling thread."""
+        time.sleep(seconds)
+
+    def wait(self, seconds: float, descriptor: int) -> None:
+        """Pause for at most `seconds`, or until `descriptor` can be read."""
+        # poll, not select: a process source may hold thousands of descriptors.
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        poll.poll(max(0.0, seconds) * 1000)
+
+
+def timestamp(seconds: float) -> str:
+    """Give `seconds` since 1970 as local time with the offset of that very moment.
+
+    The form is the Timestamp of the envelopes: `2026-01-31T12:00:00+01:00`, `Z` for UTC.
+    """
+    moment = time.localtime(int(seconds))
+    offset = moment.tm_gmtoff // 60
+    text = (
+        f"{moment.tm_year:04d}-{moment.tm_mon:02d}-{moment.tm_mday:02d}"
+        f"T{moment.tm_hour:02d}:{moment.tm_min:02d}:{moment.tm_sec:02d}"
+    )
+    if offset == 0:
+        return text + "Z"
+    sign = "-" if offset < 0 else "+"
+    hours, minutes = divmod(abs(offset), 60)
+    return f"{text}{sign}{hours:02d}:{minutes:02d}"

@@ -1,0 +1,213 @@
+"""The configuration file: strict TOML, every key checked before anything starts."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from ccagent.agent import AgentSettings
+from ccagent.errors import ConfigurationError
+from ccagent.message import FORMATS
+from ccagent.node import checked_name
+from ccagent.registry import agent_class, transport_class
+from ccagent.settings import Settings, convert, joined, nearest
+from ccagent.transports.base import SinkSettings
+
+DEFAULT_PATH = "/etc/ccagent/ccagent.toml"
+"""What `ccagent run` reads when it isn't told otherwise."""
+
+
+class GlobalSettings(Settings):
+    """The keys outside of all tables."""
+
+    cluster: Annotated[
+        str,
+        Meta(description="name of the cluster in every record; empty: the host's domain, or local"),
+    ] = ""
+    hostname: Annotated[
+        str, Meta(description="name of this node in every record; empty: its own host name")
+    ] = ""
+    lock_directory: Annotated[
+        str, Meta(description="where the daemon keeps a lock, so that only one runs; empty: none")
+    ] = ""
+    topic_prefix: Annotated[
+        str, Meta(description="stands before the cluster in topics: 'test' for test.CLUSTER.sample")
+    ] = ""
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """A checked configuration: the settings of agents and sinks by name."""
+
+    place: str
+    settings: GlobalSettings
+    agents: dict[str, AgentSettings]
+    sinks: dict[str, SinkSettings]
+
+    def sinks_of(self, agent: str) -> list[str]:
+        """Give the names of the sinks that an agent's records go to: its own, else all."""
+        return list(self.agents[agent].sinks) or list(self.sinks)
+
+
+def load(path: str) -> Configuration:
+    """Read and check a file. Raises ConfigurationError naming file, key and reason."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from None
+    try:
+        table = tomllib.loads(content.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path}: not text in UTF-8") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+    return check(table, path)
+
+
+def check(table: dict[str, Any], place: str) -> Configuration:
+    """Check a whole configuration; `place` is what its errors call it."""
+    top = {key: value for key, value in table.items() if key not in {"agents", "sinks"}}
+    known = [*GlobalSettings.__struct_encode_fields__, "agents", "sinks"]
+    for key in top:
+        if key not in known:
+            raise ConfigurationError(f"{place}: {key}: unknown key{nearest(key, known)}")
+    settings = convert(top, GlobalSettings, "", place=place)
+    for what, name in (("cluster", settings.cluster), ("hostname", settings.hostname),
+                       ("topic-prefix", settings.topic_prefix)):
+        if name:
+            _named(place, what, checked_name, what, name)
+    sinks = {
+        name: check_sink(value, name, place)
+        for name, value in _tables(table, "sinks", place).items()
+    }
+    agents = {
+        name: _check_agent(value, name, sinks, place)
+        for name, value in _tables(table, "agents", place).items()
+    }
+    configuration = Configuration(place, settings, agents, sinks)
+    for name in agents:
+        _check_formats(configuration, name)
+    return configuration
+
+
+def check_sink(table: object, name: str, place: str) -> SinkSettings:
+    """Check the table of one sink, with the keys that its transport knows."""
+    where = f"sinks.{name}"
+    url = table.get("url") if isinstance(table, dict) else None
+    if not isinstance(url, str):
+        raise ConfigurationError(f"{place}: {where}.url: a sink needs a URL, such as 'stdout:'")
+    transport = _named(place, f"{where}.url", transport_class, url)
+    settings = convert(table, transport.Settings, where, place=place)
+    _named(place, where, transport, settings)
+    return settings
+
+
+def _check_agent(
+    table: object, name: str, sinks: dict[str, SinkSettings], place: str
+) -> AgentSettings:
+    where = f"agents.{name}"
+    agent = _named(place, where, agent_class, name)
+    settings = convert(table, agent.Settings, where, place=place)
+    for sink in settings.sinks:
+        if sink not in sinks:
+            raise ConfigurationError(
+                f"{place}: {where}.sinks: there is no [sinks.{sink}]{nearest(sink, list(sinks))}"
+            )
+    _named(place, "", agent, settings, frozenset(FORMATS))
+    return settings
+
+
+def _check_formats(configuration: Configuration, name: str) -> None:
+    agent = agent_class(name)
+    for sink in configuration.sinks_of(name):
+        wanted = configuration.sinks[sink].format
+        if wanted not in agent.formats:
+            raise ConfigurationError(
+                f"{configuration.place}: agents.{name}.sinks: sink {sink!r} wants format "
+                f"{wanted!r}, which {name} has not; it has {', '.join(sorted(agent.formats))}"
+            )
+
+
+def _tables(table: dict[str, Any], key: str, place: str) -> dict[str, object]:
+    value = table.get(key, {})
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{place}: {key}: expected tables [{key}.NAME]")
+    return value
+
+
+def _named(place: str, where: str, check: Any, *values: object) -> Any:
+    """Run a check and put file and key before what it complains about."""
+    try:
+        return check(*values)
+    except ConfigurationError as error:
+        prefix = f"{place}: {where}: " if where else f"{place}: "
+        raise ConfigurationError(f"{prefix}{error}") from None
+
+
+def with_values(table: dict[str, Any], assignments: tuple[str, ...], agent: str) -> dict[str, Any]:
+    """Set keys of an agent's table from the command line: `rollup=true`, `every=30s`.
+
+    A value is TOML where it can be read as that, else a string.
+    """
+    agents = dict(table.get("agents", {}))
+    own = dict(agents.get(agent, {}))
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key:
+            raise ConfigurationError(f"--set {assignment}: expected KEY=VALUE")
+        try:
+            own[key] = tomllib.loads(f"value = {text}")["value"]
+        except (tomllib.TOMLDecodeError, KeyError):
+            own[key] = text
+    return table | {"agents": agents | {agent: own}}
+
+
+def document(settings: type[Settings], table: str = "") -> str:
+    """Write the keys of a settings type as TOML: description, key and default of each."""
+    lines = [f"[{table}]"] if table else []
+    for field in msgspec.structs.fields(settings):
+        kind = msgspec.inspect.type_info(field.type)
+        if isinstance(kind, msgspec.inspect.Metadata) and kind.extra_json_schema:
+            lines.append(f"# {kind.extra_json_schema['description']}")
+        default = field.default
+        if default is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT:
+            default = field.default_factory()
+        key = field.encode_name
+        if default is msgspec.NODEFAULT or default is None:
+            lines.append(f"# {key} = ...")
+        else:
+            lines.append(f"{key} = {toml(default)}")
+    return "\n".join(lines) + "\n"
+
+
+def toml(value: object) -> str:
+    """Write a value as TOML."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return str(value)
+        case list() | tuple():
+            return "[" + ", ".join(map(toml, value)) + "]"
+        case _:
+            escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+            return f'"{escaped}"'
+
+
+def defaults() -> str:
+    """Every key with its default, for all agents and kinds of sinks on this installation."""
+    from ccagent.registry import AGENTS, TRANSPORTS, agent_names, transport_names
+
+    parts = [document(GlobalSettings)]
+    parts += [document(agent_class(name).Settings, f"agents.{name}")
+              for name in agent_names() or AGENTS]
+    seen: set[type[SinkSettings]] = set()
+    for scheme in transport_names() or TRANSPORTS:
+        settings = transport_class(f"{scheme}:").Settings
+        if settings not in seen or settings is SinkSettings:
+            seen.add(settings)
+            parts.append(document(settings, f"sinks.{joined('a-' + scheme + '-sink')}"))
+    return "\n".join(parts)

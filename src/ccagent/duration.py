@@ -1,0 +1,76 @@
+"""Durations as they are configured: `30s`, `5m`, `12h`, `1d`."""
+
+from __future__ import annotations
+
+import re
+from typing import Self
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_FORM = re.compile(r"(\d{1,9})(ms|[smhd])")
+
+
+class Duration:
+    """A length of time, written as a number with a unit: ms, s, m, h or d."""
+
+    def __init__(self, text: str) -> None:
+        match = _FORM.fullmatch(text.strip().lower())
+        if match is None:
+            raise ValueError(f"{text!r} is not a duration such as '30s', '5m', '12h' or '1d'")
+        number, unit = int(match[1]), match[2]
+        self.seconds: float = number / 1000 if unit == "ms" else float(number * _UNITS[unit])
+        self._text = f"{number}{unit}"
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """Make one of a configured value. Raises ValueError with the reason."""
+        if not isinstance(value, str):
+            raise ValueError(f"{value!r} is not a duration: write it as a string such as '30s'")  # noqa: TRY004 - msgspec reports only ValueError
+        return cls(value)
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Duration) and self.seconds == other.seconds
+
+    def __hash__(self) -> int:
+        return hash(self.seconds)
+
+
+class Cadence(Duration):
+    """A duration that recurs at the same times each day.
+
+    Seconds divide a minute, minutes an hour, hours a day; or it is a number of days.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        seconds = self.seconds
+        if seconds >= _UNITS["d"] and seconds % _UNITS["d"] == 0:
+            return
+        for unit, whole, name in ((1, 60, "minute"), (60, 3600, "hour"), (3600, 86400, "day")):
+            if seconds <= whole:
+                choices = [n * unit for n in range(1, whole // unit + 1) if whole % (n * unit) == 0]
+                if seconds not in choices:
+                    raise ValueError(
+                        f"{text!r} does not divide a {name}; nearest: {_nearest(choices, seconds)}"
+                    )
+                return
+        raise ValueError(f"{text!r} is more than a day, but not a number of whole days")
+
+
+def _nearest(choices: list[int], seconds: float) -> str:
+    """Name the choices on both sides of `seconds`."""
+    below = [c for c in choices if c < seconds][-1:]
+    above = [c for c in choices if c > seconds][:1]
+    return " or ".join(f"'{_written(c)}'" for c in below + above)
+
+
+def _written(seconds: int) -> str:
+    for unit in ("d", "h", "m"):
+        if seconds % _UNITS[unit] == 0:
+            return f"{seconds // _UNITS[unit]}{unit}"
+    return f"{seconds}s"

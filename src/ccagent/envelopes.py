@@ -1,0 +1,218 @@
+"""The Sonar JSON envelopes as structures: what is written is exactly what stands here.
+
+Source: Sonar JSON format output specification (version 0) and the fields that the format has
+gained since. A field with its default value is omitted; fields without a default are always
+written, because a consumer needs them. Memory is in KB (1024 bytes), clocks in MHz, power in
+W, utilisation in percent, `Timestamp` as `ccagent.clock.timestamp` makes it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+NO_FLOAT = 0.0
+"""The default of the floats. msgspec omits a default it recognises by identity: assign this."""
+
+SONAR_EPOCH = 1_577_836_800
+"""2020-01-01T00:00:00Z: the `epoch` of a job is the boot time minus this."""
+
+LARGEST_UINT = 2**64 - 1
+"""The largest value of the type uint64 that most fields have."""
+
+
+class Structure(
+    msgspec.Struct, omit_defaults=True, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
+    """Base of all parts of an envelope."""
+
+
+class KVPair(Structure):
+    """An attribute in `meta.attrs`: a unique key and its value."""
+
+    key: str
+    value: str = ""
+
+
+class MetadataObject(Structure):
+    """Who produced the envelope. Consumers accept only `producer` and `version` by default."""
+
+    producer: str
+    version: str
+    format: int | None = None
+    attrs: list[KVPair] = []
+    token: str = ""
+
+
+class ErrorObject(Structure):
+    """One error: `detail` is a sentence, `time` when it happened."""
+
+    time: str
+    detail: str
+    cluster: str = ""
+    node: str = ""
+
+
+class SampleDisk(Structure):
+    """One block device: all values of its line in /proc/diskstats that follow the name."""
+
+    name: str
+    major: int
+    minor: int
+    stats: list[int]
+
+
+class SampleSystem(Structure):
+    """State of the node as a whole.
+
+    boot: Timestamp of the boot (/proc/stat `btime`).
+    cpus: CPU seconds since boot, dense and sorted by logical cpu (/proc/stat `cpuN`: user, nice,
+    system, irq, softirq); an offline cpu stands with 0.
+    disks: /proc/diskstats, without devices that were never used.
+    used_memory: KB, MemTotal - MemAvailable of /proc/meminfo.
+    load1, load5, load15, runnable_entities, existing_entities: /proc/loadavg.
+    """
+
+    boot: str
+    cpus: list[int] = []
+    disks: list[SampleDisk] = []
+    used_memory: int = 0
+    load1: float = NO_FLOAT
+    load5: float = NO_FLOAT
+    load15: float = NO_FLOAT
+    runnable_entities: int = 0
+    existing_entities: int = 0
+
+
+class SampleProcess(Structure, gc=False):
+    """One process, or several that were rolled up.
+
+    resident_memory: KB of private memory, RssAnon (/proc/PID/statm: resident - shared).
+    virtual_memory: KB of data and stack (/proc/PID/statm `data`).
+    cmd: the command name (/proc/PID/stat `comm`), with ` <defunct>` for a zombie.
+    pid, ppid: /proc/PID/stat; a rolled-up record has a synthetic pid above pid_max.
+    in_container: a descendant of a container's supervisor, or in a container's cgroup.
+    num_threads: threads besides the first.
+    cpu_avg: percent of one core over the life of the process, without its children.
+    cpu_util: percent of one core since the previous reading, without its children.
+    cpu_time: seconds, waited-for children included (/proc/PID/stat utime, stime, cutime, cstime).
+    data_read, data_written, data_cancelled: KB, rounded up (/proc/PID/io rchar, wchar,
+    cancelled_write_bytes).
+    rolledup: how many further processes the record sums up.
+    """
+
+    resident_memory: int = 0
+    virtual_memory: int = 0
+    cmd: str = ""
+    pid: int = 0
+    ppid: int = 0
+    in_container: bool = False
+    num_threads: int = 0
+    cpu_avg: float = NO_FLOAT
+    cpu_util: float = NO_FLOAT
+    cpu_time: int = 0
+    data_read: int = 0
+    data_written: int = 0
+    data_cancelled: int = 0
+    rolledup: int = 0
+
+
+class SampleJob(Structure):
+    """The processes of one job and user.
+
+    job: Slurm's raw job id, else the process group.
+    epoch: 0 for Slurm jobs, else boot time - SONAR_EPOCH; always written.
+    user: name, `_user_<uid>` if it has none.
+    """
+
+    job: int
+    user: str
+    epoch: int
+    processes: list[SampleProcess]
+
+
+class SampleAttributes(Structure):
+    """The state of a node and of its processes at one moment."""
+
+    time: str
+    cluster: str
+    node: str
+    system: SampleSystem
+    jobs: list[SampleJob] = []
+    errors: list[ErrorObject] = []
+
+
+class SampleData(Structure):
+    """The data of a sample."""
+
+    type: str
+    attributes: SampleAttributes
+
+
+class SampleEnvelope(Structure):
+    """A sample; `data` and `errors` exclude each other."""
+
+    kind: ClassVar[str] = "sample"
+
+    meta: MetadataObject
+    data: SampleData | None = None
+    errors: list[ErrorObject] = []
+
+
+class SysinfoSoftwareVersion(Structure):
+    """One software package: unique key, version, name for people."""
+
+    key: str
+    version: str
+    name: str = ""
+
+
+class SysinfoAttributes(Structure):
+    """The hardware and software of a node.
+
+    os_name, os_release, architecture: uname(2) sysname, release, machine.
+    sockets, cores_per_socket, threads_per_core: online cpus, of
+    /sys/devices/system/cpu/cpu*/topology, else /proc/cpuinfo; the largest where they differ.
+    cpu_model: /proc/cpuinfo.
+    memory: KB, MemTotal of /proc/meminfo.
+    numa_nodes, distances: /sys/devices/system/node/node*/distance, in the order of the nodes.
+    topo_svg, topo_text: base64 of what the configured commands print.
+    """
+
+    time: str
+    cluster: str
+    node: str
+    os_name: str
+    os_release: str
+    architecture: str
+    sockets: int
+    cores_per_socket: int
+    threads_per_core: int
+    memory: int
+    cpu_model: str = ""
+    numa_nodes: int = 0
+    distances: list[list[int]] = []
+    topo_svg: str = ""
+    topo_text: str = ""
+    software: list[SysinfoSoftwareVersion] = []
+
+
+class SysinfoData(Structure):
+    """The data of a sysinfo envelope."""
+
+    type: str
+    attributes: SysinfoAttributes
+
+
+class SysinfoEnvelope(Structure):
+    """A node's description; `data` and `errors` exclude each other."""
+
+    kind: ClassVar[str] = "sysinfo"
+
+    meta: MetadataObject
+    data: SysinfoData | None = None
+    errors: list[ErrorObject] = []
+
+
+Envelope = SampleEnvelope | SysinfoEnvelope

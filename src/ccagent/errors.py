@@ -1,0 +1,77 @@
+"""Every error that ccagent raises.
+
+    CcagentError
+    ├── ConfigurationError      the configuration can't be used: exit status 2
+    ├── NotHereError            no such file, device or program on this machine: debug
+    ├── VanishedError           the process went away while it was read: silent
+    ├── NotPermittedError       a field is left out, said once
+    ├── UnparsableError         text that can't be understood: an entry in the envelope's errors
+    ├── ProgramError            a command failed, took too long or printed too much
+    ├── LockedError             another ccagent holds the lock
+    ├── EncodingError           a record that its format can't express
+    └── TransportError          a message was not taken
+        ├── RetryableError      later it may be
+        └── RejectedError       it never will be
+"""
+
+
+class CcagentError(Exception):
+    """The root of the tree."""
+
+
+class ConfigurationError(CcagentError):
+    """A configuration, option or URL that can't be used: names file, key and reason."""
+
+
+class NotHereError(CcagentError):
+    """What was asked for does not exist on this machine."""
+
+
+class VanishedError(CcagentError):
+    """A process ended between being listed and being read."""
+
+
+class NotPermittedError(CcagentError):
+    """The kernel does not let this user read what was asked for."""
+
+
+class UnparsableError(CcagentError):
+    """Text that does not have its documented form."""
+
+
+class ProgramError(CcagentError):
+    """A program failed, ran over its time limit or its output limit."""
+
+
+class LockedError(CcagentError):
+    """Another instance holds the lock."""
+
+
+class EncodingError(CcagentError):
+    """A record holds what its format can't carry."""
+
+
+class TransportError(CcagentError):
+    """A message was not taken by the other side."""
+
+
+class RetryableError(TransportError):
+    """The message may be sent again later.
+
+    `delivered` counts the leading messages of the batch that were taken before the error.
+    """
+
+    def __init__(self, message: str, *, delivered: int = 0) -> None:
+        super().__init__(message)
+        self.delivered = delivered
+
+
+class RejectedError(TransportError):
+    """The message will never be taken: sending it again is pointless.
+
+    `delivered` counts the leading messages of the batch that were taken before this one.
+    """
+
+    def __init__(self, message: str, *, delivered: int = 0) -> None:
+        super().__init__(message)
+        self.delivered = delivered

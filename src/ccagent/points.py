@@ -1,0 +1,51 @@
+"""A measured value as the line protocol carries it.
+
+Source: ClusterCockpit's flavor of the InfluxData line protocol, category "metric": one field
+`value`, tags `cluster`, `hostname`, `type` and what further describes the place of the value.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+import msgspec
+
+from ccagent.errors import EncodingError
+
+NAME = re.compile(r"[A-Za-z0-9_]+")
+"""What a metric may be called."""
+
+
+class Point(msgspec.Struct, frozen=True):
+    """One metric: name, tags, value and seconds since 1970."""
+
+    name: str
+    tags: dict[str, str]
+    value: int | float
+    time: float
+
+
+def line(point: Point) -> str:
+    """Write a point as one line, tags sorted, time in seconds.
+
+    Raises EncodingError for what the line protocol can't express: a bad name, an empty tag, a
+    line break, NaN or infinity.
+    """
+    if NAME.fullmatch(point.name) is None:
+        raise EncodingError(f"metric name {point.name!r}: letters, digits and '_' only")
+    if not math.isfinite(point.value):
+        raise EncodingError(f"metric {point.name}: {point.value} is not a number to send")
+    tags = "".join(
+        f",{_escaped(key)}={_escaped(value)}" for key, value in sorted(point.tags.items())
+    )
+    # A Go consumer reads any of these; repr of a float is exact and has no locale.
+    value = f"{point.value}i" if isinstance(point.value, int) else repr(point.value)
+    return f"{point.name}{tags} value={value} {int(point.time)}"
+
+
+def _escaped(text: str) -> str:
+    """Escape comma, equals sign and space of a tag's key or value."""
+    if not text or not text.isprintable() or text.endswith("\\"):
+        raise EncodingError(f"tag {text!r}: empty, with control characters or a final backslash")
+    return text.replace(",", "\\,").replace("=", "\\=").replace(" ", "\\ ")

@@ -1,0 +1,97 @@
+"""Running a program with a time limit and an output limit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+from ccagent.errors import NotHereError, NotPermittedError, ProgramError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin"}
+"""What programs get: output must not depend on who started ccagent."""
+
+_GRACE = 1.0
+_ERROR_LIMIT = 4096
+
+
+def run(command: Sequence[str], *, time_limit: float, output_limit: int) -> bytes:
+    """Run `command` without a shell and give its standard output. See `Node.run`."""
+    name = command[0]
+    search = {"PATH": os.environ.get("PATH", ENVIRONMENT["PATH"])}
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=ENVIRONMENT | search,
+            start_new_session=True,
+        )
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotHereError(f"{name}: no such program") from None
+    except PermissionError:
+        raise NotPermittedError(f"{name}: not permitted to run it") from None
+    except OSError as error:
+        raise ProgramError(f"{name}: {error.strerror}") from None
+    output, complaint, finished = b"", b"", False
+    try:
+        output, complaint = _collect(process, name, time_limit, output_limit)
+        finished = True
+    finally:
+        _end(process, kill=not finished)
+    if process.returncode:
+        reason = complaint.decode("utf-8", "replace").strip()
+        raise ProgramError(f"{name}: exit status {process.returncode}: {reason or 'no message'}")
+    return output
+
+
+def _collect(
+    process: subprocess.Popen[bytes], name: str, time_limit: float, output_limit: int
+) -> tuple[bytes, bytes]:
+    """Read both pipes to their ends and wait for the program."""
+    deadline = time.monotonic() + time_limit
+    output, complaint = bytearray(), bytearray()
+    too_long = ProgramError(f"{name}: not finished after {time_limit:g} s")
+    with selectors.PollSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ, output)  # type: ignore[arg-type]
+        selector.register(process.stderr, selectors.EVENT_READ, complaint)  # type: ignore[arg-type]
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise too_long
+            for key, _ in ready:
+                part = os.read(key.fd, 65536)
+                if not part:
+                    selector.unregister(key.fileobj)
+                elif key.data is output:
+                    output += part
+                    if len(output) > output_limit:
+                        raise ProgramError(f"{name}: printed more than {output_limit} bytes")
+                elif len(complaint) < _ERROR_LIMIT:
+                    complaint += part
+    try:
+        process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        raise too_long from None
+    return bytes(output), bytes(complaint)
+
+
+def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
+    """Close the pipes; kill the program with its children if it still runs."""
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+    if kill:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        # One in uninterruptible sleep can't be killed: it is left, and reaped if it ever ends.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE)

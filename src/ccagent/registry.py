@@ -1,0 +1,79 @@
+"""Names of agents and transports, and the classes behind them.
+
+Built-in ones are imported when they are used. Installed entry points (groups `ccagent.agents`
+and `ccagent.transports`) are asked only for names that are not built in.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ccagent.errors import ConfigurationError
+from ccagent.settings import nearest
+
+if TYPE_CHECKING:
+    from ccagent.agent import Agent
+    from ccagent.transports.base import Transport
+
+AGENTS = {
+    "sample": "ccagent.agents.sonar.agent:SampleAgent",
+    "sysinfo": "ccagent.agents.sysinfo.agent:SysinfoAgent",
+}
+"""Agents by the name of their table and command."""
+
+TRANSPORTS = {
+    "stdout": "ccagent.transports.stdout:StdoutTransport",
+    "dir": "ccagent.transports.directory:DirectoryTransport",
+    "http": "ccagent.transports.http:HttpTransport",
+    "https": "ccagent.transports.http:HttpTransport",
+}
+"""Transports by the scheme of their URL."""
+
+
+def agent_class(name: str) -> type[Agent[Any]]:
+    """Give the class of an agent. Raises ConfigurationError for an unknown name."""
+    found: type[Agent[Any]] = _load("agent", "ccagent.agents", AGENTS, name)
+    return found
+
+
+def transport_class(url: str) -> type[Transport]:
+    """Give the class for a URL's scheme. Raises ConfigurationError for an unknown scheme."""
+    scheme, colon, _ = url.partition(":")
+    if not colon:
+        raise ConfigurationError(f"{url!r} is no sink: a URL such as 'stdout:' or 'dir:/PATH'")
+    found: type[Transport] = _load(
+        "kind of sink", "ccagent.transports", TRANSPORTS, scheme.lower()
+    )
+    return found
+
+
+def agent_names() -> list[str]:
+    """Every agent that can be used on this installation."""
+    return list(dict.fromkeys([*AGENTS, *_entry_points("ccagent.agents")]))
+
+
+def transport_names() -> list[str]:
+    """Every URL scheme that can be used on this installation."""
+    return list(dict.fromkeys([*TRANSPORTS, *_entry_points("ccagent.transports")]))
+
+
+def _entry_points(group: str) -> dict[str, str]:
+    from importlib.metadata import entry_points
+
+    return {point.name: point.value for point in entry_points(group=group)}
+
+
+def _load(what: str, group: str, built_in: dict[str, str], name: str) -> Any:
+    place = built_in.get(name)
+    if place is None:
+        installed = _entry_points(group)
+        if name not in installed:
+            known = [*built_in, *installed]
+            raise ConfigurationError(f"{name!r} is an unknown {what}{nearest(name, known)}")
+        place = installed[name]
+    module, _, attribute = place.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"{what} {name!r}: {place} can't be loaded: {error}") from error

@@ -1,0 +1,83 @@
+"""Settings: structures that are filled from tables of TOML, strictly."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TypeVar
+
+import msgspec
+
+from ccagent.duration import Duration
+from ccagent.errors import ConfigurationError
+
+T = TypeVar("T", bound="Settings")
+
+
+class Settings(
+    msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True
+):
+    """Base of all settings: the fields are the keys (in kebab case), their defaults the defaults."""
+
+
+def convert(table: object, settings: type[T], where: str, *, place: str) -> T:
+    """Fill `settings` from a table.
+
+    `place` is what the user calls the source (a file's path), `where` the table's own key
+    (`agents.sample`). Raises ConfigurationError naming place, key, reason and the nearest key.
+    """
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"{place}: {where}: expected a table [{where}]")
+    known = settings.__struct_encode_fields__
+    for key in table:
+        if key not in known:
+            unknown_key(place, joined(where, str(key)), str(key), known)
+    try:
+        return msgspec.convert(table, settings, dec_hook=_make)
+    except msgspec.ValidationError as error:
+        reason, _, path = str(error).rpartition(" - at `$")
+        key = (path.rstrip("`").lstrip(".") if reason else "").replace("[...]", "")
+        raise ConfigurationError(
+            f"{place}: {joined(where, key)}: {_plain(reason or str(error))}"
+        ) from None
+
+
+def unknown_key(place: str, full: str, key: str, known: tuple[str, ...]) -> None:
+    """Raise ConfigurationError for a key that isn't known, naming the nearest that is."""
+    raise ConfigurationError(f"{place}: {full}: unknown key{nearest(key, known)}")
+
+
+def nearest(name: str, known: tuple[str, ...] | list[str]) -> str:
+    """`; did you mean 'x'?`, or the list of what there is when nothing is near."""
+    candidates = difflib.get_close_matches(name.replace("_", "-"), known, n=1, cutoff=0.5)
+    if candidates:
+        return f"; did you mean {candidates[0]!r}?"
+    return f"; there are {', '.join(sorted(known))}" if known else ""
+
+
+def joined(*parts: str) -> str:
+    """Join the parts of a key with dots."""
+    return ".".join(part for part in parts if part)
+
+
+def _make(kind: type, value: object) -> object:
+    if issubclass(kind, Duration):
+        return kind.parse(value)
+    raise NotImplementedError(kind)
+
+
+_TYPES = {
+    "bool": "true or false",
+    "str": "a string",
+    "int": "a whole number",
+    "float": "a number",
+    "array": "a list",
+    "object": "a table",
+}
+
+
+def _plain(reason: str) -> str:
+    """Say in the words of TOML what msgspec says in those of Python."""
+    return re.sub(
+        r"`(\w+)`", lambda match: _TYPES.get(match[1], f"`{match[1]}`"), reason
+    ).replace("Expected", "expected", 1)

@@ -1,0 +1,44 @@
+"""What every transport is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from msgspec import Meta
+
+from ccagent.message import Format
+from ccagent.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ccagent.message import Message
+
+
+class SinkSettings(Settings):
+    """The keys that every table `[sinks.NAME]` knows."""
+
+    url: Annotated[str, Meta(description="where to: the scheme names the transport")]
+    format: Annotated[
+        Format, Meta(description="'sonar': JSON envelopes; 'line': line protocol")
+    ] = "sonar"
+
+
+class Transport(ABC):
+    """Carries messages to one receiver. Used by one thread at a time."""
+
+    Settings: ClassVar[type[SinkSettings]] = SinkSettings
+
+    def __init__(self, settings: SinkSettings) -> None:
+        """Check the settings; connect nowhere yet. Raises ConfigurationError."""
+
+    @abstractmethod
+    def send(self, messages: Sequence[Message]) -> None:
+        """Deliver messages in order and return when the other side has taken them all.
+
+        Raises RetryableError or RejectedError, whose `delivered` says how many were taken.
+        """
+
+    def close(self) -> None:
+        """Let go of connections and files."""

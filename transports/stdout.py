@@ -1,0 +1,73 @@
+"""`stdout:` prints messages: raw, or wrapped as Sonar's daemon prints them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ccagent.errors import ConfigurationError, RejectedError, RetryableError
+from ccagent.transports.base import SinkSettings, Transport
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ccagent.message import Message
+
+
+class Wrapped(msgspec.Struct):
+    """A message as Sonar's daemon prints it; `value` is the envelope, or lines as a string."""
+
+    topic: str
+    key: str
+    client: str
+    value: msgspec.Raw | str
+
+
+class StdoutTransport(Transport):
+    """Prints to standard output: `stdout:` raw, `stdout:wrapped` with topic, key and client.
+
+    Raw envelopes are indented on a terminal and one line each elsewhere.
+    """
+
+    def __init__(self, settings: SinkSettings) -> None:
+        form = settings.url.partition(":")[2]
+        if form not in {"", "wrapped"}:
+            raise ConfigurationError(
+                f"{settings.url}: there are 'stdout:' and 'stdout:wrapped'"
+            )
+        self._wrapped = form == "wrapped"
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Print messages. A reader that went away is a RejectedError."""
+        indented = not self._wrapped and sys.stdout.isatty()
+        for number, message in enumerate(messages):
+            text = self._text(message, indented=indented)
+            try:
+                _write_all(sys.stdout.fileno(), text)
+            except BrokenPipeError:
+                raise RejectedError("stdout: nobody reads it", delivered=number) from None
+            except OSError as error:
+                raise RetryableError(f"stdout: {error.strerror}", delivered=number) from None
+
+    def _text(self, message: Message, *, indented: bool) -> bytes:
+        body = message.body
+        if self._wrapped:
+            wrapped = Wrapped(
+                topic=message.topic,
+                key=message.node,
+                client=f"{message.cluster}/{message.node}",
+                value=msgspec.Raw(body) if message.format == "sonar" else body.decode(),
+            )
+            return msgspec.json.encode(wrapped) + b"\n"
+        if message.format == "line":
+            return body
+        return (msgspec.json.format(body, indent=2) if indented else body) + b"\n"
+
+
+def _write_all(descriptor: int, text: bytes) -> None:
+    rest = memoryview(text)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
