@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import tomllib
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from ccagent.agent import AgentSettings
 from ccagent.errors import ConfigurationError
-from ccagent.message import FORMATS
+from ccagent.message import FORMATS, Format
 from ccagent.node import checked_name
 from ccagent.registry import agent_class, transport_class
 from ccagent.settings import Settings, convert, joined, nearest
 from ccagent.transports.base import SinkSettings
+
+if TYPE_CHECKING:
+    from ccagent.agent import Agent
+    from ccagent.transports.base import Transport
 
 DEFAULT_PATH = "/etc/ccagent/ccagent.toml"
 """What `ccagent run` reads when it isn't told otherwise."""
@@ -50,21 +54,14 @@ class Configuration(msgspec.Struct, frozen=True):
         """Give the names of the sinks that an agent's records go to: its own, else all."""
         return list(self.agents[agent].sinks) or list(self.sinks)
 
+    def formats_of(self, agent: str) -> frozenset[Format]:
+        """Give the formats that the sinks of an agent want."""
+        return frozenset(self.sinks[sink].format for sink in self.sinks_of(agent))
+
 
 def load(path: str) -> Configuration:
     """Read and check a file. Raises ConfigurationError naming file, key and reason."""
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror}") from None
-    try:
-        table = tomllib.loads(content.decode("utf-8"))
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{path}: not text in UTF-8") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigurationError(f"{path}: {error}") from None
-    return check(table, path)
+    return check(read_table(path), path)
 
 
 def check(table: dict[str, Any], place: str) -> Configuration:
@@ -78,7 +75,7 @@ def check(table: dict[str, Any], place: str) -> Configuration:
     for what, name in (("cluster", settings.cluster), ("hostname", settings.hostname),
                        ("topic-prefix", settings.topic_prefix)):
         if name:
-            _named(place, what, checked_name, what, name)
+            _named(place, "", checked_name, what, name)
     sinks = {
         name: check_sink(value, name, place)
         for name, value in _tables(table, "sinks", place).items()
@@ -95,11 +92,11 @@ def check(table: dict[str, Any], place: str) -> Configuration:
 
 def check_sink(table: object, name: str, place: str) -> SinkSettings:
     """Check the table of one sink, with the keys that its transport knows."""
-    where = f"sinks.{name}"
+    where = name if name.startswith("--") else f"sinks.{name}"
     url = table.get("url") if isinstance(table, dict) else None
     if not isinstance(url, str):
         raise ConfigurationError(f"{place}: {where}.url: a sink needs a URL, such as 'stdout:'")
-    transport = _named(place, f"{where}.url", transport_class, url)
+    transport = _named(place, where, transport_class, url)
     settings = convert(table, transport.Settings, where, place=place)
     _named(place, where, transport, settings)
     return settings
@@ -147,6 +144,29 @@ def _named(place: str, where: str, check: Any, *values: object) -> Any:
         raise ConfigurationError(f"{prefix}{error}") from None
 
 
+def build_agent(configuration: Configuration, name: str) -> Agent[Any]:
+    """Make an agent of a checked configuration, for the formats that its sinks want."""
+    return agent_class(name)(configuration.agents[name], configuration.formats_of(name))
+
+
+def build_transport(settings: SinkSettings) -> Transport:
+    """Make the transport of a checked sink."""
+    return transport_class(settings.url)(settings)
+
+
+def read_table(path: str) -> dict[str, Any]:
+    """Read a file of TOML, unchecked. Raises ConfigurationError."""
+    try:
+        with open(path, "rb") as file:
+            return tomllib.loads(file.read().decode("utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path}: not text in UTF-8") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+
+
 def with_values(table: dict[str, Any], assignments: tuple[str, ...], agent: str) -> dict[str, Any]:
     """Set keys of an agent's table from the command line: `rollup=true`, `every=30s`.
 
@@ -163,6 +183,35 @@ def with_values(table: dict[str, Any], assignments: tuple[str, ...], agent: str)
         except (tomllib.TOMLDecodeError, KeyError):
             own[key] = text
     return table | {"agents": agents | {agent: own}}
+
+
+def with_options(
+    table: dict[str, Any], cluster: str | None, urls: tuple[str, ...], form: str | None
+) -> dict[str, Any]:
+    """Let options of the command line stand in for what the file says.
+
+    `urls` replace all sinks; where there are none at all, it is stdout.
+    """
+    table = dict(table)
+    if cluster is not None:
+        table["cluster"] = cluster
+    if urls:
+        table["sinks"] = {f"--sink {url}": {"url": url} for url in urls}
+        agents = table.get("agents")
+        if isinstance(agents, dict):
+            table["agents"] = {
+                name: {key: value for key, value in agent.items() if key != "sinks"}
+                if isinstance(agent, dict) else agent
+                for name, agent in agents.items()
+            }
+    elif not table.get("sinks"):
+        table["sinks"] = {"stdout": {"url": "stdout:"}}
+    if form is not None and isinstance(table["sinks"], dict):
+        table["sinks"] = {
+            name: sink | {"format": form} if isinstance(sink, dict) else sink
+            for name, sink in table["sinks"].items()
+        }
+    return table
 
 
 def document(settings: type[Settings], table: str = "") -> str:

@@ -1,0 +1,51 @@
+"""What /proc/PID/cgroup tells: the Slurm job of a process, and whether it is in a container."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Placement(NamedTuple):
+    """job: Slurm's raw job id, 0 for none. container: in the cgroup of a container."""
+
+    job: int
+    container: bool
+
+
+# Both are matched at the beginning of the path: a user who may make cgroups of his own (systemd
+# delegates user@UID.service) must not be able to put a process into somebody else's job.
+#
+#   v1  /slurm/uid_5002/job_13/step_batch, /slurm_NODE/... where one machine has several slurmd
+#   v2  /system.slice/slurmstepd.scope/job_13/step_0/user/task_0, NODE_slurmstepd.scope likewise
+#
+# slurmstepd itself is in `.../job_13` (v1, nothing behind it) or `.../job_13/step_0/slurm` (v2).
+_JOB = re.compile(
+    rb"/slurm(?:_[^/]+)?/uid_[0-9]{1,10}/job_([0-9]{1,19})(?:/|$)"
+    rb"|/system\.slice/(?:[^/]+_)?slurmstepd\.scope/job_([0-9]{1,19})(?:/|$)"
+)
+
+# docker-ID.scope, libpod-ID.scope, crio-ID.scope, cri-containerd-ID.scope (systemd driver);
+# /docker/ID, /libpod_parent/..., /kubepods/.../ID (cgroupfs driver); lxc.payload.NAME, machine.slice
+_CONTAINER = re.compile(
+    rb"/(?:docker|libpod|crio|cri-containerd)-[0-9a-f]{64}(?:\.scope)?(?:/|$)"
+    rb"|/docker/[0-9a-f]{64}(?:/|$)"
+    rb"|^/kubepods(?:\.slice)?/"
+    rb"|^/lxc(?:\.payload\.|/)"
+)
+
+
+def parse_cgroup(content: bytes) -> Placement:
+    """Parse /proc/PID/cgroup: lines `hierarchy:controllers:path`. Lines of other forms say nothing.
+
+    The first line that names a job counts: the controllers agree, or the later ones are in `/`.
+    """
+    job, container = 0, False
+    for line in content.splitlines():
+        path = line.split(b":", 2)[-1]
+        if not job:
+            match = _JOB.match(path)
+            if match is not None:
+                job = int(match[1] or match[2])
+        container = container or _CONTAINER.search(path) is not None
+    return Placement(job, container)

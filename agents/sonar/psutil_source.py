@@ -1,0 +1,159 @@
+"""The process source `psutil`: portable, and what our own reader is compared with.
+
+It can't tell `data_cancelled`; all else is as with `procfs`, within the kernel's rounding.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import psutil
+
+from ccagent.agents.sonar.cgroup import Placement, parse_cgroup
+from ccagent.agents.sonar.containers import is_supervisor
+from ccagent.agents.sonar.process import Process, kilobytes, utilization
+from ccagent.errors import CcagentError, ConfigurationError
+
+if TYPE_CHECKING:
+    from ccagent.agents.sonar.selection import Selection
+    from ccagent.node import Node
+
+_COMMAND_BYTES = 15
+_KTHREADD = 2
+
+
+class PsutilSource:
+    """All wanted processes of the live machine, as psutil reads them."""
+
+    def __init__(self, node: Node, selection: Selection) -> None:
+        if not node.is_live:
+            raise ConfigurationError("source = 'psutil' reads the live machine only")
+        self.errors: list[str] = []
+        self._node = node
+        self._selection = selection
+        self._boot = psutil.boot_time()
+        self._before: dict[tuple[int, float], tuple[int, float]] = {}
+        self._reading = 0
+
+    def begin(self) -> None:
+        """Remember the CPU time that each process has used."""
+        self._reading += 1
+        for process in psutil.process_iter():
+            try:
+                self._utilization(process)
+            except psutil.Error:
+                continue
+
+    def read(self) -> list[Process]:
+        """Read all wanted processes."""
+        self.errors = []
+        self._reading += 1
+        tree: dict[int, tuple[int, str]] = {}
+        found: list[tuple[psutil.Process, Placement]] = []
+        seen: set[tuple[int, float]] = set()
+        for process in psutil.process_iter():
+            try:
+                tree[process.pid] = (process.ppid(), _command(process))
+                found.append((process, self._placement(process.pid)))
+                seen.add((process.pid, process.create_time()))
+            except psutil.Error:
+                continue
+        processes: list[Process] = []
+        for process, placement in found:
+            try:
+                with process.oneshot():
+                    record = self._record(process, placement, tree)
+            except (psutil.Error, ProcessLookupError):
+                continue
+            if record is not None:
+                processes.append(record)
+        self._before = {key: value for key, value in self._before.items() if key in seen}
+        return processes
+
+    def close(self) -> None:
+        """Hold nothing open."""
+
+    def _record(
+        self, process: psutil.Process, placement: Placement, tree: dict[int, tuple[int, str]]
+    ) -> Process | None:
+        ppid, command = tree[process.pid]
+        uid = process.uids().effective
+        in_container = placement.container or _has_supervisor(process.pid, tree)
+        if not self._selection.wants(self._node, uid, command, in_container=in_container):
+            return None
+        times = process.cpu_times()
+        used = self._utilization(process)
+        all_seconds = times.user + times.system + times.children_user + times.children_system
+        if all_seconds < self._selection.cpu_time or process.status() == psutil.STATUS_DEAD:
+            return None
+        if process.status() == psutil.STATUS_ZOMBIE:
+            command += " <defunct>"
+        memory = process.memory_info()
+        try:
+            io = process.io_counters()
+            data_read, data_written = kilobytes(io.read_chars), kilobytes(io.write_chars)
+        except psutil.AccessDenied:
+            data_read = data_written = 0
+        return Process(
+            pid=process.pid,
+            ppid=ppid,
+            process_group=os.getpgid(process.pid),
+            job=placement.job,
+            uid=uid,
+            command=command,
+            in_container=in_container,
+            start_time=process.create_time() - self._boot,
+            cpu_seconds=times.user + times.system,
+            cpu_time=int(all_seconds + 0.5),
+            cpu_util=used,
+            resident_memory=max(0, memory.rss - memory.shared) // 1024,
+            virtual_memory=memory.data // 1024,
+            num_threads=max(0, process.num_threads() - 1),
+            data_read=data_read,
+            data_written=data_written,
+            data_cancelled=0,
+        )
+
+    def _utilization(self, process: psutil.Process) -> float:
+        """Percent of a core since the previous reading, since its birth if that was later."""
+        times = process.cpu_times()
+        hertz = self._node.clock_ticks
+        ticks = round((times.user + times.system) * hertz)
+        now = self._node.clock.monotonic()
+        key = (process.pid, process.create_time())
+        before = self._before.get(key)
+        self._before[key] = (ticks, now)
+        if before is not None:
+            return utilization(ticks - before[0], now - before[1], hertz)
+        if self._reading <= 1:
+            return 0.0
+        age = self._node.clock.time() - process.create_time()
+        return utilization(ticks, max(age, 0.01), hertz)
+
+    def _placement(self, pid: int) -> Placement:
+        try:
+            return parse_cgroup(self._node.read(f"proc/{pid}/cgroup"))
+        except CcagentError:
+            return Placement(0, container=False)
+
+
+def _command(process: psutil.Process) -> str:
+    """Give the kernel's name of a process; psutil lengthens it from the command line."""
+    name = process.name()
+    if process.pid == _KTHREADD or process.ppid() == _KTHREADD:
+        return name
+    return name.encode("utf-8", "surrogateescape")[:_COMMAND_BYTES].decode("utf-8", "replace")
+
+
+def _has_supervisor(pid: int, tree: dict[int, tuple[int, str]]) -> bool:
+    if is_supervisor(tree[pid][1]):
+        return False
+    passed: set[int] = set()
+    ppid = tree[pid][0]
+    while ppid > 1 and ppid not in passed and ppid in tree:
+        passed.add(ppid)
+        if is_supervisor(tree[ppid][1]):
+            return True
+        ppid = tree[ppid][0]
+    return False

@@ -1,0 +1,217 @@
+"""What a sample costs: CPU, system calls and memory, for each process source.
+
+    python benchmarks/sample.py [--processes 10,1000,4000] [--source procfs,psutil] [--json FILE]
+
+Starts N sleeping processes (as the user nobody when run as root), ten in each process group, and
+measures in fresh processes of their own:
+
+* a daemon's sample, from reading /proc to the encoded bytes: CPU in user and kernel mode, the
+  median of `--samples` of them, and the resident memory after the last;
+* system calls per process in steady state, with strace if there is one;
+* one-shot: `ccagent sample --once`, CPU and wall time, the median of five runs;
+* the same one-shot run of `sonar`, and its daemon, if there is one on PATH.
+
+Machines differ and are noisy: compare the rows of one run with each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GROUP = 10
+NOBODY = 65534
+ONE_SHOT_RUNS = 5
+TRACED_SAMPLES = (5, 25)
+
+
+@contextlib.contextmanager
+def sleeping_processes(number: int) -> Iterator[None]:
+    """Keep `number` processes asleep, ten in each process group, of another user if possible."""
+    ready, told = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        if os.getuid() == 0:
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+        os.setsid()
+        pids: list[int] = []
+        for index in range(number):
+            group = 0 if index % GROUP == 0 else pids[index - index % GROUP]
+            pids.append(
+                os.posix_spawn("/bin/sleep", ["sleep", "3600"], {}, setpgroup=group)
+            )
+        os.write(told, b"x")
+        signal.pause()
+        os._exit(0)
+    os.close(told)
+    os.read(ready, 1)
+    os.close(ready)
+    time.sleep(0.5)
+    try:
+        yield
+    finally:
+        _kill_children_of(parent)
+
+
+def _kill_children_of(parent: int) -> None:
+    children = subprocess.run(
+        ["pgrep", "-P", str(parent)], capture_output=True, text=True, check=False
+    ).stdout.split()
+    for pid in [*map(int, children), parent]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    os.waitpid(parent, 0)
+
+
+def worker(source: str, samples: int, pause: float) -> None:
+    """Sample in this process and print what it cost as JSON."""
+    from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
+    from ccagent.message import encode
+    from ccagent.node import Node
+
+    node = Node(cluster="benchmark")
+    agent = SampleAgent(SampleSettings.__call__(source=source), frozenset({"sonar"}))  # type: ignore[arg-type]
+    agent.prepare(node)
+    costs: list[float] = []
+    size = 0
+    for _ in range(samples):
+        time.sleep(pause)
+        before = _cpu()
+        size = sum(len(message.body) for message in encode(agent.sample(node), "sonar", node))
+        costs.append(_cpu() - before)
+    json.dump(
+        {"cpu_ms": statistics.median(costs[1:] or costs) * 1000, "bytes": size, "rss_kb": _rss()},
+        sys.stdout,
+    )
+
+
+def _cpu() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _rss() -> int:
+    with open("/proc/self/status", encoding="utf-8") as file:
+        return int(re.findall(r"VmRSS:\s+(\d+)", file.read())[0])
+
+
+def daemon_cost(source: str, samples: int) -> dict[str, Any]:
+    """Run a worker and give what it measured."""
+    command = [sys.executable, __file__, "--worker", source, "--samples", str(samples)]
+    result: dict[str, Any] = json.loads(subprocess.run(
+        command, check=True, capture_output=True, text=True
+    ).stdout)
+    return result
+
+
+def system_calls(source: str, processes: int) -> float | None:
+    """System calls per process and sample in steady state: the difference of two traced runs."""
+    if shutil.which("strace") is None:
+        return None
+    counts: list[int] = []
+    for samples in TRACED_SAMPLES:
+        with tempfile.NamedTemporaryFile("r", suffix=".strace") as trace:
+            subprocess.run(
+                ["strace", "-f", "-c", "-o", trace.name, sys.executable, __file__,
+                 "--worker", source, "--samples", str(samples), "--pause", "0"],
+                check=True, capture_output=True,
+            )
+            total = re.findall(r"^100\.00.*?(\d+)(?:\s+\d+)?\s+total$", trace.read(), re.MULTILINE)
+            counts.append(int(total[0]))
+    return (counts[1] - counts[0]) / (TRACED_SAMPLES[1] - TRACED_SAMPLES[0]) / processes
+
+
+def one_shot(command: list[str]) -> dict[str, float]:
+    """Run a command a few times: median CPU and wall time in ms."""
+    cpu: list[float] = []
+    wall: list[float] = []
+    for _ in range(ONE_SHOT_RUNS):
+        before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wall.append(time.monotonic() - begin)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return {"cpu_ms": statistics.median(cpu) * 1000, "wall_ms": statistics.median(wall) * 1000}
+
+
+def measure(number: int, sources: list[str], samples: int) -> Iterator[dict[str, Any]]:
+    """Give a row for each source at one number of processes."""
+    with sleeping_processes(number):
+        processes = sum(name.isdecimal() for name in os.listdir("/proc"))
+        for source in sources:
+            daemon = daemon_cost(source, samples)
+            shot = one_shot(
+                [sys.executable, "-m", "ccagent", "sample", "--once", "--set", f"source={source}"]
+            )
+            yield {
+                "source": source, "sleeping": number, "processes": processes,
+                "daemon_cpu_ms": round(daemon["cpu_ms"], 2),
+                "us_per_process": round(daemon["cpu_ms"] * 1000 / processes, 1),
+                "rss_mb": round(daemon["rss_kb"] / 1024, 1),
+                "bytes": daemon["bytes"],
+                "calls_per_process": _rounded(system_calls(source, processes)),
+                "once_cpu_ms": round(shot["cpu_ms"]), "once_wall_ms": round(shot["wall_ms"]),
+            }
+        if sonar := shutil.which("sonar"):
+            shot = one_shot([sonar, "sample"])
+            yield {
+                "source": "sonar", "sleeping": number, "processes": processes,
+                "once_cpu_ms": round(shot["cpu_ms"]), "once_wall_ms": round(shot["wall_ms"]),
+            }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Lay out rows for reading."""
+    columns = list(rows[0])
+    cells = [columns] + [[str(row.get(c, "")) for c in columns] for row in rows]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+        for line in cells
+    )
+
+
+def main() -> None:
+    """Measure and print a table, or JSON too."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--processes", default="10,1000,4000")
+    parser.add_argument("--source", default="procfs,psutil")
+    parser.add_argument("--samples", type=int, default=30)
+    parser.add_argument("--json", help="also write the rows to this file")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--pause", type=float, default=0.05, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        worker(options.worker, options.samples, options.pause)
+        return
+    rows: list[dict[str, Any]] = []
+    for number in map(int, options.processes.split(",")):
+        rows += measure(number, options.source.split(","), options.samples)
+    print(table(rows))
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(rows, file, indent=2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""The command `ccagent`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ccagent import __version__
+from ccagent.errors import CcagentError, ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ccagent.config import Configuration
+
+_HELP = {
+    "sample": "Sample the processes and jobs of this node.",
+    "sysinfo": "Describe the hardware and software of this node.",
+}
+
+
+class Commands(click.Group):
+    """The commands, among them one for each agent, built-in or installed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the built-in commands."""
+        return sorted({*super().list_commands(ctx), *_HELP})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Find a command; an unknown name may be that of an installed agent."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            return command
+        if cmd_name not in _HELP:
+            from ccagent.registry import agent_names
+
+            if cmd_name not in agent_names():
+                return None
+        return _agent_command(cmd_name)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ccagent")
+def cli() -> None:
+    """Collect what the nodes of a compute cluster know, and send it where it is kept."""
+
+
+def _common(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that every command takes."""
+    for option in (
+        click.option("-v", "--verbose", count=True, help="Say more on stderr; twice: everything."),
+        click.option("--sink", "sinks", multiple=True, metavar="URL",
+                     help="Where to send it; repeatable. Without any: stdout:"),
+        click.option("--format", "form", type=click.Choice(["sonar", "line"]),
+                     help="Sonar JSON envelopes, or line protocol."),
+        click.option("--config", "path", metavar="FILE", help="Configuration file."),
+        click.option("--cluster", metavar="NAME", help="Name of the cluster in every record."),
+    ):
+        function = option(function)
+    return function
+
+
+def _agent_command(name: str) -> click.Command:
+    """Make the command of an agent."""
+
+    @click.command(name, help=_HELP.get(name, f"Sample once with the installed agent {name}."))
+    @click.option("--once", is_flag=True, help="One sample (this is what happens without --every).")
+    @click.option("--every", metavar="DURATION",
+                  help="Again and again, aligned to the clock, until interrupted: 30s, 5m, 1h.")
+    @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE",
+                  help=f"Set a key of [agents.{name}]; repeatable.")
+    @_common
+    def command(
+        once: bool, every: str | None, assignments: tuple[str, ...], verbose: int, **options: Any
+    ) -> None:
+        _log(verbose)
+        if once and every:
+            raise click.UsageError("--once and --every exclude each other")
+        if every:
+            assignments = (*assignments, f'every="{every}"')
+        configuration = _configuration(options, agent=name, assignments=assignments)
+        if every:
+            _run_daemon(lambda: configuration)
+        else:
+            from ccagent.once import run_once
+
+            if not run_once(configuration, name):
+                sys.exit(1)
+
+    return command
+
+
+@cli.command()
+@_common
+def run(verbose: int, **options: Any) -> None:
+    """Run the daemon: all configured agents, until SIGTERM. SIGHUP reads the configuration again.
+
+    Without --config it reads /etc/ccagent/ccagent.toml.
+    """
+    from ccagent.config import DEFAULT_PATH
+    from ccagent.daemon import check_runnable
+
+    _log(verbose)
+    options["path"] = options["path"] or DEFAULT_PATH
+
+    def load() -> Configuration:
+        configuration = _configuration(options)
+        check_runnable(configuration)
+        return configuration
+
+    _run_daemon(load)
+
+
+@cli.group()
+def config() -> None:
+    """Check a configuration file, or print the defaults."""
+
+
+@config.command()
+@click.argument("file")
+def check(file: str) -> None:
+    """Check FILE; exit status 2 and one message if it can't be used."""
+    from ccagent.config import load
+
+    load(file)
+    click.echo(f"{file}: no errors")
+
+
+@config.command()
+def defaults() -> None:
+    """Print every key of every agent and sink with its default, as TOML."""
+    from ccagent.config import defaults
+
+    click.echo(defaults(), nl=False)
+
+
+@cli.command()
+def agents() -> None:
+    """List the agents."""
+    from ccagent.registry import agent_class, agent_names
+
+    for name in agent_names():
+        _entry(name, agent_class(name))
+
+
+@cli.command()
+def sinks() -> None:
+    """List the kinds of sinks, by the scheme of their URL."""
+    from ccagent.registry import transport_class, transport_names
+
+    for name in transport_names():
+        _entry(f"{name}:", transport_class(f"{name}:"))
+
+
+def _entry(name: str, described: type) -> None:
+    first_line = (described.__doc__ or "").strip().partition("\n")[0]
+    click.echo(f"{name:10} {first_line}")
+
+
+def _log(verbose: int) -> None:
+    from ccagent import log
+
+    log.configure(verbose)
+
+
+def _configuration(
+    options: dict[str, Any], *, agent: str = "", assignments: tuple[str, ...] = ()
+) -> Configuration:
+    """Join file and options to one checked configuration; with `agent` of that one alone."""
+    from ccagent.config import check, read_table, with_options, with_values
+
+    path = options["path"]
+    table = read_table(path) if path else {}
+    if agent:
+        own = table.get("agents", {})
+        if isinstance(own, dict):
+            table = table | {"agents": {agent: own.get(agent, {})}}
+        table = with_values(table, assignments, agent)
+    table = with_options(table, options["cluster"], options["sinks"], options["form"])
+    return check(table, path or "command line")
+
+
+def _run_daemon(load: Callable[[], Configuration]) -> None:
+    from ccagent.clock import Clock
+    from ccagent.daemon import Daemon
+
+    daemon = Daemon(load, Clock())
+    daemon.handle_signals()
+    daemon.run()
+
+
+def main() -> None:
+    """Run the command; errors of ours become one line on stderr and exit status 1 or 2."""
+    try:
+        cli(prog_name="ccagent")
+    except CcagentError as error:
+        from ccagent.log import printable
+
+        sys.stderr.write(f"ccagent: {printable(str(error))}\n")
+        sys.exit(2 if isinstance(error, ConfigurationError) else 1)

@@ -1,0 +1,64 @@
+"""One sample, from the machine to the sinks, without threads."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from typing import TYPE_CHECKING
+
+from ccagent.config import build_agent, build_transport
+from ccagent.errors import ProgramError, TransportError
+from ccagent.log import logger
+from ccagent.message import encode
+from ccagent.node import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from ccagent.config import Configuration
+
+
+def run_once(configuration: Configuration, name: str) -> bool:
+    """Sample with one agent and deliver to each of its sinks; give whether all have taken it.
+
+    Raises ConfigurationError, EncodingError, and ProgramError when the time limit is over.
+    """
+    settings = configuration.settings
+    node = Node(hostname=settings.hostname, cluster=settings.cluster)
+    agent = build_agent(configuration, name)
+    limit = agent.settings.time_limit.seconds
+    with _time_limit(limit, f"agent {name}: not finished after {agent.settings.time_limit}"):
+        begin = node.clock.monotonic()
+        pause = agent.prepare(node)
+        transports = {
+            sink: build_transport(configuration.sinks[sink]) for sink in configuration.sinks_of(name)
+        }
+        node.clock.sleep(max(0.0, begin + pause - node.clock.monotonic()))
+        records = list(agent.sample(node))
+    delivered = True
+    for sink, transport in transports.items():
+        form = configuration.sinks[sink].format
+        try:
+            transport.send(encode(records, form, node, prefix=settings.topic_prefix))
+        except TransportError as error:
+            logger.error("sink %s: %s", sink, error)  # noqa: TRY400 - the message says all
+            delivered = False
+        finally:
+            transport.close()
+    return delivered
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: float, text: str) -> Iterator[None]:
+    """Interrupt what takes longer, unless the kernel itself hangs in it."""
+
+    def over(number: int, frame: FrameType | None) -> None:
+        raise ProgramError(text)
+
+    signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)

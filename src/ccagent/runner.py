@@ -1,0 +1,117 @@
+"""Running one agent in a thread of its own, so that one that hangs stalls nobody."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ccagent.errors import CcagentError
+from ccagent.log import logger
+from ccagent.message import encode
+
+if TYPE_CHECKING:
+    from ccagent.agent import Agent
+    from ccagent.node import Node
+    from ccagent.outbox import Outbox
+
+
+class Runner:
+    """Samples with one agent whenever it is told to, and hands the messages to outboxes."""
+
+    def __init__(
+        self, agent: Agent[Any], node: Node, outboxes: list[Outbox], *, prefix: str = ""
+    ) -> None:
+        self.agent = agent
+        self.outboxes = outboxes
+        self._node = node
+        self._prefix = prefix
+        self._changed = threading.Condition()
+        self._wanted = False
+        self._busy_since: float | None = None
+        self._closing = False
+        self._hanging = False
+        self._thread = threading.Thread(
+            target=self._work, name=f"agent {agent.name}", daemon=True
+        )
+
+    def start(self, *, sample_now: bool) -> None:
+        """Start the thread; the agent prepares itself, and samples if it is to."""
+        self._wanted = sample_now
+        self._busy_since = self._node.clock.monotonic()
+        self._thread.start()
+
+    def tick(self) -> None:
+        """Ask for a sample now; an agent that is still busy with the last one skips this."""
+        with self._changed:
+            if self._busy_since is not None:
+                logger.warning("agent %s: still busy, a sample is left out", self.agent.name)
+                return
+            self._wanted = True
+            self._busy_since = self._node.clock.monotonic()
+            self._changed.notify_all()
+
+    def watch(self) -> None:
+        """Say so when the agent has run over its time limit."""
+        limit = self.agent.settings.time_limit
+        with self._changed:
+            since = self._busy_since
+            if self._hanging or since is None:
+                return
+            self._hanging = self._node.clock.monotonic() - since > limit.seconds
+        if self._hanging:
+            logger.error("agent %s: not finished after %s; it hangs", self.agent.name, limit)
+
+    @property
+    def is_idle(self) -> bool:
+        """True when the agent has nothing to do."""
+        with self._changed:
+            return self._busy_since is None
+
+    @property
+    def is_alive(self) -> bool:
+        """True until the thread has ended."""
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """Ask the thread to end after what it has in hand. Does not wait for it."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+    def join(self, seconds: float) -> None:
+        """Wait for the thread to end."""
+        self._thread.join(max(0.0, seconds))
+        if self._thread.is_alive():
+            logger.error("agent %s: did not end in time", self.agent.name)
+
+    def _work(self) -> None:
+        try:
+            self._node.clock.sleep(self.agent.prepare(self._node))
+        except Exception:
+            logger.exception("agent %s: first reading failed", self.agent.name)
+        while True:
+            with self._changed:
+                if not self._wanted:
+                    self._busy_since = None
+                    self._hanging = False
+                while not self._wanted and not self._closing:
+                    self._changed.wait()
+                if not self._wanted:
+                    break
+                self._wanted = False
+            self._sample()
+        self.agent.close()
+
+    def _sample(self) -> None:
+        """Take one sample from the machine to the outboxes."""
+        try:
+            records = list(self.agent.sample(self._node))
+            for form in {outbox.settings.format for outbox in self.outboxes}:
+                for message in encode(records, form, self._node, prefix=self._prefix):
+                    for outbox in self.outboxes:
+                        if outbox.settings.format == form:
+                            outbox.put(message)
+        except CcagentError as error:
+            logger.error("agent %s: %s", self.agent.name, error)  # noqa: TRY400 - says all there is
+        except Exception:
+            logger.exception("agent %s: a sample failed", self.agent.name)
