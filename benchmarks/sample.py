@@ -32,7 +32,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 GROUP = 10
 NOBODY = 65534
@@ -41,7 +41,7 @@ TRACED_SAMPLES = (5, 25)
 
 
 @contextlib.contextmanager
-def sleeping_processes(number: int) -> Iterator[None]:
+def sleeping_processes(number: int) -> Generator[None]:
     """Keep `number` processes asleep, ten in each process group, of another user if possible."""
     ready, told = os.pipe()
     parent = os.fork()
@@ -53,9 +53,7 @@ def sleeping_processes(number: int) -> Iterator[None]:
         pids: list[int] = []
         for index in range(number):
             group = 0 if index % GROUP == 0 else pids[index - index % GROUP]
-            pids.append(
-                os.posix_spawn("/bin/sleep", ["sleep", "3600"], {}, setpgroup=group)
-            )
+            pids.append(os.posix_spawn("/bin/sleep", ["sleep", "3600"], {}, setpgroup=group))
         os.write(told, b"x")
         signal.pause()
         os._exit(0)
@@ -81,12 +79,14 @@ def _kill_children_of(parent: int) -> None:
 
 def worker(source: str, samples: int, pause: float) -> None:
     """Sample in this process and print what it cost as JSON."""
+    from msgspec import convert
+
     from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
     from ccagent.message import encode
     from ccagent.node import Node
 
     node = Node(cluster="benchmark")
-    agent = SampleAgent(SampleSettings.__call__(source=source), frozenset({"sonar"}))  # type: ignore[arg-type]
+    agent = SampleAgent(convert({"source": source}, SampleSettings), frozenset({"sonar"}))
     agent.prepare(node)
     costs: list[float] = []
     size = 0
@@ -114,9 +114,9 @@ def _rss() -> int:
 def daemon_cost(source: str, samples: int) -> dict[str, Any]:
     """Run a worker and give what it measured."""
     command = [sys.executable, __file__, "--worker", source, "--samples", str(samples)]
-    result: dict[str, Any] = json.loads(subprocess.run(
-        command, check=True, capture_output=True, text=True
-    ).stdout)
+    result: dict[str, Any] = json.loads(
+        subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    )
     return result
 
 
@@ -128,9 +128,23 @@ def system_calls(source: str, processes: int) -> float | None:
     for samples in TRACED_SAMPLES:
         with tempfile.NamedTemporaryFile("r", suffix=".strace") as trace:
             subprocess.run(
-                ["strace", "-f", "-c", "-o", trace.name, sys.executable, __file__,
-                 "--worker", source, "--samples", str(samples), "--pause", "0"],
-                check=True, capture_output=True,
+                [
+                    "strace",
+                    "-f",
+                    "-c",
+                    "-o",
+                    trace.name,
+                    sys.executable,
+                    __file__,
+                    "--worker",
+                    source,
+                    "--samples",
+                    str(samples),
+                    "--pause",
+                    "0",
+                ],
+                check=True,
+                capture_output=True,
             )
             total = re.findall(r"^100\.00.*?(\d+)(?:\s+\d+)?\s+total$", trace.read(), re.MULTILINE)
             counts.append(int(total[0]))
@@ -160,19 +174,25 @@ def measure(number: int, sources: list[str], samples: int) -> Iterator[dict[str,
                 [sys.executable, "-m", "ccagent", "sample", "--once", "--set", f"source={source}"]
             )
             yield {
-                "source": source, "sleeping": number, "processes": processes,
+                "source": source,
+                "sleeping": number,
+                "processes": processes,
                 "daemon_cpu_ms": round(daemon["cpu_ms"], 2),
                 "us_per_process": round(daemon["cpu_ms"] * 1000 / processes, 1),
                 "rss_mb": round(daemon["rss_kb"] / 1024, 1),
                 "bytes": daemon["bytes"],
                 "calls_per_process": _rounded(system_calls(source, processes)),
-                "once_cpu_ms": round(shot["cpu_ms"]), "once_wall_ms": round(shot["wall_ms"]),
+                "once_cpu_ms": round(shot["cpu_ms"]),
+                "once_wall_ms": round(shot["wall_ms"]),
             }
         if sonar := shutil.which("sonar"):
             shot = one_shot([sonar, "sample"])
             yield {
-                "source": "sonar", "sleeping": number, "processes": processes,
-                "once_cpu_ms": round(shot["cpu_ms"]), "once_wall_ms": round(shot["wall_ms"]),
+                "source": "sonar",
+                "sleeping": number,
+                "processes": processes,
+                "once_cpu_ms": round(shot["cpu_ms"]),
+                "once_wall_ms": round(shot["wall_ms"]),
             }
 
 

@@ -37,7 +37,7 @@ _PID_MAX = 4_194_304
 _BOOT_TOLERANCE = 60
 
 
-class SampleSettings(AgentSettings):
+class SampleSettings(AgentSettings, frozen=True, kw_only=True):
     """The keys of [agents.sample]."""
 
     source: Annotated[
@@ -165,7 +165,9 @@ class SampleAgent(Agent[SampleSettings]):
         for process in processes:
             age = uptime - process.start_time
             seconds = process.cpu_seconds
-            average = round(100.0 * seconds / max(age, 0.01), 1) or NO_FLOAT if seconds else NO_FLOAT
+            average = (
+                round(100.0 * seconds / max(age, 0.01), 1) or NO_FLOAT if seconds else NO_FLOAT
+            )
             known = records.get(process.pid)
             if known is not None and known[0] is process and known[1] == average:
                 record = known[2]
@@ -189,9 +191,7 @@ class SampleAgent(Agent[SampleSettings]):
             for (job, job_epoch, uid), group in groups.items()
         ]
 
-    def _roll_up(
-        self, node: Node, groups: dict[tuple[int, int, int], list[SampleProcess]]
-    ) -> None:
+    def _roll_up(self, node: Node, groups: dict[tuple[int, int, int], list[SampleProcess]]) -> None:
         if self._synthetic is None:
             self._synthetic = SyntheticPids(_pid_max(node))
         parents = {record.ppid for group in groups.values() for record in group}

@@ -26,7 +26,7 @@ _JOB = re.compile(
 )
 
 # docker-ID.scope, libpod-ID.scope, crio-ID.scope, cri-containerd-ID.scope (systemd driver);
-# /docker/ID, /libpod_parent/..., /kubepods/.../ID (cgroupfs driver); lxc.payload.NAME, machine.slice
+# /docker/ID, /kubepods/.../ID (cgroupfs driver); lxc.payload.NAME
 _CONTAINER = re.compile(
     rb"/(?:docker|libpod|crio|cri-containerd)-[0-9a-f]{64}(?:\.scope)?(?:/|$)"
     rb"|/docker/[0-9a-f]{64}(?:/|$)"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import resource
+from typing import TYPE_CHECKING
 
 from ccagent.agents.sonar.cgroup import Placement, parse_cgroup
 from ccagent.agents.sonar.containers import is_supervisor
@@ -28,7 +29,6 @@ from ccagent.agents.sonar.process_files import (
     parse_stat,
     parse_statm,
 )
-from ccagent.agents.sonar.selection import Selection
 from ccagent.errors import (
     CcagentError,
     NotHereError,
@@ -37,7 +37,11 @@ from ccagent.errors import (
     VanishedError,
 )
 from ccagent.log import logger
-from ccagent.node import Node, raise_for
+from ccagent.node import raise_for
+
+if TYPE_CHECKING:
+    from ccagent.agents.sonar.selection import Selection
+    from ccagent.node import Node
 
 _CLOSED = -1
 """A file that is opened at each reading, for lack of descriptors."""
@@ -128,8 +132,7 @@ class ProcfsSource:
                         process is not None
                         and (entry.statm < 0 or pread(entry.statm, 128, 0) == entry.statm_raw)
                         and (entry.io < 0 or pread(entry.io, 512, 0) == entry.io_raw)
-                        and entry.statm != _CLOSED
-                        and entry.io != _CLOSED
+                        and _CLOSED not in (entry.statm, entry.io)
                     ):
                         processes.append(process)
                         continue
@@ -257,6 +260,7 @@ class ProcfsSource:
             return None
         if status.state in b"Xx" or status.process_group < 0:
             return None  # being reaped: most of its fields are gone
+        errors = len(self.errors)
         memory = self._memory(entry)
         io = self._io(entry)
         ticks = self._node.clock_ticks
@@ -280,6 +284,9 @@ class ProcfsSource:
             data_written=kilobytes(io.wchar),
             data_cancelled=kilobytes(io.cancelled_write_bytes),
         )
+        if len(self.errors) > errors:
+            entry.process = None  # not to be taken for unchanged: the error is to be told again
+            return process
         if process != entry.process:
             entry.process = process
         return entry.process

@@ -120,9 +120,9 @@ def parse_diskstats(content: bytes) -> list[SampleDisk]:
         if not fields:
             continue
         try:
+            name = fields[2].decode("utf-8", "replace")
             stats = [_uint(int(field)) for field in fields[3:]]
             if any(stats):
-                name = fields[2].decode("utf-8", "replace")
                 disk = SampleDisk(
                     name=name, major=_uint(int(fields[0])), minor=_uint(int(fields[1])), stats=stats
                 )

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, TypeVar
 from msgspec import Meta
 
 from ccagent import PRODUCER, __version__
+from ccagent.clock import timestamp
 from ccagent.duration import Cadence, Duration
 from ccagent.envelopes import ErrorObject, KVPair, MetadataObject
-from ccagent.clock import timestamp
 from ccagent.errors import ConfigurationError
 from ccagent.settings import Settings
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from ccagent.node import Node
 
 
-class AgentSettings(Settings):
+class AgentSettings(Settings, frozen=True, kw_only=True):
     """The keys that every table `[agents.NAME]` knows."""
 
     every: Annotated[
         Cadence | None,
-        Meta(description="how often, aligned to the UTC clock: seconds that divide a minute, "
-             "minutes that divide an hour, hours that divide a day, or days"),
+        Meta(
+            description="how often, aligned to the UTC clock: seconds that divide a minute, "
+            "minutes that divide an hour, hours that divide a day, or days"
+        ),
     ] = None
     on_startup: Annotated[bool, Meta(description="also when the daemon starts")] = False
-    sinks: Annotated[
-        list[str], Meta(description="names of [sinks.NAME]; empty: all of them")
-    ] = []
+    sinks: Annotated[list[str], Meta(description="names of [sinks.NAME]; empty: all of them")] = []
     time_limit: Annotated[
         Duration, Meta(description="after this long an agent counts as hanging")
     ] = Duration("60s")
@@ -45,7 +45,7 @@ class AgentSettings(Settings):
     ] = ""
 
 
-S = TypeVar("S", bound=AgentSettings, covariant=True)
+S = TypeVar("S", bound=AgentSettings)
 
 
 class Agent(ABC, Generic[S]):
@@ -67,13 +67,13 @@ class Agent(ABC, Generic[S]):
         unknown = set(settings.extras) - self.extras
         if unknown:
             raise ConfigurationError(
-                f"agents.{self.name}.extras: {sorted(unknown)[0]!r} is unknown; "
+                f"agents.{self.name}.extras: {min(unknown)!r} is unknown; "
                 f"there are {', '.join(map(repr, sorted(self.extras)))}"
             )
         self.settings = settings
         self.wanted = wanted
 
-    def prepare(self, node: Node) -> float:
+    def prepare(self, node: Node) -> float:  # noqa: ARG002 - for those that have rates
         """Take a first reading for rates; give the seconds after which a sample has them."""
         return 0.0
 
@@ -90,16 +90,19 @@ class Agent(ABC, Generic[S]):
 
     def metadata(self) -> MetadataObject:
         """The `meta` object of this agent's envelopes."""
-        from ccagent.secret import read_secret
-
         extras = self.settings.extras
         attributes = self.attributes() if "attrs" in extras else {}
+        token = ""
+        if self.settings.token_file:
+            from ccagent.secret import read_secret
+
+            token = read_secret(self.settings.token_file)
         return MetadataObject(
             producer=PRODUCER,
             version=__version__,
             format=0 if "format" in extras else None,
             attrs=[KVPair(key=key, value=value) for key, value in attributes.items()],
-            token=read_secret(self.settings.token_file) if self.settings.token_file else "",
+            token=token,
         )
 
 

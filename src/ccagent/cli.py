@@ -51,10 +51,19 @@ def _common(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options that every command takes."""
     for option in (
         click.option("-v", "--verbose", count=True, help="Say more on stderr; twice: everything."),
-        click.option("--sink", "sinks", multiple=True, metavar="URL",
-                     help="Where to send it; repeatable. Without any: stdout:"),
-        click.option("--format", "form", type=click.Choice(["sonar", "line"]),
-                     help="Sonar JSON envelopes, or line protocol."),
+        click.option(
+            "--sink",
+            "sinks",
+            multiple=True,
+            metavar="URL",
+            help="Where to send it; repeatable. Without any: stdout:",
+        ),
+        click.option(
+            "--format",
+            "form",
+            type=click.Choice(["sonar", "line"]),
+            help="Sonar JSON envelopes, or line protocol.",
+        ),
         click.option("--config", "path", metavar="FILE", help="Configuration file."),
         click.option("--cluster", metavar="NAME", help="Name of the cluster in every record."),
     ):
@@ -67,10 +76,18 @@ def _agent_command(name: str) -> click.Command:
 
     @click.command(name, help=_HELP.get(name, f"Sample once with the installed agent {name}."))
     @click.option("--once", is_flag=True, help="One sample (this is what happens without --every).")
-    @click.option("--every", metavar="DURATION",
-                  help="Again and again, aligned to the clock, until interrupted: 30s, 5m, 1h.")
-    @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE",
-                  help=f"Set a key of [agents.{name}]; repeatable.")
+    @click.option(
+        "--every",
+        metavar="DURATION",
+        help="Again and again, aligned to the clock, until interrupted: 30s, 5m, 1h.",
+    )
+    @click.option(
+        "--set",
+        "assignments",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help=f"Set a key of [agents.{name}]; repeatable.",
+    )
     @_common
     def command(
         once: bool, every: str | None, assignments: tuple[str, ...], verbose: int, **options: Any
@@ -131,7 +148,7 @@ def check(file: str) -> None:
 @config.command()
 def defaults() -> None:
     """Print every key of every agent and sink with its default, as TOML."""
-    from ccagent.config import defaults
+    from ccagent.defaults import defaults
 
     click.echo(defaults(), nl=False)
 
@@ -169,15 +186,13 @@ def _configuration(
     options: dict[str, Any], *, agent: str = "", assignments: tuple[str, ...] = ()
 ) -> Configuration:
     """Join file and options to one checked configuration; with `agent` of that one alone."""
-    from ccagent.config import check, read_table, with_options, with_values
+    from ccagent.config import check, read_table
+    from ccagent.options import for_agent, with_options, with_values
 
     path = options["path"]
     table = read_table(path) if path else {}
     if agent:
-        own = table.get("agents", {})
-        if isinstance(own, dict):
-            table = table | {"agents": {agent: own.get(agent, {})}}
-        table = with_values(table, assignments, agent)
+        table = with_values(for_agent(table, agent), assignments, agent)
     table = with_options(table, options["cluster"], options["sinks"], options["form"])
     return check(table, path or "command line")
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -13,18 +12,22 @@ from ccagent.errors import ConfigurationError
 from ccagent.message import FORMATS, Format
 from ccagent.node import checked_name
 from ccagent.registry import agent_class, transport_class
-from ccagent.settings import Settings, convert, joined, nearest
+from ccagent.settings import Settings, as_table, convert, nearest
 from ccagent.transports.base import SinkSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ccagent.agent import Agent
     from ccagent.transports.base import Transport
+
+T = TypeVar("T")
 
 DEFAULT_PATH = "/etc/ccagent/ccagent.toml"
 """What `ccagent run` reads when it isn't told otherwise."""
 
 
-class GlobalSettings(Settings):
+class GlobalSettings(Settings, frozen=True, kw_only=True):
     """The keys outside of all tables."""
 
     cluster: Annotated[
@@ -59,6 +62,21 @@ class Configuration(msgspec.Struct, frozen=True):
         return frozenset(self.sinks[sink].format for sink in self.sinks_of(agent))
 
 
+def read_table(path: str) -> dict[str, Any]:
+    """Read a file of TOML, unchecked. Raises ConfigurationError."""
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:
+            return tomllib.loads(file.read().decode("utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path}: not text in UTF-8") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+
+
 def load(path: str) -> Configuration:
     """Read and check a file. Raises ConfigurationError naming file, key and reason."""
     return check(read_table(path), path)
@@ -72,8 +90,11 @@ def check(table: dict[str, Any], place: str) -> Configuration:
         if key not in known:
             raise ConfigurationError(f"{place}: {key}: unknown key{nearest(key, known)}")
     settings = convert(top, GlobalSettings, "", place=place)
-    for what, name in (("cluster", settings.cluster), ("hostname", settings.hostname),
-                       ("topic-prefix", settings.topic_prefix)):
+    for what, name in (
+        ("cluster", settings.cluster),
+        ("hostname", settings.hostname),
+        ("topic-prefix", settings.topic_prefix),
+    ):
         if name:
             _named(place, "", checked_name, what, name)
     sinks = {
@@ -93,7 +114,7 @@ def check(table: dict[str, Any], place: str) -> Configuration:
 def check_sink(table: object, name: str, place: str) -> SinkSettings:
     """Check the table of one sink, with the keys that its transport knows."""
     where = name if name.startswith("--") else f"sinks.{name}"
-    url = table.get("url") if isinstance(table, dict) else None
+    url = as_table(table).get("url")
     if not isinstance(url, str):
         raise ConfigurationError(f"{place}: {where}.url: a sink needs a URL, such as 'stdout:'")
     transport = _named(place, where, transport_class, url)
@@ -130,12 +151,12 @@ def _check_formats(configuration: Configuration, name: str) -> None:
 
 def _tables(table: dict[str, Any], key: str, place: str) -> dict[str, object]:
     value = table.get(key, {})
-    if not isinstance(value, dict):
+    if value and not as_table(value):
         raise ConfigurationError(f"{place}: {key}: expected tables [{key}.NAME]")
-    return value
+    return as_table(value)
 
 
-def _named(place: str, where: str, check: Any, *values: object) -> Any:
+def _named(place: str, where: str, check: Callable[..., T], *values: object) -> T:
     """Run a check and put file and key before what it complains about."""
     try:
         return check(*values)
@@ -152,111 +173,3 @@ def build_agent(configuration: Configuration, name: str) -> Agent[Any]:
 def build_transport(settings: SinkSettings) -> Transport:
     """Make the transport of a checked sink."""
     return transport_class(settings.url)(settings)
-
-
-def read_table(path: str) -> dict[str, Any]:
-    """Read a file of TOML, unchecked. Raises ConfigurationError."""
-    try:
-        with open(path, "rb") as file:
-            return tomllib.loads(file.read().decode("utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{path}: not text in UTF-8") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigurationError(f"{path}: {error}") from None
-
-
-def with_values(table: dict[str, Any], assignments: tuple[str, ...], agent: str) -> dict[str, Any]:
-    """Set keys of an agent's table from the command line: `rollup=true`, `every=30s`.
-
-    A value is TOML where it can be read as that, else a string.
-    """
-    agents = dict(table.get("agents", {}))
-    own = dict(agents.get(agent, {}))
-    for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        if not equals or not key:
-            raise ConfigurationError(f"--set {assignment}: expected KEY=VALUE")
-        try:
-            own[key] = tomllib.loads(f"value = {text}")["value"]
-        except (tomllib.TOMLDecodeError, KeyError):
-            own[key] = text
-    return table | {"agents": agents | {agent: own}}
-
-
-def with_options(
-    table: dict[str, Any], cluster: str | None, urls: tuple[str, ...], form: str | None
-) -> dict[str, Any]:
-    """Let options of the command line stand in for what the file says.
-
-    `urls` replace all sinks; where there are none at all, it is stdout.
-    """
-    table = dict(table)
-    if cluster is not None:
-        table["cluster"] = cluster
-    if urls:
-        table["sinks"] = {f"--sink {url}": {"url": url} for url in urls}
-        agents = table.get("agents")
-        if isinstance(agents, dict):
-            table["agents"] = {
-                name: {key: value for key, value in agent.items() if key != "sinks"}
-                if isinstance(agent, dict) else agent
-                for name, agent in agents.items()
-            }
-    elif not table.get("sinks"):
-        table["sinks"] = {"stdout": {"url": "stdout:"}}
-    if form is not None and isinstance(table["sinks"], dict):
-        table["sinks"] = {
-            name: sink | {"format": form} if isinstance(sink, dict) else sink
-            for name, sink in table["sinks"].items()
-        }
-    return table
-
-
-def document(settings: type[Settings], table: str = "") -> str:
-    """Write the keys of a settings type as TOML: description, key and default of each."""
-    lines = [f"[{table}]"] if table else []
-    for field in msgspec.structs.fields(settings):
-        kind = msgspec.inspect.type_info(field.type)
-        if isinstance(kind, msgspec.inspect.Metadata) and kind.extra_json_schema:
-            lines.append(f"# {kind.extra_json_schema['description']}")
-        default = field.default
-        if default is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT:
-            default = field.default_factory()
-        key = field.encode_name
-        if default is msgspec.NODEFAULT or default is None:
-            lines.append(f"# {key} = ...")
-        else:
-            lines.append(f"{key} = {toml(default)}")
-    return "\n".join(lines) + "\n"
-
-
-def toml(value: object) -> str:
-    """Write a value as TOML."""
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case int() | float():
-            return str(value)
-        case list() | tuple():
-            return "[" + ", ".join(map(toml, value)) + "]"
-        case _:
-            escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
-            return f'"{escaped}"'
-
-
-def defaults() -> str:
-    """Every key with its default, for all agents and kinds of sinks on this installation."""
-    from ccagent.registry import AGENTS, TRANSPORTS, agent_names, transport_names
-
-    parts = [document(GlobalSettings)]
-    parts += [document(agent_class(name).Settings, f"agents.{name}")
-              for name in agent_names() or AGENTS]
-    seen: set[type[SinkSettings]] = set()
-    for scheme in transport_names() or TRANSPORTS:
-        settings = transport_class(f"{scheme}:").Settings
-        if settings not in seen or settings is SinkSettings:
-            seen.add(settings)
-            parts.append(document(settings, f"sinks.{joined('a-' + scheme + '-sink')}"))
-    return "\n".join(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from typing import TYPE_CHECKING
@@ -98,17 +99,13 @@ class Daemon:
             signal.signal(number, on_signal)
 
     def _wake(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):  # when it has enough to wake up for
             os.write(self._woken, b"x")
-        except BlockingIOError:
-            pass  # it has enough to wake up for
 
     def _drain_wake_ups(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             while os.read(self._wake_up, 512):
                 pass
-        except BlockingIOError:
-            pass
 
     def _tick(self) -> None:
         now = self._clock.time()
@@ -130,7 +127,7 @@ class Daemon:
             configuration = self._load()
             self._apply(configuration)
         except CcagentError as error:
-            logger.error("configuration not read again, the old one stays: %s", error)  # noqa: TRY400
+            logger.error("configuration not read again, the old one stays: %s", error)
             return
         logger.info("configuration read again")
 

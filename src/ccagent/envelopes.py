@@ -28,14 +28,14 @@ class Structure(
     """Base of all parts of an envelope."""
 
 
-class KVPair(Structure):
+class KVPair(Structure, frozen=True, kw_only=True):
     """An attribute in `meta.attrs`: a unique key and its value."""
 
     key: str
     value: str = ""
 
 
-class MetadataObject(Structure):
+class MetadataObject(Structure, frozen=True, kw_only=True):
     """Who produced the envelope. Consumers accept only `producer` and `version` by default."""
 
     producer: str
@@ -45,7 +45,7 @@ class MetadataObject(Structure):
     token: str = ""
 
 
-class ErrorObject(Structure):
+class ErrorObject(Structure, frozen=True, kw_only=True):
     """One error: `detail` is a sentence, `time` when it happened."""
 
     time: str
@@ -54,7 +54,7 @@ class ErrorObject(Structure):
     node: str = ""
 
 
-class SampleDisk(Structure):
+class SampleDisk(Structure, frozen=True, kw_only=True):
     """One block device: all values of its line in /proc/diskstats that follow the name."""
 
     name: str
@@ -63,7 +63,7 @@ class SampleDisk(Structure):
     stats: list[int]
 
 
-class SampleSystem(Structure):
+class SampleSystem(Structure, frozen=True, kw_only=True):
     """State of the node as a whole.
 
     boot: Timestamp of the boot (/proc/stat `btime`).
@@ -85,7 +85,7 @@ class SampleSystem(Structure):
     existing_entities: int = 0
 
 
-class SampleProcess(Structure, gc=False):
+class SampleProcess(Structure, frozen=True, kw_only=True, gc=False):
     """One process, or several that were rolled up.
 
     resident_memory: KB of private memory, RssAnon (/proc/PID/statm: resident - shared).
@@ -118,7 +118,7 @@ class SampleProcess(Structure, gc=False):
     rolledup: int = 0
 
 
-class SampleJob(Structure):
+class SampleJob(Structure, frozen=True, kw_only=True):
     """The processes of one job and user.
 
     job: Slurm's raw job id, else the process group.
@@ -132,7 +132,7 @@ class SampleJob(Structure):
     processes: list[SampleProcess]
 
 
-class SampleAttributes(Structure):
+class SampleAttributes(Structure, frozen=True, kw_only=True):
     """The state of a node and of its processes at one moment."""
 
     time: str
@@ -143,14 +143,14 @@ class SampleAttributes(Structure):
     errors: list[ErrorObject] = []
 
 
-class SampleData(Structure):
+class SampleData(Structure, frozen=True, kw_only=True):
     """The data of a sample."""
 
     type: str
     attributes: SampleAttributes
 
 
-class SampleEnvelope(Structure):
+class SampleEnvelope(Structure, frozen=True, kw_only=True):
     """A sample; `data` and `errors` exclude each other."""
 
     kind: ClassVar[str] = "sample"
@@ -160,7 +160,7 @@ class SampleEnvelope(Structure):
     errors: list[ErrorObject] = []
 
 
-class SysinfoSoftwareVersion(Structure):
+class SysinfoSoftwareVersion(Structure, frozen=True, kw_only=True):
     """One software package: unique key, version, name for people."""
 
     key: str
@@ -168,7 +168,7 @@ class SysinfoSoftwareVersion(Structure):
     name: str = ""
 
 
-class SysinfoAttributes(Structure):
+class SysinfoAttributes(Structure, frozen=True, kw_only=True):
     """The hardware and software of a node.
 
     os_name, os_release, architecture: uname(2) sysname, release, machine.
@@ -198,14 +198,14 @@ class SysinfoAttributes(Structure):
     software: list[SysinfoSoftwareVersion] = []
 
 
-class SysinfoData(Structure):
+class SysinfoData(Structure, frozen=True, kw_only=True):
     """The data of a sysinfo envelope."""
 
     type: str
     attributes: SysinfoAttributes
 
 
-class SysinfoEnvelope(Structure):
+class SysinfoEnvelope(Structure, frozen=True, kw_only=True):
     """A node's description; `data` and `errors` exclude each other."""
 
     kind: ClassVar[str] = "sysinfo"

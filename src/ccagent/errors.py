@@ -1,17 +1,17 @@
 """Every error that ccagent raises.
 
-    CcagentError
-    ├── ConfigurationError      the configuration can't be used: exit status 2
-    ├── NotHereError            no such file, device or program on this machine: debug
-    ├── VanishedError           the process went away while it was read: silent
-    ├── NotPermittedError       a field is left out, said once
-    ├── UnparsableError         text that can't be understood: an entry in the envelope's errors
-    ├── ProgramError            a command failed, took too long or printed too much
-    ├── LockedError             another ccagent holds the lock
-    ├── EncodingError           a record that its format can't express
-    └── TransportError          a message was not taken
-        ├── RetryableError      later it may be
-        └── RejectedError       it never will be
+CcagentError
+├── ConfigurationError      the configuration can't be used: exit status 2
+├── NotHereError            no such file, device or program on this machine: debug
+├── VanishedError           the process went away while it was read: silent
+├── NotPermittedError       a field is left out, said once
+├── UnparsableError         text that can't be understood: an entry in the envelope's errors
+├── ProgramError            a command failed, took too long or printed too much
+├── LockedError             another ccagent holds the lock
+├── EncodingError           a record that its format can't express
+└── TransportError          a message was not taken
+    ├── RetryableError      later it may be
+    └── RejectedError       it never will be
 """
 
 

@@ -129,9 +129,7 @@ class Node:
             self._users[uid] = (name, now + _USER_UNKNOWN_FOR)
         return name
 
-    def run(
-        self, command: Sequence[str], *, time_limit: float, output_limit: int
-    ) -> bytes:
+    def run(self, command: Sequence[str], *, time_limit: float, output_limit: int) -> bytes:
         """Run a program without a shell and give what it printed.
 
         Raises NotHereError if there is none, ProgramError if it fails, runs over `time_limit`

@@ -13,7 +13,7 @@ from ccagent.message import encode
 from ccagent.node import Node
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
     from types import FrameType
 
     from ccagent.config import Configuration
@@ -32,7 +32,8 @@ def run_once(configuration: Configuration, name: str) -> bool:
         begin = node.clock.monotonic()
         pause = agent.prepare(node)
         transports = {
-            sink: build_transport(configuration.sinks[sink]) for sink in configuration.sinks_of(name)
+            sink: build_transport(configuration.sinks[sink])
+            for sink in configuration.sinks_of(name)
         }
         node.clock.sleep(max(0.0, begin + pause - node.clock.monotonic()))
         records = list(agent.sample(node))
@@ -42,7 +43,7 @@ def run_once(configuration: Configuration, name: str) -> bool:
         try:
             transport.send(encode(records, form, node, prefix=settings.topic_prefix))
         except TransportError as error:
-            logger.error("sink %s: %s", sink, error)  # noqa: TRY400 - the message says all
+            logger.error("sink %s: %s", sink, error)
             delivered = False
         finally:
             transport.close()
@@ -50,10 +51,10 @@ def run_once(configuration: Configuration, name: str) -> bool:
 
 
 @contextlib.contextmanager
-def _time_limit(seconds: float, text: str) -> Iterator[None]:
+def _time_limit(seconds: float, text: str) -> Generator[None]:
     """Interrupt what takes longer, unless the kernel itself hangs in it."""
 
-    def over(number: int, frame: FrameType | None) -> None:
+    def over(_number: int, _frame: FrameType | None) -> None:
         raise ProgramError(text)
 
     signal.signal(signal.SIGALRM, over)

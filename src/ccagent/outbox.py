@@ -55,8 +55,9 @@ class Outbox:
                 dropped += 1
             self._changed.notify_all()
         if dropped:
-            logger.error("sink %s: more than %d bytes wait; the oldest are dropped",
-                         self.name, self.limit)
+            logger.error(
+                "sink %s: more than %d bytes wait; the oldest are dropped", self.name, self.limit
+            )
 
     @property
     def is_idle(self) -> bool:
@@ -99,7 +100,8 @@ class Outbox:
                 if self._closing:
                     break
                 self._changed.wait_for(
-                    lambda: self._closing, pause * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+                    lambda: self._closing,
+                    pause * random.uniform(0.5, 1.0),  # noqa: S311 - jitter
                 )
             pause = min(pause * 2, _LONGEST_PAUSE)
         self._transport.close()
@@ -114,7 +116,7 @@ class Outbox:
         except RejectedError as error:
             logger.error("sink %s: a message is refused and dropped: %s", self.name, error)
             return error.delivered + 1, False
-        except Exception:
+        except Exception:  # noqa: BLE001 - a transport may fail in ways of its own
             logger.exception("sink %s: a message can't be sent and is dropped", self.name)
             return 1, False
         return len(batch), False

@@ -42,9 +42,7 @@ def transport_class(url: str) -> type[Transport]:
     scheme, colon, _ = url.partition(":")
     if not colon:
         raise ConfigurationError(f"{url!r} is no sink: a URL such as 'stdout:' or 'dir:/PATH'")
-    found: type[Transport] = _load(
-        "kind of sink", "ccagent.transports", TRANSPORTS, scheme.lower()
-    )
+    found: type[Transport] = _load("kind of sink", "ccagent.transports", TRANSPORTS, scheme.lower())
     return found
 
 

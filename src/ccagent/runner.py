@@ -28,11 +28,10 @@ class Runner:
         self._changed = threading.Condition()
         self._wanted = False
         self._busy_since: float | None = None
+        self._preparing = True
         self._closing = False
         self._hanging = False
-        self._thread = threading.Thread(
-            target=self._work, name=f"agent {agent.name}", daemon=True
-        )
+        self._thread = threading.Thread(target=self._work, name=f"agent {agent.name}", daemon=True)
 
     def start(self, *, sample_now: bool) -> None:
         """Start the thread; the agent prepares itself, and samples if it is to."""
@@ -41,9 +40,9 @@ class Runner:
         self._thread.start()
 
     def tick(self) -> None:
-        """Ask for a sample now; an agent that is still busy with the last one skips this."""
+        """Ask for a sample now; an agent that is still busy with the last one leaves it out."""
         with self._changed:
-            if self._busy_since is not None:
+            if self._busy_since is not None and not self._preparing:
                 logger.warning("agent %s: still busy, a sample is left out", self.agent.name)
                 return
             self._wanted = True
@@ -87,10 +86,11 @@ class Runner:
     def _work(self) -> None:
         try:
             self._node.clock.sleep(self.agent.prepare(self._node))
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever an agent does, the others go on
             logger.exception("agent %s: first reading failed", self.agent.name)
         while True:
             with self._changed:
+                self._preparing = False
                 if not self._wanted:
                     self._busy_since = None
                     self._hanging = False
@@ -106,12 +106,12 @@ class Runner:
         """Take one sample from the machine to the outboxes."""
         try:
             records = list(self.agent.sample(self._node))
-            for form in {outbox.settings.format for outbox in self.outboxes}:
+            for form in self.agent.wanted:
                 for message in encode(records, form, self._node, prefix=self._prefix):
                     for outbox in self.outboxes:
                         if outbox.settings.format == form:
                             outbox.put(message)
         except CcagentError as error:
-            logger.error("agent %s: %s", self.agent.name, error)  # noqa: TRY400 - says all there is
-        except Exception:
+            logger.error("agent %s: %s", self.agent.name, error)
+        except Exception:  # noqa: BLE001 - whatever an agent does, the others go on
             logger.exception("agent %s: a sample failed", self.agent.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -17,7 +17,7 @@ T = TypeVar("T", bound="Settings")
 class Settings(
     msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True
 ):
-    """Base of all settings: the fields are the keys (in kebab case), their defaults the defaults."""
+    """Base of all settings: the fields are the keys in kebab case, with their defaults."""
 
 
 def convert(table: object, settings: type[T], where: str, *, place: str) -> T:
@@ -26,12 +26,12 @@ def convert(table: object, settings: type[T], where: str, *, place: str) -> T:
     `place` is what the user calls the source (a file's path), `where` the table's own key
     (`agents.sample`). Raises ConfigurationError naming place, key, reason and the nearest key.
     """
-    if not isinstance(table, dict):
+    if table != {} and not as_table(table):
         raise ConfigurationError(f"{place}: {where}: expected a table [{where}]")
     known = settings.__struct_encode_fields__
-    for key in table:
+    for key in as_table(table):
         if key not in known:
-            unknown_key(place, joined(where, str(key)), str(key), known)
+            unknown_key(place, joined(where, key), key, known)
     try:
         return msgspec.convert(table, settings, dec_hook=_make)
     except msgspec.ValidationError as error:
@@ -40,6 +40,11 @@ def convert(table: object, settings: type[T], where: str, *, place: str) -> T:
         raise ConfigurationError(
             f"{place}: {joined(where, key)}: {_plain(reason or str(error))}"
         ) from None
+
+
+def as_table(value: object) -> dict[str, Any]:
+    """Give a value of TOML if it is a table, else an empty one."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def unknown_key(place: str, full: str, key: str, known: tuple[str, ...]) -> None:
@@ -60,7 +65,7 @@ def joined(*parts: str) -> str:
     return ".".join(part for part in parts if part)
 
 
-def _make(kind: type, value: object) -> object:
+def _make(kind: type[Any], value: object) -> object:
     if issubclass(kind, Duration):
         return kind.parse(value)
     raise NotImplementedError(kind)
@@ -78,6 +83,6 @@ _TYPES = {
 
 def _plain(reason: str) -> str:
     """Say in the words of TOML what msgspec says in those of Python."""
-    return re.sub(
-        r"`(\w+)`", lambda match: _TYPES.get(match[1], f"`{match[1]}`"), reason
-    ).replace("Expected", "expected", 1)
+    return re.sub(r"`(\w+)`", lambda match: _TYPES.get(match[1], f"`{match[1]}`"), reason).replace(
+        "Expected", "expected", 1
+    )

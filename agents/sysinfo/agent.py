@@ -1,0 +1,201 @@
+"""The agent `sysinfo`: one envelope that describes the node."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+
+from msgspec import Meta
+
+from ccagent.agent import Agent, AgentSettings
+from ccagent.agents.sonar.system import parse_meminfo
+from ccagent.agents.sysinfo import read_parsed
+from ccagent.agents.sysinfo.cpus import Cpus, read_cpus, read_model
+from ccagent.agents.sysinfo.numa import read_numa
+from ccagent.agents.sysinfo.software import SoftwareSettings, read_software
+from ccagent.agents.sysinfo.topology import read_drawing, split_command
+from ccagent.clock import timestamp
+from ccagent.duration import Duration
+from ccagent.envelopes import (
+    SysinfoAttributes,
+    SysinfoData,
+    SysinfoEnvelope,
+    SysinfoSoftwareVersion,
+)
+from ccagent.errors import CcagentError, NotHereError, UnparsableError, VanishedError
+from ccagent.log import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.message import Format
+    from ccagent.node import Node
+
+
+class SysinfoSettings(AgentSettings, frozen=True, kw_only=True):
+    """The keys of the table `[agents.sysinfo]`."""
+
+    on_startup: Annotated[bool, Meta(description="also when the daemon starts")] = True
+    topo_svg_command: Annotated[
+        str,
+        Meta(
+            description="prints the topology as SVG, such as 'lstopo-no-graphics --of svg'; "
+            "split into words, but no shell; empty: none"
+        ),
+    ] = ""
+    topo_text_command: Annotated[
+        str,
+        Meta(
+            description="prints the topology as text, such as 'lstopo-no-graphics --of console'; "
+            "split into words, but no shell; empty: none"
+        ),
+    ] = ""
+    topo_time_limit: Annotated[
+        Duration, Meta(description="after this long a topology command is stopped")
+    ] = Duration("10s")
+    topo_size_limit: Annotated[
+        int, Meta(description="bytes that a topology command may print", ge=1)
+    ] = 2 * 1024 * 1024
+    software: Annotated[
+        tuple[SoftwareSettings, ...],
+        Meta(
+            description="packages whose versions are sent with extras = ['software']: tables "
+            "[[agents.sysinfo.software]] with key, name, and command or file"
+        ),
+    ] = ()
+    cuda_root: Annotated[
+        str, Meta(description="directory of CUDA, with version.json; empty: none")
+    ] = "/usr/local/cuda"
+    rocm_root: Annotated[
+        str, Meta(description="directory of ROCm, with .info/version; empty: none")
+    ] = "/opt/rocm"
+    software_time_limit: Annotated[
+        Duration, Meta(description="after this long a command of a software table is stopped")
+    ] = Duration("5s")
+
+    def __post_init__(self) -> None:
+        for key, command in (
+            ("topo-svg-command", self.topo_svg_command),
+            ("topo-text-command", self.topo_text_command),
+        ):
+            try:
+                split_command(command)
+            except ValueError as error:
+                raise ValueError(f"{key}: {error}") from None
+        for key, path in (("cuda-root", self.cuda_root), ("rocm-root", self.rocm_root)):
+            if "\0" in path:
+                raise ValueError(f"{key}: a path can't hold the character NUL")
+
+
+class SysinfoAgent(Agent[SysinfoSettings]):
+    """Describes the node: hardware, topology and, on demand, software."""
+
+    name = "sysinfo"
+    formats: ClassVar[frozenset[Format]] = frozenset({"sonar"})
+    extras: ClassVar[frozenset[str]] = frozenset({"attrs", "format", "software"})
+    Settings = SysinfoSettings
+
+    def sample(self, node: Node) -> Iterator[SysinfoEnvelope]:
+        """Read the machine and yield one envelope; what can't be read is logged and left out."""
+        errors: list[CcagentError] = []
+        attributes = self._describe(node, errors)
+        for error in errors:
+            absent = isinstance(error, NotHereError | VanishedError)
+            logger.log(logging.DEBUG if absent else logging.WARNING, "%s: %s", self.name, error)
+        yield SysinfoEnvelope(
+            meta=self.metadata(), data=SysinfoData(type="sysinfo", attributes=attributes)
+        )
+
+    def _describe(self, node: Node, errors: list[CcagentError]) -> SysinfoAttributes:
+        settings = self.settings
+        time = timestamp(node.clock.time())
+        system = read_system(node)
+        cpus = read_cpus(node, errors) or Cpus(1, _cpu_count(node), 1)
+        numa = read_numa(node, errors)
+        drawings = [
+            read_drawing(
+                node,
+                split_command(command),
+                time_limit=settings.topo_time_limit.seconds,
+                size_limit=settings.topo_size_limit,
+                errors=errors,
+            )
+            for command in (settings.topo_svg_command, settings.topo_text_command)
+        ]
+        return SysinfoAttributes(
+            time=time,
+            cluster=node.cluster,
+            node=node.hostname,
+            os_name=system.name,
+            os_release=system.release,
+            architecture=system.architecture,
+            sockets=cpus.sockets,
+            cores_per_socket=cpus.cores_per_socket,
+            threads_per_core=cpus.threads_per_core,
+            cpu_model=read_model(node, errors),
+            memory=read_memory(node, errors),
+            numa_nodes=numa.nodes,
+            distances=numa.distances,
+            topo_svg=drawings[0],
+            topo_text=drawings[1],
+            software=self._software(node, errors),
+        )
+
+    def _software(self, node: Node, errors: list[CcagentError]) -> list[SysinfoSoftwareVersion]:
+        settings = self.settings
+        if "software" not in settings.extras:
+            return []
+        return read_software(
+            node,
+            settings.software,
+            cuda_root=settings.cuda_root,
+            rocm_root=settings.rocm_root,
+            time_limit=settings.software_time_limit.seconds,
+            errors=errors,
+        )
+
+
+class System(NamedTuple):
+    """What uname(2) calls sysname, release and machine."""
+
+    name: str
+    release: str
+    architecture: str
+
+
+def read_system(node: Node) -> System:
+    """Ask uname(2), or the same in /proc/sys/kernel of a recording; `unknown` if that lacks it."""
+    if node.is_live:
+        system = os.uname()
+        return System(system.sysname, system.release, system.machine)
+
+    def recorded(name: str) -> str:
+        try:
+            content = node.read(f"proc/sys/kernel/{name}")
+        except CcagentError:
+            return "unknown"
+        return content.decode("utf-8", "replace").strip() or "unknown"
+
+    return System(recorded("ostype"), recorded("osrelease"), recorded("arch"))
+
+
+def read_memory(node: Node, errors: list[CcagentError]) -> int:
+    """KB of memory, never 0: MemTotal of /proc/meminfo, else what the C library says."""
+    try:
+        return read_parsed(node, "proc/meminfo", _total_memory)
+    except CcagentError as error:
+        errors.append(error)
+    pages = os.sysconf("SC_PHYS_PAGES") if node.is_live else 0
+    return max(1, pages * node.page_size // 1024)
+
+
+def _total_memory(content: bytes) -> int:
+    total = parse_meminfo(content).get("MemTotal", 0)
+    if not total:
+        raise UnparsableError("no MemTotal")
+    return total
+
+
+def _cpu_count(node: Node) -> int:
+    return (os.cpu_count() or 1) if node.is_live else 1

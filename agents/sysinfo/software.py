@@ -1,0 +1,186 @@
+"""Versions of the software that is installed on the node."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec import Meta
+
+from ccagent.agents.sysinfo import read_parsed
+from ccagent.agents.sysinfo.topology import split_command
+from ccagent.envelopes import SysinfoSoftwareVersion
+from ccagent.errors import CcagentError, UnparsableError
+from ccagent.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ccagent.node import Node
+
+_LONGEST = 200
+_LARGEST_FILE = 256 * 1024
+_ROCM_FILE = re.compile(r"\.?version(?:-(.+))?", re.DOTALL)
+
+
+class SoftwareSettings(Settings, frozen=True):
+    """One table of `software`: where the version of a package is found."""
+
+    key: Annotated[str, Meta(description="unique identifier of the package", min_length=1)]
+    name: Annotated[str, Meta(description="what people call it")] = ""
+    command: Annotated[
+        str, Meta(description="prints the version in its first line that isn't empty")
+    ] = ""
+    file: Annotated[
+        str, Meta(description="holds the version in its first line that isn't empty")
+    ] = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.file) == bool(split_command(self.command)):
+            raise ValueError(f"{self.key!r} needs either 'command' or 'file'")
+        if "\0" in self.file:
+            raise ValueError("'file' can't hold the character NUL")
+
+
+class _Component(msgspec.Struct):
+    version: str
+    name: str = ""
+
+
+def software_version(key: str, name: str, version: str) -> SysinfoSoftwareVersion:
+    """Make an entry, cut at 200 characters a field; a name that can't be printed is left out.
+
+    Raises UnparsableError if the key or version is empty or can't be printed.
+    """
+    key, name, version = (text.strip()[:_LONGEST] for text in (key, name, version))
+    for text in (key, version):
+        if not text or not text.isprintable():
+            raise UnparsableError(f"software {key[:80]!r}: not a version: {version[:80]!r}")
+    return SysinfoSoftwareVersion(key=key, version=version, name=name if name.isprintable() else "")
+
+
+def first_line(content: bytes) -> str:
+    """Give the first line that isn't empty, stripped; empty if there is none."""
+    for line in content.decode("utf-8", "replace").splitlines():
+        if text := line.strip():
+            return text
+    return ""
+
+
+def parse_cuda(content: bytes) -> dict[str, msgspec.Raw]:
+    """Split version.json of CUDA into its components by key. Raises UnparsableError."""
+    try:
+        return msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+    except (ValueError, RecursionError) as error:
+        raise UnparsableError(f"not a JSON object: {error}") from None
+
+
+def parse_component(key: str, content: msgspec.Raw) -> SysinfoSoftwareVersion:
+    """Parse one component of version.json: `{"name": "CUDA SDK", "version": "12.2.20230823"}`.
+
+    Raises UnparsableError.
+    """
+    try:
+        component = msgspec.json.decode(content, type=_Component)
+    except (ValueError, RecursionError) as error:
+        raise UnparsableError(f"{key[:80]!r}: {error}") from None
+    return software_version(key, component.name, component.version)
+
+
+def rocm_component(file: str) -> str:
+    """Give the key for a file in .info of ROCm; empty if the file holds no version.
+
+    `version` is `rocm` itself, `version-hip-libraries` its component `hip-libraries`.
+    """
+    match = _ROCM_FILE.fullmatch(file)
+    return (match[1] or "rocm") if match else ""
+
+
+def read_software(
+    node: Node,
+    configured: Iterable[SoftwareSettings],
+    *,
+    cuda_root: str,
+    rocm_root: str,
+    time_limit: float,
+    errors: list[CcagentError],
+) -> list[SysinfoSoftwareVersion]:
+    """Collect the versions of what is configured, of CUDA and of ROCm, in this order.
+
+    Of equal keys the first counts. `time_limit` is in seconds, for each command. What can't be
+    read adds to `errors` and is left out.
+    """
+    found: dict[str, SysinfoSoftwareVersion] = {}
+    for entries in (
+        _read_configured(node, configured, time_limit, errors),
+        _read_cuda(node, cuda_root, errors),
+        _read_rocm(node, rocm_root, errors),
+    ):
+        for entry in entries:
+            found.setdefault(entry.key, entry)
+    return list(found.values())
+
+
+def _read_configured(
+    node: Node,
+    configured: Iterable[SoftwareSettings],
+    time_limit: float,
+    errors: list[CcagentError],
+) -> Iterator[SysinfoSoftwareVersion]:
+    for package in configured:
+        try:
+            if package.file:
+                output = node.read(package.file.lstrip("/"), _LARGEST_FILE)
+            else:
+                command = split_command(package.command)
+                output = node.run(command, time_limit=time_limit, output_limit=_LARGEST_FILE)
+            yield software_version(package.key, package.name, first_line(output))
+        except CcagentError as error:
+            errors.append(error)
+
+
+def _read_cuda(
+    node: Node, root: str, errors: list[CcagentError]
+) -> Iterator[SysinfoSoftwareVersion]:
+    if not root:
+        return
+    path = _below(root, "version.json")
+    try:
+        components = read_parsed(node, path, parse_cuda, _LARGEST_FILE)
+    except CcagentError as error:
+        errors.append(error)
+        return
+    for key, content in components.items():
+        try:
+            yield parse_component(key, content)
+        except UnparsableError as error:
+            errors.append(UnparsableError(f"/{path}: {error}"))
+
+
+def _read_rocm(
+    node: Node, root: str, errors: list[CcagentError]
+) -> Iterator[SysinfoSoftwareVersion]:
+    if not root:
+        return
+    directory = _below(root, ".info")
+    try:
+        files = sorted(node.list(directory))
+    except CcagentError as error:
+        errors.append(error)
+        return
+    for file in files:
+        path = f"{directory}/{file}"
+        key = rocm_component(file)
+        if not key:
+            continue
+        name = "ROCm" if key == "rocm" else f"ROCm {key}"
+        try:
+            version = read_parsed(node, path, first_line, _LARGEST_FILE)
+            yield software_version(key, name, version)
+        except CcagentError as error:
+            errors.append(error)
+
+
+def _below(root: str, name: str) -> str:
+    return f"{root.strip('/')}/{name}".lstrip("/")

@@ -1,0 +1,49 @@
+"""Drawings of the machine, as programs such as lstopo of hwloc print them."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from typing import TYPE_CHECKING
+
+from ccagent.errors import CcagentError, ProgramError
+
+if TYPE_CHECKING:
+    from ccagent.node import Node
+
+
+def split_command(command: str) -> list[str]:
+    """Split a configured command into words, as a shell would; empty for none.
+
+    Raises ValueError with the reason if that is impossible.
+    """
+    if "\0" in command:
+        raise ValueError("a command can't hold the character NUL")
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise ValueError(f"{command!r} can't be split into words: {error}") from None
+
+
+def read_drawing(
+    node: Node,
+    command: list[str],
+    *,
+    time_limit: float,
+    size_limit: int,
+    errors: list[CcagentError],
+) -> str:
+    """Run a command and give what it printed in base64 (RFC 4648, section 4).
+
+    Empty for no command, for no output, and for a program that is missing, fails, takes more
+    than `time_limit` seconds or prints more than `size_limit` bytes, which adds to `errors`.
+    """
+    if not command:
+        return ""
+    try:
+        output = node.run(command, time_limit=time_limit, output_limit=size_limit)
+    except CcagentError as error:
+        # Whoever configures a command expects the program, so a missing one is a failure too.
+        errors.append(ProgramError(str(error)))
+        return ""
+    return base64.b64encode(output).decode("ascii")
