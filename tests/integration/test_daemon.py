@@ -1,0 +1,268 @@
+"""The daemon, as systemd runs it; and a day of it, with a fast clock."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ccagent.clock import Clock
+from ccagent.config import check
+from ccagent.daemon import Daemon
+from tests.schema import validate
+
+CCAGENT = [sys.executable, "-m", "ccagent"]
+
+
+def until(condition: Callable[[], object], seconds: float = 15) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"it did not happen within {seconds} s"
+        time.sleep(0.05)
+
+
+class Running:
+    """A daemon in a process of its own, with a configuration that the test writes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.out = directory / "out"
+        self.file = directory / "ccagent.toml"
+        self.log = directory / "stderr"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, configuration: str) -> None:
+        self.file.write_text(configuration.replace("OUT", str(self.out)))
+        with self.log.open("ab") as stderr:
+            self.process = subprocess.Popen(
+                [*CCAGENT, "run", "-v", "--config", str(self.file)], stderr=stderr
+            )
+
+    def reload(self, configuration: str) -> None:
+        self.file.write_text(configuration.replace("OUT", str(self.out)))
+        assert self.process is not None
+        self.process.send_signal(signal.SIGHUP)
+
+    def written(self, directory: str = "") -> list[dict[str, Any]]:
+        files = sorted((self.out / directory).rglob("0+sample-*.json"))
+        lines = [line for file in files for line in file.read_text().splitlines()]
+        return [json.loads(line) for line in lines]
+
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def stop(self) -> float:
+        """SIGTERM; give the seconds it took."""
+        assert self.process is not None
+        begin = time.monotonic()
+        self.process.terminate()
+        assert self.process.wait(10) == 0
+        return time.monotonic() - begin
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Running]:
+    running = Running(tmp_path)
+    yield running
+    if running.process is not None and running.process.poll() is None:
+        running.process.kill()
+        running.process.wait()
+
+
+SAMPLE = """
+[agents.sample]
+every = "1s"
+[sinks.tree]
+url = "dir:OUT"
+"""
+
+
+def test_it_samples_until_it_is_told_to_stop(daemon: Running) -> None:
+    daemon.start(SAMPLE)
+    until(lambda: len(daemon.written()) >= 3)
+    assert daemon.stop() < 5
+    seconds: list[str] = []
+    for envelope in daemon.written():
+        validate("SampleEnvelope", json.dumps(envelope))
+        seconds.append(envelope["data"]["attributes"]["time"])
+    assert len(set(seconds)) == len(seconds)
+    complaints = [line for line in daemon.said().splitlines() if "I/O counters" not in line]
+    assert complaints == []
+
+
+def test_a_new_configuration_is_taken_over_and_counters_are_kept(daemon: Running) -> None:
+    daemon.start(SAMPLE)
+    until(lambda: len(daemon.written()) >= 2)
+    daemon.reload(SAMPLE.replace("dir:OUT", "dir:OUT/new"))
+    until(lambda: len(daemon.written("new")) >= 2)
+    assert daemon.stop() < 5
+    times = [e["data"]["attributes"]["time"] for e in daemon.written()]
+    moments = sorted(int(text[17:19]) for text in set(times))
+    assert len(times) == len(set(times))
+    assert all((b - a) % 60 in {1, 59} for a, b in pairwise(moments))
+
+
+def test_a_bad_new_configuration_changes_nothing(daemon: Running) -> None:
+    daemon.start(SAMPLE)
+    until(lambda: len(daemon.written()) >= 1)
+    daemon.reload(SAMPLE.replace("every", "evry"))
+    until(lambda: "evry" in daemon.said())
+    assert "did you mean 'every'?" in daemon.said()
+    before = len(daemon.written())
+    until(lambda: len(daemon.written()) > before + 1)
+    daemon.stop()
+
+
+def test_only_one_runs_per_lock_directory(daemon: Running, tmp_path: Path) -> None:
+    configuration = f'lock-directory = "{tmp_path}"\n{SAMPLE}'
+    daemon.start(configuration)
+    until((tmp_path / "ccagent.lock").exists)
+    time.sleep(0.5)
+    second = subprocess.run(
+        [*CCAGENT, "run", "--config", str(daemon.file)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert daemon.process is not None
+    assert second.returncode == 1
+    assert f"(process {daemon.process.pid})" in second.stderr
+    daemon.process.kill()
+    daemon.process.wait()
+    daemon.start(configuration)
+    until(daemon.written)
+    daemon.stop()
+
+
+def test_a_command_that_hangs_stalls_only_its_agent(daemon: Running) -> None:
+    daemon.start(
+        SAMPLE
+        + """
+        [agents.sysinfo]
+        every = "5s"
+        on-startup = true
+        time-limit = "1s"
+        topo-text-command = "sleep 100"
+        topo-time-limit = "90s"
+        """
+    )
+    until(lambda: len(daemon.written()) >= 4)
+    until(lambda: "agent sysinfo: not finished after 1s" in daemon.said())
+    assert "<3>agent sysinfo" in daemon.said()
+    assert daemon.stop() < 5.5
+
+
+def test_a_sink_that_is_down_does_not_delay_the_other(daemon: Running) -> None:
+    daemon.start(SAMPLE + '[sinks.down]\nurl = "http://127.0.0.1:9/"\n')
+    until(lambda: len(daemon.written()) >= 4)
+    assert daemon.said().count("sink down: ") == 1
+    assert daemon.stop() < 5.5
+    assert "could not be sent and are lost" in daemon.said()
+
+
+class FastClock(Clock):
+    """A clock that runs ahead whenever the daemon only waits."""
+
+    def __init__(self, begin: float) -> None:
+        self.now = begin
+        self.steady = 5000.0
+        self.is_idle: Callable[[], bool] = lambda: True
+        self.end: Callable[[], None] = lambda: None
+        self.until = begin
+        self.jumps: dict[float, float] = {}
+
+    def time(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.steady
+
+    def uptime(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME) + self.steady - 5000.0
+
+    def sleep(self, seconds: float) -> None:
+        del seconds
+
+    def wait(self, seconds: float, descriptor: int) -> None:
+        del descriptor
+        while not self.is_idle():
+            time.sleep(0.0002)
+        # Timers are never exact, and often a little late.
+        self.now += seconds + 0.003
+        self.steady += seconds + 0.003
+        for moment in [moment for moment in self.jumps if moment <= self.steady]:
+            self.now += self.jumps.pop(moment)
+        if self.steady - 5000.0 >= self.until:
+            self.end()
+
+
+def simulated(clock: FastClock, out: Path, every: str, duration: float) -> list[str]:
+    """Run a daemon for `duration` seconds of `clock`; give the times of its samples."""
+    table = {
+        "cluster": "x",
+        "agents": {"sample": {"every": every, "exclude-system-jobs": True}},
+        "sinks": {"tree": {"url": f"dir:{out}"}},
+    }
+    daemon = Daemon(lambda: check(table, "test"), clock)
+    clock.is_idle, clock.end = lambda: daemon.is_idle, daemon.stop
+    clock.until = duration
+    daemon.run()
+    files = sorted(out.rglob("0+sample-*.json"))
+    return [
+        json.loads(line)["data"]["attributes"]["time"]
+        for file in files
+        for line in file.read_text().splitlines()
+    ]
+
+
+MIDNIGHT = 1_700_006_400.0
+"""2023-11-15T00:00:00Z"""
+
+
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+def moments(times: list[str]) -> list[float]:
+    import calendar
+
+    return [calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")) for text in times]
+
+
+@pytest.mark.usefixtures("utc")
+def test_a_day_has_no_drift_no_missed_and_no_double_tick_and_leaks_nothing(tmp_path: Path) -> None:
+    descriptors = len(os.listdir("/proc/self/fd"))
+    threads = threading.active_count()
+
+    times = simulated(FastClock(MIDNIGHT + 1), tmp_path, "30s", 86400)
+
+    assert moments(times) == [MIDNIGHT + 30 * n for n in range(1, 2881)]
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert threading.active_count() <= threads
+    assert [file.parent.name for file in sorted(tmp_path.rglob("*.json"))] == ["15", "16"]
+
+
+@pytest.mark.usefixtures("utc")
+def test_a_clock_that_jumps_does_no_harm(tmp_path: Path) -> None:
+    clock = FastClock(MIDNIGHT + 1)
+    clock.jumps = {5000.0 + 600: 7200, 5000.0 + 1200: -7200, 5000.0 + 1800: -0.5}
+
+    found = moments(simulated(clock, tmp_path, "1m", 2400))
+
+    # What was due when the clock was set ahead comes at once; all others are aligned.
+    late = [moment for moment in found if moment % 60]
+    assert len(late) <= 1
+    steps = sorted(b - a for a, b in pairwise(found) if {a, b}.isdisjoint(late))
+    assert steps[0] == pytest.approx(-7200, abs=120)
+    assert set(steps[1:]) <= {60, 120, 7200}
+    assert len(found) >= 36

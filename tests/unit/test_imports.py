@@ -1,0 +1,58 @@
+"""What a one-shot command may import: each module costs every run on every node."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {
+    "asyncio", "cpuinfo", "email", "http", "importlib.metadata", "json", "multiprocessing",
+    "nats", "paho", "psutil", "pynvml", "selectors", "socket", "sqlite3", "ssl", "subprocess",
+    "tempfile", "tomllib", "unittest", "urllib.request", "xml",
+}  # fmt: skip
+
+OURS = {
+    "ccagent", "ccagent.agent", "ccagent.agents", "ccagent.agents.sonar",
+    "ccagent.agents.sonar.agent", "ccagent.agents.sonar.cgroup",
+    "ccagent.agents.sonar.containers", "ccagent.agents.sonar.process",
+    "ccagent.agents.sonar.process_files", "ccagent.agents.sonar.procfs",
+    "ccagent.agents.sonar.rollup", "ccagent.agents.sonar.selection",
+    "ccagent.agents.sonar.system", "ccagent.cli", "ccagent.clock", "ccagent.config",
+    "ccagent.duration", "ccagent.envelopes", "ccagent.errors", "ccagent.log",
+    "ccagent.message", "ccagent.node", "ccagent.once", "ccagent.options", "ccagent.points",
+    "ccagent.registry",
+    "ccagent.settings", "ccagent.transports", "ccagent.transports.base",
+    "ccagent.transports.stdout",
+}  # fmt: skip
+
+SCRIPT = """
+import sys
+from ccagent.cli import cli
+cli([{arguments}], standalone_mode=False)
+print(*sys.modules, file=sys.stderr)
+"""
+
+
+def imported_by(*arguments: str) -> set[str]:
+    script = SCRIPT.format(arguments=", ".join(map(repr, arguments)))
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    return set(result.stderr.splitlines()[-1].split())
+
+
+@pytest.fixture(scope="module")
+def modules() -> set[str]:
+    return imported_by("sample", "--once")
+
+
+def test_a_sample_imports_nothing_heavy(modules: set[str]) -> None:
+    assert not modules & HEAVY
+
+
+def test_a_sample_imports_only_the_parts_of_ours_that_it_needs(modules: set[str]) -> None:
+    assert {name for name in modules if name.startswith("ccagent")} <= OURS
+
+
+def test_nothing_is_called_agents_or_transports_at_the_top_level(modules: set[str]) -> None:
+    assert not modules & {"agents", "transports"}

@@ -1,0 +1,249 @@
+"""The agent sysinfo on trees of files: always one envelope, whatever they hold."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ccagent.agents.sysinfo.agent import SysinfoAgent, SysinfoSettings, read_memory
+from ccagent.clock import Clock
+from ccagent.config import check
+from ccagent.defaults import document
+from ccagent.errors import CcagentError, ConfigurationError
+from ccagent.log import logger
+from ccagent.message import encode
+from ccagent.node import Node
+from ccagent.settings import convert
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+SCHEMA: Any = jsonschema.Draft202012Validator(
+    json.loads(
+        (Path(__file__).parent.parent / "sonar-envelopes.schema.json").read_text(encoding="utf-8")
+    )
+)
+CPUS = "sys/devices/system/cpu"
+NODES = "sys/devices/system/node"
+
+MACHINE = {
+    "proc/meminfo": "MemTotal:       527988216 kB\nMemFree:        1 kB\n",
+    "proc/cpuinfo": "processor\t: 0\ncpu\t: POWER9 (raw), altivec supported\n\nmodel\t: 8335-GTH\n",
+    "proc/sys/kernel/ostype": "Linux\n",
+    "proc/sys/kernel/osrelease": "4.18.0-553.el8.ppc64le\n",
+    "proc/sys/kernel/arch": "ppc64le\n",
+    # Two threads of each core are offline, and all of socket 8 but one core.
+    f"{CPUS}/online": "0-1,4-5,64-65\n",
+    f"{CPUS}/cpu0/topology/physical_package_id": "0\n",
+    f"{CPUS}/cpu0/topology/thread_siblings_list": "0-3\n",
+    f"{CPUS}/cpu4/topology/physical_package_id": "0\n",
+    f"{CPUS}/cpu4/topology/thread_siblings_list": "4-7\n",
+    f"{CPUS}/cpu64/topology/physical_package_id": "8\n",
+    f"{CPUS}/cpu64/topology/thread_siblings_list": "64-67\n",
+    f"{NODES}/node8/distance": "40 10\n",
+    f"{NODES}/node0/distance": "10 40\n",
+    "opt/rocm/.info/version": "6.4.0-47\n",
+}
+
+
+class Noon(Clock):
+    def time(self) -> float:
+        return 1_780_000_000.25
+
+
+def tree(root: str | Path, files: Mapping[str, bytes | str]) -> Node:
+    for path, content in files.items():
+        place = Path(root) / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content.encode() if isinstance(content, str) else content)
+    return Node(root=str(root), hostname="n1", cluster="c1", clock=Noon())
+
+
+def sampled(node: Node, *, extras: Sequence[str] = (), **keys: object) -> dict[str, Any]:
+    """The attributes of the one envelope, as they are sent; they fit the schema."""
+    table = {"extras": list(extras), **{key.replace("_", "-"): v for key, v in keys.items()}}
+    configured = convert(table, SysinfoSettings, "agents.sysinfo", place="test")
+    agent = SysinfoAgent(configured, frozenset({"sonar"}))
+    (message,) = encode(agent.sample(node), "sonar", node)
+    assert message.kind == "sysinfo"
+    envelope = json.loads(message.body)
+    SCHEMA.validate(envelope)
+    attributes: dict[str, Any] = envelope["data"]["attributes"]
+    return attributes
+
+
+@pytest.fixture
+def log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> pytest.LogCaptureFixture:
+    monkeypatch.setattr(logger, "propagate", True)
+    caplog.set_level(logging.DEBUG, logger.name)
+    return caplog
+
+
+def said(log: pytest.LogCaptureFixture, level: int) -> list[str]:
+    return [record.getMessage() for record in log.records if record.levelno == level]
+
+
+def test_a_machine_with_sparse_numbers_and_offline_cpus(
+    tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    attributes = sampled(tree(tmp_path, MACHINE))
+    time = attributes.pop("time")
+    assert time.startswith("2026-05-2")
+    assert attributes == {
+        "cluster": "c1",
+        "node": "n1",
+        "os_name": "Linux",
+        "os_release": "4.18.0-553.el8.ppc64le",
+        "architecture": "ppc64le",
+        "sockets": 2,
+        "cores_per_socket": 2,
+        "threads_per_core": 2,
+        "cpu_model": "POWER9 (raw)",
+        "memory": 527988216,
+        "numa_nodes": 2,
+        "distances": [[10, 40], [40, 10]],
+    }
+    assert said(log, logging.WARNING) == []
+
+
+def test_an_empty_recording_is_one_cpu_and_one_kb(
+    tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    attributes = sampled(tree(tmp_path, {}))
+    del attributes["time"]
+    assert attributes == {
+        "cluster": "c1",
+        "node": "n1",
+        "os_name": "unknown",
+        "os_release": "unknown",
+        "architecture": "unknown",
+        "sockets": 1,
+        "cores_per_socket": 1,
+        "threads_per_core": 1,
+        "memory": 1,
+    }
+    assert said(log, logging.WARNING) == []
+    assert any("/proc/meminfo" in text for text in said(log, logging.DEBUG))
+
+
+def test_what_can_not_be_understood_is_logged_and_left_out(
+    tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    broken = {
+        "proc/meminfo": "MemTotal: lots\n",
+        f"{CPUS}/online": "0-99999999999\n",
+        f"{NODES}/node8/distance": "40\n",
+    }
+    attributes = sampled(tree(tmp_path, MACHINE | broken))
+    assert (attributes["sockets"], attributes["memory"], attributes["numa_nodes"]) == (1, 1, 2)
+    assert "distances" not in attributes
+    warnings = said(log, logging.WARNING)
+    assert len(warnings) == 3
+    for path in (f"/{CPUS}/online", f"/{NODES}", "/proc/meminfo"):
+        assert any(text.startswith(f"sysinfo: {path}: ") for text in warnings)
+
+
+def test_no_total_in_meminfo_is_said(tmp_path: Path) -> None:
+    errors: list[CcagentError] = []
+    assert read_memory(tree(tmp_path, {"proc/meminfo": "MemFree: 1 kB\n"}), errors) == 1
+    assert [str(error) for error in errors] == ["/proc/meminfo: no MemTotal"]
+
+
+def test_software_is_sent_only_on_demand(tmp_path: Path) -> None:
+    node = tree(tmp_path, MACHINE)
+    package = {"key": "os", "file": "/proc/sys/kernel/osrelease"}
+    assert "software" not in sampled(node, software=[package])
+    assert sampled(node, extras=["software"], software=[package])["software"] == [
+        {"key": "os", "version": "4.18.0-553.el8.ppc64le"},
+        {"key": "rocm", "version": "6.4.0-47", "name": "ROCm"},
+    ]
+
+
+def test_a_recording_never_asks_the_machine_it_is_read_on(tmp_path: Path) -> None:
+    class Deaf(Node):
+        def run(self, *_: object, **__: object) -> bytes:
+            raise AssertionError("a program was started")
+
+    sampled(Deaf(root=str(tmp_path), hostname="n1", cluster="c1"), extras=["software"])
+
+
+PATHS = [
+    *(path for path in MACHINE if not path.startswith("opt")),
+    f"{CPUS}/cpu1/topology/core_cpus_list",
+    "opt/rocm/.info/version",
+    "opt/rocm/.info/version-hip-libraries",
+    "usr/local/cuda/version.json",
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(PATHS),
+        st.binary(max_size=80) | st.text('0123456789-, :\nMemTotalprocessor{}"').map(str.encode),
+    )
+)
+def test_no_content_of_a_file_makes_it_fail(files: dict[str, bytes]) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        attributes = sampled(tree(root, {**MACHINE, **files}), extras=["software"])
+    for name in ("sockets", "cores_per_socket", "threads_per_core", "memory"):
+        assert attributes[name] >= 1
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_directory_in_place_of_a_file_does_not_make_it_fail(tmp_path: Path, path: str) -> None:
+    node = tree(tmp_path, {name: text for name, text in MACHINE.items() if name != path})
+    (tmp_path / path).mkdir(parents=True)
+    assert sampled(node, extras=["software"])["sockets"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ({"topo-svg-command": "lstopo '"}, "topo-svg-command: \"lstopo '\" can't be split"),
+        ({"topo-text-command": "\0"}, "topo-text-command: a command can't hold the character NUL"),
+        ({"rocm-root": "/opt/\0"}, "rocm-root: a path can't hold the character NUL"),
+        ({"topo-size-limit": 0}, "agents.sysinfo.topo-size-limit: expected a whole number >= 1"),
+        ({"topo-time-limit": "soon"}, "agents.sysinfo.topo-time-limit: 'soon' is not a duration"),
+        ({"software": [{"key": "r"}]}, "software[0]: 'r' needs either 'command' or 'file'"),
+        ({"software": [{"key": "r", "file": "a", "command": "b"}]}, "'r' needs either"),
+        ({"software": [{"key": "r", "file": "\0"}]}, "'file' can't hold the character NUL"),
+        ({"software": [{"key": "r", "command": "R '"}]}, "\"R '\" can't be split into words"),
+        ({"software": [{"file": "/r"}]}, "missing required field `key`"),
+        ({"software": [{"key": "", "file": "/r"}]}, "agents.sysinfo.software[0].key"),
+        ({"extras": ["softwares"]}, "agents.sysinfo.extras: 'softwares' is unknown"),
+        ({"topo-svg": "lstopo"}, "did you mean 'topo-svg-command'"),
+    ],
+)
+def test_settings_are_checked_before_anything_runs(table: dict[str, object], reason: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check({"agents": {"sysinfo": table}}, "ccagent.toml")
+    assert str(caught.value).startswith("ccagent.toml: agents.sysinfo")
+    assert reason in str(caught.value)
+
+
+def test_the_daemon_samples_at_once_by_default() -> None:
+    assert SysinfoSettings().on_startup
+    text = document(SysinfoSettings, "agents.sysinfo")
+    for line in (
+        "on-startup = true",
+        'topo-svg-command = ""',
+        'topo-text-command = ""',
+        'topo-time-limit = "10s"',
+        "topo-size-limit = 2097152",
+        "software = []",
+        'cuda-root = "/usr/local/cuda"',
+        'rocm-root = "/opt/rocm"',
+        'software-time-limit = "5s"',
+    ):
+        assert f"\n{line}\n" in text

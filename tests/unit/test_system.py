@@ -1,0 +1,89 @@
+"""/proc/stat, meminfo, loadavg and diskstats."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ccagent.agents.sonar.system import (
+    Load,
+    parse_diskstats,
+    parse_loadavg,
+    parse_meminfo,
+    parse_stat,
+    used_memory,
+)
+from ccagent.errors import UnparsableError
+
+
+def test_a_cpus_seconds_leave_out_idle_iowait_steal_and_guest() -> None:
+    text = b"cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 100 200 300 7000 8000 400 500 6000 100 0\nbtime 5\n"
+
+    assert parse_stat(text, 100).cpus == [15]
+
+
+def test_an_offline_cpu_stands_with_zero_so_that_places_are_numbers() -> None:
+    text = b"cpu0 100 0 0 0 0 0 0\ncpu3 400 0 0 0 0 0 0\nbtime 5\n"
+
+    assert parse_stat(text, 100).cpus == [1, 0, 0, 4]
+
+
+def test_boot_time_comes_after_the_interrupts() -> None:
+    assert (
+        parse_stat(b"cpu0 1 1 1 1 1 1 1\nintr 1 2 3\nctxt 1\nbtime 1700000000\n", 100).boot
+        == 1700000000
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"cpu0 1 2", b"cpu0 a b c d e f g", b"cpu99999999 1 1 1 1 1 1 1", b"btime x", b"btime -5"],
+)
+def test_a_broken_stat_is_unparsable(text: bytes) -> None:
+    with pytest.raises(UnparsableError):
+        parse_stat(text, 100)
+
+
+def test_used_memory_is_what_is_not_available() -> None:
+    assert used_memory(parse_meminfo(b"MemTotal: 100 kB\nMemAvailable: 30 kB\n")) == 70
+
+
+def test_used_memory_on_kernels_without_mem_available() -> None:
+    text = b"MemTotal: 100 kB\nMemFree: 10 kB\nBuffers: 5 kB\nCached: 20 kB\n"
+    assert used_memory(parse_meminfo(text)) == 65
+
+
+def test_load_and_counts() -> None:
+    assert parse_loadavg(b"0.20 0.18 0.12 1/80 11206\n") == Load(0.20, 0.18, 0.12, 1, 80)
+
+
+@pytest.mark.parametrize("text", [b"", b"1 2", b"nan 1 1 1/1 1", b"inf 1 1 1/1 1", b"1 1 1 1-1 1"])
+def test_a_broken_loadavg_is_unparsable(text: bytes) -> None:
+    with pytest.raises(UnparsableError):
+        parse_loadavg(text)
+
+
+def test_disks_have_all_their_values_and_unused_ones_are_left_out() -> None:
+    text = (
+        b" 254 0 vda 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17\n 7 0 loop0 0 0 0 0 0 0 0 0 0 0 0\n"
+    )
+
+    (disk,) = parse_diskstats(text)
+
+    assert (disk.name, disk.major, disk.minor, disk.stats) == ("vda", 254, 0, list(range(1, 18)))
+
+
+@given(st.binary(max_size=400))
+def test_arbitrary_bytes_parse_or_are_unparsable(content: bytes) -> None:
+    parsers: list[Callable[[bytes], object]] = [
+        lambda text: parse_stat(text, 100),
+        parse_meminfo,
+        parse_loadavg,
+        parse_diskstats,
+    ]
+    for parse in parsers:
+        try:
+            parse(content)
+        except UnparsableError:
+            continue
