@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ccagent.message import Message
 
 
-class SinkSettings(Settings):
+class SinkSettings(Settings, frozen=True, kw_only=True):
     """The keys that every table `[sinks.NAME]` knows."""
 
     url: Annotated[str, Meta(description="where to: the scheme names the transport")]
@@ -30,7 +30,7 @@ class Transport(ABC):
 
     Settings: ClassVar[type[SinkSettings]] = SinkSettings
 
-    def __init__(self, settings: SinkSettings) -> None:
+    def __init__(self, settings: SinkSettings) -> None:  # noqa: B027 - not all have any to check
         """Check the settings; connect nowhere yet. Raises ConfigurationError."""
 
     @abstractmethod
@@ -40,5 +40,5 @@ class Transport(ABC):
         Raises RetryableError or RejectedError, whose `delivered` says how many were taken.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - not all hold any
         """Let go of connections and files."""

@@ -6,21 +6,26 @@
                     0+cluzter-slurm.json    (the spelling is the readers')
                     metrics-HOST.line       line protocol
 
-A line is written whole or not at all, by any number of writers: they lock the file (flock) for
-the length of one write, and what a full disk cut off is taken back.
+A line is written whole or not at all, by any number of writers: they lock the file for the
+length of one write, and what a full disk cut off is taken back. The lock (F_OFD_SETLK) is one that
+only those who may write the file can hold, so that no reader can stall the writers.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import struct
 import time
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from msgspec import Meta
 
 from ccagent.errors import ConfigurationError, RetryableError
+from ccagent.log import logger
 from ccagent.transports.base import SinkSettings, Transport
 
 if TYPE_CHECKING:
@@ -29,7 +34,15 @@ if TYPE_CHECKING:
     from ccagent.message import Message
 
 
-class DirectorySettings(SinkSettings):
+_WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+"""struct flock (fcntl(2)) for an exclusive lock of a whole file."""
+
+_LONGEST_LOCK = 10.0
+_LOCK_PAUSE = 0.002
+_LONGEST_FRAGMENT = 64 * 1024 * 1024
+
+
+class DirectorySettings(SinkSettings, frozen=True, kw_only=True):
     """The keys of a sink `dir:`."""
 
     fsync: Annotated[
@@ -43,9 +56,7 @@ class DirectoryTransport(Transport):
     Settings = DirectorySettings
 
     def __init__(self, settings: SinkSettings) -> None:
-        self._directory = settings.url.partition(":")[2]
-        if self._directory.startswith("//"):
-            self._directory = self._directory[2:]
+        self._directory = settings.url.partition(":")[2].removeprefix("//")
         if not self._directory.startswith("/"):
             raise ConfigurationError(f"{settings.url}: an absolute path is needed: dir:/PATH")
         self._fsync = isinstance(settings, DirectorySettings) and settings.fsync
@@ -69,10 +80,9 @@ class DirectoryTransport(Transport):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             descriptor = os.open(path, flags, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            size = os.fstat(descriptor).st_size
+            _lock(descriptor)
+            size = _mended(descriptor, path)
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                # Somebody was cut off in mid-line: it must not spoil ours too.
                 lines = b"\n" + lines
             try:
                 written = os.write(descriptor, lines)
@@ -86,6 +96,42 @@ class DirectoryTransport(Transport):
                 raise
         finally:
             os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    """Lock a file for writing. Raises TimeoutError if somebody keeps it for too long."""
+    deadline = time.monotonic() + _LONGEST_LOCK
+    while True:
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+        except (BlockingIOError, PermissionError):
+            if time.monotonic() > deadline:
+                raise TimeoutError(errno.ETIMEDOUT, "another writer keeps it locked") from None
+            time.sleep(_LOCK_PAUSE)
+        else:
+            return
+
+
+def _mended(descriptor: int, path: str) -> int:
+    """Cut off half an envelope that a crash has left at the end of a file; give the file's size.
+
+    A reader refuses the whole file for it. What is whole, and only lacks its line end, stays.
+    """
+    size = os.fstat(descriptor).st_size
+    begin = max(0, size - _LONGEST_FRAGMENT)
+    if not size or os.pread(descriptor, 1, size - 1) == b"\n" or not path.endswith(".json"):
+        return size
+    tail = os.pread(descriptor, size - begin, begin)
+    cut = tail.rfind(b"\n") + 1
+    if begin and not cut:
+        return size  # too long to be one of ours
+    try:
+        msgspec.json.decode(tail[cut:])
+    except msgspec.DecodeError:
+        logger.warning("%s: cut off half an envelope of %d bytes", path, len(tail) - cut)
+        size = begin + cut
+        os.ftruncate(descriptor, size)
+    return size
 
 
 def file_of(message: Message) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 from typing import TYPE_CHECKING
 
@@ -35,13 +36,14 @@ class StdoutTransport(Transport):
     def __init__(self, settings: SinkSettings) -> None:
         form = settings.url.partition(":")[2]
         if form not in {"", "wrapped"}:
-            raise ConfigurationError(
-                f"{settings.url}: there are 'stdout:' and 'stdout:wrapped'"
-            )
+            raise ConfigurationError(f"{settings.url}: there are 'stdout:' and 'stdout:wrapped'")
         self._wrapped = form == "wrapped"
 
     def send(self, messages: Sequence[Message]) -> None:
         """Print messages. A reader that went away is a RejectedError."""
+        if sys.stdout is None:
+            # Started without one; what has its number now is some other file.
+            raise RejectedError("stdout: it is closed")
         indented = not self._wrapped and sys.stdout.isatty()
         for number, message in enumerate(messages):
             text = self._text(message, indented=indented)
@@ -70,4 +72,10 @@ class StdoutTransport(Transport):
 def _write_all(descriptor: int, text: bytes) -> None:
     rest = memoryview(text)
     while rest:
-        rest = rest[os.write(descriptor, rest) :]
+        try:
+            rest = rest[os.write(descriptor, rest) :]
+        except BlockingIOError:
+            # Whoever shares it made it non-blocking; giving up here would tear the line.
+            poll = select.poll()
+            poll.register(descriptor, select.POLLOUT)
+            poll.poll()

@@ -51,12 +51,16 @@ class Cadence(Duration):
         seconds = self.seconds
         if seconds >= _UNITS["d"] and seconds % _UNITS["d"] == 0:
             return
-        for unit, whole, name in ((1, 60, "minute"), (60, 3600, "hour"), (3600, 86400, "day")):
+        for unit, whole, name in (
+            (1, 60, "a minute"),
+            (60, 3600, "an hour"),
+            (3600, 86400, "a day"),
+        ):
             if seconds <= whole:
                 choices = [n * unit for n in range(1, whole // unit + 1) if whole % (n * unit) == 0]
                 if seconds not in choices:
                     raise ValueError(
-                        f"{text!r} does not divide a {name}; nearest: {_nearest(choices, seconds)}"
+                        f"{text!r} does not divide {name}; nearest: {_nearest(choices, seconds)}"
                     )
                 return
         raise ValueError(f"{text!r} is more than a day, but not a number of whole days")

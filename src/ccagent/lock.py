@@ -13,13 +13,15 @@ _NAME = "ccagent.lock"
 class Lock:
     """Holds an advisory lock (flock) until released; it goes with the process, however that ends.
 
+    The file is its owner's alone: whoever could open it, could keep ccagent from starting.
+
     Raises LockedError if another process has it, ConfigurationError if it can't be made.
     """
 
     def __init__(self, directory: str) -> None:
         path = os.path.join(directory, _NAME)
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise ConfigurationError(f"lock-directory: {path}: {error.strerror}") from None
         try:

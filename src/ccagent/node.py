@@ -75,12 +75,10 @@ class Node:
         """
         descriptor = self.open(path)
         try:
-            # Most files of /proc fit; the second read is how the end is known for the others.
-            content = os.read(descriptor, 16384)
-            if len(content) < 4096:
-                return content
-            parts = [content]
-            size = len(content)
+            # The kernel hands out files of many records in pieces of less than a page: only an
+            # empty piece is the end (seq_read_iter() in fs/seq_file.c).
+            parts: list[bytes] = []
+            size = 0
             while part := os.read(descriptor, 65536):
                 parts.append(part)
                 size += len(part)

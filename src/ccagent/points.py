@@ -13,6 +13,8 @@ import msgspec
 
 from ccagent.errors import EncodingError
 
+_LARGEST_INTEGER = 2**63 - 1
+
 NAME = re.compile(r"[A-Za-z0-9_]+")
 """What a metric may be called."""
 
@@ -34,8 +36,12 @@ def line(point: Point) -> str:
     """
     if NAME.fullmatch(point.name) is None:
         raise EncodingError(f"metric name {point.name!r}: letters, digits and '_' only")
-    if not math.isfinite(point.value):
-        raise EncodingError(f"metric {point.name}: {point.value} is not a number to send")
+    if isinstance(point.value, float):
+        is_sendable = math.isfinite(point.value)
+    else:
+        is_sendable = not isinstance(point.value, bool) and abs(point.value) <= _LARGEST_INTEGER
+    if not is_sendable:
+        raise EncodingError(f"metric {point.name}: {point.value!r} is not a number to send")
     tags = "".join(
         f",{_escaped(key)}={_escaped(value)}" for key, value in sorted(point.tags.items())
     )

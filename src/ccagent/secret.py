@@ -19,13 +19,15 @@ def read_secret(path: str) -> str:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}") from None
-    with open(descriptor, "rb") as file:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ConfigurationError(f"{path}: not a regular file")
         if status.st_mode & stat.S_IRWXO:
             raise ConfigurationError(f"{path}: others can read this secret: chmod o= it")
-        content = file.read(_LARGEST)
+        content = os.read(descriptor, _LARGEST)
+    finally:
+        os.close(descriptor)
     try:
         text = content.decode().splitlines()[:1]
     except UnicodeDecodeError:

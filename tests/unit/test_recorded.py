@@ -180,7 +180,8 @@ def again(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TestComposing:
     @pytest.mark.parametrize("name", COMPOSED)
     def test_writes_what_is_committed(self, again: Path, name: str) -> None:
-        assert files(again / name) == files(MACHINES / name)
+        kept = files(MACHINES / name)
+        assert files(again / name) == {k: v for k, v in kept.items() if "expected/" not in str(k)}
 
     def test_writes_nothing_else(self, again: Path) -> None:
         assert sorted(path.name for path in again.iterdir()) == COMPOSED

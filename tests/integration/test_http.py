@@ -1,0 +1,642 @@
+"""`http://` and `https://` against a real server that answers as it is told to."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections import deque
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from ccagent import __version__
+from ccagent.duration import Duration
+from ccagent.errors import ConfigurationError, RejectedError, RetryableError
+from ccagent.message import Format, Message
+from ccagent.transports.http import HttpSettings, HttpTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+PASSWORD = "correct horse: battery/staple"
+TOKEN = "eyJhbGciOiJFZERTQSJ9.e30.c2ln"
+
+
+class Request(NamedTuple):
+    """What the server got."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    client: tuple[str, int]
+
+
+class Server(ThreadingHTTPServer):
+    """Answers each request with the next step of its script, 204 when there is none."""
+
+    daemon_threads = True
+
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.requests: list[Request] = []
+        self.script: deque[int | Callable[[Handler], None]] = deque()
+        self.closed = threading.Event()
+        self._context = context
+        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+
+    @property
+    def place(self) -> str:
+        return f"127.0.0.1:{self.server_port}"
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        if self._context is None:
+            super().finish_request(request, client_address)
+            return
+        with self._context.wrap_socket(request, server_side=True) as secured:
+            super().finish_request(secured, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
+        self.closed.set()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is what some tests are about."""
+
+    def stop(self) -> None:
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Plays one step of the script."""
+
+    protocol_version = "HTTP/1.1"
+
+    @property
+    def owner(self) -> Server:
+        assert isinstance(self.server, Server)
+        return self.server
+
+    def do_POST(self) -> None:
+        step = self.owner.script.popleft() if self.owner.script else 204
+        if step is refuse_unread:
+            refuse_unread(self)
+            return
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        host, port = self.client_address[:2]
+        self.owner.requests.append(
+            Request(self.path, dict(self.headers.items()), body, (str(host), port))
+        )
+        if isinstance(step, int):
+            say(step)(self)
+        else:
+            step(self)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name in the base
+        """Say nothing."""
+
+
+def say(status: int, text: bytes = b"", **headers: str) -> Callable[[Handler], None]:
+    def play(handler: Handler) -> None:
+        handler.send_response(status)
+        if status != 204:
+            handler.send_header("Content-Length", str(len(text)))
+        for name, value in headers.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(text)
+
+    return play
+
+
+def hang_up(handler: Handler) -> None:
+    handler.close_connection = True
+
+
+def answer_and_hang_up(handler: Handler) -> None:
+    """Close a connection that was promised to be kept, as servers do after a while."""
+    handler.owner.closed.clear()
+    say(204)(handler)
+    handler.close_connection = True
+
+
+def never(handler: Handler) -> None:
+    handler.rfile.read(1)
+    handler.close_connection = True
+
+
+def drip(handler: Handler) -> None:
+    handler.close_connection = True
+    for byte in b"HTTP/1.1 204 No Content\r\nX-Slow: " + b"x" * 100:
+        handler.wfile.write(bytes([byte]))
+        time.sleep(0.02)
+
+
+def raw(text: bytes) -> Callable[[Handler], None]:
+    def play(handler: Handler) -> None:
+        handler.wfile.write(text)
+        handler.close_connection = True
+
+    return play
+
+
+def echo_everything(handler: Handler) -> None:
+    say(403, str(handler.headers).encode() + PASSWORD.encode())(handler)
+
+
+def refuse_unread(handler: Handler) -> None:
+    say(413, b"too large", Connection="close")(handler)
+    handler.close_connection = True
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def connect(server: Server) -> Iterator[Callable[..., HttpTransport]]:
+    """Make transports to the server, with the keys that a test wants."""
+    made: list[HttpTransport] = []
+
+    def make(path: str = "", **keys: Any) -> HttpTransport:
+        keys.setdefault("time_limit", Duration("5s"))
+        made.append(HttpTransport(HttpSettings(url=f"http://{server.place}{path}", **keys)))
+        return made[-1]
+
+    yield make
+    for transport in made:
+        transport.close()
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Callable[[str], str]:
+    """Write a file that only its owner can read."""
+
+    def write(text: str) -> str:
+        path = tmp_path / "secret"
+        path.write_text(text + "\n")
+        path.chmod(0o600)
+        return str(path)
+
+    return write
+
+
+def message(
+    body: bytes = b'{"a":1}', kind: str = "sample", form: Format = "sonar", prefix: str = ""
+) -> Message:
+    return Message("fox", "c1-1", kind, form, 1_700_000_000.0, body, prefix)
+
+
+POINTS = message(b"load,hostname=c1-1 value=1 1700000000\n", "metrics", "line")
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "expected"),
+    [
+        ("", message(), "/sample"),
+        ("/", message(), "/sample"),
+        ("/api/v1/insert", message(kind="sysinfo"), "/api/v1/insert/sysinfo"),
+        ("/api/v1/insert/", message(kind="job"), "/api/v1/insert/job"),
+        ("/api", message(prefix="test"), "/api/test.sample"),
+        ("/api?key=1", message(), "/api/sample?key=1"),
+        ("/{cluster}/{node}/in", message(), "/fox/c1-1/in"),
+        ("/in?what={kind}", message(prefix="test"), "/in?what=test.sample"),
+        ("", POINTS, "/"),
+        ("/api/write/?cluster=alex", POINTS, "/api/write/?cluster=alex"),
+        ("/write?db=x&precision=s", POINTS, "/write?db=x&precision=s"),
+        ("/api/write/?cluster={cluster}", POINTS, "/api/write/?cluster=fox"),
+    ],
+)
+def test_where_messages_go(
+    server: Server, connect: Callable[..., HttpTransport], path: str, sent: Message, expected: str
+) -> None:
+    connect(path, format=sent.format).send([sent])
+    assert [(r.path, r.body) for r in server.requests] == [(expected, sent.body)]
+
+
+@pytest.mark.parametrize(
+    ("sent", "kind"),
+    [(message(), "application/json"), (POINTS, "text/plain; charset=utf-8")],
+)
+def test_a_request_says_what_it_is_and_who_sends_it(
+    server: Server, connect: Callable[..., HttpTransport], sent: Message, kind: str
+) -> None:
+    connect().send([sent])
+    headers = server.requests[0].headers
+    assert headers["Content-Type"] == kind
+    assert headers["User-Agent"] == f"ccagent/{__version__}"
+    assert "Authorization" not in headers
+
+
+def test_one_connection_carries_all(server: Server, connect: Callable[..., HttpTransport]) -> None:
+    transport = connect()
+    server.script.extend([200, say(201, b'{"fine":true}'), 204])
+    transport.send([message(), message()])
+    transport.send([message()])
+    assert len({r.client for r in server.requests}) == 1
+    assert len(server.requests) == 3
+
+
+def test_a_closed_transport_connects_again(
+    server: Server, connect: Callable[..., HttpTransport]
+) -> None:
+    transport = connect()
+    transport.send([message()])
+    transport.close()
+    transport.send([message()])
+    assert len({r.client for r in server.requests}) == 2
+
+
+def test_a_server_may_close_a_kept_connection(
+    server: Server, connect: Callable[..., HttpTransport]
+) -> None:
+    transport = connect()
+    server.script.extend([answer_and_hang_up, 204])
+    transport.send([message(b"1")])
+    assert server.closed.wait(5)
+    transport.send([message(b"2"), message(b"3")])
+    assert [r.body for r in server.requests] == [b"1", b"2", b"3"]
+    assert len({r.client for r in server.requests}) == 2
+
+
+def test_a_kept_connection_is_tried_again_only_once(
+    server: Server, connect: Callable[..., HttpTransport]
+) -> None:
+    server.script.extend([204, hang_up, hang_up, 204])
+    with pytest.raises(RetryableError) as caught:
+        connect().send([message(b"1"), message(b"2")])
+    assert caught.value.delivered == 1
+    assert [r.body for r in server.requests] == [b"1", b"2", b"2"]
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
+def test_what_may_be_taken_later(
+    server: Server, connect: Callable[..., HttpTransport], status: int
+) -> None:
+    server.script.extend([204, say(status, b"come\nback")])
+    transport = connect("/in")
+    with pytest.raises(RetryableError, match=rf"/in: {status} .*: come\\nback$") as caught:
+        transport.send([message(), message(), message()])
+    assert caught.value.delivered == 1
+    assert len(server.requests) == 2
+    transport.send([message(), message()])
+    assert len({r.client for r in server.requests}) == 1
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 400, 401, 403, 404, 413, 422])
+def test_what_never_will_be_taken(
+    server: Server, connect: Callable[..., HttpTransport], status: int
+) -> None:
+    server.script.extend([204, 204, say(status, b"no", Location="/elsewhere")])
+    with pytest.raises(
+        RejectedError, match=rf"http://{server.place}/in: {status} .*: no$"
+    ) as caught:
+        connect("/in?key=hidden").send([message()] * 4)
+    assert caught.value.delivered == 2
+    assert "hidden" not in str(caught.value)
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        hang_up,
+        raw(b"\x00\x01\x02 neither HTTP nor text \xff\r\n\r\n"),
+        raw(b"SSH-2.0-OpenSSH_9.2\r\n"),
+        raw(b"HTTP/1.1 2xx fine\r\n\r\n"),
+        raw(b"HTTP/1.1 200 fine\r\n" + b"A: b\r\n" * 1000),
+        raw(b"HTTP/1.1 200 fine\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"),
+        raw(b"x" * 200_000),
+    ],
+)
+def test_a_broken_answer_may_be_mended(
+    server: Server, connect: Callable[..., HttpTransport], step: Callable[[Handler], None]
+) -> None:
+    server.script.append(step)
+    transport = connect()
+    with pytest.raises(RetryableError, match=f"^http://{server.place}: ") as caught:
+        transport.send([message()])
+    assert caught.value.delivered == 0
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 300
+    transport.send([message()])
+
+
+@pytest.mark.parametrize("step", [never, drip])
+def test_an_answer_has_a_time_limit(
+    server: Server, connect: Callable[..., HttpTransport], step: Callable[[Handler], None]
+) -> None:
+    server.script.extend([204, step])
+    transport = connect(time_limit=Duration("200ms"))
+    begin = time.monotonic()
+    with pytest.raises(RetryableError, match="timed out") as caught:
+        transport.send([message(), message()])
+    assert 0.15 < time.monotonic() - begin < 1
+    assert caught.value.delivered == 1
+    assert len(server.requests) == 2
+    transport.send([message()])
+
+
+def test_each_answer_has_the_whole_time_limit(
+    server: Server, connect: Callable[..., HttpTransport]
+) -> None:
+    def slowly(handler: Handler) -> None:
+        time.sleep(0.2)
+        say(204)(handler)
+
+    server.script.extend([slowly] * 4)
+    connect(time_limit=Duration("500ms")).send([message()] * 4)
+    assert len({r.client for r in server.requests}) == 1
+
+
+def test_a_huge_answer_is_not_read(server: Server, connect: Callable[..., HttpTransport]) -> None:
+    server.script.extend([say(200, b"y" * 50_000_000), say(400, b"n" * 50_000_000)])
+    transport = connect()
+    transport.send([message()])
+    with pytest.raises(RejectedError) as caught:
+        transport.send([message()])
+    assert len(str(caught.value)) < 300
+    transport.send([message()])
+    assert len({r.client for r in server.requests}) == 3
+
+
+def test_an_answer_without_a_length_ends_with_its_connection(
+    server: Server, connect: Callable[..., HttpTransport]
+) -> None:
+    server.script.extend([raw(b"HTTP/1.0 200 OK\r\n\r\nfine")])
+    connect().send([message(), message()])
+    assert len({r.client for r in server.requests}) == 2
+
+
+def test_a_refusal_is_heard_while_the_body_is_still_on_its_way(
+    server: Server, connect: Callable[..., HttpTransport]
+) -> None:
+    server.script.append(refuse_unread)
+    with pytest.raises(RejectedError, match=r"413 .*too large"):
+        connect().send([message(b" " * 20_000_000)])
+
+
+def test_nobody_listens() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/in"
+        with pytest.raises(RetryableError, match=f"^{url}: Connection refused"):
+            HttpTransport(HttpSettings(url=url)).send([message()])
+
+
+def test_no_such_host() -> None:
+    transport = HttpTransport(HttpSettings(url="http://nowhere.invalid/"))
+    with pytest.raises(RetryableError, match=r"^http://nowhere\.invalid/: "):
+        transport.send([message()])
+
+
+@pytest.mark.parametrize(("user", "expected"), [("", "fox"), ("ingest", "ingest")])
+def test_a_password_goes_with_the_user_or_the_cluster(
+    server: Server,
+    connect: Callable[..., HttpTransport],
+    secret: Callable[[str], str],
+    user: str,
+    expected: str,
+) -> None:
+    connect(user=user, password_file=secret(PASSWORD)).send([message()])
+    kind, credentials = server.requests[0].headers["Authorization"].split()
+    assert kind == "Basic"
+    assert base64.b64decode(credentials).decode() == f"{expected}:{PASSWORD}"
+
+
+def test_a_new_token_needs_no_restart(
+    server: Server, connect: Callable[..., HttpTransport], secret: Callable[[str], str]
+) -> None:
+    transport = connect(token_file=secret(TOKEN))
+    transport.send([message()])
+    secret("renewed")
+    transport.send([message()])
+    assert [r.headers["Authorization"] for r in server.requests] == [
+        f"Bearer {TOKEN}",
+        "Bearer renewed",
+    ]
+
+
+@pytest.mark.parametrize("step", [echo_everything, raw(f"HTTP/{TOKEN} {PASSWORD}\r\n".encode())])
+@pytest.mark.parametrize("key", ["password_file", "token_file"])
+def test_no_error_shows_a_secret(
+    server: Server,
+    connect: Callable[..., HttpTransport],
+    secret: Callable[[str], str],
+    step: Callable[[Handler], None],
+    key: str,
+) -> None:
+    value = PASSWORD if key == "password_file" else TOKEN
+    server.script.append(step)
+    with pytest.raises((RejectedError, RetryableError)) as caught:
+        connect(**{key: secret(value)}).send([message()])
+    assert value not in str(caught.value)
+    assert server.requests[0].headers["Authorization"].split()[1] not in str(caught.value)
+    assert "***" in str(caught.value)
+
+
+def test_a_secret_that_went_away_may_come_back(
+    server: Server, connect: Callable[..., HttpTransport], secret: Callable[[str], str]
+) -> None:
+    path = secret(TOKEN)
+    transport = connect(token_file=path)
+
+    def spoil(handler: Handler) -> None:
+        secret("Schlüssel")
+        say(204)(handler)
+
+    server.script.append(spoil)
+    with pytest.raises(RetryableError, match=f"^{path}: a token is ASCII") as caught:
+        transport.send([message(), message()])
+    assert caught.value.delivered == 1
+    secret("")
+    with pytest.raises(RetryableError, match=f"^{path}: its first line holds no secret"):
+        transport.send([message()])
+    secret(TOKEN)
+    transport.send([message()])
+
+
+@pytest.mark.parametrize("key", ["password_file", "token_file"])
+def test_a_secret_that_others_can_read_is_refused(
+    connect: Callable[..., HttpTransport], secret: Callable[[str], str], tmp_path: Path, key: str
+) -> None:
+    path = secret(PASSWORD)
+    (tmp_path / "secret").chmod(0o604)
+    with pytest.raises(ConfigurationError, match="others can read") as caught:
+        connect(**{key: path})
+    assert PASSWORD not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "host", ["192.0.2.1", "ingest.example.org", "[2001:db8::1]", "127.example"]
+)
+def test_a_secret_travels_unencrypted_only_on_demand(
+    secret: Callable[[str], str], host: str
+) -> None:
+    url, path = f"http://{host}:8080/in", secret(TOKEN)
+    with pytest.raises(ConfigurationError, match="unencrypted"):
+        HttpTransport(HttpSettings(url=url, token_file=path))
+    HttpTransport(HttpSettings(url=url, token_file=path, allow_clear=True))
+    HttpTransport(HttpSettings(url=url.replace("http", "https", 1), token_file=path))
+    HttpTransport(HttpSettings(url=url))
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.1.2.3", "[::1]"])
+def test_a_secret_may_stay_on_this_machine(secret: Callable[[str], str], host: str) -> None:
+    HttpTransport(HttpSettings(url=f"http://{host}/in", password_file=secret(PASSWORD)))
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("http://", "a host"),
+        ("http:///path", "a host"),
+        ("http://h/a b", "spaces"),
+        ("http://h/ä", "ASCII"),
+        ("http://h/\x1b[2J", "printable"),
+        ("http://h:port/", "malformed"),
+        ("http://h:99999/", "malformed"),
+        ("http://[::1/", "malformed"),
+        ("http://fox:hidden@h/", "password-file"),
+        ("http://fox:hidden@h:99999/", "malformed"),
+        ("http://fox:hid/den@h/", "malformed"),
+        ("http://fox:hidden@/\n", "password-file"),
+        ("http://h/{knd}", "{kind}, {cluster} and {node}"),
+        ("http://{cluster}.example/", "{kind}, {cluster} and {node}"),
+    ],
+)
+def test_urls_that_cant_work_are_refused(url: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        HttpTransport(HttpSettings(url=url))
+    assert reason in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert "hid" not in str(caught.value)
+
+
+def test_keys_that_exclude_or_need_each_other(secret: Callable[[str], str]) -> None:
+    path, url = secret(PASSWORD), "https://h/"
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"password_file": path, "token_file": path}, "exclude each other"),
+        ({"user": "fox"}, "needs a password-file"),
+        ({"user": "fox", "token_file": path}, "needs a password-file"),
+        ({"user": "fox:1", "password_file": path}, "colon"),
+        ({"time_limit": Duration("0s")}, "time-limit"),
+        ({"time_limit": Duration("2d")}, "time-limit"),
+        ({"ca_file": "/nowhere/ca.pem"}, "^/nowhere/ca.pem: No such file"),
+        ({"ca_file": path}, f"^{path}: "),
+    ]
+    for keys, reason in cases:
+        with pytest.raises(ConfigurationError, match=reason):
+            HttpTransport(HttpSettings(url=url, **keys))
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port"),
+    [
+        ("http://[::1]/in", "::1", 80),
+        ("https://[::1]/in", "::1", 443),
+        ("http://[::1]:8086/in", "::1", 8086),
+        ("https://ingest.example.org", "ingest.example.org", 443),
+    ],
+)
+def test_hosts_and_ports(url: str, host: str, port: int) -> None:
+    connection = HttpTransport(HttpSettings(url=url))._made()
+    assert (connection.host, connection.port) == (host, port)
+
+
+class Authority(NamedTuple):
+    """A CA and the context of a server that it certified."""
+
+    certificate: str
+    server: ssl.SSLContext
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    directory = tmp_path_factory.mktemp("ca")
+    new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+           "-nodes", "-days", "2"]  # fmt: skip
+    ca = ["-subj", "/CN=Test CA", "-keyout", "ca.key", "-out", "ca.pem"]
+    node = ["-subj", "/CN=node", "-keyout", "node.key", "-out", "node.pem", "-CA", "ca.pem",
+            "-CAkey", "ca.key", "-addext", "subjectAltName=IP:127.0.0.1",
+            "-addext", "basicConstraints=critical,CA:FALSE"]  # fmt: skip
+    for arguments in (ca, node):
+        subprocess.run([*new, *arguments], cwd=directory, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(directory / "node.pem", directory / "node.key")
+    return Authority(str(directory / "ca.pem"), context)
+
+
+@pytest.fixture
+def secure_server(authority: Authority) -> Iterator[Server]:
+    made = Server(authority.server)
+    yield made
+    made.stop()
+
+
+def test_tls_with_a_private_ca(
+    secure_server: Server, authority: Authority, secret: Callable[[str], str]
+) -> None:
+    settings = HttpSettings(
+        url=f"https://{secure_server.place}/in",
+        ca_file=authority.certificate,
+        token_file=secret(TOKEN),
+    )
+    transport = HttpTransport(settings)
+    secure_server.script.extend([204, answer_and_hang_up, 204])
+    transport.send([message(b"1"), message(b"2")])
+    assert secure_server.closed.wait(5)
+    transport.send([message(b"3")])
+    transport.close()
+    assert [r.body for r in secure_server.requests] == [b"1", b"2", b"3"]
+    assert len({r.client for r in secure_server.requests}) == 2
+    assert secure_server.requests[0].headers["Authorization"] == f"Bearer {TOKEN}"
+
+
+def test_tls_with_a_ca_that_nobody_trusts(
+    secure_server: Server, secret: Callable[[str], str]
+) -> None:
+    settings = HttpSettings(url=f"https://{secure_server.place}/in", token_file=secret(TOKEN))
+    with pytest.raises(RetryableError, match="certificate verify failed"):
+        HttpTransport(settings).send([message()])
+    assert secure_server.requests == []
+
+
+def test_tls_with_a_certificate_for_another_host(
+    secure_server: Server, authority: Authority
+) -> None:
+    settings = HttpSettings(
+        url=f"https://localhost:{secure_server.server_port}/in", ca_file=authority.certificate
+    )
+    with pytest.raises(RetryableError, match="certificate is not valid for 'localhost'"):
+        HttpTransport(settings).send([message()])
+    assert secure_server.requests == []
+
+
+def test_a_clear_server_where_tls_was_expected(server: Server, authority: Authority) -> None:
+    settings = HttpSettings(
+        url=f"https://{server.place}/in", ca_file=authority.certificate, time_limit=Duration("2s")
+    )
+    with pytest.raises(RetryableError):
+        HttpTransport(settings).send([message()])
+    assert server.requests == []
+
+
+def test_an_envelope_arrives_as_it_was_encoded(
+    server: Server, connect: Callable[..., HttpTransport]
+) -> None:
+    body = json.dumps({"node": "nœud", "fill": "x" * 300_000}, ensure_ascii=False).encode()
+    connect().send([message(body)])
+    assert server.requests[0].body == body

@@ -1,0 +1,139 @@
+"""The line protocol: what a point looks like, and what no point can hold."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ccagent.errors import EncodingError
+from ccagent.points import Point, line
+
+NODE = {"cluster": "fox", "hostname": "c1-1", "type": "node"}
+
+
+def test_a_point_is_a_line_with_sorted_tags_and_whole_seconds() -> None:
+    tags = {"type": "node", "hostname": "c1-1", "cluster": "fox"}
+    assert line(Point("cpu_load", tags, 0.5, 1_700_000_000.9)) == (
+        "cpu_load,cluster=fox,hostname=c1-1,type=node value=0.5 1700000000"
+    )
+
+
+def test_a_point_may_have_no_tags() -> None:
+    assert line(Point("load", {}, 1, 1.0)) == "load value=1i 1"
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (0, "0i"),
+        (-7, "-7i"),
+        (2**63 - 1, "9223372036854775807i"),
+        (1.0, "1.0"),
+        (0.1, "0.1"),
+        (-2.5e-9, "-2.5e-09"),
+        (1e22, "1e+22"),
+    ],
+)
+def test_integers_end_with_i_and_floats_are_exact(value: float, written: str) -> None:
+    assert line(Point("load", {}, value, 1.0)) == f"load value={written} 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("a b", r"a\ b"),
+        ("a,b", r"a\,b"),
+        ("a=b", r"a\=b"),
+        ('a"b', 'a"b'),
+        ("a\\b", "a\\b"),
+        ("a\\,b", r"a\\,b"),
+        ("nœud", "nœud"),
+    ],
+)
+def test_space_comma_and_equals_sign_are_escaped(text: str, written: str) -> None:
+    assert line(Point("m", {"tag": text}, 1, 1.0)) == f"m,tag={written} value=1i 1"
+    assert line(Point("m", {text: "tag"}, 1, 1.0)) == f"m,{written}=tag value=1i 1"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_is_refused(value: float) -> None:
+    with pytest.raises(EncodingError, match=f"metric load: {value}"):
+        line(Point("load", NODE, value, 1.0))
+
+
+@pytest.mark.parametrize("name", ["", "cpu load", "cpu,load", "cpu-load", "größe", "load\n"])
+def test_what_is_no_name_is_refused(name: str) -> None:
+    with pytest.raises(EncodingError, match="metric name"):
+        line(Point(name, NODE, 1, 1.0))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a\nb", "a\rb", "a\tb", "a\x00b", "a\u2028b", "a\x85b", "a\x1b[2J", "a\\", "\ud800"],
+)
+def test_what_would_end_or_spoil_a_line_is_refused(text: str) -> None:
+    with pytest.raises(EncodingError, match=r"^tag ") as caught:
+        line(Point("load", {"tag": text}, 1, 1.0))
+    assert str(caught.value).isprintable()
+    with pytest.raises(EncodingError, match=r"^tag "):
+        line(Point("load", {text: "value"}, 1, 1.0))
+
+
+def parse(text: str) -> tuple[str, dict[str, str], int | float, int]:
+    """Read a line as a consumer does: a backslash means something only before `,`, `=` and ` `."""
+    words: list[list[str]] = [[""]]
+    separators = ""
+    position = 0
+    while position < len(text):
+        character = text[position]
+        if character == "\\" and text[position + 1 : position + 2] in {",", "=", " "}:
+            position += 1
+            words[-1][-1] += text[position]
+        elif character == " ":
+            words.append([""])
+        elif character in ",=":
+            separators += character
+            words[-1].append("")
+        else:
+            words[-1][-1] += character
+        position += 1
+    series, field, time = words
+    name, *tags = series
+    assert separators == ",=" * (len(tags) // 2) + "="
+    key, value = field
+    assert key == "value"
+    number = int(value[:-1]) if value.endswith("i") else float(value)
+    return name, dict(zip(tags[::2], tags[1::2], strict=True)), number, int(time[0])
+
+
+TEXTS = st.one_of(st.text(min_size=1), st.text(alphabet='ab,= \\"#\n', min_size=1, max_size=12))
+
+
+@given(
+    name=st.from_regex(r"[A-Za-z0-9_]+", fullmatch=True),
+    tags=st.dictionaries(TEXTS, TEXTS, max_size=5),
+    value=st.one_of(
+        st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False)
+    ),
+    time=st.floats(0, 2**40),
+)
+def test_a_consumer_reads_what_was_written(
+    name: str, tags: dict[str, str], value: float, time: float
+) -> None:
+    point = Point(name, tags, value, time)
+    expressible = all(
+        text.isprintable() and not text.endswith("\\") for pair in tags.items() for text in pair
+    )
+    if not expressible:
+        with pytest.raises(EncodingError):
+            line(point)
+        return
+    written = line(point)
+    assert len(written.splitlines()) == 1
+    read = parse(written)
+    assert read == (name, tags, value, int(time))
+    assert type(read[2]) is type(value)
+    assert list(read[1]) == sorted(tags)

@@ -1,0 +1,75 @@
+"""Secrets: the first line of a file that others can't read, and never in an error."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ccagent.errors import ConfigurationError
+from ccagent.secret import read_secret
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.touch(0o600)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "secret"),
+    [
+        (b"s3cret", "s3cret"),
+        (b"s3cret\n", "s3cret"),
+        (b"s3cret\r\n", "s3cret"),
+        (b"  with a space \n", "with a space"),
+        (b"first\nsecond\n", "first"),
+        ("Schlüssel\n".encode(), "Schlüssel"),
+    ],
+)
+def test_the_secret_is_the_first_line(file: Path, content: bytes, secret: str) -> None:
+    file.write_bytes(content)
+    assert read_secret(str(file)) == secret
+
+
+@pytest.mark.parametrize("mode", [0o400, 0o600, 0o640, 0o660])
+def test_the_owner_and_a_group_may_read_it(file: Path, mode: int) -> None:
+    file.write_bytes(b"s3cret")
+    file.chmod(mode)
+    assert read_secret(str(file)) == "s3cret"
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o644, 0o602, 0o601])
+def test_others_may_not(file: Path, mode: int) -> None:
+    file.write_bytes(b"s3cret")
+    file.chmod(mode)
+    with pytest.raises(ConfigurationError, match="others can read this secret") as caught:
+        read_secret(str(file))
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", b"  \n", b"\ns3cret\n", b"s3\x00cret\n", b"s3cret\xff"]
+)
+def test_a_file_without_a_secret_is_refused(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=f"^{file}: ") as caught:
+        read_secret(str(file))
+    assert "cret" not in str(caught.value).replace(str(file), "").replace("no secret", "")
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="No such file"):
+        read_secret(str(tmp_path / "absent"))
+    with pytest.raises(ConfigurationError, match="regular file"):
+        read_secret("/dev/null")
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    with pytest.raises(ConfigurationError, match="regular file"):
+        read_secret(str(tmp_path / "fifo"))
+    with pytest.raises(ConfigurationError, match=r"directory|regular file"):
+        read_secret(str(tmp_path))

@@ -1,0 +1,123 @@
+"""Settings from tables: what is accepted, and how a mistake is named."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+from msgspec import Meta
+
+from ccagent.duration import Cadence, Duration
+from ccagent.errors import ConfigurationError
+from ccagent.settings import Settings, convert, joined, nearest
+
+
+class Example(Settings, frozen=True, kw_only=True):
+    """Keys of every type there is."""
+
+    output_file: str = "-"
+    rollup: bool = False
+    depth: Annotated[int, Meta(ge=1)] = 1
+    factor: float = 1.0
+    every: Cadence | None = None
+    time_limit: Duration = Duration("10s")
+    names: list[str] = []
+    form: Literal["raw", "wrapped"] = "raw"
+
+
+class Needy(Settings, frozen=True, kw_only=True):
+    """A key without a default."""
+
+    url: str
+
+
+def refusal(table: object, settings: type[Settings] = Example) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        convert(table, settings, "agents.example", place="/etc/x.toml")
+    prefix = "/etc/x.toml: agents.example"
+    text = str(caught.value)
+    assert text.startswith(prefix)
+    return text.removeprefix(prefix)
+
+
+def test_keys_are_in_kebab_case_and_have_defaults() -> None:
+    table = {"output-file": "a", "rollup": True, "time-limit": "5m", "every": "1h", "factor": 2}
+    assert convert(table, Example, "x", place="y") == Example(
+        output_file="a", rollup=True, time_limit=Duration("5m"), every=Cadence("1h"), factor=2.0
+    )
+    assert convert({}, Example, "x", place="y") == Example()
+
+
+def test_settings_dont_change() -> None:
+    settings = Example()
+    with pytest.raises(AttributeError):
+        settings.depth = 2  # type: ignore[misc]
+    assert msgspec.structs.replace(settings, depth=2).depth == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("outputfile", "did you mean 'output-file'?"),
+        ("output_file", "did you mean 'output-file'?"),
+        ("rolup", "did you mean 'rollup'?"),
+        ("timelimit", "did you mean 'time-limit'?"),
+        (
+            "zzz",
+            "there are depth, every, factor, form, names, output-file, rollup, time-limit",
+        ),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_nearest(key: str, said: str) -> None:
+    assert refusal({key: 1}) == f".{key}: unknown key; {said}"
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"rollup": "yes"}, ".rollup: expected true or false, got a string"),
+        ({"rollup": 1}, ".rollup: expected true or false, got a whole number"),
+        ({"depth": "1"}, ".depth: expected a whole number, got a string"),
+        ({"depth": 1.5}, ".depth: expected a whole number, got a number"),
+        ({"depth": 0}, ".depth: expected a whole number >= 1"),
+        ({"factor": "1"}, ".factor: expected a number, got a string"),
+        ({"output-file": []}, ".output-file: expected a string, got a list"),
+        ({"output-file": {}}, ".output-file: expected a string, got a table"),
+        ({"names": "a"}, ".names: expected a list, got a string"),
+        ({"names": ["a", 1]}, ".names[1]: expected a string, got a whole number"),
+        ({"form": "pretty"}, ".form: Invalid enum value 'pretty'"),
+        (
+            {"time-limit": 30},
+            ".time-limit: 30 is not a duration: write it as a string such as '30s'",
+        ),
+        (
+            {"every": "5h"},
+            ".every: '5h' does not divide a day; nearest: '4h' or '6h'",
+        ),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_named_in_the_words_of_toml(
+    table: dict[str, Any], said: str
+) -> None:
+    assert refusal(table) == said
+
+
+def test_a_key_that_must_be_there() -> None:
+    assert "url" in refusal({}, Needy)
+
+
+@pytest.mark.parametrize("table", ["text", 1, [], [{}], None])
+def test_what_is_no_table(table: object) -> None:
+    assert refusal(table) == ": expected a table [agents.example]"
+
+
+def test_nearest() -> None:
+    assert nearest("sampel", ["sample", "sysinfo"]) == "; did you mean 'sample'?"
+    assert nearest("xyz", ["b", "a"]) == "; there are a, b"
+    assert nearest("xyz", []) == ""
+
+
+def test_joined() -> None:
+    assert joined("sinks", "", "a", "url") == "sinks.a.url"
+    assert joined("", "") == ""
