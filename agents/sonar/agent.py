@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from ccagent.agent import Agent, AgentSettings, error_object
-from ccagent.agents.sonar.rollup import SyntheticPids, rolled_up
 from ccagent.agents.sonar.selection import Selection
 from ccagent.agents.sonar.system import read_system
 from ccagent.clock import timestamp
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.agents.sonar.process import Process, ProcessSource
+    from ccagent.agents.sonar.rollup import SyntheticPids
     from ccagent.message import Format, Record
     from ccagent.node import Node
 
@@ -192,6 +192,8 @@ class SampleAgent(Agent[SampleSettings]):
         ]
 
     def _roll_up(self, node: Node, groups: dict[tuple[int, int, int], list[SampleProcess]]) -> None:
+        from ccagent.agents.sonar.rollup import SyntheticPids, rolled_up
+
         if self._synthetic is None:
             self._synthetic = SyntheticPids(_pid_max(node))
         parents = {record.ppid for group in groups.values() for record in group}

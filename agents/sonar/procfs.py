@@ -50,7 +50,9 @@ _UNUSED = -2
 
 _PLACE_EVERY = 20
 _RESERVED_DESCRIPTORS = 256
-_LARGEST = 4096
+_LARGEST = 1024
+"""Bytes of a file that are read: all that is used of it stands well before."""
+
 _PLACEMENTS_REMEMBERED = 10_000
 _NO_MEMORY = Statm(0, 0)
 _NO_IO = Io(0, 0, 0)
@@ -130,8 +132,8 @@ class ProcfsSource:
                     # The process slept: only memory and I/O can have changed, and seldom have.
                     if (
                         process is not None
-                        and (entry.statm < 0 or pread(entry.statm, 128, 0) == entry.statm_raw)
-                        and (entry.io < 0 or pread(entry.io, 512, 0) == entry.io_raw)
+                        and (entry.statm < 0 or pread(entry.statm, _LARGEST, 0) == entry.statm_raw)
+                        and (entry.io < 0 or pread(entry.io, _LARGEST, 0) == entry.io_raw)
                         and _CLOSED not in (entry.statm, entry.io)
                     ):
                         processes.append(process)
@@ -342,7 +344,7 @@ class ProcfsSource:
         placement = Placement(entry.job, container=False)
         try:
             entry.uid = self._node.owner(path)
-            placement = self._placement(self._node.read(f"{path}/cgroup"))
+            placement = self._placement(self._node.read_single(f"{path}/cgroup"))
         except NotHereError:
             if not self._exists(path):
                 raise VanishedError(path) from None
@@ -405,13 +407,12 @@ class ProcfsSource:
     def _get(self, entry: _Entry, file: str) -> bytes:
         """Read one file of a process, by its descriptor if there is one."""
         descriptor: int = getattr(entry, file)
-        path = f"proc/{entry.name}/{file}"
         if descriptor < 0:
-            return self._node.read(path)
+            return self._node.read_single(f"proc/{entry.name}/{file}")
         try:
             return os.pread(descriptor, _LARGEST, 0)
         except OSError as error:
-            raise_for(path, error)
+            raise_for(f"proc/{entry.name}/{file}", error)
 
     def _keep_open(self, name: str, file: str) -> int:
         """Open a file to keep; `_CLOSED` if there are no descriptors left."""

@@ -21,7 +21,7 @@ def document(settings: type[Settings], table: str = "") -> str:
     for field in msgspec.structs.fields(settings):
         kind = msgspec.inspect.type_info(field.type)
         if isinstance(kind, msgspec.inspect.Metadata):
-            schema = as_table(cast("object", kind.extra_json_schema))
+            schema = as_table(cast("object", kind.extra_json_schema))  # pyright: ignore[reportUnknownMemberType] - msgspec leaves it open
             lines.append(f"# {schema['description']}")
         default = field.default
         if default is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT:

@@ -27,6 +27,7 @@ HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
 LARGEST_FILE = 16 * 1024 * 1024
 """No file below /proc or /sys that is read whole is larger; what is, isn't what it seems."""
 
+_SINGLE_FILE = 16 * 1024
 _USERS_REMEMBERED = 10_000
 _USER_KNOWN_FOR = 3600.0
 _USER_UNKNOWN_FOR = 300.0
@@ -85,6 +86,19 @@ class Node:
                 if size > limit:
                     raise UnparsableError(f"/{path}: larger than {limit} bytes")
             return b"".join(parts)
+        except OSError as error:
+            raise_for(path, error)
+        finally:
+            os.close(descriptor)
+
+    def read_single(self, path: str) -> bytes:
+        """Read a file that the kernel makes in one piece, with one call: /proc/PID/stat, cgroup...
+
+        (Those of single_open() in fs/proc/base.c.) Raises as `read` does.
+        """
+        descriptor = self.open(path)
+        try:
+            return os.read(descriptor, _SINGLE_FILE)
         except OSError as error:
             raise_for(path, error)
         finally:
