@@ -1,5 +1,6 @@
 """What a one-shot command may import: each module costs every run on every node."""
 
+import os
 import subprocess
 import sys
 
@@ -36,8 +37,9 @@ print(*sys.modules, file=sys.stderr)
 def imported_by(*arguments: str) -> set[str]:
     script = SCRIPT.format(arguments=", ".join(map(repr, arguments)))
     result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True,
+        env={name: value for name, value in os.environ.items() if "COVERAGE" not in name},
+    )  # fmt: skip
     return set(result.stderr.splitlines()[-1].split())
 
 
