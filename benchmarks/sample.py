@@ -6,7 +6,7 @@ Starts N sleeping processes (as the user nobody when run as root), ten in each p
 measures in fresh processes of their own:
 
 * a daemon's sample, from reading /proc to the encoded bytes: CPU in user and kernel mode, the
-  median of `--samples` of them; resident memory after the tenth sample and after the last;
+  median of `--samples` of them; resident memory after a tenth of them and after the last;
 * system calls per process in steady state, with strace if there is one;
 * one-shot: `ccagent sample --once`, CPU and wall time, the median of nine runs;
 * the same one-shot run of `sonar`, if there is one on PATH.
@@ -39,7 +39,6 @@ COMMAND = ["ccagent"] if shutil.which("ccagent") else [sys.executable, "-m", "cc
 GROUP = 10
 NOBODY = 65534
 ONE_SHOT_RUNS = 9
-EARLY = 10
 TRACED_SAMPLES = {"procfs": (5, 25)}
 OTHERWISE_TRACED = (2, 4)
 
@@ -99,7 +98,7 @@ def worker(source: str, samples: int, pause: float) -> None:
         before = _cpu()
         size = sum(len(message.body) for message in encode(agent.sample(node), "sonar", node))
         costs.append(_cpu() - before)
-        if number < EARLY:
+        if number <= samples // 10:
             early = _rss()
     cost = statistics.median(costs[1:] or costs) * 1000
     json.dump({"cpu_ms": cost, "bytes": size, "early_kb": early, "rss_kb": _rss()}, sys.stdout)

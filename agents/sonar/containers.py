@@ -1,6 +1,11 @@
-"""Which processes supervise containers."""
+"""Which processes run in a container: those that descend from one that supervises containers."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # containerd and containerd-shim-* (Docker, Kubernetes), conmon (Podman, CRI-O), the parents that
 # Apptainer and Singularity leave outside (`starter`) and their init inside (`appinit`, `sinit`).
@@ -10,3 +15,24 @@ _EXACT = frozenset({"conmon", "starter", "starter-suid", "appinit", "sinit", "lx
 def is_supervisor(command: str) -> bool:
     """Tell whether the descendants of a process with this command run in a container."""
     return command.startswith("containerd") or command in _EXACT
+
+
+def has_supervisor(
+    command: str, ppid: int, look_up: Callable[[int], tuple[str, int] | None]
+) -> bool:
+    """Climb from a process to its ancestors until one supervises containers.
+
+    `look_up` gives command and parent of a pid. A snapshot has gaps and, in theory, circles.
+    """
+    if is_supervisor(command):
+        return False  # containerd's own shims are outside
+    passed: set[int] = set()
+    while ppid > 1 and ppid not in passed:
+        passed.add(ppid)
+        parent = look_up(ppid)
+        if parent is None:
+            return False
+        if is_supervisor(parent[0]):
+            return True
+        ppid = parent[1]
+    return False

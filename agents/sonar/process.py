@@ -42,8 +42,10 @@ class Process(msgspec.Struct, frozen=True, gc=False):
 class ProcessSource(Protocol):
     """Gives all processes that the selection wants."""
 
-    errors: list[str]
-    """What could not be read or parsed at the last reading, a sentence each."""
+    @property
+    def errors(self) -> list[str]:
+        """What could not be read or parsed at the last reading, a sentence each."""
+        ...
 
     def begin(self) -> None:
         """Take a first reading of CPU times, from which the next `read` counts."""

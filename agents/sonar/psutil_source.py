@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from ccagent.agents.sonar.cgroup import Placement, parse_cgroup
-from ccagent.agents.sonar.containers import is_supervisor
+from ccagent.agents.sonar.containers import has_supervisor
 from ccagent.agents.sonar.process import Process, kilobytes, utilization
 from ccagent.errors import CcagentError, ConfigurationError
 
@@ -49,12 +49,12 @@ class PsutilSource:
         """Read all wanted processes."""
         self.errors = []
         self._reading += 1
-        tree: dict[int, tuple[int, str]] = {}
+        tree: dict[int, tuple[str, int]] = {}
         found: list[tuple[psutil.Process, Placement]] = []
         seen: set[tuple[int, float]] = set()
         for process in psutil.process_iter():
             try:
-                tree[process.pid] = (process.ppid(), _command(process))
+                tree[process.pid] = (_command(process), process.ppid())
                 found.append((process, self._placement(process.pid)))
                 seen.add((process.pid, process.create_time()))
             except psutil.Error:
@@ -75,11 +75,11 @@ class PsutilSource:
         """Hold nothing open."""
 
     def _record(
-        self, process: psutil.Process, placement: Placement, tree: dict[int, tuple[int, str]]
+        self, process: psutil.Process, placement: Placement, tree: dict[int, tuple[str, int]]
     ) -> Process | None:
-        ppid, command = tree[process.pid]
+        command, ppid = tree[process.pid]
         uid = process.uids().effective
-        in_container = placement.container or _has_supervisor(process.pid, tree)
+        in_container = placement.container or has_supervisor(command, ppid, tree.get)
         if not self._selection.wants(self._node, uid, command, in_container=in_container):
             return None
         times = process.cpu_times()
@@ -144,16 +144,3 @@ def _command(process: psutil.Process) -> str:
     if process.pid == _KTHREADD or process.ppid() == _KTHREADD:
         return name
     return name.encode("utf-8", "surrogateescape")[:_COMMAND_BYTES].decode("utf-8", "replace")
-
-
-def _has_supervisor(pid: int, tree: dict[int, tuple[int, str]]) -> bool:
-    if is_supervisor(tree[pid][1]):
-        return False
-    passed: set[int] = set()
-    ppid = tree[pid][0]
-    while ppid > 1 and ppid not in passed and ppid in tree:
-        passed.add(ppid)
-        if is_supervisor(tree[ppid][1]):
-            return True
-        ppid = tree[ppid][0]
-    return False

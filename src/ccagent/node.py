@@ -50,7 +50,7 @@ class Node:
     ) -> None:
         self.root = root.rstrip("/") + "/"
         self.clock = clock or Clock()
-        self.hostname = checked_name("host name", hostname or os.uname().nodename)
+        self.hostname = checked_name("hostname", hostname or os.uname().nodename)
         self.cluster = checked_name("cluster", cluster or self._domain() or "local")
         self.clock_ticks = os.sysconf("SC_CLK_TCK")
         self.page_size = os.sysconf("SC_PAGE_SIZE")
@@ -157,9 +157,11 @@ class Node:
 
     def _look_up_user(self, uid: int) -> str:
         try:
-            return pwd.getpwuid(uid).pw_name
+            name = pwd.getpwuid(uid).pw_name
         except (KeyError, OverflowError):
             return ""
+        # The C library gives bytes; what is no UTF-8 among them must not spoil an envelope.
+        return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
     def _domain(self) -> str:
         _, _, domain = self.hostname.partition(".")

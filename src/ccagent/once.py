@@ -50,16 +50,22 @@ def run_once(configuration: Configuration, name: str) -> bool:
     return delivered
 
 
+class _TimeOver(BaseException):
+    """Passes through whatever an agent catches, being no error of its own."""
+
+
 @contextlib.contextmanager
 def _time_limit(seconds: float, text: str) -> Generator[None]:
     """Interrupt what takes longer, unless the kernel itself hangs in it."""
 
     def over(_number: int, _frame: FrameType | None) -> None:
-        raise ProgramError(text)
+        raise _TimeOver
 
     signal.signal(signal.SIGALRM, over)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
+    except _TimeOver:
+        raise ProgramError(text) from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

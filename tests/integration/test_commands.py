@@ -214,6 +214,25 @@ def test_help_and_version() -> None:
     assert run("smaple").returncode == 2
 
 
+def test_a_sample_that_takes_too_long_is_given_up() -> None:
+    begin = time.monotonic()
+    result = run(
+        "sysinfo", "--set", "topo-text-command=sleep 50", "--set", "topo-time-limit=40s",
+        "--set", "time-limit=500ms",
+    )  # fmt: skip
+    assert time.monotonic() - begin < 10
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == "ccagent: agent sysinfo: not finished after 500ms\n"
+
+
+def test_a_lock_directory_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(f'lock-directory = "{tmp_path}/absent"\n[agents.sample]\nevery = "1m"\n')
+    result = run("run", "--config", str(file))
+    assert result.returncode == 2
+    assert "lock-directory" in result.stderr
+
+
 def test_a_reader_that_goes_away_is_no_traceback() -> None:
     process = subprocess.Popen(
         [*CCAGENT, "sample", "--every", "1s"],

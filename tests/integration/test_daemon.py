@@ -123,6 +123,19 @@ def test_a_bad_new_configuration_changes_nothing(daemon: Running) -> None:
     daemon.stop()
 
 
+def test_a_reload_takes_agents_and_sinks_away_and_loses_nothing(daemon: Running) -> None:
+    daemon.start(SAMPLE + '[sinks.gone]\nurl = "dir:OUT/gone"\n[agents.sysinfo]\nevery = "1d"\n')
+    until(lambda: daemon.written("gone"))
+    daemon.reload(SAMPLE)
+    until(lambda: "configuration read again" in daemon.said())
+    count = len(daemon.written("gone"))
+    every = len([e for e in daemon.written() if e not in daemon.written("gone")])
+    until(lambda: len([e for e in daemon.written() if e not in daemon.written("gone")]) > every + 1)
+    assert len(daemon.written("gone")) <= count + 1
+    daemon.stop()
+    assert "lost" not in daemon.said()
+
+
 def test_only_one_runs_per_lock_directory(daemon: Running, tmp_path: Path) -> None:
     configuration = f'lock-directory = "{tmp_path}"\n{SAMPLE}'
     daemon.start(configuration)

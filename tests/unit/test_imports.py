@@ -15,9 +15,11 @@ HEAVY = {
 OURS = {
     "ccagent", "ccagent.agent", "ccagent.agents", "ccagent.agents.sonar",
     "ccagent.agents.sonar.agent", "ccagent.agents.sonar.cgroup",
-    "ccagent.agents.sonar.containers", "ccagent.agents.sonar.process",
+    "ccagent.agents.sonar.complaints", "ccagent.agents.sonar.containers",
+    "ccagent.agents.sonar.descriptors", "ccagent.agents.sonar.entry",
+    "ccagent.agents.sonar.placing", "ccagent.agents.sonar.process",
     "ccagent.agents.sonar.process_files", "ccagent.agents.sonar.procfs",
-    "ccagent.agents.sonar.rollup", "ccagent.agents.sonar.selection",
+    "ccagent.agents.sonar.selection",
     "ccagent.agents.sonar.system", "ccagent.cli", "ccagent.clock", "ccagent.config",
     "ccagent.duration", "ccagent.envelopes", "ccagent.errors", "ccagent.log",
     "ccagent.message", "ccagent.node", "ccagent.once", "ccagent.options", "ccagent.points",

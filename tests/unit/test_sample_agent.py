@@ -149,7 +149,7 @@ def test_prepare_gives_the_first_sample_its_utilization(node: TreeNode) -> None:
 
 def test_a_reused_pid_is_another_process(node: TreeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     # Without descriptors to keep, only the start time tells them apart.
-    monkeypatch.setattr("ccagent.agents.sonar.procfs._raise_descriptor_limit", lambda: 0)
+    monkeypatch.setattr("ccagent.agents.sonar.descriptors.raise_limit", lambda: 0)
     agent = make()
     node.process(42, command="first", utime=100)
     sample(agent, node)
@@ -170,7 +170,7 @@ def test_samples_are_equal_with_and_without_kept_descriptors(
     for pid in range(40, 50):
         node.process(pid, utime=pid)
     kept.prepare(node)
-    monkeypatch.setattr("ccagent.agents.sonar.procfs._raise_descriptor_limit", lambda: 4)
+    monkeypatch.setattr("ccagent.agents.sonar.descriptors.raise_limit", lambda: 4)
     opened.prepare(node)
     for step in range(5):
         node.still.passed += 10
@@ -440,15 +440,15 @@ def test_descriptors_are_closed_with_their_processes(node: TreeNode) -> None:
     agent.prepare(node)
     source = agent._source
     assert isinstance(source, ProcfsSource)
-    free = source._free_descriptors
+    free = source._descriptors.free
     for pid in range(100, 150):
         node.process(pid)
     sample(agent, node)
-    assert source._free_descriptors == free - 150
+    assert source._descriptors.free == free - 150
     for pid in range(100, 150):
         node.end(pid)
     sample(agent, node)
-    assert source._free_descriptors == free
+    assert source._descriptors.free == free
     assert not source._entries
     assert not agent._records
 
@@ -491,7 +491,7 @@ def test_truncated_and_bent_files_never_raise(
 
 
 def test_a_raised_limit_of_descriptors_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ccagent.agents.sonar import procfs
+    from ccagent.agents.sonar.descriptors import raise_limit
 
     limits: list[tuple[int, int]] = []
 
@@ -504,5 +504,5 @@ def test_a_raised_limit_of_descriptors_is_used(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("resource.getrlimit", getrlimit)
     monkeypatch.setattr("resource.setrlimit", setrlimit)
 
-    assert procfs._raise_descriptor_limit() == 4096 - 256
+    assert raise_limit() == 4096 - 256
     assert limits == [(4096, 4096)]

@@ -1,0 +1,92 @@
+"""Whose a process is: owner, job, container; and whether it is wanted.
+
+That seldom changes, and costs more than all else, so it is not read at each reading.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ccagent.agents.sonar.cgroup import Placement, parse_cgroup
+from ccagent.agents.sonar.containers import has_supervisor
+from ccagent.agents.sonar.descriptors import CLOSED, UNUSED
+from ccagent.agents.sonar.process_files import command_text
+from ccagent.errors import CcagentError, NotHereError, NotPermittedError, VanishedError
+
+if TYPE_CHECKING:
+    from ccagent.agents.sonar.complaints import Complaints
+    from ccagent.agents.sonar.entry import Entry
+    from ccagent.agents.sonar.selection import Selection
+    from ccagent.node import Node
+
+EVERY = 20
+"""Readings after which the place of a process is looked at again, whatever else it does."""
+
+_REMEMBERED = 10_000
+
+
+class Placer:
+    """Places processes; `entries` are all that are known, by pid."""
+
+    def __init__(
+        self,
+        node: Node,
+        selection: Selection,
+        entries: dict[str, Entry],
+        complaints: Complaints,
+    ) -> None:
+        self._node = node
+        self._selection = selection
+        self._entries = entries
+        self._complaints = complaints
+        self._placements: dict[bytes, Placement] = {}
+
+    def place(self, entry: Entry, reading: int) -> None:
+        """Find out owner, job and container. Raises VanishedError if the process is gone."""
+        # Staggered by pid, so that the processes of one job are not all due at once.
+        entry.place_at = reading + EVERY - (reading + int(entry.name)) % EVERY
+        path = f"proc/{entry.name}"
+        try:
+            entry.uid = self._node.owner(path)
+            placement = self._parsed(self._node.read_single(f"{path}/cgroup"))
+            entry.job = placement.job
+            entry.in_container = entry.in_container or placement.container
+        except NotHereError:
+            self._stay_or_vanish(path)
+        except VanishedError:
+            raise
+        except NotPermittedError as error:
+            self._complaints.say_once("cgroup", f"jobs of some processes can't be told: {error}")
+        except CcagentError as error:
+            self._complaints.errors.append(str(error))
+        command = command_text(entry.status.command, b"")
+        # Whoever is in a container stays there, also when its supervisor ends.
+        entry.in_container = entry.in_container or has_supervisor(
+            command, entry.status.ppid, self._look_up
+        )
+        if entry.io == UNUSED:
+            entry.io = CLOSED  # the owner may have changed, and with it the permission
+        entry.wanted = self._selection.wants(
+            self._node, entry.uid, command, in_container=entry.in_container
+        )
+
+    def _stay_or_vanish(self, path: str) -> None:
+        """Tell a process that is gone from a kernel without cgroups."""
+        try:
+            self._node.owner(path)
+        except CcagentError:
+            raise VanishedError(path) from None
+
+    def _parsed(self, cgroup: bytes) -> Placement:
+        known = self._placements.get(cgroup)
+        if known is None:
+            if len(self._placements) >= _REMEMBERED:
+                self._placements.clear()
+            known = self._placements[cgroup] = parse_cgroup(cgroup)
+        return known
+
+    def _look_up(self, pid: int) -> tuple[str, int] | None:
+        entry = self._entries.get(str(pid))
+        if entry is None:
+            return None
+        return command_text(entry.status.command, b""), entry.status.ppid

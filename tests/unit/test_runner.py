@@ -1,0 +1,138 @@
+"""An agent in a thread of its own, whatever it does."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import ClassVar
+
+import pytest
+
+from ccagent.agent import Agent, AgentSettings
+from ccagent.duration import Duration
+from ccagent.envelopes import MetadataObject, SysinfoEnvelope
+from ccagent.errors import UnparsableError
+from ccagent.message import Format, Record
+from ccagent.node import Node
+from ccagent.runner import Runner
+
+
+class Obedient(Agent[AgentSettings]):
+    """Does what the test tells it."""
+
+    name = "obedient"
+    formats: ClassVar[frozenset[Format]] = frozenset({"sonar"})
+    Settings = AgentSettings
+
+    def __init__(self, time_limit: str = "60s") -> None:
+        super().__init__(AgentSettings(time_limit=Duration(time_limit)), frozenset({"sonar"}))
+        self.on_prepare: Callable[[], None] = lambda: None
+        self.on_sample: Callable[[], None] = lambda: None
+        self.samples = 0
+        self.closed = False
+
+    def prepare(self, node: Node) -> float:
+        self.on_prepare()
+        return 0.0
+
+    def sample(self, node: Node) -> Iterator[Record]:
+        self.samples += 1
+        self.on_sample()
+        yield SysinfoEnvelope(meta=MetadataObject(producer="x", version="1.0.0"))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen within 10 s"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def agent() -> Obedient:
+    return Obedient("100ms")
+
+
+@pytest.fixture
+def runner(agent: Obedient) -> Iterator[Runner]:
+    runner = Runner(agent, Node(hostname="c1", cluster="x"), [])
+    yield runner
+    runner.close()
+    runner.join(5)
+
+
+def raise_(error: Exception) -> Callable[[], None]:
+    def do() -> None:
+        raise error
+
+    return do
+
+
+@pytest.mark.parametrize("error", [UnparsableError("odd"), ZeroDivisionError("a bug")])
+def test_a_failed_sample_is_logged_and_the_next_one_comes(
+    agent: Obedient, runner: Runner, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent.on_sample = raise_(error)
+    runner.start(sample_now=True)
+    until(lambda: runner.is_idle)
+    agent.on_sample = lambda: None
+    runner.tick()
+    until(lambda: agent.samples == 2 and runner.is_idle)
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert "agent obedient" in caplog.text
+
+
+def test_a_failed_first_reading_does_not_keep_it_from_sampling(
+    agent: Obedient, runner: Runner, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent.on_prepare = raise_(RuntimeError("not today"))
+    runner.start(sample_now=False)
+    until(lambda: runner.is_idle)
+    runner.tick()
+    until(lambda: agent.samples == 1)
+    assert "first reading failed" in caplog.text
+
+
+def test_a_tick_during_the_first_reading_is_not_lost(agent: Obedient, runner: Runner) -> None:
+    ready = threading.Event()
+    agent.on_prepare = lambda: assert_(ready.wait(10))
+    runner.start(sample_now=False)
+    runner.tick()
+    ready.set()
+    until(lambda: agent.samples == 1)
+
+
+def assert_(condition: bool) -> None:
+    assert condition
+
+
+def test_an_agent_that_hangs_is_said_once_and_leaves_samples_out(
+    agent: Obedient, runner: Runner, caplog: pytest.LogCaptureFixture
+) -> None:
+    on = threading.Event()
+    agent.on_sample = lambda: assert_(on.wait(10))
+    runner.start(sample_now=True)
+    time.sleep(0.2)
+    for _ in range(3):
+        runner.watch()
+        runner.tick()
+    on.set()
+    until(lambda: runner.is_idle)
+    assert agent.samples == 1
+    assert caplog.text.count("not finished after 100ms") == 1
+    assert "a sample is left out" in caplog.text
+    runner.tick()
+    until(lambda: agent.samples == 2)
+
+
+def test_ending_closes_the_agent(agent: Obedient, runner: Runner) -> None:
+    runner.start(sample_now=True)
+    runner.close()
+    runner.join(5)
+    assert agent.samples == 1
+    assert agent.closed
