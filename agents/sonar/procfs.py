@@ -266,11 +266,11 @@ class ProcfsSource:
 
     def _memory(self, entry: Entry) -> Statm:
         """Read statm; kernel threads have no memory of their own."""
-        if entry.statm == UNUSED:
-            return _NO_MEMORY
         if entry.status.flags & KERNEL_THREAD:
             entry.statm = UNUSED
             return _NO_MEMORY
+        if entry.statm == UNUSED:
+            entry.statm = CLOSED  # a thread that has executed a program
         path = f"proc/{entry.name}/statm"
         try:
             if entry.statm == CLOSED:

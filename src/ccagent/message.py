@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -23,6 +24,8 @@ FORMATS: tuple[Format, ...] = ("sonar", "line")
 Record = Envelope | Point
 """What an agent emits. An envelope is for the format `sonar`, a point for `line`."""
 
+_ID_BYTES = 12
+
 _encoder = msgspec.json.Encoder()
 
 
@@ -33,6 +36,7 @@ class Message(msgspec.Struct, frozen=True):
     time: seconds since 1970 of the sample.
     body: one JSON object without line breaks, or lines of line protocol, each ended.
     prefix: the configured topic prefix; may be empty.
+    id: tells the message from all others, so that a receiver can tell when it comes twice.
     """
 
     cluster: str
@@ -42,6 +46,7 @@ class Message(msgspec.Struct, frozen=True):
     time: float
     body: bytes
     prefix: str = ""
+    id: str = ""
 
     @property
     def topic(self) -> str:
@@ -60,7 +65,8 @@ def encode(
     now = node.clock.time()
 
     def message(kind: str, body: bytes) -> Message:
-        return Message(node.cluster, node.hostname, kind, wanted, now, body, prefix)
+        number = os.urandom(_ID_BYTES).hex()
+        return Message(node.cluster, node.hostname, kind, wanted, now, body, prefix, number)
 
     if wanted == "sonar":
         return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from ccagent.clock import Clock
 from ccagent.envelopes import (
@@ -95,7 +96,8 @@ def test_line_breaks_and_other_letters_in_an_envelope(node: Node) -> None:
 
 
 def test_all_points_are_one_message(node: Node) -> None:
-    assert encode([LOAD, MEMORY], "line", node) == [
+    (points,) = encode([LOAD, MEMORY], "line", node)
+    expected = [
         Message(
             cluster="fox",
             node="c1-1.fox",
@@ -106,6 +108,12 @@ def test_all_points_are_one_message(node: Node) -> None:
             b"mem,hostname=c1-1 value=7i 1700000000\n",
         )
     ]
+    assert [replace(points, id="")] == expected
+
+
+def test_each_message_has_an_id_of_its_own(node: Node) -> None:
+    ids = {message.id for _ in range(100) for message in encode([sample()], "sonar", node)}
+    assert len(ids) == 100
 
 
 def test_a_format_takes_the_records_that_it_can_carry(node: Node) -> None:
