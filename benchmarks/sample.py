@@ -78,6 +78,11 @@ def _kill_children_of(parent: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     os.waitpid(parent, 0)
+    # Init reaps the children in its own time; until then they are in everybody's way.
+    deadline = time.monotonic() + 30
+    while children and time.monotonic() < deadline:
+        children = [pid for pid in children if os.path.exists(f"/proc/{pid}")]
+        time.sleep(0.1)
 
 
 def worker(source: str, samples: int, pause: float) -> None:
