@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
+from ccagent.duration import Duration
 from ccagent.message import Format
 from ccagent.settings import Settings
 
@@ -23,12 +24,17 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
     format: Annotated[
         Format, Meta(description="'sonar': JSON envelopes; 'line': line protocol")
     ] = "sonar"
+    sending_window: Annotated[
+        Duration, Meta(description="send at a random moment within it, so that nodes spread out")
+    ] = Duration("0s")
 
 
 class Transport(ABC):
     """Carries messages to one receiver. Used by one thread at a time."""
 
     Settings: ClassVar[type[SinkSettings]] = SinkSettings
+    is_network: ClassVar[bool] = True
+    """False for a receiver on this machine, whose messages need not wait on disk."""
 
     def __init__(self, settings: SinkSettings) -> None:  # noqa: B027 - not all have any to check
         """Check the settings; connect nowhere yet. Raises ConfigurationError."""

@@ -54,6 +54,7 @@ class DirectoryTransport(Transport):
     """Appends to `PATH/yyyy/mm/dd/0+TYPE-HOST.json`, whole lines only, several writers allowed."""
 
     Settings = DirectorySettings
+    is_network = False
 
     def __init__(self, settings: SinkSettings) -> None:
         self._directory = settings.url.partition(":")[2].removeprefix("//")

@@ -33,6 +33,8 @@ class StdoutTransport(Transport):
     Raw envelopes are indented on a terminal and one line each elsewhere.
     """
 
+    is_network = False
+
     def __init__(self, settings: SinkSettings) -> None:
         form = settings.url.partition(":")[2]
         if form not in {"", "wrapped"}:

@@ -153,6 +153,32 @@ def defaults() -> None:
     click.echo(defaults(), nl=False)
 
 
+@cli.group(invoke_without_command=True)
+@_common
+@click.pass_context
+def outbox(ctx: click.Context, /, verbose: int, **options: Any) -> None:
+    """Show what waits for each sink, and what was refused."""
+    from ccagent.config import DEFAULT_PATH
+
+    _log(verbose)
+    options["path"] = options["path"] or DEFAULT_PATH
+    ctx.obj = _configuration(options)
+    if ctx.invoked_subcommand is None:
+        from ccagent.waiting import report
+
+        click.echo(report(ctx.obj), nl=False)
+
+
+@outbox.command()
+@click.pass_obj
+def flush(configuration: Configuration) -> None:
+    """Send what waits, now; exit status 1 if something is left."""
+    from ccagent.waiting import flush
+
+    if not flush(configuration):
+        sys.exit(1)
+
+
 @cli.command()
 def agents() -> None:
     """List the agents."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from ccagent.agent import AgentSettings
+from ccagent.duration import Duration
 from ccagent.errors import ConfigurationError
 from ccagent.message import FORMATS, Format
 from ccagent.node import checked_name
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from ccagent.transports.base import Transport
 
 T = TypeVar("T")
+
+_TABLES = ("agents", "outbox", "sinks")
 
 DEFAULT_PATH = "/etc/ccagent/ccagent.toml"
 """What `ccagent run` reads when it isn't told otherwise."""
@@ -45,11 +48,31 @@ class GlobalSettings(Settings, frozen=True, kw_only=True):
     ] = ""
 
 
+class OutboxSettings(Settings, frozen=True, kw_only=True):
+    """The keys of the table [outbox]."""
+
+    directory: Annotated[
+        str, Meta(description="where messages wait; empty: in memory, lost with the process")
+    ] = ""
+    memory: Annotated[bool, Meta(description="wait in memory although there is a directory")] = (
+        False
+    )
+    max_bytes: Annotated[
+        int, Meta(ge=1, description="per sink; beyond it the oldest messages are dropped")
+    ] = 256 * 1024 * 1024
+    max_age: Annotated[Duration, Meta(description="older messages are dropped")] = Duration("7d")
+    durability: Annotated[
+        Literal["process", "power"],
+        Meta(description="what a stored message survives: the end of the process, or of the power"),
+    ] = "process"
+
+
 class Configuration(msgspec.Struct, frozen=True):
     """A checked configuration: the settings of agents and sinks by name."""
 
     place: str
     settings: GlobalSettings
+    outbox: OutboxSettings
     agents: dict[str, AgentSettings]
     sinks: dict[str, SinkSettings]
 
@@ -84,8 +107,8 @@ def load(path: str) -> Configuration:
 
 def check(table: dict[str, Any], place: str) -> Configuration:
     """Check a whole configuration; `place` is what its errors call it."""
-    top = {key: value for key, value in table.items() if key not in {"agents", "sinks"}}
-    known = [*GlobalSettings.__struct_encode_fields__, "agents", "sinks"]
+    top = {key: value for key, value in table.items() if key not in _TABLES}
+    known = [*GlobalSettings.__struct_encode_fields__, *_TABLES]
     for key in top:
         if key not in known:
             raise ConfigurationError(f"{place}: {key}: unknown key{nearest(key, known)}")
@@ -105,7 +128,10 @@ def check(table: dict[str, Any], place: str) -> Configuration:
         name: _check_agent(value, name, sinks, place)
         for name, value in _tables(table, "agents", place).items()
     }
-    configuration = Configuration(place, settings, agents, sinks)
+    outbox = convert(table.get("outbox", {}), OutboxSettings, "outbox", place=place)
+    if outbox.directory and not outbox.directory.startswith("/"):
+        raise ConfigurationError(f"{place}: outbox.directory: an absolute path is needed")
+    configuration = Configuration(place, settings, outbox, agents, sinks)
     for name in agents:
         _check_formats(configuration, name)
     return configuration

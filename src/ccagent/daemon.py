@@ -144,7 +144,9 @@ class Daemon:
         transports = {
             name: build_transport(sink)
             for name, sink in configuration.sinks.items()
-            if name not in self._outboxes or self._outboxes[name].settings != sink
+            if name not in self._outboxes
+            or self._outboxes[name].settings != sink
+            or configuration.outbox != self._configuration.outbox
         }
         agents = {
             name: build_agent(configuration, name)
@@ -160,7 +162,9 @@ class Daemon:
             if name in transports or name not in configuration.sinks:
                 self._leaving_outboxes.append(self._outboxes.pop(name))
         for name, transport in transports.items():
-            self._outboxes[name] = Outbox(name, configuration.sinks[name], transport)
+            self._outboxes[name] = Outbox(
+                name, configuration.sinks[name], transport, configuration.outbox
+            )
         for name in configuration.agents:
             boxes = [self._outboxes[sink] for sink in configuration.sinks_of(name)]
             if name in agents:

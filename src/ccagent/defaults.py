@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from ccagent.config import GlobalSettings
+from ccagent.config import GlobalSettings, OutboxSettings
 from ccagent.registry import agent_class, agent_names, transport_class, transport_names
 from ccagent.settings import as_table
 from ccagent.transports.base import SinkSettings
@@ -50,7 +50,7 @@ def toml(value: object) -> str:
 
 def defaults() -> str:
     """Every key with its default, for all agents and kinds of sinks on this installation."""
-    parts = [document(GlobalSettings)]
+    parts = [document(GlobalSettings), document(OutboxSettings, "outbox")]
     parts += [document(agent_class(name).Settings, f"agents.{name}") for name in agent_names()]
     seen: set[type[SinkSettings]] = set()
     for scheme in transport_names():

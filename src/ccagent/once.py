@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from ccagent.config import Configuration
+    from ccagent.message import Message
+    from ccagent.store import Store
+    from ccagent.transports.base import Transport
 
 
 def run_once(configuration: Configuration, name: str) -> bool:
@@ -40,14 +43,41 @@ def run_once(configuration: Configuration, name: str) -> bool:
     delivered = True
     for sink, transport in transports.items():
         form = configuration.sinks[sink].format
+        messages = encode(records, form, node, prefix=settings.topic_prefix)
+        if transport.is_network and configuration.outbox.directory:
+            delivered &= _stored_and_sent(configuration, sink, transport, messages)
+            continue
         try:
-            transport.send(encode(records, form, node, prefix=settings.topic_prefix))
+            transport.send(messages)
         except TransportError as error:
             logger.error("sink %s: %s", sink, error)
             delivered = False
         finally:
             transport.close()
     return delivered
+
+
+def _stored_and_sent(
+    configuration: Configuration, sink: str, transport: Transport, messages: list[Message]
+) -> bool:
+    """Store messages and send all that waits; what can't be sent goes with the next run."""
+    from ccagent.store import Store
+
+    store = Store(sink, configuration.outbox)
+    store.put(messages)
+    kept = store.is_on_disk
+    return drained(sink, store, transport) or kept
+
+
+def drained(sink: str, store: Store, transport: Transport) -> bool:
+    """Send what waits for a sink, of this run and of earlier ones; False if something is left."""
+    from ccagent.drain import Drain
+
+    drain = Drain(sink, store, transport)
+    try:
+        return drain.send_all()
+    finally:
+        drain.close()
 
 
 class _TimeOver(BaseException):

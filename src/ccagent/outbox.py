@@ -1,18 +1,20 @@
-"""The outbox of a sink: messages wait here, in memory, until the sink has taken them.
+"""The outbox of a sink: messages wait here until the sink has taken them.
 
-Agents put messages in and go on; a thread of the sink's own sends them, oldest first. What a
-sink refuses for now is kept and tried again, up to a bound; then the oldest go, and it is said.
+Agents put messages in and go on. A thread of the sink's own sends them, oldest first and in
+batches; what the sink can't take now is tried again after a pause that grows.
 """
 
 from __future__ import annotations
 
 import random
 import threading
-from collections import deque
+import time
 from typing import TYPE_CHECKING
 
-from ccagent.errors import RejectedError, RetryableError
+from ccagent.config import OutboxSettings
+from ccagent.drain import Drain
 from ccagent.log import logger
+from ccagent.store import Store
 
 if TYPE_CHECKING:
     from ccagent.message import Message
@@ -20,44 +22,42 @@ if TYPE_CHECKING:
 
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 60.0
-_BATCH = 100
+_OTHER_DRAINS = 1.0
 
 
 class Outbox:
-    """Sends messages through one transport from a thread of its own."""
+    """Sends what is stored for one sink, from a thread of its own.
 
-    limit = 64 * 1024 * 1024
-    """Bytes that may wait."""
+    The messages of sinks on this machine wait in memory, those of the network where `where` says.
+    """
 
-    def __init__(self, name: str, settings: SinkSettings, transport: Transport) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: SinkSettings,
+        transport: Transport,
+        where: OutboxSettings | None = None,
+    ) -> None:
         self.name = name
         self.settings = settings
-        self._transport = transport
-        self._waiting: deque[Message] = deque()
-        self._bytes = 0
-        self._sending = 0
+        self._store = Store(name, store_settings(transport, where))
+        self._drain = Drain(name, self._store, transport)
+        self._waiting = self._store.count()
         self._closing = False
+        self._send_at = 0.0
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name=f"sink {name}", daemon=True)
         self._thread.start()
 
     def put(self, message: Message) -> None:
-        """Take a message over. Returns at once, whatever the sink does."""
+        """Take a message over. Does not wait for the sink, whatever that does."""
+        self._store.put([message])
         with self._changed:
-            self._waiting.append(message)
-            self._bytes += len(message.body)
-            dropped = 0
-            while self._bytes > self.limit and len(self._waiting) > self._sending + 1:
-                # The ones being sent now are at the front: the oldest behind them go.
-                oldest = self._waiting[self._sending]
-                del self._waiting[self._sending]
-                self._bytes -= len(oldest.body)
-                dropped += 1
+            if not self._waiting:
+                window = self.settings.sending_window.seconds
+                self._send_at = time.monotonic() + random.uniform(0.0, window)  # noqa: S311
+            self._waiting += 1
             self._changed.notify_all()
-        if dropped:
-            logger.error(
-                "sink %s: more than %d bytes wait; the oldest are dropped", self.name, self.limit
-            )
 
     @property
     def is_idle(self) -> bool:
@@ -72,51 +72,58 @@ class Outbox:
             self._changed.notify_all()
 
     def join(self, seconds: float) -> None:
-        """Wait for the thread to end; say what is lost if it doesn't in time."""
+        """Wait for the thread to end; say what is lost, or left for the next time."""
         self._thread.join(max(0.0, seconds))
         with self._changed:
-            left = len(self._waiting)
-        if left:
+            left = self._waiting
+        if left and self._store.is_on_disk:
+            logger.info("sink %s: %d messages wait for the next start", self.name, left)
+        elif left:
             logger.error("sink %s: %d messages could not be sent and are lost", self.name, left)
 
     def _work(self) -> None:
         pause = _FIRST_PAUSE
-        while True:
-            with self._changed:
-                while not self._waiting and not self._closing:
-                    self._changed.wait()
-                if not self._waiting:
-                    break
-                batch = [self._waiting[i] for i in range(min(_BATCH, len(self._waiting)))]
-                self._sending = len(batch)
-            taken, again = self._send(batch)
-            with self._changed:
-                for _ in range(taken):
-                    self._bytes -= len(self._waiting.popleft().body)
-                self._sending = 0
-                if not again:
-                    pause = _FIRST_PAUSE
-                    continue
+        while self._wait_for_work():
+            if not self._drain.is_ours():
+                self._rest(_OTHER_DRAINS)
                 if self._closing:
                     break
-                self._changed.wait_for(
-                    lambda: self._closing,
-                    pause * random.uniform(0.5, 1.0),  # noqa: S311 - jitter
-                )
+                continue
+            done, goes_on = self._drain.send_batch()
+            self._count(done)
+            if goes_on:
+                pause = _FIRST_PAUSE
+                continue
+            if self._closing:
+                break
+            self._rest(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
             pause = min(pause * 2, _LONGEST_PAUSE)
-        self._transport.close()
+        self._drain.close()
 
-    def _send(self, batch: list[Message]) -> tuple[int, bool]:
-        """Send a batch: how many messages are done with, and whether to pause and try again."""
-        try:
-            self._transport.send(batch)
-        except RetryableError as error:
-            logger.warning("sink %s: %s; trying again", self.name, error)
-            return error.delivered, True
-        except RejectedError as error:
-            logger.error("sink %s: a message is refused and dropped: %s", self.name, error)
-            return error.delivered + 1, False
-        except Exception:  # noqa: BLE001 - a transport may fail in ways of its own
-            logger.exception("sink %s: a message can't be sent and is dropped", self.name)
-            return 1, False
-        return len(batch), False
+    def _wait_for_work(self) -> bool:
+        """Wait until there is something to send; False when all is sent and it is to end."""
+        with self._changed:
+            while not self._closing:
+                if not self._waiting:
+                    self._changed.wait()
+                elif (rest := self._send_at - time.monotonic()) > 0:
+                    self._changed.wait(rest)
+                else:
+                    return True
+            return bool(self._waiting)
+
+    def _rest(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing, seconds)
+
+    def _count(self, done: int) -> None:
+        """Take what is done with off the count; at the end look what others may have put in."""
+        with self._changed:
+            self._waiting -= done
+            if self._waiting <= 0 or not done:
+                self._waiting = self._store.count()
+
+
+def store_settings(transport: Transport, where: OutboxSettings | None) -> OutboxSettings:
+    """Say where the messages for a transport wait."""
+    return where if where is not None and transport.is_network else OutboxSettings()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from ccagent import outbox as module
+from ccagent.config import OutboxSettings
 from ccagent.errors import RejectedError, RetryableError
 from ccagent.message import Message
 from ccagent.outbox import Outbox
@@ -53,9 +55,11 @@ def receiver() -> Receiver:
 
 
 @pytest.fixture
-def outbox(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Outbox]:
+def outbox(receiver: Receiver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Outbox]:
     monkeypatch.setattr(module, "_FIRST_PAUSE", 0.01)
-    box = Outbox("test", SinkSettings(url="test:"), receiver)
+    # A thousand of the messages of ten bytes that the test of the bound sends.
+    where = OutboxSettings(directory=str(tmp_path / "spool"), max_bytes=10_000)
+    box = Outbox("test", SinkSettings(url="test:"), receiver, where)
     yield box
     box.close()
     box.join(5)
@@ -96,14 +100,13 @@ def test_a_message_that_can_never_be_sent_does_not_stop_the_others(
 
 
 def test_it_is_bounded_and_drops_the_oldest(outbox: Outbox, receiver: Receiver) -> None:
-    outbox.limit = 50
     receiver.answer = lambda _: RetryableError("away")
-    for number in range(20):
+    for number in range(1040):
         outbox.put(message(f"{number:010d}"))
     receiver.answer = lambda _: None
     until(lambda: outbox.is_idle)
-    assert len(receiver.taken) <= 6
-    assert receiver.taken[-1] == b"0000000019"
+    assert len(receiver.taken) == 1000
+    assert receiver.taken[-1] == b"0000001039"
     assert receiver.taken == sorted(receiver.taken)
 
 

@@ -1,0 +1,85 @@
+"""What the outbox costs: storing a message, and taking it out again.
+
+    python benchmarks/outbox.py [--messages 2000] [--directory DIR]
+
+Prints, for messages of 2 KB, the time of storing one as an agent does it (one at a time), with
+each durability, beside the time that the disk needs for one write and fsync of the same size; and
+how many messages a second are taken out by a transport that takes everything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from typing import TYPE_CHECKING
+
+from ccagent.config import OutboxSettings
+from ccagent.drain import Drain
+from ccagent.message import Message
+from ccagent.store import Store
+from ccagent.transports.base import SinkSettings, Transport
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SIZE = 2048
+
+
+class Everything(Transport):
+    """Takes everything."""
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Take it."""
+
+
+def fsync_time(directory: str, count: int) -> float:
+    """Median seconds of a write and fsync of one message's size."""
+    times: list[float] = []
+    with open(os.path.join(directory, "fsync"), "wb", buffering=0) as file:
+        for _ in range(count):
+            begin = time.perf_counter()
+            file.write(os.urandom(SIZE))
+            os.fsync(file.fileno())
+            times.append(time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+def put_time(store: Store, count: int) -> float:
+    """Median seconds of storing one message."""
+    times: list[float] = []
+    for number in range(count):
+        message = Message("x", "n", "sample", "sonar", 0.0, os.urandom(SIZE), "", str(number))
+        begin = time.perf_counter()
+        store.put([message])
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--messages", type=int, default=2000)
+    parser.add_argument("--directory", default=None)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+        few = max(1, options.messages // 10)
+        print(f"write and fsync of 2 KB      {fsync_time(directory, few) * 1e6:8.0f} us")
+        process = OutboxSettings(directory=os.path.join(directory, "process"))
+        power = OutboxSettings(directory=os.path.join(directory, "power"), durability="power")
+        for where, count in ((process, options.messages), (power, few)):
+            durability = where.durability
+            store = Store("backend", where)
+            print(f"store, durability {durability:10} {put_time(store, count) * 1e6:8.0f} us")
+            drain = Drain("backend", store, Everything(SinkSettings(url="x:")))
+            begin = time.perf_counter()
+            drain.send_all()
+            rate = count / (time.perf_counter() - begin)
+            print(f"take out, durability {durability:7} {rate:8.0f} messages/s")
+            drain.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Sending what is stored for a sink, batch by batch, one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import TYPE_CHECKING
+
+from ccagent.errors import RejectedError, RetryableError
+from ccagent.log import logger
+from ccagent.spool import MEMORY
+
+if TYPE_CHECKING:
+    from ccagent.store import Store
+    from ccagent.transports.base import Transport
+
+
+class Drain:
+    """Takes messages out of a store, oldest first, and hands them to a transport."""
+
+    def __init__(self, name: str, store: Store, transport: Transport) -> None:
+        self._name = name
+        self._store = store
+        self._transport = transport
+        self._lock = -1
+
+    def is_ours(self) -> bool:
+        """Tell whether this process may drain; takes the lock if nobody has it."""
+        if self._store.path == MEMORY or self._lock >= 0:
+            return True
+        descriptor = -1
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            descriptor = os.open(self._store.path + ".lock", flags, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        except OSError:
+            if descriptor >= 0:
+                os.close(descriptor)
+            return True  # what can't be written holds nothing: the messages are in memory
+        self._lock = descriptor
+        return True
+
+    def send_batch(self) -> tuple[int, bool]:
+        """Send the oldest messages: how many are done with, and whether to go on at once.
+
+        None done and going on means that nothing waits.
+        """
+        spool, batch = self._store.oldest()
+        if not batch:
+            return 0, True
+        done, goes_on, reason = len(batch), True, ""
+        try:
+            self._transport.send([waiting.message for waiting in batch])
+        except RetryableError as error:
+            logger.warning("sink %s: %s; trying again", self._name, error)
+            done, goes_on = error.delivered, False
+        except RejectedError as error:
+            logger.error("sink %s: a message is refused and set aside: %s", self._name, error)
+            done, reason = error.delivered, str(error)
+        except Exception as error:  # noqa: BLE001 - a transport may fail in ways of its own
+            logger.exception("sink %s: a message can't be sent and is set aside", self._name)
+            done, reason = 0, f"{type(error).__name__}: {error}"
+        self._store.remove(spool, batch[:done])
+        if reason:
+            self._store.set_aside(spool, batch[done], reason)
+            done += 1
+        return done, goes_on
+
+    def send_all(self) -> bool:
+        """Send everything that waits; False if the sink stopped taking it, or another drains."""
+        if not self.is_ours():
+            logger.info("sink %s: another process is sending", self._name)
+            return False
+        while True:
+            done, goes_on = self.send_batch()
+            if not goes_on:
+                return False
+            if not done:
+                return True
+
+    def close(self) -> None:
+        """Close transport and store."""
+        self._transport.close()
+        self._store.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
