@@ -58,7 +58,10 @@ class OutboxSettings(Settings, frozen=True, kw_only=True):
         False
     )
     max_bytes: Annotated[
-        int, Meta(ge=1, description="per sink; beyond it the oldest messages are dropped")
+        int,
+        Meta(
+            ge=1, description="per sink, 64 MiB at most in memory; beyond, the oldest are dropped"
+        ),
     ] = 256 * 1024 * 1024
     max_age: Annotated[Duration, Meta(description="older messages are dropped")] = Duration("7d")
     durability: Annotated[

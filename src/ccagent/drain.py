@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import RejectedError, RetryableError
 from ccagent.log import logger
@@ -13,6 +13,18 @@ from ccagent.spool import MEMORY
 if TYPE_CHECKING:
     from ccagent.store import Store
     from ccagent.transports.base import Transport
+
+
+class Outcome(NamedTuple):
+    """What became of a batch.
+
+    done: how many messages are done with. goes_on: whether to send the next batch at once; with
+    none done that means that nothing waits. after: seconds that the sink wants to be left alone.
+    """
+
+    done: int
+    goes_on: bool
+    after: float
 
 
 class Drain:
@@ -43,20 +55,17 @@ class Drain:
         self._lock = descriptor
         return True
 
-    def send_batch(self) -> tuple[int, bool]:
-        """Send the oldest messages: how many are done with, and whether to go on at once.
-
-        None done and going on means that nothing waits.
-        """
+    def send_batch(self) -> Outcome:
+        """Send the oldest messages."""
         spool, batch = self._store.oldest()
         if not batch:
-            return 0, True
-        done, goes_on, reason = len(batch), True, ""
+            return Outcome(0, goes_on=True, after=0.0)
+        done, goes_on, reason, after = len(batch), True, "", 0.0
         try:
             self._transport.send([waiting.message for waiting in batch])
         except RetryableError as error:
             logger.warning("sink %s: %s; trying again", self._name, error)
-            done, goes_on = error.delivered, False
+            done, goes_on, after = error.delivered, False, error.after
         except RejectedError as error:
             logger.error("sink %s: a message is refused and set aside: %s", self._name, error)
             done, reason = error.delivered, str(error)
@@ -67,7 +76,7 @@ class Drain:
         if reason:
             self._store.set_aside(spool, batch[done], reason)
             done += 1
-        return done, goes_on
+        return Outcome(done, goes_on, after)
 
     def send_all(self) -> bool:
         """Send everything that waits; False if the sink stopped taking it, or another drains."""
@@ -75,10 +84,10 @@ class Drain:
             logger.info("sink %s: another process is sending", self._name)
             return False
         while True:
-            done, goes_on = self.send_batch()
-            if not goes_on:
+            outcome = self.send_batch()
+            if not outcome.goes_on:
                 return False
-            if not done:
+            if not outcome.done:
                 return True
 
     def close(self) -> None:

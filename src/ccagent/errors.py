@@ -58,12 +58,14 @@ class TransportError(CcagentError):
 class RetryableError(TransportError):
     """The message may be sent again later.
 
-    `delivered` counts the leading messages of the batch that were taken before the error.
+    `delivered` counts the leading messages of the batch that were taken before the error; `after`
+    is the number of seconds that the other side wants to be left alone, 0 if it didn't say.
     """
 
-    def __init__(self, message: str, *, delivered: int = 0) -> None:
+    def __init__(self, message: str, *, delivered: int = 0, after: float = 0.0) -> None:
         super().__init__(message)
         self.delivered = delivered
+        self.after = after
 
 
 class RejectedError(TransportError):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 60.0
+_LONGEST_AFTER = 3600.0
 _OTHER_DRAINS = 1.0
 
 
@@ -89,14 +90,15 @@ class Outbox:
                 if self._closing:
                     break
                 continue
-            done, goes_on = self._drain.send_batch()
-            self._count(done)
-            if goes_on:
+            outcome = self._drain.send_batch()
+            self._count(outcome.done)
+            if outcome.goes_on:
                 pause = _FIRST_PAUSE
                 continue
             if self._closing:
                 break
-            self._rest(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+            rest = pause * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+            self._rest(max(rest, min(outcome.after, _LONGEST_AFTER)))
             pause = min(pause * 2, _LONGEST_PAUSE)
         self._drain.close()
 

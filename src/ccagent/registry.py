@@ -25,8 +25,8 @@ AGENTS = {
 TRANSPORTS = {
     "stdout": "ccagent.transports.stdout:StdoutTransport",
     "dir": "ccagent.transports.directory:DirectoryTransport",
-    "http": "ccagent.transports.http:HttpTransport",
-    "https": "ccagent.transports.http:HttpTransport",
+    "http": "ccagent.transports.http.transport:HttpTransport",
+    "https": "ccagent.transports.http.transport:HttpTransport",
 }
 """Transports by the scheme of their URL."""
 

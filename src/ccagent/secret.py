@@ -1,4 +1,4 @@
-"""Secrets come from files that nobody else can read, never from arguments."""
+"""Secrets come from files that nobody else can read, or from systemd; never from arguments."""
 
 from __future__ import annotations
 
@@ -8,30 +8,51 @@ import stat
 from ccagent.errors import ConfigurationError
 
 _LARGEST = 64 * 1024
+_CREDENTIAL = "credential:"
 
 
-def read_secret(path: str) -> str:
-    """Give the first line of a file. The file must not be readable by others.
+def secret_path(place: str) -> str:
+    """Give the file of a secret: a path, or `credential:NAME` for one that systemd passes.
+
+    Source: systemd.exec(5), LoadCredential=. Raises ConfigurationError.
+    """
+    if not place.startswith(_CREDENTIAL):
+        return place
+    name = place.removeprefix(_CREDENTIAL)
+    directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    if not directory:
+        raise ConfigurationError(f"{place}: there are none: systemd has set no LoadCredential=")
+    if not name or "/" in name or name in {".", ".."}:
+        raise ConfigurationError(f"{place}: not the name of a credential")
+    return os.path.join(directory, name)
+
+
+def read_secret(place: str) -> str:
+    """Give the first line of a secret. Its file must not be readable by others.
 
     Raises ConfigurationError, which never shows the content.
     """
+    text = secret_text(place).splitlines()[:1]
+    if not text or not text[0].strip() or not text[0].isprintable():
+        raise ConfigurationError(f"{place}: its first line holds no secret")
+    return text[0].strip()
+
+
+def secret_text(place: str) -> str:
+    """Give the whole text of a secret. Raises ConfigurationError as `read_secret` does."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        descriptor = os.open(secret_path(place), flags)
     except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror}") from None
+        raise ConfigurationError(f"{place}: {error.strerror}") from None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise ConfigurationError(f"{path}: not a regular file")
+            raise ConfigurationError(f"{place}: not a regular file")
         if status.st_mode & stat.S_IRWXO:
-            raise ConfigurationError(f"{path}: others can read this secret: chmod o= it")
-        content = os.read(descriptor, _LARGEST)
+            raise ConfigurationError(f"{place}: others can read this secret: chmod o= it")
+        return os.read(descriptor, _LARGEST).decode()
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{place}: not text in UTF-8") from None
     finally:
         os.close(descriptor)
-    try:
-        text = content.decode().splitlines()[:1]
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{path}: not text in UTF-8") from None
-    if not text or not text[0].strip() or not text[0].isprintable():
-        raise ConfigurationError(f"{path}: its first line holds no secret")
-    return text[0].strip()

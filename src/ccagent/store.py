@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ccagent.spool import Waiting
 
 _BATCH = 500
+_MEMORY_BYTES = 64 * 1024 * 1024
 _BATCH_BYTES = 4 * 1024 * 1024
 _DAMAGED = ("malformed", "not a database", "file is encrypted")
 
@@ -52,7 +53,9 @@ class Store:
         self._retry_at = 0.0
         self._acknowledged: list[int] = []
         self._disk = self._opened() if self.is_on_disk else None
-        self._memory = Spool(max_bytes=settings.max_bytes, max_age=settings.max_age.seconds)
+        self._memory = Spool(
+            max_bytes=min(settings.max_bytes, _MEMORY_BYTES), max_age=settings.max_age.seconds
+        )
 
     @property
     def is_on_disk(self) -> bool:

@@ -17,7 +17,8 @@ from ccagent.errors import RejectedError, RetryableError
 from ccagent.message import encode
 from ccagent.node import Node
 from ccagent.points import Point
-from ccagent.transports.http import HttpSettings, HttpTransport
+from ccagent.transports.http.settings import HttpSettings
+from ccagent.transports.http.transport import HttpTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

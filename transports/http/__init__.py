@@ -1,0 +1,1 @@
+"""`http://` and `https://`: POST requests to a server."""

@@ -1,0 +1,92 @@
+"""What the transports that cross a network have in common: logins, certificates, time limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
+
+from ccagent.duration import Duration
+from ccagent.errors import ConfigurationError
+from ccagent.log import logger
+from ccagent.secret import read_secret, secret_path
+from ccagent.transports.base import SinkSettings
+from ccagent.transports.urls import is_loopback
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterable
+
+_LONGEST = 86400.0
+
+
+class NetworkSettings(SinkSettings, frozen=True, kw_only=True):
+    """The keys that every sink on the network knows."""
+
+    user: Annotated[str, Meta(description="user that the password belongs to")] = ""
+    password_file: Annotated[str, Meta(description="file with the password of that user")] = ""
+    ca_file: Annotated[
+        str, Meta(description="certificates to trust; empty: those of the system")
+    ] = ""
+    certificate_file: Annotated[str, Meta(description="our own certificate")] = ""
+    key_file: Annotated[str, Meta(description="the key of that certificate, not encrypted")] = ""
+    insecure: Annotated[
+        bool, Meta(description="do not verify who the server is; said at each start")
+    ] = False
+    allow_clear: Annotated[
+        bool, Meta(description="send a password or token unencrypted to another machine")
+    ] = False
+    time_limit: Annotated[Duration, Meta(description="for connecting, and for each answer")] = (
+        Duration("10s")
+    )
+
+
+def check_network(
+    settings: NetworkSettings, hosts: Iterable[str], *, is_encrypted: bool, secret: str = ""
+) -> None:
+    """Refuse what would leak or can't work, and say what is unsafe.
+
+    `secret` is the file of what would travel to one of `hosts`. Raises ConfigurationError.
+    """
+    if not 0 < settings.time_limit.seconds <= _LONGEST:
+        raise ConfigurationError("time-limit: from 1ms to 1d")
+    if bool(settings.certificate_file) != bool(settings.key_file):
+        raise ConfigurationError("certificate-file and key-file need each other")
+    if secret:
+        read_secret(secret)
+    if is_encrypted:
+        tls_context(settings)
+    elif settings.ca_file or settings.certificate_file or settings.insecure:
+        raise ConfigurationError("ca-file, certificate-file and insecure are for TLS only")
+    elif secret and not settings.allow_clear and not all(map(is_loopback, hosts)):
+        raise ConfigurationError(
+            f"url: {secret} would travel unencrypted: use TLS or set allow-clear = true"
+        )
+    if settings.insecure:
+        logger.warning("%s: insecure = true: nobody verifies who the server is", settings.url)
+
+
+def tls_context(settings: NetworkSettings) -> ssl.SSLContext:
+    """Make what verifies the server and shows our certificate. Raises ConfigurationError."""
+    import ssl
+
+    try:
+        context = ssl.create_default_context(cafile=settings.ca_file or None)
+    except OSError as error:
+        raise ConfigurationError(f"ca-file: {settings.ca_file}: {error.strerror}") from None
+    if settings.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if settings.certificate_file:
+        read_secret(settings.key_file)
+        try:
+            # Without a password given, OpenSSL would ask for one on the terminal.
+            context.load_cert_chain(
+                settings.certificate_file, secret_path(settings.key_file), password=""
+            )
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"certificate-file {settings.certificate_file}, key-file {settings.key_file}: "
+                f"{getattr(error, 'strerror', None) or error}"
+            ) from None
+    return context

@@ -1,0 +1,70 @@
+"""URLs of sinks. No complaint here shows the URL, for a password or token could be in it."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from ccagent.errors import ConfigurationError
+
+_HOST = re.compile(r"[\w.:-]+", re.ASCII)
+
+
+class Server(NamedTuple):
+    """A host, by name or address (IPv6 without brackets), and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def split_url(url: str) -> SplitResult:
+    """Split the URL of one server. Raises ConfigurationError if it is malformed or has a login."""
+    _refuse_login(url)
+    try:
+        target = urlsplit(url)
+        port = target.port
+    except ValueError:
+        raise ConfigurationError("url: its host or port is malformed") from None
+    if not url.isprintable() or not url.isascii() or " " in url:
+        raise ConfigurationError("url: printable ASCII without spaces is expected")
+    if not target.hostname or port == 0 or not _HOST.fullmatch(target.hostname):
+        raise ConfigurationError(f"url: expected {target.scheme}://HOST[:PORT]")
+    return target
+
+
+def split_servers(url: str, default_port: int) -> list[Server]:
+    """Split `SCHEME://HOST[:PORT],HOST[:PORT]...`; the scheme may stand before each of them."""
+    _refuse_login(url)
+    scheme = url.partition("://")[0]
+    servers: list[Server] = []
+    for part in url.removesuffix("/").split(","):
+        rest = part.removeprefix(f"{scheme}://")
+        target = split_url(f"{scheme}://{rest}")
+        if target.netloc != rest:
+            raise ConfigurationError(
+                f"url: expected {scheme}://HOST[:PORT][,HOST[:PORT]...] and nothing after it"
+            )
+        servers.append(Server(target.hostname or "", target.port or default_port))
+    return servers
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether what is sent to a host stays on this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _refuse_login(url: str) -> None:
+    if "@" in url.partition("?")[0]:
+        raise ConfigurationError(
+            "url: with a user, password or token in it: set user and password-file instead"
+        )
