@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from ccagent import PRODUCER, __version__
 from ccagent.clock import timestamp
+from ccagent.counters import AgentCounters
 from ccagent.duration import Cadence, Duration
 from ccagent.envelopes import ErrorObject, KVPair, MetadataObject
 from ccagent.errors import ConfigurationError
@@ -59,7 +60,7 @@ class Agent(ABC, Generic[S]):
     """The name of its table in the configuration and of its command."""
     formats: ClassVar[frozenset[Format]]
     """What its records can be encoded to."""
-    extras: ClassVar[frozenset[str]] = frozenset({"attrs", "format"})
+    extras: ClassVar[frozenset[str]] = frozenset({"attrs", "counters", "format"})
     """What `extras` may list."""
     Settings: ClassVar[type[AgentSettings]]
 
@@ -72,6 +73,7 @@ class Agent(ABC, Generic[S]):
             )
         self.settings = settings
         self.wanted = wanted
+        self.counters = AgentCounters()
 
     def prepare(self, node: Node) -> float:  # noqa: ARG002 - for those that have rates
         """Take a first reading for rates; give the seconds after which a sample has them."""

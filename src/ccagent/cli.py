@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +100,7 @@ def _agent_command(name: str) -> click.Command:
             assignments = (*assignments, f'every="{every}"')
         configuration = _configuration(options, agent=name, assignments=assignments)
         if every:
-            _run_daemon(lambda: configuration)
+            _run_daemon(lambda: configuration, serves_status=False)
         else:
             from ccagent.once import run_once
 
@@ -127,7 +128,7 @@ def run(verbose: int, **options: Any) -> None:
         check_runnable(configuration)
         return configuration
 
-    _run_daemon(load)
+    _run_daemon(load, serves_status=True)
 
 
 @cli.group()
@@ -180,6 +181,23 @@ def flush(configuration: Configuration) -> None:
 
 
 @cli.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@_common
+def status(as_json: bool, verbose: int, **options: Any) -> None:
+    """Ask the running daemon what it has done; exit status 1 if none runs."""
+    from ccagent.config import DEFAULT_PATH
+    from ccagent.status_socket import read_status
+
+    _log(verbose)
+    path = options["path"] or (DEFAULT_PATH if os.path.exists(DEFAULT_PATH) else None)
+    place = _configuration({**options, "path": path}).settings.status_socket
+    if not place:
+        raise ConfigurationError(f"{path}: status-socket: none is set")
+    found = read_status(place)
+    click.echo(found.json().decode() if as_json else found.table(), nl=as_json)
+
+
+@cli.command()
 def agents() -> None:
     """List the agents."""
     from ccagent.registry import agent_class, agent_names
@@ -223,11 +241,11 @@ def _configuration(
     return check(table, path or "command line")
 
 
-def _run_daemon(load: Callable[[], Configuration]) -> None:
+def _run_daemon(load: Callable[[], Configuration], *, serves_status: bool) -> None:
     from ccagent.clock import Clock
     from ccagent.daemon import Daemon
 
-    daemon = Daemon(load, Clock())
+    daemon = Daemon(load, Clock(), serves_status=serves_status)
     daemon.handle_signals()
     daemon.run()
 

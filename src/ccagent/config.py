@@ -43,6 +43,10 @@ class GlobalSettings(Settings, frozen=True, kw_only=True):
     lock_directory: Annotated[
         str, Meta(description="where the daemon keeps a lock, so that only one runs; empty: none")
     ] = ""
+    status_socket: Annotated[
+        str,
+        Meta(description="where `ccagent status` asks the daemon; only if its directory exists"),
+    ] = "/run/ccagent/status.sock"
     topic_prefix: Annotated[
         str, Meta(description="stands before the cluster in topics: 'test' for test.CLUSTER.sample")
     ] = ""
@@ -131,6 +135,8 @@ def check(table: dict[str, Any], place: str) -> Configuration:
         name: _check_agent(value, name, sinks, place)
         for name, value in _tables(table, "agents", place).items()
     }
+    if settings.status_socket and not settings.status_socket.startswith("/"):
+        raise ConfigurationError(f"{place}: status-socket: an absolute path is needed")
     outbox = convert(table.get("outbox", {}), OutboxSettings, "outbox", place=place)
     if outbox.directory and not outbox.directory.startswith("/"):
         raise ConfigurationError(f"{place}: outbox.directory: an absolute path is needed")

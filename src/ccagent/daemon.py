@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from typing import TYPE_CHECKING
 
+from ccagent import __version__
 from ccagent.config import build_agent, build_transport
+from ccagent.counters import resident_memory
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.lock import Lock
-from ccagent.log import logger
+from ccagent.log import logger, say
 from ccagent.node import Node
 from ccagent.outbox import Outbox
 from ccagent.runner import Runner
 from ccagent.schedule import Schedule
+from ccagent.status import Status
+from ccagent.status_socket import StatusSocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,10 +38,13 @@ _STOP_WITHIN = 4.5
 class Daemon:
     """Runs the agents of a configuration.
 
-    `load` gives the configuration, at the start and again at SIGHUP. SIGTERM and SIGINT end it.
+    `load` gives the configuration, at the start and again at SIGHUP. SIGTERM and SIGINT end it,
+    SIGUSR1 has it log its counters.
     """
 
-    def __init__(self, load: Callable[[], Configuration], clock: Clock) -> None:
+    def __init__(
+        self, load: Callable[[], Configuration], clock: Clock, *, serves_status: bool = False
+    ) -> None:
         self._load = load
         self._clock = clock
         self._configuration = load()
@@ -47,6 +55,10 @@ class Daemon:
         self._leaving_outboxes: list[Outbox] = []
         self._stopping = False
         self._reload = False
+        self._report = False
+        self._began = clock.monotonic()
+        self._serves_status = serves_status
+        self._status_socket: StatusSocket | None = None
         self._wake_up, self._woken = os.pipe()
         os.set_blocking(self._wake_up, False)
         os.set_blocking(self._woken, False)
@@ -62,6 +74,27 @@ class Daemon:
         self._stopping = True
         self._wake()
 
+    def report(self) -> None:
+        """Ask `run` to write its counters to the log. May be called from a signal handler."""
+        self._report = True
+        self._wake()
+
+    def status(self) -> Status:
+        """Give what was counted since the start."""
+        settings = self._configuration.settings
+        node = Node(hostname=settings.hostname, cluster=settings.cluster, clock=self._clock)
+        return Status(
+            version=__version__,
+            cluster=node.cluster,
+            node=node.hostname,
+            pid=os.getpid(),
+            seconds=self._clock.monotonic() - self._began,
+            cpu_seconds=time.process_time(),
+            resident_memory=resident_memory(),
+            agents={name: runner.agent.counters for name, (_, runner) in self._runners.items()},
+            sinks={name: outbox.counters() for name, outbox in self._outboxes.items()},
+        )
+
     def reload(self) -> None:
         """Ask `run` to read the configuration again. May be called from a signal handler."""
         self._reload = True
@@ -72,12 +105,18 @@ class Daemon:
         directory = self._configuration.settings.lock_directory
         if directory:
             self._lock = Lock(directory)
+        if self._serves_status and self._configuration.settings.status_socket:
+            path = self._configuration.settings.status_socket
+            self._status_socket = StatusSocket(path, self.status)
         try:
             self._apply(self._configuration)
             while not self._stopping:
                 if self._reload:
                     self._reload = False
                     self._read_again()
+                if self._report:
+                    self._report = False
+                    say(f"status: {self.status().line()}")
                 self._tick()
                 self._see_off()
                 self._clock.wait(self._until_next(), self._wake_up)
@@ -86,16 +125,18 @@ class Daemon:
             self._end()
 
     def handle_signals(self) -> None:
-        """Let SIGTERM and SIGINT end the daemon, and SIGHUP read the configuration again."""
+        """Let SIGTERM and SIGINT end the daemon, SIGHUP reload it, SIGUSR1 log its counters."""
 
         def on_signal(number: int, frame: FrameType | None) -> None:
             del frame
             if number == signal.SIGHUP:
                 self.reload()
+            elif number == signal.SIGUSR1:
+                self.report()
             else:
                 self.stop()
 
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, on_signal)
 
     def _wake(self) -> None:
@@ -115,7 +156,7 @@ class Daemon:
                 runner.tick()
 
     def _until_next(self) -> float:
-        if self._stopping or self._reload:
+        if self._stopping or self._reload or self._report:
             return 0.0
         now = self._clock.time()
         ticks = [schedule.next for schedule, _ in self._runners.values() if schedule is not None]
@@ -139,8 +180,11 @@ class Daemon:
         """
         settings = configuration.settings
         node = Node(hostname=settings.hostname, cluster=settings.cluster, clock=self._clock)
-        if settings.lock_directory != self._configuration.settings.lock_directory:
+        old = self._configuration.settings
+        if settings.lock_directory != old.lock_directory:
             logger.warning("lock-directory: a change takes effect when the daemon is restarted")
+        if settings.status_socket != old.status_socket:
+            logger.warning("status-socket: a change takes effect when the daemon is restarted")
         transports = {
             name: build_transport(sink)
             for name, sink in configuration.sinks.items()
@@ -215,6 +259,8 @@ class Daemon:
             outbox.close()
         for outbox in outboxes:
             outbox.join(deadline - self._clock.monotonic())
+        if self._status_socket is not None:
+            self._status_socket.close()
         if self._lock is not None:
             self._lock.release()
         os.close(self._wake_up)

@@ -6,6 +6,7 @@ import fcntl
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
+from ccagent.counters import SinkCounters
 from ccagent.errors import RejectedError, RetryableError
 from ccagent.log import logger
 from ccagent.spool import MEMORY
@@ -35,6 +36,7 @@ class Drain:
         self._store = store
         self._transport = transport
         self._lock = -1
+        self.counters = SinkCounters()
 
     def is_ours(self) -> bool:
         """Tell whether this process may drain; takes the lock if nobody has it."""
@@ -61,20 +63,28 @@ class Drain:
         if not batch:
             return Outcome(0, goes_on=True, after=0.0)
         done, goes_on, reason, after = len(batch), True, "", 0.0
+        counters = self.counters
+        counters.sent += len(batch)
         try:
             self._transport.send([waiting.message for waiting in batch])
+            counters.last_error = ""
         except RetryableError as error:
             logger.warning("sink %s: %s; trying again", self._name, error)
             done, goes_on, after = error.delivered, False, error.after
+            counters.retried += len(batch) - done
+            counters.last_error = str(error)
         except RejectedError as error:
             logger.error("sink %s: a message is refused and set aside: %s", self._name, error)
             done, reason = error.delivered, str(error)
         except Exception as error:  # noqa: BLE001 - a transport may fail in ways of its own
             logger.exception("sink %s: a message can't be sent and is set aside", self._name)
             done, reason = 0, f"{type(error).__name__}: {error}"
+        counters.acknowledged += done
         self._store.remove(spool, batch[:done])
         if reason:
             self._store.set_aside(spool, batch[done], reason)
+            counters.refused += 1
+            counters.last_error = reason
             done += 1
         return Outcome(done, goes_on, after)
 

@@ -69,6 +69,12 @@ class _SaidOnce(logging.Filter):
         return True
 
 
+def say(text: str) -> None:
+    """Write to the log what somebody has asked for, however quiet it is."""
+    record = logger.makeRecord(logger.name, logging.INFO, "", 0, text, (), None)
+    logger.handle(record)
+
+
 def configure(verbosity: int = 0) -> None:
     """Send the log to stderr: warnings, with 1 information too, with 2 everything."""
     handler = logging.StreamHandler(sys.stderr)

@@ -7,6 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from ccagent.config import build_agent, build_transport
+from ccagent.counters import with_counters
 from ccagent.errors import ProgramError, TransportError
 from ccagent.log import logger
 from ccagent.message import encode
@@ -39,7 +40,10 @@ def run_once(configuration: Configuration, name: str) -> bool:
             for sink in configuration.sinks_of(name)
         }
         node.clock.sleep(max(0.0, begin + pause - node.clock.monotonic()))
-        records = list(agent.sample(node))
+        with agent.counters.counted(node.clock):
+            records = list(agent.sample(node))
+        if "counters" in agent.settings.extras:
+            records = with_counters(records, agent.counters, {})
     delivered = True
     for sink, transport in transports.items():
         form = configuration.sinks[sink].format

@@ -11,12 +11,15 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ccagent.config import OutboxSettings
 from ccagent.drain import Drain
 from ccagent.log import logger
 from ccagent.store import Store
 
 if TYPE_CHECKING:
+    from ccagent.counters import SinkCounters
     from ccagent.message import Message
     from ccagent.transports.base import SinkSettings, Transport
 
@@ -44,6 +47,8 @@ class Outbox:
         self._store = Store(name, store_settings(transport, where))
         self._drain = Drain(name, self._store, transport)
         self._waiting = self._store.count()
+        self._queued = 0
+        self._dropped = 0
         self._closing = False
         self._send_at = 0.0
         self._changed = threading.Condition()
@@ -52,8 +57,10 @@ class Outbox:
 
     def put(self, message: Message) -> None:
         """Take a message over. Does not wait for the sink, whatever that does."""
-        self._store.put([message])
+        dropped = self._store.put([message])
         with self._changed:
+            self._queued += 1
+            self._dropped += dropped
             if not self._waiting:
                 window = self.settings.sending_window.seconds
                 self._send_at = time.monotonic() + random.uniform(0.0, window)  # noqa: S311
@@ -65,6 +72,16 @@ class Outbox:
         """True when nothing waits."""
         with self._changed:
             return not self._waiting
+
+    def counters(self) -> SinkCounters:
+        """Give what was counted since the start."""
+        with self._changed:
+            return msgspec.structs.replace(
+                self._drain.counters,
+                queued=self._queued,
+                waiting=self._waiting,
+                dropped=self._dropped,
+            )
 
     def close(self) -> None:
         """Ask the thread to send what waits, once, and to end. Does not wait for it."""

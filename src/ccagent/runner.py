@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from ccagent.counters import with_counters
 from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.message import encode
 
 if TYPE_CHECKING:
     from ccagent.agent import Agent
+    from ccagent.message import Record
     from ccagent.node import Node
     from ccagent.outbox import Outbox
 
@@ -43,6 +45,7 @@ class Runner:
         """Ask for a sample now; an agent that is still busy with the last one leaves it out."""
         with self._changed:
             if self._busy_since is not None and not self._preparing:
+                self.agent.counters.left_out += 1
                 logger.warning("agent %s: still busy, a sample is left out", self.agent.name)
                 return
             self._wanted = True
@@ -105,13 +108,20 @@ class Runner:
     def _sample(self) -> None:
         """Take one sample from the machine to the outboxes."""
         try:
-            records = list(self.agent.sample(self._node))
-            for form in self.agent.wanted:
-                for message in encode(records, form, self._node, prefix=self._prefix):
-                    for outbox in self.outboxes:
-                        if outbox.settings.format == form:
-                            outbox.put(message)
+            with self.agent.counters.counted(self._node.clock):
+                self._hand_on(list(self.agent.sample(self._node)))
         except CcagentError as error:
             logger.error("agent %s: %s", self.agent.name, error)
         except Exception:  # noqa: BLE001 - whatever an agent does, the others go on
             logger.exception("agent %s: a sample failed", self.agent.name)
+
+    def _hand_on(self, records: list[Record]) -> None:
+        """Encode records for each format that is wanted, and put them into the outboxes."""
+        if "counters" in self.agent.settings.extras:
+            sinks = {outbox.name: outbox.counters() for outbox in self.outboxes}
+            records = with_counters(records, self.agent.counters, sinks)
+        for form in self.agent.wanted:
+            for message in encode(records, form, self._node, prefix=self._prefix):
+                for outbox in self.outboxes:
+                    if outbox.settings.format == form:
+                        outbox.put(message)

@@ -62,14 +62,15 @@ class Store:
         """True for one that survives the process."""
         return self.path != MEMORY
 
-    def put(self, messages: Sequence[Message]) -> None:
-        """Store messages."""
+    def put(self, messages: Sequence[Message]) -> int:
+        """Store messages; give how many older ones were dropped to make room."""
         with self._lock:
             dropped = self._put(messages)
         if dropped:
             logger.error(
                 "sink %s: too much waits, or for too long; the oldest are dropped", self.name
             )
+        return dropped
 
     def oldest(self) -> tuple[Spool, list[Waiting]]:
         """Give the next batch and the spool it lies in; what is on disk is older."""

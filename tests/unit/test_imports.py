@@ -20,7 +20,7 @@ OURS = {
     "ccagent.agents.sonar.placing", "ccagent.agents.sonar.process",
     "ccagent.agents.sonar.process_files", "ccagent.agents.sonar.procfs",
     "ccagent.agents.sonar.selection",
-    "ccagent.agents.sonar.system", "ccagent.cli", "ccagent.clock", "ccagent.config",
+    "ccagent.agents.sonar.system", "ccagent.cli", "ccagent.clock", "ccagent.config", "ccagent.counters",
     "ccagent.duration", "ccagent.envelopes", "ccagent.errors", "ccagent.log",
     "ccagent.message", "ccagent.node", "ccagent.once", "ccagent.options", "ccagent.points",
     "ccagent.registry",

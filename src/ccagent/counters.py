@@ -1,0 +1,106 @@
+"""What ccagent counts of itself, since its start."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ccagent.envelopes import KVPair
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from ccagent.clock import Clock
+    from ccagent.message import Record
+
+
+class AgentCounters(msgspec.Struct, rename="kebab"):
+    """One agent.
+
+    samples: taken and handed on. errors: samples that failed. left_out: ticks at which it was
+    still busy. seconds, cpu_seconds: spent in samples, those of its thread.
+    """
+
+    samples: int = 0
+    errors: int = 0
+    left_out: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+    @contextlib.contextmanager
+    def counted(self, clock: Clock) -> Generator[None]:
+        """Count what happens inside as a sample, or as an error if it raises."""
+        begin, cpu = clock.monotonic(), time.thread_time()
+        try:
+            yield
+        except BaseException:
+            self.errors += 1
+            raise
+        else:
+            self.samples += 1
+        finally:
+            self.seconds += clock.monotonic() - begin
+            self.cpu_seconds += time.thread_time() - cpu
+
+
+class SinkCounters(msgspec.Struct, rename="kebab"):
+    """One sink, in messages.
+
+    queued: handed to the outbox. waiting: not yet taken. sent: handed to the transport,
+    repetitions included. acknowledged: taken by the other side. retried: to be sent again after
+    a failure. refused: set aside, since the other side never will take them. dropped: too much
+    waited, or too long.
+    last_error: what the transport said last; empty since a batch was taken without trouble.
+    """
+
+    queued: int = 0
+    waiting: int = 0
+    sent: int = 0
+    acknowledged: int = 0
+    retried: int = 0
+    refused: int = 0
+    dropped: int = 0
+    last_error: str = ""
+
+
+def with_counters(
+    records: Sequence[Record], agent: AgentCounters, sinks: dict[str, SinkCounters]
+) -> list[Record]:
+    """Add counters to `meta.attrs` of envelopes: `ccagent.samples`, `ccagent.SINK.sent`, ..."""
+    pairs = _pairs("ccagent", agent)
+    for name, counters in sinks.items():
+        pairs += _pairs(f"ccagent.{name}", counters)
+    pairs.append(KVPair(key="ccagent.resident-memory", value=str(resident_memory())))
+    added: list[Record] = []
+    for record in records:
+        meta = getattr(record, "meta", None)
+        if meta is not None:
+            meta = msgspec.structs.replace(meta, attrs=[*meta.attrs, *pairs])
+            record = msgspec.structs.replace(record, meta=meta)  # noqa: PLW2901
+        added.append(record)
+    return added
+
+
+def resident_memory() -> int:
+    """Give the memory of this process in KB (/proc/self/statm: resident); 0 if unknown."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            pages = int(file.read().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    import resource
+
+    return pages * resource.getpagesize() // 1024
+
+
+def _pairs(prefix: str, counters: AgentCounters | SinkCounters) -> list[KVPair]:
+    values = msgspec.to_builtins(counters)
+    return [
+        KVPair(
+            key=f"{prefix}.{key}", value=f"{value:.3f}" if isinstance(value, float) else str(value)
+        )
+        for key, value in values.items()
+    ]

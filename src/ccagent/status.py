@@ -1,0 +1,80 @@
+"""The state of a running daemon, as it tells it, and as people read it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ccagent.counters import AgentCounters, SinkCounters
+from ccagent.log import printable
+
+_AGENTS = f"{'agent':20} {'samples':>9} {'errors':>8} {'left out':>9} {'seconds':>10} {'CPU s':>9}"
+_SINKS = (
+    f"{'sink':20} {'queued':>9} {'waiting':>8} {'sent':>9} {'acknowledged':>13} "
+    f"{'retried':>8} {'refused':>8} {'dropped':>8}"
+)
+
+
+class Status(msgspec.Struct, rename="kebab", kw_only=True):
+    """A daemon: who it is, and what its agents and sinks have done since it started.
+
+    seconds, cpu_seconds: since the start. resident_memory: KB.
+    """
+
+    version: str
+    cluster: str
+    node: str
+    pid: int
+    seconds: float
+    cpu_seconds: float
+    resident_memory: int
+    agents: dict[str, AgentCounters]
+    sinks: dict[str, SinkCounters]
+
+    def json(self) -> bytes:
+        """Write it as JSON."""
+        return msgspec.json.encode(self)
+
+    def line(self) -> str:
+        """Write it as one line for the log."""
+        parts = [f"{self.seconds:.0f} s, {self.cpu_seconds:.2f} s CPU, {self.resident_memory} KB"]
+        for name, agent in self.agents.items():
+            parts.append(
+                f"agent {name}: {agent.samples} samples, {agent.errors} errors, "
+                f"{agent.left_out} left out, {agent.cpu_seconds:.3f} s CPU"
+            )
+        for name, sink in self.sinks.items():
+            parts.append(
+                f"sink {name}: {sink.queued} queued, {sink.waiting} waiting, {sink.sent} sent, "
+                f"{sink.acknowledged} acknowledged, {sink.retried} retried, "
+                f"{sink.refused} refused, {sink.dropped} dropped"
+            )
+        return "; ".join(parts)
+
+    def table(self) -> str:
+        """Write it for a terminal."""
+        used = f"{self.cpu_seconds:.2f} s CPU, {self.resident_memory} KB resident"
+        lines = [
+            f"ccagent {self.version}, process {self.pid}, node {self.node} of {self.cluster}",
+            f"running {self.seconds:.0f} s, {used}",
+            "",
+            _AGENTS,
+        ]
+        lines += [
+            f"{printable(name):20} {agent.samples:9} {agent.errors:8} {agent.left_out:9} "
+            f"{agent.seconds:10.3f} {agent.cpu_seconds:9.3f}"
+            for name, agent in self.agents.items()
+        ]
+        lines += ["", _SINKS]
+        for name, sink in self.sinks.items():
+            lines.append(
+                f"{printable(name):20} {sink.queued:9} {sink.waiting:8} {sink.sent:9} "
+                f"{sink.acknowledged:13} {sink.retried:8} {sink.refused:8} {sink.dropped:8}"
+            )
+            if sink.last_error:
+                lines.append(f"  {printable(sink.last_error)}")
+        return "\n".join(lines) + "\n"
+
+
+def parse(content: bytes) -> Status:
+    """Read what `Status.json` wrote. Raises msgspec.MsgspecError."""
+    return msgspec.json.decode(content, type=Status)
