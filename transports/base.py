@@ -36,6 +36,9 @@ class Transport(ABC):
     is_network: ClassVar[bool] = True
     """False for a receiver on this machine, whose messages need not wait on disk."""
 
+    answer: str = ""
+    """What the other side said when it took the last message, in half a sentence."""
+
     def __init__(self, settings: SinkSettings) -> None:  # noqa: B027 - not all have any to check
         """Check the settings; connect nowhere yet. Raises ConfigurationError."""
 

@@ -72,6 +72,7 @@ class DirectoryTransport(Transport):
             except OSError as error:
                 reason = error.strerror or str(error)
                 raise RetryableError(f"{path}: {reason}", delivered=number) from None
+            self.answer = f"appended to {path}"
 
     def _append(self, path: str, lines: bytes) -> None:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC

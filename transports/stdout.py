@@ -49,6 +49,7 @@ class StdoutTransport(Transport):
         indented = not self._wrapped and sys.stdout.isatty()
         for number, message in enumerate(messages):
             text = self._text(message, indented=indented)
+            self.answer = "written to standard output"
             try:
                 _write_all(sys.stdout.fileno(), text)
             except BrokenPipeError:

@@ -60,6 +60,13 @@ def _common(function: Callable[..., None]) -> Callable[..., None]:
             help="Where to send it; repeatable. Without any: stdout:",
         ),
         click.option(
+            "--sink-set",
+            "sink_values",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Set a key of the sinks given by --sink; repeatable.",
+        ),
+        click.option(
             "--format",
             "form",
             type=click.Choice(["sonar", "line"]),
@@ -206,13 +213,39 @@ def agents() -> None:
         _entry(name, agent_class(name))
 
 
-@cli.command()
-def sinks() -> None:
-    """List the kinds of sinks, by the scheme of their URL."""
+@cli.group(invoke_without_command=True)
+@click.pass_context
+def sinks(ctx: click.Context, /) -> None:
+    """List the kinds of sinks, by the scheme of their URL; or test one."""
     from ccagent.registry import transport_class, transport_names
 
-    for name in transport_names():
-        _entry(f"{name}:", transport_class(f"{name}:"))
+    if ctx.invoked_subcommand is None:
+        for name in transport_names():
+            _entry(f"{name}:", transport_class(f"{name}:"))
+
+
+@sinks.command()
+@click.argument("sink", metavar="URL|NAME")
+@_common
+def test(sink: str, verbose: int, **options: Any) -> None:
+    """Send one marked message to a URL, or to the sink NAME of the configuration.
+
+    Says what the other side answered; exit status 1 if it did not take the message.
+    """
+    from ccagent.options import sinks_of
+    from ccagent.settings import nearest
+    from ccagent.trial import try_sink
+
+    _log(verbose)
+    if ":" in sink:
+        options["sinks"] = (sink,)
+        (sink,) = sinks_of([sink])
+    configuration = _configuration(options)
+    if sink not in configuration.sinks:
+        known = nearest(sink, list(configuration.sinks))
+        raise ConfigurationError(f"{configuration.place}: there is no [sinks.{sink}]{known}")
+    answer = try_sink(configuration, sink)
+    click.echo(f"taken: {answer}" if answer else "taken")
 
 
 def _entry(name: str, described: type) -> None:
@@ -236,8 +269,12 @@ def _configuration(
     path = options["path"]
     table = read_table(path) if path else {}
     if agent:
-        table = with_values(for_agent(table, agent), assignments, agent)
+        table = with_values(for_agent(table, agent), "agents", [agent], assignments)
     table = with_options(table, options["cluster"], options["sinks"], options["form"])
+    if options["sink_values"]:
+        if not options["sinks"]:
+            raise ConfigurationError("--sink-set: is for sinks given by --sink")
+        table = with_values(table, "sinks", table["sinks"], options["sink_values"])
     return check(table, path or "command line")
 
 

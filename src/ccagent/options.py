@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ccagent.errors import ConfigurationError
 from ccagent.settings import as_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def for_agent(table: dict[str, Any], agent: str) -> dict[str, Any]:
@@ -13,8 +16,10 @@ def for_agent(table: dict[str, Any], agent: str) -> dict[str, Any]:
     return table | {"agents": {agent: as_table(table.get("agents")).get(agent, {})}}
 
 
-def with_values(table: dict[str, Any], assignments: tuple[str, ...], agent: str) -> dict[str, Any]:
-    """Set keys of an agent's table from the command line: `rollup=true`, `every=30s`.
+def with_values(
+    table: dict[str, Any], kind: str, names: Iterable[str], assignments: tuple[str, ...]
+) -> dict[str, Any]:
+    """Set keys of the tables [KIND.NAME] from the command line: `rollup=true`, `every=30s`.
 
     A value is TOML where it can be read as that, else a string.
     """
@@ -22,17 +27,31 @@ def with_values(table: dict[str, Any], assignments: tuple[str, ...], agent: str)
         return table
     import tomllib
 
-    agents = as_table(table.get("agents"))
-    own = dict(as_table(agents.get(agent)))
+    values: dict[str, object] = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals or not key:
-            raise ConfigurationError(f"--set {assignment}: expected KEY=VALUE")
+            raise ConfigurationError(f"{assignment}: expected KEY=VALUE")
         try:
-            own[key] = tomllib.loads(f"value = {text}")["value"]
+            values[key] = tomllib.loads(f"value = {text}")["value"]
         except (tomllib.TOMLDecodeError, KeyError):
-            own[key] = text
-    return table | {"agents": agents | {agent: own}}
+            values[key] = text
+    tables = as_table(table.get(kind))
+    changed = {name: as_table(tables.get(name)) | values for name in names}
+    return table | {kind: tables | changed}
+
+
+def sinks_of(urls: Iterable[str]) -> dict[str, str]:
+    """Name the sinks of the command line: by their URLs, without what could be secret in them."""
+    named: dict[str, str] = {}
+    for url in urls:
+        scheme, slashes, rest = url.partition("//")
+        host = rest.partition("?")[0].rpartition("@")[2]
+        name = f"--sink {scheme}{slashes}{host}"
+        while named.get(name, url) != url:
+            name += "'"
+        named[name] = url
+    return named
 
 
 def with_options(
@@ -46,7 +65,7 @@ def with_options(
     if cluster is not None:
         table["cluster"] = cluster
     if urls:
-        table["sinks"] = {f"--sink {url}": {"url": url} for url in urls}
+        table["sinks"] = {name: {"url": url} for name, url in sinks_of(urls).items()}
         table["agents"] = {
             name: {key: value for key, value in as_table(agent).items() if key != "sinks"}
             for name, agent in as_table(table.get("agents")).items()

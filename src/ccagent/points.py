@@ -13,7 +13,7 @@ import msgspec
 
 from ccagent.errors import EncodingError
 
-_LARGEST_INTEGER = 2**63 - 1
+_INTEGERS = range(-(2**63), 2**63)
 
 NAME = re.compile(r"[A-Za-z0-9_]+")
 """What a metric may be called."""
@@ -39,7 +39,7 @@ def line(point: Point) -> str:
     if isinstance(point.value, float):
         is_sendable = math.isfinite(point.value)
     else:
-        is_sendable = not isinstance(point.value, bool) and abs(point.value) <= _LARGEST_INTEGER
+        is_sendable = not isinstance(point.value, bool) and point.value in _INTEGERS
     if not is_sendable:
         raise EncodingError(f"metric {point.name}: {point.value!r} is not a number to send")
     tags = "".join(

@@ -70,7 +70,9 @@ def test_it_tells_what_agents_and_sinks_have_done(daemon: Running) -> None:
     assert tree["waiting"] == 0
     assert broken["queued"] == broken["waiting"] == agent["samples"]
     assert broken["retried"] == broken["sent"] > 0
-    assert broken["last-error"] == "http://127.0.0.1:9/in: Connection refused"
+    assert broken["last-error"] == (
+        "http://127.0.0.1:9/in: Connection refused: nobody listens there"
+    )
     daemon.stop()
     assert not Path(f"{daemon.out}.sock").exists()
 

@@ -73,3 +73,32 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
         read_secret(str(tmp_path / "fifo"))
     with pytest.raises(ConfigurationError, match=r"directory|regular file"):
         read_secret(str(tmp_path))
+
+
+def test_systemd_passes_credentials_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nats").touch(0o440)
+    (tmp_path / "nats").write_text("s3cret\n")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert read_secret("credential:nats") == "s3cret"
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../nats", "/etc/shadow"])
+def test_a_credential_is_never_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="not the name of a credential"):
+        read_secret(f"credential:{name}")
+
+
+def test_credentials_that_systemd_does_not_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    with pytest.raises(ConfigurationError, match="LoadCredential="):
+        read_secret("credential:nats")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="^credential:nats: No such file"):
+        read_secret("credential:nats")

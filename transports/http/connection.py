@@ -133,6 +133,10 @@ def explained(error: Exception) -> str:
         return f"the name does not resolve: {error.strerror}"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate can't be trusted: {error.verify_message}"
+    if isinstance(error, ConnectionRefusedError):
+        return "Connection refused: nobody listens there"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed ({error.reason or error.strerror}); perhaps it does not speak TLS"
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -85,10 +85,13 @@ class HttpTransport(Transport):
             text = f"{self._place}: {_shown(explained(error), headers)}"
             raise RetryableError(text, delivered=delivered) from None
         status = answer.status
+        said = f"{status} {responses.get(status, '')}"
+        if answer.body:
+            said += f": {_shown(answer.body.decode('utf-8', 'replace'), headers)}"
         if 200 <= status < 300:
+            self.answer = said
             return
-        said = _shown(answer.body.decode("utf-8", "replace"), headers)
-        text = f"{self._place}: {status} {responses.get(status, '')}: {said}"
+        text = f"{self._place}: {said}"
         if status in _TRY_AGAIN or status >= 500:
             after = retry_after(answer.retry_after, time.time())
             raise RetryableError(text, delivered=delivered, after=after)

@@ -1,0 +1,59 @@
+"""Trying a sink: one marked message, sent at once and around the outbox."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ccagent import PRODUCER, __version__
+from ccagent.agent import error_object
+from ccagent.clock import timestamp
+from ccagent.config import build_transport
+from ccagent.envelopes import MetadataObject, SampleAttributes, SampleData, SampleEnvelope
+from ccagent.message import encode
+from ccagent.node import Node
+from ccagent.points import Point
+
+if TYPE_CHECKING:
+    from ccagent.config import Configuration
+    from ccagent.message import Message
+
+MARK = "this is a test: ccagent sinks test"
+"""What the message says of itself, in `errors` of the sample."""
+
+
+def try_sink(configuration: Configuration, name: str) -> str:
+    """Send a marked message; give what the other side said. Raises TransportError."""
+    settings = configuration.sinks[name]
+    transport = build_transport(settings)
+    try:
+        transport.send(_messages(configuration, name))
+        return transport.answer
+    finally:
+        transport.close()
+
+
+def _messages(configuration: Configuration, name: str) -> list[Message]:
+    """Make a message that readers take, and that changes nothing they know.
+
+    It is a true sample of the node without processes, or the metric `ccagent_test`.
+    """
+    from ccagent.agents.sonar.system import read_system
+
+    settings = configuration.settings
+    node = Node(hostname=settings.hostname, cluster=settings.cluster)
+    tags = {"cluster": node.cluster, "hostname": node.hostname, "type": "node"}
+    point = Point("ccagent_test", tags, 1, node.clock.time())
+    _, system = read_system(node, [])
+    attributes = SampleAttributes(
+        time=timestamp(node.clock.time()),
+        cluster=node.cluster,
+        node=node.hostname,
+        system=system,
+        errors=[error_object(node, MARK)],
+    )
+    envelope = SampleEnvelope(
+        meta=MetadataObject(producer=PRODUCER, version=__version__),
+        data=SampleData(type="sample", attributes=attributes),
+    )
+    form = configuration.sinks[name].format
+    return encode([envelope, point], form, node, prefix=settings.topic_prefix)

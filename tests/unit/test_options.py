@@ -1,0 +1,47 @@
+"""Options of the command line, laid over a configuration."""
+
+from __future__ import annotations
+
+import pytest
+
+from ccagent.errors import ConfigurationError
+from ccagent.options import sinks_of, with_options, with_values
+
+
+def test_sinks_of_the_command_line_are_named_without_their_secrets() -> None:
+    urls = [
+        "stdout:", "dir:/var/log/x", "http://fox:hidden@h:80/write?u=fox&p=hidden", "http://h:80/write",
+        "nats://a,b", "stdout:",
+    ]  # fmt: skip
+    assert sinks_of(urls) == {
+        "--sink stdout:": "stdout:",
+        "--sink dir:/var/log/x": "dir:/var/log/x",
+        "--sink http://h:80/write": "http://fox:hidden@h:80/write?u=fox&p=hidden",
+        "--sink http://h:80/write'": "http://h:80/write",
+        "--sink nats://a,b": "nats://a,b",
+    }
+
+
+def test_urls_replace_all_sinks() -> None:
+    table = {
+        "sinks": {"a": {"url": "dir:/a"}},
+        "agents": {"sample": {"sinks": ["a"], "rollup": True}},
+    }
+    assert with_options(table, "x.org", ("stdout:",), "line") == {
+        "cluster": "x.org",
+        "sinks": {"--sink stdout:": {"url": "stdout:", "format": "line"}},
+        "agents": {"sample": {"rollup": True}},
+    }
+
+
+def test_values_are_toml_or_else_text() -> None:
+    table = {"sinks": {"a": {"url": "u", "qos": 0}, "b": {}}}
+    changed = with_values(table, "sinks", ["a"], ("qos=2", "user=fox", 'x="1=2"', "clean=true"))
+    assert changed["sinks"]["a"] == {"url": "u", "qos": 2, "user": "fox", "x": "1=2", "clean": True}
+    assert changed["sinks"]["b"] == {}
+
+
+@pytest.mark.parametrize("text", ["qos", "=2", ""])
+def test_a_value_needs_a_key(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="expected KEY=VALUE"):
+        with_values({}, "sinks", ["a"], (text,))
