@@ -29,8 +29,8 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, context: ssl.SSLContext | None = None) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, context: ssl.SSLContext | None = None, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), Handler)
         self.requests: list[Request] = []
         self.script: deque[int | Callable[[Handler], None]] = deque()
         self.closed = threading.Event()

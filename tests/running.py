@@ -51,6 +51,12 @@ class Running:
     def said(self) -> str:
         return self.log.read_text()
 
+    def kill(self) -> None:
+        """SIGKILL, if it still runs."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
     def stop(self) -> float:
         """SIGTERM; give the seconds it took."""
         assert self.process is not None

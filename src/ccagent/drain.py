@@ -10,6 +10,7 @@ from ccagent.counters import SinkCounters
 from ccagent.errors import RejectedError, RetryableError
 from ccagent.log import logger
 from ccagent.spool import MEMORY
+from ccagent.store import BATCH
 
 if TYPE_CHECKING:
     from ccagent.store import Store
@@ -36,6 +37,7 @@ class Drain:
         self._store = store
         self._transport = transport
         self._lock = -1
+        self._batch = BATCH
         self.counters = SinkCounters()
 
     def is_ours(self) -> bool:
@@ -59,9 +61,10 @@ class Drain:
 
     def send_batch(self) -> Outcome:
         """Send the oldest messages."""
-        spool, batch = self._store.oldest()
+        spool, batch = self._store.oldest(self._batch)
         if not batch:
             return Outcome(0, goes_on=True, after=0.0)
+        self._batch = min(self._batch * 4, BATCH)
         done, goes_on, reason, after = len(batch), True, "", 0.0
         counters = self.counters
         counters.sent += len(batch)
@@ -72,6 +75,8 @@ class Drain:
             logger.warning("sink %s: %s; trying again", self._name, error)
             done, goes_on, after = error.delivered, False, error.after
             counters.retried += len(batch) - done
+            # One message is enough to see whether the sink is back.
+            self._batch = 1
             counters.last_error = str(error)
         except RejectedError as error:
             logger.error("sink %s: a message is refused and set aside: %s", self._name, error)

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from ccagent.message import Message
     from ccagent.spool import Waiting
 
-_BATCH = 500
 _MEMORY_BYTES = 64 * 1024 * 1024
-_BATCH_BYTES = 4 * 1024 * 1024
+_BATCH_BYTES = 1024 * 1024
 _DAMAGED = ("malformed", "not a database", "file is encrypted")
+
+BATCH = 500
+"""The most messages that are sent at once."""
 
 SUFFIX = ".outbox"
 """What the files of outboxes end in; before it stands the quoted name of the sink."""
@@ -72,20 +74,20 @@ class Store:
             )
         return dropped
 
-    def oldest(self) -> tuple[Spool, list[Waiting]]:
-        """Give the next batch and the spool it lies in; what is on disk is older."""
+    def oldest(self, count: int = BATCH) -> tuple[Spool, list[Waiting]]:
+        """Give the next `count` messages at most, and their spool; what is on disk is older."""
         with self._lock:
             if self._disk is not None:
                 try:
                     if self._acknowledged:
                         self._disk.remove(self._acknowledged)
                         self._acknowledged = []
-                    batch = self._disk.oldest(_BATCH, _BATCH_BYTES)
+                    batch = self._disk.oldest(count, _BATCH_BYTES)
                     if batch:
                         return self._disk, batch
                 except sqlite3.Error as error:
                     self._failed(error)
-            return self._memory, self._memory.oldest(_BATCH, _BATCH_BYTES)
+            return self._memory, self._memory.oldest(count, _BATCH_BYTES)
 
     def remove(self, spool: Spool, batch: Sequence[Waiting]) -> None:
         """Delete what was acknowledged; where the disk refuses even that, before the next batch."""
@@ -141,7 +143,7 @@ class Store:
 
     def _move_to(self, disk: Spool) -> None:
         """Move what had to wait in memory to a disk that works again."""
-        while batch := self._memory.oldest(_BATCH, _BATCH_BYTES):
+        while batch := self._memory.oldest(BATCH, _BATCH_BYTES):
             disk.put([waiting.message for waiting in batch])
             self._memory.remove([waiting.number for waiting in batch])
 

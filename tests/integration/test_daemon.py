@@ -7,16 +7,16 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from ccagent.clock import Clock
 from ccagent.config import check
 from ccagent.daemon import Daemon
+from tests.fast_clock import MIDNIGHT, FastClock, moments
 from tests.running import CCAGENT, Running, until
 from tests.schema import validate
 
@@ -25,9 +25,7 @@ from tests.schema import validate
 def daemon(tmp_path: Path) -> Iterator[Running]:
     running = Running(tmp_path)
     yield running
-    if running.process is not None and running.process.poll() is None:
-        running.process.kill()
-        running.process.wait()
+    running.kill()
 
 
 SAMPLE = """
@@ -131,42 +129,6 @@ def test_a_sink_that_is_down_does_not_delay_the_other(daemon: Running) -> None:
     assert "could not be sent and are lost" in daemon.said()
 
 
-class FastClock(Clock):
-    """A clock that runs ahead whenever the daemon only waits."""
-
-    def __init__(self, begin: float) -> None:
-        self.now = begin
-        self.steady = 5000.0
-        self.is_idle: Callable[[], bool] = lambda: True
-        self.end: Callable[[], None] = lambda: None
-        self.until = begin
-        self.jumps: dict[float, float] = {}
-
-    def time(self) -> float:
-        return self.now
-
-    def monotonic(self) -> float:
-        return self.steady
-
-    def uptime(self) -> float:
-        return time.clock_gettime(time.CLOCK_BOOTTIME) + self.steady - 5000.0
-
-    def sleep(self, seconds: float) -> None:
-        del seconds
-
-    def wait(self, seconds: float, descriptor: int) -> None:
-        del descriptor
-        while not self.is_idle():
-            time.sleep(0.0002)
-        # Timers are never exact, and often a little late.
-        self.now += seconds + 0.003
-        self.steady += seconds + 0.003
-        for moment in [moment for moment in self.jumps if moment <= self.steady]:
-            self.now += self.jumps.pop(moment)
-        if self.steady - 5000.0 >= self.until:
-            self.end()
-
-
 def simulated(clock: FastClock, out: Path, every: str, duration: float) -> list[str]:
     """Run a daemon for `duration` seconds of `clock`; give the times of its samples."""
     table = {
@@ -186,20 +148,10 @@ def simulated(clock: FastClock, out: Path, every: str, duration: float) -> list[
     ]
 
 
-MIDNIGHT = 1_700_006_400.0
-"""2023-11-15T00:00:00Z"""
-
-
 @pytest.fixture
 def utc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-
-
-def moments(times: list[str]) -> list[float]:
-    import calendar
-
-    return [calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")) for text in times]
 
 
 @pytest.mark.usefixtures("utc")

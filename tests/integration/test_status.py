@@ -40,9 +40,7 @@ url = "http://127.0.0.1:9/in"
 def daemon(tmp_path: Path) -> Iterator[Running]:
     running = Running(tmp_path)
     yield running
-    if running.process is not None and running.process.poll() is None:
-        running.process.kill()
-        running.process.wait()
+    running.kill()
 
 
 def status(daemon: Running, *options: str, **more: Any) -> subprocess.CompletedProcess[str]:
