@@ -66,5 +66,5 @@ def is_loopback(host: str) -> bool:
 def _refuse_login(url: str) -> None:
     if "@" in url.partition("?")[0]:
         raise ConfigurationError(
-            "url: with a user, password or token in it: set user and password-file instead"
+            "url: with a user, password or token in it: set user and password-file, or token-file"
         )

@@ -71,7 +71,9 @@ class Drain:
         try:
             self._transport.send([waiting.message for waiting in batch])
             counters.last_error = ""
-        except RetryableError as error:
+        except (RetryableError, ImportError) as raised:
+            # A library that can't be loaded may be installed at any moment.
+            error = raised if isinstance(raised, RetryableError) else RetryableError(str(raised))
             logger.warning("sink %s: %s; trying again", self._name, error)
             done, goes_on, after = error.delivered, False, error.after
             counters.retried += len(batch) - done

@@ -27,6 +27,8 @@ TRANSPORTS = {
     "dir": "ccagent.transports.directory:DirectoryTransport",
     "http": "ccagent.transports.http.transport:HttpTransport",
     "https": "ccagent.transports.http.transport:HttpTransport",
+    "nats": "ccagent.transports.nats.transport:NatsTransport",
+    "tls": "ccagent.transports.nats.transport:NatsTransport",
 }
 """Transports by the scheme of their URL."""
 

@@ -11,6 +11,7 @@ import pytest
 
 from ccagent.trial import MARK
 from tests.http_server import Server, say
+from tests.nats_server import Bench
 from tests.running import CCAGENT
 from tests.schema import validate
 
@@ -93,7 +94,7 @@ def test_a_refusal_is_shown_with_the_answer(server: Server) -> None:
     [
         ("http://nowhere.invalid/in", 1, "the name does not resolve"),
         ("http://127.0.0.1:9/in", 1, "Connection refused: nobody listens there"),
-        ("http://fox:hidden@127.0.0.1/", 2, "set user and password-file instead"),
+        ("http://fox:hidden@127.0.0.1/", 2, "set user and password-file, or token-file"),
         ("htp://127.0.0.1/", 2, "unknown kind of sink; did you mean 'http'"),
         ("nowhere", 2, "there is no [sinks.nowhere]"),
     ],
@@ -113,3 +114,17 @@ def test_a_directory_and_standard_output_can_be_tried_too(tmp_path: Path) -> Non
     lines = run("stdout:").stdout.splitlines()
     validate("SampleEnvelope", lines[0])
     assert lines[1:] == ["taken: written to standard output"]
+
+
+def test_a_stream_says_where_it_has_stored_the_message(tmp_path: Path) -> None:
+    with Bench(tmp_path) as bench:
+        server = bench.serve()
+        result = run(server.url, "--cluster", "fox", "--sink-set", "jetstream=true")
+        assert result.returncode == 1
+        assert result.stderr == f"ccagent: {server.url}: no stream takes the subject 'fox.sample'\n"
+        server.add_stream("fox.>")
+        result = run(server.url, "--cluster", "fox", "--sink-set", "jetstream=true")
+        assert result.stdout.startswith("taken: stream 'all' has stored it")
+        assert result.stdout.endswith("has stored it as number 1\n")
+        result = run(server.url, "--cluster", "fox")
+        assert "does not tell whether anybody subscribes" in result.stdout

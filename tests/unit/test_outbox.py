@@ -23,11 +23,11 @@ class Receiver(Transport):
     def __init__(self) -> None:
         self.taken: list[bytes] = []
         self.closed = False
-        self.answer: Callable[[Message], Exception | None] = lambda _: None
+        self.judge: Callable[[Message], Exception | None] = lambda _: None
 
     def send(self, messages: Sequence[Message]) -> None:
         for number, message in enumerate(messages):
-            error = self.answer(message)
+            error = self.judge(message)
             if isinstance(error, (RetryableError, RejectedError)):
                 error.delivered = number
             if error is not None:
@@ -80,7 +80,7 @@ def test_what_is_refused_for_now_is_sent_again_in_order(outbox: Outbox, receiver
         tries.append(got.body)
         return RetryableError("busy") if got.body == b"2" and tries.count(b"2") < 4 else None
 
-    receiver.answer = answer
+    receiver.judge = answer
     for text in "123":
         outbox.put(message(text))
     until(lambda: outbox.is_idle)
@@ -92,7 +92,7 @@ def test_what_is_refused_for_now_is_sent_again_in_order(outbox: Outbox, receiver
 def test_a_message_that_can_never_be_sent_does_not_stop_the_others(
     outbox: Outbox, receiver: Receiver, error: Exception
 ) -> None:
-    receiver.answer = lambda got: error if got.body == b"2" else None
+    receiver.judge = lambda got: error if got.body == b"2" else None
     for text in "123":
         outbox.put(message(text))
         until(lambda: outbox.is_idle)
@@ -100,10 +100,10 @@ def test_a_message_that_can_never_be_sent_does_not_stop_the_others(
 
 
 def test_it_is_bounded_and_drops_the_oldest(outbox: Outbox, receiver: Receiver) -> None:
-    receiver.answer = lambda _: RetryableError("away")
+    receiver.judge = lambda _: RetryableError("away")
     for number in range(1040):
         outbox.put(message(f"{number:010d}"))
-    receiver.answer = lambda _: None
+    receiver.judge = lambda _: None
     until(lambda: outbox.is_idle)
     assert len(receiver.taken) == 1000
     assert receiver.taken[-1] == b"0000001039"
@@ -118,7 +118,7 @@ def test_putting_never_waits_for_the_sink(outbox: Outbox, receiver: Receiver) ->
         hanging.wait(10)
         return None
 
-    receiver.answer = hang
+    receiver.judge = hang
     begin = time.monotonic()
     for number in range(100):
         outbox.put(message(str(number)))

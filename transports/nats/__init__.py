@@ -1,0 +1,1 @@
+"""`nats://` and `tls://`: subjects and streams of NATS."""

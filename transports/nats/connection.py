@@ -1,0 +1,242 @@
+"""One connection to a NATS server: nats-py's event loop in a thread, under time limits.
+
+nats-py's own reconnecting is off, for it buffers silently what it can't send. A connection that
+failed in any way is not mended but thrown away, with its loop and all that is left in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import nats.errors
+
+from ccagent.errors import RetryableError
+from ccagent.log import logger
+from ccagent.transports.nats.batch import Batch
+from ccagent.transports.nats.client import THREADS, Client, explained, is_lost, shown
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Coroutine, Sequence
+
+    from nats.aio.msg import Msg
+
+    from ccagent.transports.nats.batch import Answer, Outgoing
+    from ccagent.transports.nats.login import Login
+    from ccagent.transports.urls import Server
+
+T = TypeVar("T")
+
+_GRACE = 1.0
+"""Seconds that a healthy connection has for its end."""
+
+_LOOK = 0.2
+_HEADER_SIZE = len("NATS/1.0\r\nNats-Msg-Id: \r\n\r\n")
+
+
+class Way(NamedTuple):
+    """How to connect to the servers of a sink.
+
+    name: what we call ourselves. context: how certificates are checked; with one, TLS is a must.
+    has_certificate: whether we show one. acknowledged: publish with acknowledgements of JetStream.
+    """
+
+    scheme: str
+    name: str
+    login: Login
+    context: ssl.SSLContext | None
+    has_certificate: bool
+    seconds: float
+    acknowledged: bool
+
+
+class Connection:
+    """A connection, from its login to its first failure."""
+
+    def __init__(self, way: Way, server: Server, address: str) -> None:
+        """Connect to one of the server's addresses and log in. Raises RetryableError."""
+        self._way = way
+        self._host = server.host
+        self._server = f"{way.scheme}://{server}"
+        self._client = Client()
+        self._inbox = ""
+        self._sent = 0
+        self._batch: Batch | None = None
+        self._broken = False
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(_log)
+        self._failed: asyncio.Future[Exception] = self._loop.create_future()
+        self._thread = threading.Thread(
+            target=self._work, name=f"{THREADS}{server.host}", daemon=True
+        )
+        self._thread.start()
+        host = f"[{address}]" if ":" in address else address
+        try:
+            self._wait(self._limited(self._open(f"nats://{host}:{server.port}")))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_open(self) -> bool:
+        """False once anything has failed: then it is good for nothing but `close`."""
+        return not self._broken and self._client.is_connected
+
+    def publish(self, messages: Sequence[Outgoing]) -> list[Answer]:
+        """Publish messages: None for those taken, else the reason."""
+        return self._wait(self._publish(messages)) if messages else []
+
+    @property
+    def answer(self) -> str:
+        """What the server said to the last messages."""
+        stored = self._batch.stored if self._batch is not None else ""
+        return stored or f"{self._server} has it, and does not tell whether anybody subscribes"
+
+    def close(self) -> None:
+        """End the connection, politely if it works, and the thread. Takes seconds at most."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(4 * _GRACE)
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def _work(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._end())
+            self._loop.close()
+
+    async def _open(self, url: str) -> None:
+        way = self._way
+        self._client.encrypted = way.context is not None
+        if self._client.encrypted and not self._client.can_insist:
+            raise nats.errors.Error("this version of nats-py can't be told to insist on TLS")
+        try:
+            await self._client.connect(
+                url,
+                name=way.name,
+                allow_reconnect=False,
+                # The time limit is that of all of it, and ours.
+                connect_timeout=int(way.seconds) + 1,
+                tls=way.context,
+                tls_hostname=self._host,
+                no_echo=True,
+                error_cb=self._on_error,
+                closed_cb=self._on_closed,
+                **way.login.options(),
+            )
+        except (OSError, nats.errors.Error) as error:
+            if not is_lost(error):
+                raise
+        if not self._client.is_connected:
+            raise nats.errors.Error("it closed the connection during the login" + self._hint())
+        if way.acknowledged:
+            self._inbox = self._client.new_inbox()
+            await self._client.subscribe(f"{self._inbox}.*", cb=self._on_answer)  # pyright: ignore[reportUnknownMemberType]
+
+    def _hint(self) -> str:
+        """Say what is likely: with TLS 1.3, that a certificate is refused may not reach us."""
+        if self._way.context is None:
+            return ""
+        if self._way.has_certificate:
+            return ": it may not trust our certificate"
+        return ": it may want a certificate of ours (certificate-file, key-file)"
+
+    async def _publish(self, messages: Sequence[Outgoing]) -> list[Answer]:
+        batch = Batch(self._server, messages, self._loop.create_future())
+        first, self._sent = self._sent, self._sent + len(messages)
+        self._batch = batch
+        try:
+            await self._limited(self._transfer(batch, first))
+        except RetryableError as error:
+            batch.settle_rest(error)
+        return batch.answers
+
+    async def _transfer(self, batch: Batch, first: int) -> None:
+        client, limit = self._client, self._client.max_payload
+        for number, (subject, body, identity) in enumerate(batch.messages):
+            size = len(body) + (_HEADER_SIZE + len(identity) if self._inbox and identity else 0)
+            if size > limit:
+                batch.reject(number, f"{size} bytes are more than the server takes ({limit})")
+            elif self._inbox:
+                headers = {"Nats-Msg-Id": identity} if identity else None
+                await client.publish(subject, body, f"{self._inbox}.{first + number}", headers)
+            else:
+                await client.publish(subject, body)
+        if not self._inbox:
+            # A flush sends its PING ahead of what is still pending in the client: its PONG tells
+            # nothing about that. Whatever was pending has left before the second one.
+            while True:
+                was_empty = client.pending_data_size == 0
+                await client.flush(int(self._way.seconds) + 1)
+                if was_empty:
+                    break
+            batch.settle_rest(None)
+        await batch.settled
+
+    async def _limited(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run until it is done, the time limit is over, or the connection has failed."""
+        task = self._loop.create_task(coroutine)
+        deadline = self._loop.time() + self._way.seconds
+        try:
+            while not task.done():
+                rest = deadline - self._loop.time()
+                if rest <= 0:
+                    raise TimeoutError  # noqa: TRY301 - explained below like all others
+                # A look now and then, for the client may hang in closing before it tells.
+                watched: set[asyncio.Future[Any]] = {task, self._failed}
+                await asyncio.wait(
+                    watched, timeout=min(rest, _LOOK), return_when=asyncio.FIRST_COMPLETED
+                )
+                if not task.done() and (self._failed.done() or self._client.is_closed):
+                    raise self._failed.result() if self._failed.done() else ConnectionResetError  # noqa: TRY301
+            task.result()
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever comes
+            self._broken = True
+            # Only this is sure to unblock it, should it wait for a socket that nobody reads.
+            self._client.abort()
+            task.cancel()
+            raise RetryableError(f"{self._server}: {self._reason(error)}") from None
+
+    def _reason(self, error: BaseException) -> str:
+        if isinstance(error, (TimeoutError, nats.errors.TimeoutError)):
+            return f"no answer within {self._way.seconds:g} seconds"
+        return shown(self._way.login.hidden_in(explained(error)))
+
+    async def _on_answer(self, message: Msg) -> None:
+        if self._batch is not None:
+            first = self._sent - len(self._batch.messages)
+            self._batch.take_reply(int(message.subject.rpartition(".")[2]) - first, message)
+
+    async def _on_error(self, error: Exception) -> None:
+        text = str(error)
+        if "permissions violation for publish" in text.lower():
+            if self._batch is not None:
+                self._batch.forbid(text)
+        elif not self._failed.done():
+            self._failed.set_result(error)
+
+    async def _on_closed(self) -> None:
+        if not self._failed.done():
+            self._failed.set_result(self._client.last_error or ConnectionResetError())
+
+    async def _end(self) -> None:
+        """Leave nothing behind in the loop, whatever state the client is in."""
+        if self.is_open:
+            await asyncio.wait({self._loop.create_task(self._client.close())}, timeout=_GRACE)
+        self._client.abort()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_GRACE)
+        await asyncio.sleep(0)
+
+
+def _log(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Take what goes wrong behind the back of a failed connection to our log."""
+    logger.getChild("nats").debug("%s: %r", context.get("message"), context.get("exception"))

@@ -1,0 +1,68 @@
+"""Logging in to NATS: by password, token, nkey, or a user's JWT."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SEED = re.compile(r"SU[A-Z2-7]{56}")
+_CREDENTIALS = re.compile(
+    r"-BEGIN NATS USER JWT-+\s+(?P<jwt>[\w.-]+)\s.*-BEGIN USER NKEY SEED-+\s+(?P<seed>\w+)\s",
+    re.ASCII | re.DOTALL,
+)
+
+
+class Login(NamedTuple):
+    """What we show a server. Empty is what isn't used; `seed` signs and never travels."""
+
+    user: str = ""
+    password: str = ""
+    token: str = ""
+    seed: str = ""
+    jwt: str = ""
+
+    def options(self) -> dict[str, Any]:
+        """Give the arguments of nats-py's `connect`."""
+        if self.jwt:
+            return {"user_jwt_cb": self.jwt.encode, "signature_cb": self._signed}
+        if self.seed:
+            return {"nkeys_seed_str": self.seed}
+        if self.token:
+            return {"token": self.token}
+        return {"user": self.user, "password": self.password} if self.password else {}
+
+    def hidden_in(self, text: str) -> str:
+        """Take our secrets out of a text."""
+        for secret in self._secrets():
+            text = text.replace(secret, "***")
+        return text
+
+    def _secrets(self) -> Iterator[str]:
+        return filter(None, (self.password, self.token, self.seed, self.jwt))
+
+    def _signed(self, nonce: str) -> bytes:
+        nkeys: Any = import_module("nkeys")  # has no types
+        key = nkeys.from_seed(bytearray(self.seed.encode()))
+        return base64.b64encode(key.sign(nonce.encode()))
+
+
+def credentials(text: str) -> Login | None:
+    """Find a user's JWT and seed in the text of a creds file."""
+    found = _CREDENTIALS.search(text)
+    if found is None or not is_seed(found["seed"]):
+        return None
+    return Login(seed=found["seed"], jwt=found["jwt"])
+
+
+def is_seed(text: str) -> bool:
+    """Tell whether this is a user's seed: base32 that ends in a CRC-16 of the rest."""
+    if not _SEED.fullmatch(text):
+        return False
+    raw = base64.b32decode(text + "======")
+    return binascii.crc_hqx(raw[:-2], 0) == int.from_bytes(raw[-2:], "little")
