@@ -24,15 +24,16 @@ def send_while_killed(
 ) -> None:
     """Send `total` messages with a process that is killed with SIGKILL `kills` times.
 
-    `meanwhile` runs before each kill: it may do the same to the server.
+    `meanwhile` runs some time before each kill: it may do the same to the server.
     """
     command = [sys.executable, "-m", "tests.sender", str(directory), json.dumps(table), str(total)]
     deadline = time.monotonic() + seconds
     with (directory / "stderr").open("ab") as log:
         for _ in range(kills):
             process = subprocess.Popen([*command, str(pause)], stderr=log)
-            time.sleep(random.uniform(0.4, 0.9))
+            time.sleep(random.uniform(0.4, 0.7))
             meanwhile()
+            time.sleep(random.uniform(0.0, 0.3))
             process.kill()
             process.wait()
         process = subprocess.Popen([*command, "0"], stderr=log)
