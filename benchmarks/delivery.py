@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 from urllib.request import Request, urlopen
 
 from ccagent.config import OutboxSettings, build_transport, check_sink
@@ -30,7 +30,7 @@ from ccagent.message import Message
 from ccagent.store import BATCH, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Mapping
 
     from ccagent.message import Format
 
@@ -63,7 +63,7 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def server(port: int, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+def server(port: int, *command: str) -> Generator[subprocess.Popen[bytes]]:
     """Run a server until it is needed no more."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"], "/usr/sbin"])
     program = shutil.which(command[0], path=path)
@@ -137,7 +137,7 @@ def measure(what: str, table: Mapping[str, object], count: int, directory: str) 
 async def _add_stream(url: str) -> None:
     import nats
 
-    client = await nats.connect(url)
+    client = await cast("Any", nats).connect(url)
     await client.jetstream().add_stream(name="x", subjects=["x.>"], duplicate_window=0.1)
     await client.close()
 

@@ -29,6 +29,8 @@ TRANSPORTS = {
     "https": "ccagent.transports.http.transport:HttpTransport",
     "nats": "ccagent.transports.nats.transport:NatsTransport",
     "tls": "ccagent.transports.nats.transport:NatsTransport",
+    "kafka": "ccagent.transports.kafka.transport:KafkaTransport",
+    "kafkas": "ccagent.transports.kafka.transport:KafkaTransport",
 }
 """Transports by the scheme of their URL."""
 

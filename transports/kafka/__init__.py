@@ -1,0 +1,1 @@
+"""`kafka://` and `kafkas://`: topics of Apache Kafka."""

@@ -1,0 +1,89 @@
+"""What goes wrong with Kafka, in words for whoever has to mend it."""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+from ccagent.errors import ConfigurationError
+from ccagent.transports.network import tls_context
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+    from ccagent.transports.kafka.settings import KafkaSettings
+
+_BROKER = re.compile(r"(?:\[thrd:\S+\]: )?(?:\w+://)?(\S+?)/(?:bootstrap|\d+): ")
+_WHILE = re.compile(r"(?: \(see [^()]*\))? \(after \d+ms in state \w+.*\)$")
+_PLACE_IN_OPENSSL = re.compile(r"(?:\S+\.c:\d+:\w+ )?error:[0-9A-F]+:SSL routines:\w*:")
+_UNTRUSTED = "certificate verify failed"
+_CLOSED_AT_ONCE = re.compile(r"Disconnected(: | \().* in state (APIVERSION_QUERY|SSL_HANDSHAKE)")
+
+
+def refusal(error: KafkaError, topic: str, size: int, user: str) -> str:
+    """Say why a message of `size` bytes was not taken by its topic."""
+    match error.name():
+        case "UNKNOWN_TOPIC_OR_PART" | "_UNKNOWN_TOPIC":
+            return f"there is no topic {topic!r}, and the broker creates none"
+        case "TOPIC_AUTHORIZATION_FAILED":
+            who = f"user {user!r}" if user else "without a login one"
+            return f"{who} may not write to the topic {topic!r}"
+        case "MSG_SIZE_TOO_LARGE" | "RECORD_LIST_TOO_LARGE":
+            return (
+                f"a message of {size} bytes is more than the topic {topic!r} takes: "
+                "raise its max.message.bytes, or set compression"
+            )
+        case "INVALID_TIMESTAMP":
+            return f"topic {topic!r} doesn't take the time of the message: check the clocks"
+        case name:
+            return f"topic {topic!r}: {plain(error.str())} ({name})"
+
+
+def end(error: KafkaError) -> str:
+    """Say why a producer can't go on."""
+    text = plain(error.str())
+    if error.name() == "CLUSTER_AUTHORIZATION_FAILED":
+        text += ": the user needs the right IdempotentWrite"
+    return text
+
+
+def trouble(text: str, settings: KafkaSettings) -> str:
+    """Say why there is no connection, from what librdkafka says of it."""
+    broker = _BROKER.match(text)
+    if broker is not None and _UNTRUSTED in text:
+        fault = _certificate_fault(broker[1], settings)
+        if fault:
+            return f"{broker[1]}: its certificate can't be trusted: {fault}"
+    if broker is not None and _CLOSED_AT_ONCE.match(text, broker.end()):
+        hint = "does it speak TLS?" if settings.is_encrypted else "does it want TLS (kafkas://)?"
+        return f"{plain(text)}: {hint}"
+    return plain(text)
+
+
+def plain(text: str) -> str:
+    """Shorten librdkafka's words to what a user wants to know."""
+    text = _WHILE.sub("", text).replace("ipv4#", "").replace("ipv6#", "")
+    text = _PLACE_IN_OPENSSL.sub("", text)
+    broker = _BROKER.match(text)
+    if broker is None:
+        return text
+    rest = text[broker.end() :]
+    return rest if broker[1] in rest else f"{broker[1]}: {rest}"
+
+
+def _certificate_fault(broker: str, settings: KafkaSettings) -> str:
+    """Find out what is wrong with a certificate: librdkafka doesn't say, not even in its log."""
+    host, _, port = broker.rpartition(":")
+    host = host.strip("[]")
+    try:
+        with (
+            socket.create_connection((host, int(port)), timeout=2) as connected,
+            tls_context(settings).wrap_socket(connected, server_hostname=host),
+        ):
+            return ""
+    except ssl.SSLCertVerificationError as error:
+        return error.verify_message
+    except (ConfigurationError, OSError, ValueError):
+        return ""

@@ -1,0 +1,61 @@
+"""The keys of a sink `kafka://` or `kafkas://`, and what they must not be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from msgspec import Meta
+
+from ccagent.errors import ConfigurationError
+from ccagent.transports.kafka.topics import check_template
+from ccagent.transports.network import NetworkSettings, check_network
+from ccagent.transports.urls import split_servers
+
+if TYPE_CHECKING:
+    from ccagent.transports.urls import Server
+
+_PORTS = {"kafka": 9092, "kafkas": 9093}
+
+
+class KafkaSettings(NetworkSettings, frozen=True, kw_only=True):
+    """The keys of a sink `kafka://` or `kafkas://`."""
+
+    user: Annotated[
+        str, Meta(description="user that the password belongs to; empty: the cluster's name")
+    ] = ""
+    sasl_mechanism: Annotated[
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
+        Meta(description="how the password is presented"),
+    ] = "PLAIN"
+    topic: Annotated[
+        str,
+        Meta(description="with {cluster}, {node}, {kind}, {prefix}; empty: [PREFIX.]CLUSTER.KIND"),
+    ] = ""
+    compression: Annotated[
+        Literal["none", "gzip", "snappy", "lz4", "zstd"], Meta(description="of what is sent")
+    ] = "none"
+
+    @property
+    def scheme(self) -> str:
+        """`kafka` or `kafkas`."""
+        return self.url.partition(":")[0].lower()
+
+    @property
+    def is_encrypted(self) -> bool:
+        """True when brokers are spoken to over TLS."""
+        return self.scheme == "kafkas"
+
+
+def checked(settings: KafkaSettings) -> list[Server]:
+    """Split the URL and refuse what would leak or can't work. Raises ConfigurationError."""
+    servers = split_servers(settings.url, _PORTS[settings.scheme])
+    if settings.user and not settings.password_file:
+        raise ConfigurationError("user: needs a password-file")
+    check_template(settings.topic)
+    check_network(
+        settings,
+        [server.host for server in servers],
+        is_encrypted=settings.is_encrypted,
+        secret=settings.password_file,
+    )
+    return servers
