@@ -1,0 +1,1 @@
+"""The agents `jobs` and `cluster`: what a Slurm master knows."""
