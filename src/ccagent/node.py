@@ -19,7 +19,7 @@ from ccagent.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
 """What the envelopes allow as the name of a host or a cluster."""
@@ -150,6 +150,24 @@ class Node:
         from ccagent.program import run
 
         return run(command, time_limit=time_limit, output_limit=output_limit)
+
+    def stream(
+        self,
+        command: Sequence[str],
+        *,
+        time_limit: float,
+        output_limit: int,
+        environment: Mapping[str, str] | None = None,
+    ) -> Iterator[bytes]:
+        """Run a program like `run`, and give what it prints as it comes.
+
+        `environment` is added to the fixed one. The errors of `run` may come after some output.
+        """
+        from ccagent.program import stream
+
+        return stream(
+            command, time_limit=time_limit, output_limit=output_limit, environment=environment
+        )
 
     def boot_time(self) -> float:
         """Seconds since 1970 when the machine was started, by its clocks."""

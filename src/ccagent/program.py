@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ccagent.errors import NotHereError, NotPermittedError, ProgramError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin"}
 """What programs get: output must not depend on who started ccagent."""
@@ -24,15 +24,45 @@ _ERROR_LIMIT = 4096
 
 def run(command: Sequence[str], *, time_limit: float, output_limit: int) -> bytes:
     """Run `command` without a shell and give its standard output. See `Node.run`."""
+    return b"".join(stream(command, time_limit=time_limit, output_limit=output_limit))
+
+
+def stream(
+    command: Sequence[str],
+    *,
+    time_limit: float,
+    output_limit: int,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[bytes]:
+    """Run `command` without a shell and give its standard output as it comes. See `Node.stream`.
+
+    Whoever leaves it early ends the program.
+    """
+    process = _started(command, environment or {})
+    complaint = bytearray()
+    finished = False
+    try:
+        yield from _collect(process, command[0], time_limit, output_limit, complaint)
+        finished = True
+    finally:
+        _end(process, kill=not finished)
+    if process.returncode:
+        reason = complaint.decode("utf-8", "replace").strip()
+        raise ProgramError(
+            f"{command[0]}: exit status {process.returncode}: {reason or 'no message'}"
+        )
+
+
+def _started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     name = command[0]
     search = {"PATH": os.environ.get("PATH", ENVIRONMENT["PATH"])}
     try:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=ENVIRONMENT | search,
+            env={**ENVIRONMENT, **search, **environment},
             start_new_session=True,
         )
     except (FileNotFoundError, NotADirectoryError):
@@ -41,28 +71,22 @@ def run(command: Sequence[str], *, time_limit: float, output_limit: int) -> byte
         raise NotPermittedError(f"{name}: not permitted to run it") from None
     except OSError as error:
         raise ProgramError(f"{name}: {error.strerror}") from None
-    output, complaint, finished = b"", b"", False
-    try:
-        output, complaint = _collect(process, name, time_limit, output_limit)
-        finished = True
-    finally:
-        _end(process, kill=not finished)
-    if process.returncode:
-        reason = complaint.decode("utf-8", "replace").strip()
-        raise ProgramError(f"{name}: exit status {process.returncode}: {reason or 'no message'}")
-    return output
 
 
 def _collect(
-    process: subprocess.Popen[bytes], name: str, time_limit: float, output_limit: int
-) -> tuple[bytes, bytes]:
+    process: subprocess.Popen[bytes],
+    name: str,
+    time_limit: float,
+    output_limit: int,
+    complaint: bytearray,
+) -> Iterator[bytes]:
     """Read both pipes to their ends and wait for the program."""
     deadline = time.monotonic() + time_limit
-    output, complaint = bytearray(), bytearray()
+    size = 0
     too_long = ProgramError(f"{name}: not finished after {time_limit:g} s")
     with selectors.PollSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ, output)  # type: ignore[arg-type]
-        selector.register(process.stderr, selectors.EVENT_READ, complaint)  # type: ignore[arg-type]
+        selector.register(process.stdout, selectors.EVENT_READ, True)  # type: ignore[arg-type]
+        selector.register(process.stderr, selectors.EVENT_READ, False)  # type: ignore[arg-type]
         while selector.get_map():
             ready = selector.select(max(0.0, deadline - time.monotonic()))
             if not ready:
@@ -71,17 +95,17 @@ def _collect(
                 part = os.read(key.fd, 65536)
                 if not part:
                     selector.unregister(key.fileobj)
-                elif key.data is output:
-                    output += part
-                    if len(output) > output_limit:
+                elif key.data:
+                    size += len(part)
+                    if size > output_limit:
                         raise ProgramError(f"{name}: printed more than {output_limit} bytes")
+                    yield part
                 elif len(complaint) < _ERROR_LIMIT:
                     complaint += part
     try:
         process.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         raise too_long from None
-    return bytes(output), bytes(complaint)
 
 
 def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
