@@ -63,7 +63,8 @@ def check_network(
             f"url: {secret} would travel unencrypted: use TLS or set allow-clear = true"
         )
     if settings.insecure:
-        logger.warning("%s: insecure = true: nobody verifies who the server is", settings.url)
+        place = settings.url.partition("?")[0]
+        logger.warning("%s: insecure = true: nobody verifies who the server is", place)
 
 
 def tls_context(settings: NetworkSettings) -> ssl.SSLContext:

@@ -29,6 +29,10 @@ TRANSPORTS = {
     "https": "ccagent.transports.http.transport:HttpTransport",
     "nats": "ccagent.transports.nats.transport:NatsTransport",
     "tls": "ccagent.transports.nats.transport:NatsTransport",
+    "mqtt": "ccagent.transports.mqtt.transport:MqttTransport",
+    "mqtts": "ccagent.transports.mqtt.transport:MqttTransport",
+    "ws": "ccagent.transports.mqtt.transport:MqttTransport",
+    "wss": "ccagent.transports.mqtt.transport:MqttTransport",
     "kafka": "ccagent.transports.kafka.transport:KafkaTransport",
     "kafkas": "ccagent.transports.kafka.transport:KafkaTransport",
 }

@@ -1,0 +1,1 @@
+"""`mqtt://`, `mqtts://`, `ws://` and `wss://`: topics of an MQTT broker."""

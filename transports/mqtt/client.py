@@ -1,0 +1,189 @@
+"""paho's client, where it must be different."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import select
+import socket
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from paho.mqtt import client as paho
+from paho.mqtt import properties
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+
+if TYPE_CHECKING:
+    import ssl
+
+    from _typeshed import ReadableBuffer
+    from paho.mqtt.enums import MQTTErrorCode
+
+Properties = cast("Any", properties.Properties)
+
+REFUSED = 0x80
+"""Reason codes from here on are refusals."""
+
+_KEEP_ALIVE = 60
+_SESSION_SECONDS = 86400
+_ANSWERS = (paho.PUBACK, paho.PUBREC, paho.PUBCOMP)
+
+
+class Options(NamedTuple):
+    """Where to connect, and as whom."""
+
+    host: str
+    port: int
+    path: str
+    """Of the WebSocket; empty: plain TCP."""
+    context: ssl.SSLContext | None
+    protocol: str
+    qos: int
+    client_id: str
+    user: str
+    password: str
+    status_topic: str
+    retains: bool
+    """Whether messages are to be retained."""
+    seconds: float
+    """The longest wait for any answer."""
+
+
+class _Whole(socket.socket):
+    """Sends all that it is given, or nothing: paho loses a WebSocket frame that is sent in parts.
+
+    TLS needs no such care: Python's SSLSocket sends the same way.
+    """
+
+    seconds = 0.0
+    """The longest wait for the other side to take more."""
+
+    def send(self, data: ReadableBuffer, flags: int = 0, /) -> int:
+        view = memoryview(data)
+        sent = super().send(view, flags)
+        poll = select.poll()
+        poll.register(self, select.POLLOUT)
+        while sent < len(view):
+            if not poll.poll(self.seconds * 1000):
+                raise TimeoutError("timed out")
+            with contextlib.suppress(BlockingIOError):
+                sent += super().send(view[sent:], flags)
+        return sent
+
+
+class Client(paho.Client):
+    """Tells of each refusal, and leaves no socket open when a handshake fails.
+
+    The methods with an underscore are not public, but the same in paho-mqtt 2.0, 2.1 and 2.2.
+    """
+
+    opened: socket.socket | None = None
+    """The socket below TLS's records and WebSocket's frames, once there is one."""
+    context: ssl.SSLContext
+    refusals: dict[int, int]
+    """Reason codes of refused messages by their packet identifiers."""
+
+    def shake_hands(self, options: Options) -> None:
+        """Connect and send CONNECT. Raises OSError or, for WebSocket, ValueError, IndexError."""
+        # A limit for WebSocket's handshake as a whole: paho's own, if any, is for each byte of it.
+        is_late = threading.Event()
+
+        def expire() -> None:
+            is_late.set()
+            if self.opened is not None:
+                # Not SSLSocket's own, which would take TLS away from under the other thread.
+                with contextlib.suppress(OSError):
+                    socket.socket.shutdown(self.opened, socket.SHUT_RDWR)
+
+        timer = threading.Timer(options.seconds, expire)
+        timer.start()
+        try:
+            if options.protocol == "5":
+                session = Properties(PacketTypes.CONNECT)
+                session.SessionExpiryInterval = _SESSION_SECONDS
+                clean = options.qos == 2
+                self.connect(
+                    options.host, options.port, _KEEP_ALIVE, clean_start=clean, properties=session
+                )
+            else:
+                self.connect(options.host, options.port, _KEEP_ALIVE)
+        except (OSError, ValueError, IndexError):
+            if is_late.is_set():
+                raise TimeoutError from None
+            raise
+        finally:
+            timer.cancel()
+            timer.join()
+
+    def _create_socket_connection(self) -> socket.socket:
+        self.opened = super()._create_socket_connection()
+        if self.transport == "websockets":
+            whole = _Whole(fileno=self.opened.detach())
+            whole.seconds = self.connect_timeout
+            whole.settimeout(self.connect_timeout)
+            self.opened = whole
+        # Else the last messages of a batch wait for TCP's delayed acknowledgement.
+        self.opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self.opened
+
+    def _ssl_wrap_socket(self, tcp_sock: socket.socket) -> ssl.SSLSocket:
+        # Closes the socket when the handshake fails, which paho's own does not.
+        wrapped = self.context.wrap_socket(tcp_sock, server_hostname=self.host)
+        self.opened = wrapped
+        return wrapped
+
+    def _packet_handle(self) -> MQTTErrorCode:
+        # paho goes on after a refusing PUBREC as if all was well, and takes a PUBACK with a
+        # reason that only mosquitto gives there (packet too large) for a broken packet.
+        packet: Any = self._in_packet
+        content = packet["packet"]
+        if len(content) > 2 and content[2] >= REFUSED and packet["command"] & 0xF0 in _ANSWERS:
+            self.refusals[int.from_bytes(content[:2], "big")] = content[2]
+            packet.update(command=paho.PUBCOMP, packet=content[:2], remaining_length=2)
+        return super()._packet_handle()
+
+
+class Heard(logging.Logger):
+    """Keeps the last error that paho logs: it is all that it tells of why a connection ended."""
+
+    last: Exception | None = None
+
+    def __init__(self) -> None:
+        super().__init__("paho", logging.ERROR)
+
+    def handle(self, record: logging.LogRecord) -> None:
+        """Keep the error instead of writing it anywhere."""
+        last = record.args[-1] if isinstance(record.args, tuple) and record.args else None
+        if isinstance(last, Exception):
+            self.last = last
+
+
+def make_client(options: Options, heard: Heard) -> Client:
+    """Make a client that connects nowhere yet."""
+    is_5 = options.protocol == "5"
+    # A client that remembers no packet identifiers must not use those of an old session at
+    # QoS 2: the broker would take a new message for the repetition of an old one.
+    clean = options.qos == 2
+    client = Client(
+        CallbackAPIVersion.VERSION2,
+        options.client_id,
+        clean_session=None if is_5 else clean,
+        protocol=paho.MQTTv5 if is_5 else paho.MQTTv311,
+        transport="websockets" if options.path else "tcp",
+        reconnect_on_failure=False,
+    )
+    client.enable_logger(heard)
+    client.max_inflight_messages_set(0)  # the connection bounds them
+    client.connect_timeout = options.seconds
+    client.refusals = {}
+    if options.path:
+        client.ws_set_options(options.path)
+    if options.context is not None:
+        client.context = options.context
+        cast("Any", client).tls_set_context(options.context)
+    if options.user:
+        client.username_pw_set(options.user, options.password)
+    if options.status_topic:
+        client.will_set(options.status_topic, b"offline", qos=min(options.qos, 1), retain=True)
+    return client

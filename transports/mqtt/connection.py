@@ -1,0 +1,303 @@
+"""One connection to an MQTT broker: what goes out, and what the broker has said to each.
+
+A connection that has failed is never mended: the next one is a new client, so that no message
+waits in the library unseen or is sent again by it while the outbox sends it again too.
+The thread that sends also reads; in between, a thread of the connection keeps it alive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from paho.mqtt.enums import MQTTErrorCode
+from paho.mqtt.packettypes import PacketTypes
+
+from ccagent.transports.mqtt.client import REFUSED, Heard, Properties, make_client
+from ccagent.transports.mqtt.reasons import ended_connection, no_connection, refused_connection
+
+if TYPE_CHECKING:
+    from paho.mqtt import client as paho
+    from paho.mqtt.reasoncodes import ReasonCode
+
+    from ccagent.transports.mqtt.client import Options
+
+_LARGEST_PACKET = 268_435_460
+_BYTES_IN_FLIGHT = 1024 * 1024
+_IN_FLIGHT = 100
+_IN_FLIGHT_UNLIMITED = 20
+"""How many messages of QoS 2 a broker of MQTT 3.1.1, which names no limit, surely keeps."""
+
+_LAST_WORDS = 1.0
+_STATUS = -1
+_CLOSED = "the broker closed the connection"
+
+
+class LostError(Exception):
+    """The connection could not be made, is gone, or nothing was heard for too long."""
+
+    def __init__(self, reason: str, *, is_closed: bool = False) -> None:
+        super().__init__(reason)
+        self.is_closed = is_closed
+        """Whether the other side has closed a connection that worked."""
+
+
+class Connection:
+    """Publishes with a bounded number of messages in flight and notes each one's answer."""
+
+    def __init__(self, options: Options) -> None:
+        """Connect. Raises LostError."""
+        self.results: dict[int, int] = {}
+        """Reason codes by the key that a message was published with; below REFUSED: taken."""
+        self.has_refused = False
+        """True when any message since was refused."""
+        self.largest_packet = _LARGEST_PACKET
+        self._options = options
+        self._is_5 = options.protocol == "5"
+        self._window = _IN_FLIGHT if self._is_5 or options.qos < 2 else _IN_FLIGHT_UNLIMITED
+        self._pending: dict[int, tuple[int, int]] = {}
+        self._bytes = 0
+        self._is_ready = False
+        self._ended = ""
+        self._user_property = Properties(PacketTypes.PUBLISH)
+        self._heard = Heard()
+        self._client = make_client(options, self._heard)
+        self._client.on_connect = self._on_connect
+        self._client.on_disconnect = self._on_disconnect
+        self._client.on_publish = self._on_publish
+        self._lock = threading.RLock()
+        self._closing = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name="mqtt keep-alive", daemon=True)
+        try:
+            self._connect()
+        except BaseException:
+            self._release()
+            raise
+        self._keeper.start()
+
+    @property
+    def is_status_refused(self) -> bool:
+        """Whether this user may not publish to the status topic."""
+        return self.results.get(_STATUS, 0) >= REFUSED
+
+    @property
+    def is_open(self) -> bool:
+        """False when the broker has gone meanwhile."""
+        with self._lock:
+            if not self._ended:
+                self._turn(0.0)
+            return not self._ended
+
+    def publish(
+        self,
+        key: int,
+        topic: str,
+        payload: bytes,
+        qos: int,
+        *,
+        retain: bool = False,
+        name: str = "",
+    ) -> None:
+        """Send a message as soon as there is room in the window. Raises LostError."""
+        with self._lock:
+            if len(self._pending) >= self._window or self._bytes + len(payload) > _BYTES_IN_FLIGHT:
+                # Half of it, since each wait has a cost.
+                self._wait(self._window // 2, _BYTES_IN_FLIGHT // 2, self._options.seconds)
+            sent = self._client.publish(topic, payload, qos, retain, self._named(name))
+            if sent.rc != MQTTErrorCode.MQTT_ERR_SUCCESS:
+                raise LostError(self._ended or _CLOSED, is_closed=True)
+            if qos == 0 and sent.is_published():
+                self.results[key] = 0
+            else:
+                self._pending[sent.mid] = key, len(payload)
+                self._bytes += len(payload)
+
+    def settle(self) -> None:
+        """Wait until every message has its answer. Raises LostError."""
+        with self._lock:
+            self._wait(0, 0, self._options.seconds)
+
+    def excess(self, topic: str, payload: bytes, name: str) -> int:
+        """Give the size of a message on the wire if the broker won't take it, else 0."""
+        size = 2 + len(topic.encode()) + (2 if self._options.qos else 0) + len(payload)
+        if self._is_5:
+            size += 1 + (7 + len(name.encode()) if name else 0)
+        size += 2 + (size > 127) + (size > 16_383) + (size > 2_097_151)
+        return size if size > self.largest_packet else 0
+
+    def close(self) -> None:
+        """Take leave of the broker, if it still listens, and let go of thread and socket."""
+        with self._lock:
+            if not self._ended:
+                with contextlib.suppress(LostError):
+                    self._say(b"offline")
+                    self._wait(0, 0, _LAST_WORDS)
+                self._client.disconnect()
+                deadline = time.monotonic() + _LAST_WORDS
+                while not self._ended and (rest := deadline - time.monotonic()) > 0:
+                    self._turn(rest)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let go without a word: the broker then publishes the last will."""
+        self._closing.set()
+        self._keeper.join()
+        self._release()
+
+    def _release(self) -> None:
+        for opened in (self._client.socket(), self._client.opened):
+            if opened is not None:
+                opened.close()
+
+    def _connect(self) -> None:
+        options = self._options
+        try:
+            self._client.shake_hands(options)
+        except (OSError, ValueError, IndexError) as error:
+            raise LostError(self._explained(error)) from None
+        deadline = time.monotonic() + options.seconds
+        while not self._is_ready and not self._ended:
+            rest = deadline - time.monotonic()
+            if rest <= 0:
+                raise LostError(
+                    f"the connection is accepted, but no answer came within {options.seconds:g} s"
+                )
+            self._turn(rest)
+        if self._ended:
+            raise LostError(self._ended)
+        try:
+            self._say(b"online")
+            self.settle()
+        except LostError as error:
+            hint = f": perhaps this user may not publish to {options.status_topic}"
+            raise LostError(f"{error}{hint if str(error) == _CLOSED else ''}") from None
+
+    def _say(self, status: bytes) -> None:
+        if self._options.status_topic:
+            qos = min(self._options.qos, 1)
+            self.publish(_STATUS, self._options.status_topic, status, qos, retain=True)
+
+    def _named(self, name: str) -> Any:
+        if not name or not self._is_5:
+            return None
+        # One for all, since it costs more to make than a message to send.
+        self._user_property.clear()
+        self._user_property.UserProperty = ("id", name)
+        return self._user_property
+
+    def _wait(self, count: int, size: int, seconds: float) -> None:
+        """Wait until at most so many messages and bytes are without an answer."""
+        deadline = time.monotonic() + seconds
+        while len(self._pending) > count or self._bytes > size:
+            if self._ended:
+                raise LostError(self._ended, is_closed=True)
+            rest = deadline - time.monotonic()
+            if rest <= 0:
+                raise LostError(f"no acknowledgement came within {seconds:g} s")
+            if self._turn(rest):
+                deadline = time.monotonic() + seconds
+
+    def _turn(self, seconds: float) -> bool:
+        """Write what waits, read what comes within `seconds`; tell whether anything moved."""
+        client = self._client
+        connected: Any = client.socket()
+        if connected is None:
+            self._ended = self._ended or _CLOSED
+            return False
+        poll = select.poll()
+        poll.register(connected, select.POLLIN | (select.POLLOUT if client.want_write() else 0))
+        # What TLS has read already, the kernel doesn't know of.
+        is_read = bool(connected.pending()) if hasattr(connected, "pending") else False
+        events = poll.poll(0 if is_read else seconds * 1000)
+        event = events[0][1] if events else 0
+        waiting = len(self._pending)
+        try:
+            if event & select.POLLOUT:
+                client.loop_write()
+            if is_read or event & ~select.POLLOUT:
+                client.loop_read()
+                # A broker with Nagle's algorithm sends one acknowledgement, and the next only
+                # when TCP has confirmed that one: the kernel would take 40 ms for it.
+                if client.opened is not None:
+                    with contextlib.suppress(OSError):
+                        client.opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+            client.loop_misc()
+        except Exception as error:  # noqa: BLE001 - paho 2.0 and 2.1 stumble over what isn't MQTT
+            self._ended = self._ended or f"what it answers is not MQTT ({type(error).__name__})"
+        return bool(event & select.POLLOUT) or len(self._pending) < waiting
+
+    def _keep(self) -> None:
+        """Answer for the connection while nobody sends."""
+        while not self._closing.wait(self._client.keepalive / 4) and self.is_open:
+            pass
+
+    def _on_publish(
+        self, _client: paho.Client, _data: Any, number: int, reason: ReasonCode, _more: Any
+    ) -> None:
+        if number not in self._pending:
+            return
+        key, size = self._pending.pop(number)
+        self._bytes -= size
+        self.results[key] = self._client.refusals.pop(number, reason.value)
+        self.has_refused |= key != _STATUS and self.results[key] >= REFUSED
+
+    def _on_connect(
+        self,
+        _client: paho.Client,
+        _data: Any,
+        _flags: paho.ConnectFlags,
+        reason: ReasonCode,
+        more: Any,
+    ) -> None:
+        options = self._options
+        if reason.is_failure:
+            self._ended = refused_connection(
+                str(reason), user=options.user, status_topic=options.status_topic
+            )
+            return
+        limits: dict[str, Any] = more.json() if more is not None else {}
+        self._window = min(self._window, limits.get("ReceiveMaximum", self._window))
+        self.largest_packet = limits.get("MaximumPacketSize", _LARGEST_PACKET)
+        if limits.get("MaximumQoS", 2) < options.qos:
+            self._ended = f"the broker offers no QoS {options.qos}: set qos"
+        elif not limits.get("RetainAvailable", 1) and options.retains:
+            self._ended = refused_connection("Retain not supported", user="", status_topic="")
+        self._is_ready = True
+
+    def _on_disconnect(
+        self,
+        _client: paho.Client,
+        _data: Any,
+        flags: paho.DisconnectFlags,
+        reason: ReasonCode,
+        _more: Any,
+    ) -> None:
+        if self._ended:
+            return
+        if flags.is_disconnect_packet_from_server:
+            self._ended = ended_connection(str(reason), self._options.client_id)
+            return
+        error, is_encrypted = self._heard.last, self._options.context is not None
+        is_broken = isinstance(error, ConnectionError | ssl.SSLEOFError)
+        if self._is_ready and (error is None or is_broken):
+            self._ended = _CLOSED
+        elif error is not None and (is_encrypted or not is_broken):
+            self._ended = self._explained(error)
+        else:
+            tls = "" if is_encrypted else ", or it expects TLS"
+            self._ended = f"no broker of MQTT {self._options.protocol} answers there{tls}"
+
+    def _explained(self, error: Exception) -> str:
+        options = self._options
+        return no_connection(
+            error,
+            host=options.host,
+            path=options.path,
+            seconds=options.seconds,
+            is_encrypted=options.context is not None,
+        )

@@ -1,0 +1,203 @@
+"""`mqtt://`, `mqtts://`, `ws://` and `wss://` publish each message to a broker of MQTT.
+
+At QoS 1 and 2 a message counts as delivered when the broker has acknowledged it, at QoS 0 when
+it is written to the connection. A status topic holds `online` or, by last will, `offline`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from ccagent.errors import ConfigurationError, RejectedError, RetryableError
+from ccagent.log import logger
+from ccagent.secret import read_secret
+from ccagent.transports.base import SinkSettings, Transport
+from ccagent.transports.mqtt.settings import ENCRYPTED, PORTS, WEBSOCKETS, MqttSettings, checked
+from ccagent.transports.mqtt.topics import filled
+from ccagent.transports.network import tls_context
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ccagent.message import Message
+    from ccagent.transports.mqtt.connection import Connection, LostError
+
+_REFUSED = 0x80
+_CAREFUL = 100
+"""How many messages are sent one by one after the broker has closed the connection."""
+
+_TIMES = 3
+
+
+class MqttTransport(Transport):
+    """Publishes over one kept connection with many messages in flight."""
+
+    Settings = MqttSettings
+
+    def __init__(self, settings: SinkSettings) -> None:
+        self._settings = (
+            settings
+            if isinstance(settings, MqttSettings)
+            else MqttSettings(url=settings.url, format=settings.format)
+        )
+        self._target = checked(self._settings)
+        self._place = f"{self._target.scheme}://{self._target.netloc}{self._target.path}"
+        self._connection: Connection | None = None
+        self._ahead: frozenset[str] = frozenset()
+        self._careful = 0
+        self._suspect = ""
+        self._times = 0
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Publish messages and wait for the broker's acknowledgements."""
+        if not messages:
+            return
+        connection = self._connected(messages[0])
+        unsendable, lost = self._publish(connection, messages)
+        results = connection.results
+        if lost is not None:
+            connection.abandon()
+            self._connection = None
+        delivered = 0
+        while results.get(delivered, _REFUSED) < _REFUSED:
+            delivered += 1
+        # The others that the broker has already need not travel again.
+        self._ahead = frozenset(
+            messages[index].id
+            for index, reason in results.items()
+            if index > delivered and reason < _REFUSED
+        ) - {""}
+        if delivered == len(messages):
+            topic, qos = self._topic(messages[-1]), self._settings.qos
+            said = f"acknowledged it at QoS {qos}" if qos else "acknowledges nothing at QoS 0"
+            self.answer = f"the broker {said}, topic {topic}"
+            return
+        if delivered in results:
+            self._complain(results[delivered], messages[delivered], delivered)
+        if lost is not None:
+            self._suspected(lost, messages[delivered], delivered)
+            raise RetryableError(f"{self._place}: {lost}", delivered=delivered)
+        raise RejectedError(f"{self._place}: {unsendable}", delivered=delivered)
+
+    def close(self) -> None:
+        """Say `offline`, disconnect."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _publish(
+        self, connection: Connection, messages: Sequence[Message]
+    ) -> tuple[str, LostError | None]:
+        """Publish up to the first that can't be: why that, or why the connection is lost."""
+        from ccagent.transports.mqtt.connection import LostError
+
+        settings = self._settings
+        results = connection.results
+        results.clear()
+        connection.has_refused = False
+        unsendable = ""
+        try:
+            for index, message in enumerate(messages):
+                if message.id in self._ahead:
+                    results[index] = 0
+                    continue
+                if connection.has_refused:
+                    break
+                try:
+                    topic = self._topic(message)
+                except ValueError as error:
+                    unsendable = str(error)
+                    break
+                if size := connection.excess(topic, message.body, message.id):
+                    limit = connection.largest_packet
+                    unsendable = f"a message of {size} bytes: the broker takes at most {limit}"
+                    break
+                retain = settings.retain_sysinfo and message.kind == "sysinfo"
+                connection.publish(
+                    index, topic, message.body, settings.qos, retain=retain, name=message.id
+                )
+                if self._careful:
+                    connection.settle()
+                    self._careful -= 1
+            connection.settle()
+        except LostError as error:
+            return unsendable, error
+        return unsendable, None
+
+    def _complain(self, reason: int, message: Message, delivered: int) -> NoReturn:
+        """Raise what the broker's refusal of a message means."""
+        from ccagent.transports.mqtt.reasons import NEVER, refused_message
+
+        text = refused_message(reason, self._topic(message), len(message.body))
+        kind = RejectedError if reason in NEVER else RetryableError
+        raise kind(f"{self._place}: {text}", delivered=delivered)
+
+    def _suspected(self, lost: LostError, message: Message, delivered: int) -> None:
+        """Find out whether it is a message that makes the broker close the connection.
+
+        MQTT 3.1.1 knows no other way to refuse one. So the next messages are sent one by one; one
+        that the broker closes several new connections for, each time, will never be taken.
+        """
+        if not lost.is_closed:
+            return
+        if not self._careful:
+            self._careful = _CAREFUL
+            self._suspect = ""
+            return
+        self._times = self._times + 1 if self._suspect == message.id else 1
+        self._suspect = message.id
+        if self._times >= _TIMES:
+            self._suspect = ""
+            raise RejectedError(
+                f"{self._place}: {lost}, {_TIMES} times when a message of {len(message.body)} bytes"
+                f" to {self._topic(message)} came: perhaps it is too large for the broker,"
+                " or this user may not publish there",
+                delivered=delivered,
+            )
+
+    def _connected(self, first: Message) -> Connection:
+        """Give the connection; make one if there is none, as that node which speaks first."""
+        from ccagent.transports.mqtt.client import Options
+        from ccagent.transports.mqtt.connection import Connection, LostError
+
+        if self._connection is not None and self._connection.is_open:
+            return self._connection
+        if self._connection is not None:
+            self._connection.abandon()
+            self._connection = None
+        settings, target = self._settings, self._target
+        path = f"{target.path or '/mqtt'}{'?' if target.query else ''}{target.query}"
+        try:
+            options = Options(
+                host=target.hostname or "",
+                port=target.port or PORTS[target.scheme],
+                path=path if target.scheme in WEBSOCKETS else "",
+                context=tls_context(settings) if target.scheme in ENCRYPTED else None,
+                protocol=settings.protocol,
+                qos=settings.qos,
+                client_id=_of(first, settings.client_id),
+                user=settings.user,
+                password=read_secret(settings.password_file) if settings.password_file else "",
+                status_topic=_of(first, settings.status_topic) if settings.status_topic else "",
+                retains=bool(settings.status_topic) or settings.retain_sysinfo,
+                seconds=settings.time_limit.seconds,
+            )
+            connection = Connection(options)
+        except ConfigurationError as error:
+            # The file may be replaced at any moment, and be right again the next time.
+            raise RetryableError(str(error)) from None
+        except ValueError as error:
+            raise RejectedError(f"{self._place}: {error}") from None
+        except LostError as error:
+            raise RetryableError(f"{self._place}: {error}") from None
+        if connection.is_status_refused:
+            logger.warning("%s: the broker refuses %s", self._place, options.status_topic)
+        self._connection = connection
+        return connection
+
+    def _topic(self, message: Message) -> str:
+        return _of(message, self._settings.topic)
+
+
+def _of(message: Message, template: str) -> str:
+    return filled(template, message.cluster, message.node, message.kind, message.prefix)
