@@ -83,6 +83,9 @@ class Agent(ABC, Generic[S]):
     def sample(self, node: Node) -> Iterable[Record]:
         """Read the machine once. Nothing that a file below /proc or /sys holds makes it raise."""
 
+    def handed_on(self) -> None:
+        """Told when all records of the last sample are in the outboxes, or taken."""
+
     def close(self) -> None:
         """Let go of what is held open."""
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ccagent.envelopes import KVPair
+from ccagent.points import Point
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator
 
     from ccagent.clock import Clock
     from ccagent.message import Record
@@ -66,22 +67,16 @@ class SinkCounters(msgspec.Struct, rename="kebab"):
     last_error: str = ""
 
 
-def with_counters(
-    records: Sequence[Record], agent: AgentCounters, sinks: dict[str, SinkCounters]
-) -> list[Record]:
-    """Add counters to `meta.attrs` of envelopes: `ccagent.samples`, `ccagent.SINK.sent`, ..."""
+def with_counters(record: Record, agent: AgentCounters, sinks: dict[str, SinkCounters]) -> Record:
+    """Add counters to `meta.attrs` of an envelope: `ccagent.samples`, `ccagent.SINK.sent`, ..."""
+    if isinstance(record, Point):
+        return record
     pairs = _pairs("ccagent", agent)
     for name, counters in sinks.items():
         pairs += _pairs(f"ccagent.{name}", counters)
     pairs.append(KVPair(key="ccagent.resident-memory", value=str(resident_memory())))
-    added: list[Record] = []
-    for record in records:
-        meta = getattr(record, "meta", None)
-        if meta is not None:
-            meta = msgspec.structs.replace(meta, attrs=[*meta.attrs, *pairs])
-            record = msgspec.structs.replace(record, meta=meta)  # noqa: PLW2901
-        added.append(record)
-    return added
+    meta = msgspec.structs.replace(record.meta, attrs=[*record.meta.attrs, *pairs])
+    return msgspec.structs.replace(record, meta=meta)
 
 
 def resident_memory() -> int:

@@ -12,7 +12,7 @@ from ccagent.errors import EncodingError
 from ccagent.points import Point, line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from ccagent.node import Node
 
@@ -78,6 +78,24 @@ def encode(
     if not lines:
         return []
     return [message("metrics", "".join(text + "\n" for text in lines).encode())]
+
+
+def encode_each(
+    records: Iterable[Record], wanted: Iterable[Format], node: Node, *, prefix: str = ""
+) -> Iterator[Message]:
+    """Encode records as they come, for several formats: envelopes at once, all points at the end.
+
+    Raises EncodingError.
+    """
+    points: list[Record] = []
+    for record in records:
+        if isinstance(record, Point):
+            points.append(record)
+        else:
+            for form in wanted:
+                yield from encode([record], form, node, prefix=prefix)
+    for form in wanted:
+        yield from encode(points, form, node, prefix=prefix)
 
 
 def _json(envelope: Envelope) -> bytes:

@@ -7,10 +7,9 @@ import signal
 from typing import TYPE_CHECKING
 
 from ccagent.config import build_agent, build_transport
-from ccagent.counters import with_counters
 from ccagent.errors import ProgramError, TransportError
 from ccagent.log import logger
-from ccagent.message import encode
+from ccagent.message import encode_each
 from ccagent.node import Node
 
 if TYPE_CHECKING:
@@ -40,14 +39,13 @@ def run_once(configuration: Configuration, name: str) -> bool:
             for sink in configuration.sinks_of(name)
         }
         node.clock.sleep(max(0.0, begin + pause - node.clock.monotonic()))
-        with agent.counters.counted(node.clock):
-            records = list(agent.sample(node))
-        if "counters" in agent.settings.extras:
-            records = with_counters(records, agent.counters, {})
+        encoded = list(
+            encode_each(agent.sample(node), agent.wanted, node, prefix=settings.topic_prefix)
+        )
     delivered = True
     for sink, transport in transports.items():
         form = configuration.sinks[sink].format
-        messages = encode(records, form, node, prefix=settings.topic_prefix)
+        messages = [message for message in encoded if message.format == form]
         if transport.is_network and configuration.outbox.directory:
             delivered &= _stored_and_sent(configuration, sink, transport, messages)
             continue
@@ -58,6 +56,8 @@ def run_once(configuration: Configuration, name: str) -> bool:
             delivered = False
         finally:
             transport.close()
+    if delivered:
+        agent.handed_on()
     return delivered
 
 

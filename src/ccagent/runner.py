@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from ccagent.counters import with_counters
 from ccagent.errors import CcagentError
 from ccagent.log import logger
-from ccagent.message import encode
+from ccagent.message import encode_each
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ccagent.agent import Agent
     from ccagent.message import Record
     from ccagent.node import Node
@@ -109,19 +111,22 @@ class Runner:
         """Take one sample from the machine to the outboxes."""
         try:
             with self.agent.counters.counted(self._node.clock):
-                self._hand_on(list(self.agent.sample(self._node)))
+                self._hand_on(self.agent.sample(self._node))
+                self.agent.handed_on()
         except CcagentError as error:
             logger.error("agent %s: %s", self.agent.name, error)
         except Exception:  # noqa: BLE001 - whatever an agent does, the others go on
             logger.exception("agent %s: a sample failed", self.agent.name)
 
-    def _hand_on(self, records: list[Record]) -> None:
+    def _hand_on(self, records: Iterable[Record]) -> None:
         """Encode records for each format that is wanted, and put them into the outboxes."""
         if "counters" in self.agent.settings.extras:
-            sinks = {outbox.name: outbox.counters() for outbox in self.outboxes}
-            records = with_counters(records, self.agent.counters, sinks)
-        for form in self.agent.wanted:
-            for message in encode(records, form, self._node, prefix=self._prefix):
-                for outbox in self.outboxes:
-                    if outbox.settings.format == form:
-                        outbox.put(message)
+            records = map(self._counted, records)
+        for message in encode_each(records, self.agent.wanted, self._node, prefix=self._prefix):
+            for outbox in self.outboxes:
+                if outbox.settings.format == message.format:
+                    outbox.put(message)
+
+    def _counted(self, record: Record) -> Record:
+        sinks = {outbox.name: outbox.counters() for outbox in self.outboxes}
+        return with_counters(record, self.agent.counters, sinks)

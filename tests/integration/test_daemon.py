@@ -98,8 +98,9 @@ def test_only_one_runs_per_lock_directory(daemon: Running, tmp_path: Path) -> No
     assert f"(process {daemon.process.pid})" in second.stderr
     daemon.process.kill()
     daemon.process.wait()
+    before = len(daemon.written())
     daemon.start(configuration)
-    until(daemon.written)
+    until(lambda: len(daemon.written()) > before)
     daemon.stop()
 
 

@@ -35,7 +35,7 @@ def test_agents_and_transports_are_inside_the_package_and_nowhere_else(
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"ccagent"}
     assert "ccagent/agents/sonar/procfs.py" in names
     assert "ccagent/agents/sysinfo/agent.py" in names
-    assert "ccagent/transports/http.py" in names
+    assert "ccagent/transports/http/transport.py" in names
     assert "ccagent/py.typed" in names
 
 

@@ -205,11 +205,3 @@ def test_envelopes_carry_counters_on_demand_only(daemon: Running) -> None:
     until(lambda: len(daemon.written()) >= 4)
     daemon.stop()
     assert "attrs" not in daemon.written()[-1]["meta"]
-
-
-def test_one_sample_carries_them_too() -> None:
-    result = subprocess.run(
-        [*CCAGENT, "sample", "--set", 'extras=["counters"]'], capture_output=True, check=True
-    )
-    attrs = json.loads(result.stdout)["meta"]["attrs"]
-    assert {"key": "ccagent.samples", "value": "1"} in attrs
