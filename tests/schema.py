@@ -23,3 +23,8 @@ def validate(name: str, body: bytes | str) -> dict[str, Any]:
     envelope: dict[str, Any] = json.loads(body)
     _validator(name).validate(envelope)
     return envelope
+
+
+def validate_part(name: str, body: bytes) -> None:
+    """Check an encoded part of an envelope (`SlurmJob`, ...)."""
+    _validator(name).validate(json.loads(body))

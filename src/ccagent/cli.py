@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _HELP = {
     "sample": "Sample the processes and jobs of this node.",
     "sysinfo": "Describe the hardware and software of this node.",
+    "jobs": "Tell the new and changed jobs of a Slurm cluster, on its master.",
+    "cluster": "Tell the partitions and nodes of a Slurm cluster, on its master.",
 }
 
 

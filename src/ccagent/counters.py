@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ccagent.envelopes import KVPair
+from ccagent.events import Event
 from ccagent.points import Point
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class SinkCounters(msgspec.Struct, rename="kebab"):
 
 def with_counters(record: Record, agent: AgentCounters, sinks: dict[str, SinkCounters]) -> Record:
     """Add counters to `meta.attrs` of an envelope: `ccagent.samples`, `ccagent.SINK.sent`, ..."""
-    if isinstance(record, Point):
+    if isinstance(record, Point | Event):
         return record
     pairs = _pairs("ccagent", agent)
     for name, counters in sinks.items():

@@ -215,4 +215,134 @@ class SysinfoEnvelope(Structure, frozen=True, kw_only=True):
     errors: list[ErrorObject] = []
 
 
-Envelope = SampleEnvelope | SysinfoEnvelope
+class SacctData(Structure, frozen=True, kw_only=True, rename="pascal"):
+    """What only accounting knows of a job or step (sacct(1); names as there).
+
+    AveCPU, MinCPU, SystemCPU, UserCPU, ElapsedRaw: seconds. AveDiskRead, AveDiskWrite: bytes.
+    AveRSS, AveVMSize, MaxRSS, MaxVMSize: KB.
+    """
+
+    min_cpu: int = msgspec.field(default=0, name="MinCPU")
+    alloc_tres: str = msgspec.field(default="", name="AllocTRES")
+    ave_cpu: int = msgspec.field(default=0, name="AveCPU")
+    ave_disk_read: int = 0
+    ave_disk_write: int = 0
+    ave_rss: int = msgspec.field(default=0, name="AveRSS")
+    ave_vm_size: int = msgspec.field(default=0, name="AveVMSize")
+    elapsed_raw: int = 0
+    system_cpu: int = msgspec.field(default=0, name="SystemCPU")
+    user_cpu: int = msgspec.field(default=0, name="UserCPU")
+    max_rss: int = msgspec.field(default=0, name="MaxRSS")
+    max_vm_size: int = msgspec.field(default=0, name="MaxVMSize")
+
+
+class SlurmJob(Structure, frozen=True, kw_only=True, gc=False):
+    """A job or one of its steps, as Slurm knows it.
+
+    job_id, job_step: JobIDRaw of sacct, before and after the dot.
+    job_state: one word; what Slurm adds to it (`by 5002`) is left out.
+    array_job_id, array_task_id: n and m of a JobID `n_m`. het_job_id, het_job_offset: of `n+m`.
+    time_limit (minutes), priority: ExtendedUint, 0 unset, 1 infinite, n + 2 for n.
+    nodes: host ranges. requested_memory_per_node: KB. suspend_time: seconds.
+    exit_code: what the job returned; 0 if a signal ended it.
+    requested_resources, allocated_resources: TRES (ReqTRES and AllocTRES of sacct).
+    """
+
+    job_id: int
+    job_state: str
+    job_step: str = ""
+    job_name: str = ""
+    array_job_id: int = 0
+    array_task_id: int = 0
+    het_job_id: int = 0
+    het_job_offset: int = 0
+    user_name: str = ""
+    account: str = ""
+    submit_time: str = ""
+    time_limit: int = 0
+    partition: str = ""
+    reservation: str = ""
+    nodes: list[str] = []
+    priority: int = 0
+    distribution: str = ""
+    requested_resources: str = ""
+    allocated_resources: str = ""
+    gres_detail: list[str] = []
+    requested_cpus: int = 0
+    minimum_cpus_per_node: int = 0
+    requested_memory_per_node: int = 0
+    requested_node_count: int = 0
+    start_time: str = ""
+    suspend_time: int = 0
+    end_time: str = ""
+    exit_code: int = 0
+    sacct: SacctData | None = None
+
+
+class JobsAttributes(Structure, frozen=True, kw_only=True):
+    """Jobs of a cluster: at most one record of each job and step."""
+
+    time: str
+    cluster: str
+    slurm_jobs: list[SlurmJob]
+
+
+class JobsData(Structure, frozen=True, kw_only=True):
+    """The data of a jobs envelope."""
+
+    type: str
+    attributes: JobsAttributes
+
+
+class JobsEnvelope(Structure, frozen=True, kw_only=True):
+    """Jobs; `data` and `errors` exclude each other."""
+
+    kind: ClassVar[str] = "job"
+
+    meta: MetadataObject
+    data: JobsData | None = None
+    errors: list[ErrorObject] = []
+
+
+class ClusterPartition(Structure, frozen=True, kw_only=True):
+    """A partition and the host ranges of its nodes."""
+
+    name: str
+    nodes: list[str]
+
+
+class ClusterNodes(Structure, frozen=True, kw_only=True):
+    """Nodes, as host ranges, that share their states (StateComplete of sinfo, in upper case)."""
+
+    names: list[str]
+    states: list[str]
+
+
+class ClusterAttributes(Structure, frozen=True, kw_only=True):
+    """What a master knows of the partitions and nodes of its cluster."""
+
+    time: str
+    cluster: str
+    slurm: bool
+    partitions: list[ClusterPartition]
+    nodes: list[ClusterNodes]
+
+
+class ClusterData(Structure, frozen=True, kw_only=True):
+    """The data of a cluster envelope."""
+
+    type: str
+    attributes: ClusterAttributes
+
+
+class ClusterEnvelope(Structure, frozen=True, kw_only=True):
+    """A cluster; `data` and `errors` exclude each other."""
+
+    kind: ClassVar[str] = "cluster"
+
+    meta: MetadataObject
+    data: ClusterData | None = None
+    errors: list[ErrorObject] = []
+
+
+Envelope = SampleEnvelope | SysinfoEnvelope | JobsEnvelope | ClusterEnvelope

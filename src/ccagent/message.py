@@ -9,6 +9,7 @@ import msgspec
 
 from ccagent.envelopes import Envelope
 from ccagent.errors import EncodingError
+from ccagent.events import Event, event_line
 from ccagent.points import Point, line
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ Format = Literal["sonar", "line"]
 
 FORMATS: tuple[Format, ...] = ("sonar", "line")
 
-Record = Envelope | Point
-"""What an agent emits. An envelope is for the format `sonar`, a point for `line`."""
+Record = Envelope | Point | Event
+"""What an agent emits. Envelopes are for the format `sonar`, points and events for `line`."""
 
 _ID_BYTES = 12
 
@@ -32,7 +33,8 @@ _encoder = msgspec.json.Encoder()
 class Message(msgspec.Struct, frozen=True):
     """One encoded unit that a transport delivers whole or not at all.
 
-    kind: `sample`, `sysinfo`, `job`, `cluster` for envelopes, `metrics` for points.
+    kind: `sample`, `sysinfo`, `job`, `cluster` for envelopes, `metrics` for points, `events.job`
+    and `events.slurm` for events.
     time: seconds since 1970 of the sample.
     body: one JSON object without line breaks, or lines of line protocol, each ended.
     prefix: the configured topic prefix; may be empty.
@@ -58,7 +60,9 @@ class Message(msgspec.Struct, frozen=True):
 def encode(
     records: Iterable[Record], wanted: Format, node: Node, *, prefix: str = ""
 ) -> list[Message]:
-    """Encode those of `records` that `wanted` can carry: a message an envelope, one for all points.
+    """Encode those of `records` that `wanted` can carry.
+
+    A message an envelope, one for all points, one for the events of a subject.
 
     Raises EncodingError.
     """
@@ -72,30 +76,36 @@ def encode(
         return [
             message(record.kind, _json(record))
             for record in records
-            if not isinstance(record, Point)
+            if not isinstance(record, Point | Event)
         ]
-    lines = [line(record) for record in records if isinstance(record, Point)]
-    if not lines:
-        return []
-    return [message("metrics", "".join(text + "\n" for text in lines).encode())]
+    lines: dict[str, list[str]] = {}
+    for record in records:
+        if isinstance(record, Point):
+            lines.setdefault("metrics", []).append(line(record))
+        elif isinstance(record, Event):
+            lines.setdefault(f"events.{record.subject}", []).append(event_line(record))
+    return [
+        message(kind, "".join(text + "\n" for text in texts).encode())
+        for kind, texts in lines.items()
+    ]
 
 
 def encode_each(
     records: Iterable[Record], wanted: Iterable[Format], node: Node, *, prefix: str = ""
 ) -> Iterator[Message]:
-    """Encode records as they come, for several formats: envelopes at once, all points at the end.
+    """Encode records as they come, for several formats: envelopes at once, all lines at the end.
 
     Raises EncodingError.
     """
-    points: list[Record] = []
+    lines: list[Record] = []
     for record in records:
-        if isinstance(record, Point):
-            points.append(record)
+        if isinstance(record, Point | Event):
+            lines.append(record)
         else:
             for form in wanted:
                 yield from encode([record], form, node, prefix=prefix)
     for form in wanted:
-        yield from encode(points, form, node, prefix=prefix)
+        yield from encode(lines, form, node, prefix=prefix)
 
 
 def _json(envelope: Envelope) -> bytes:

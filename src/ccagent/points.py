@@ -34,20 +34,25 @@ def line(point: Point) -> str:
     Raises EncodingError for what the line protocol can't express: a bad name, an empty tag, a
     line break, NaN or infinity.
     """
-    if NAME.fullmatch(point.name) is None:
-        raise EncodingError(f"metric name {point.name!r}: letters, digits and '_' only")
+    start = measurement(point.name, point.tags)
     if isinstance(point.value, float):
         is_sendable = math.isfinite(point.value)
     else:
         is_sendable = not isinstance(point.value, bool) and point.value in _INTEGERS
     if not is_sendable:
         raise EncodingError(f"metric {point.name}: {point.value!r} is not a number to send")
-    tags = "".join(
-        f",{_escaped(key)}={_escaped(value)}" for key, value in sorted(point.tags.items())
-    )
     # A Go consumer reads any of these; repr of a float is exact and has no locale.
     value = f"{point.value}i" if isinstance(point.value, int) else repr(point.value)
-    return f"{point.name}{tags} value={value} {int(point.time)}"
+    return f"{start} value={value} {int(point.time)}"
+
+
+def measurement(name: str, tags: dict[str, str]) -> str:
+    """Write what a line begins with: name and tags. Raises EncodingError."""
+    if NAME.fullmatch(name) is None:
+        raise EncodingError(f"metric name {name!r}: letters, digits and '_' only")
+    return name + "".join(
+        f",{_escaped(key)}={_escaped(value)}" for key, value in sorted(tags.items())
+    )
 
 
 def _escaped(text: str) -> str:

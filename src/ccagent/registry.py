@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 AGENTS = {
     "sample": "ccagent.agents.sonar.agent:SampleAgent",
     "sysinfo": "ccagent.agents.sysinfo.agent:SysinfoAgent",
+    "jobs": "ccagent.agents.slurm.jobs:JobsAgent",
+    "cluster": "ccagent.agents.slurm.cluster:ClusterAgent",
 }
 """Agents by the name of their table and command."""
 

@@ -1,0 +1,101 @@
+"""The agent `cluster`: partitions and nodes, out of sinfo."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from msgspec import Meta
+
+from ccagent.agent import Agent, AgentSettings, error_object
+from ccagent.agents.slurm import node_events, sinfo
+from ccagent.agents.slurm.environment import ENVIRONMENT, explained
+from ccagent.clock import timestamp
+from ccagent.duration import Duration
+from ccagent.envelopes import ClusterAttributes, ClusterData, ClusterEnvelope
+from ccagent.errors import CcagentError
+from ccagent.log import logger
+from ccagent.message import FORMATS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ccagent.agents.slurm.node_events import NodeState
+    from ccagent.message import Format, Record
+    from ccagent.node import Node
+
+_OUTPUT_LIMIT = 64 * 1024 * 1024
+
+
+class ClusterSettings(AgentSettings, frozen=True, kw_only=True):
+    """The keys of [agents.cluster]."""
+
+    sinfo: Annotated[str, Meta(description="the program sinfo")] = "sinfo"
+    squeue: Annotated[str, Meta(description="the program squeue, for node events")] = "squeue"
+    command_time_limit: Annotated[
+        Duration, Meta(description="after this long a program is given up")
+    ] = Duration("30s")
+
+
+class ClusterAgent(Agent[ClusterSettings]):
+    """Partitions and nodes of a Slurm cluster, with their states; on its master."""
+
+    name = "cluster"
+    formats: ClassVar[frozenset[Format]] = frozenset(FORMATS)
+    Settings = ClusterSettings
+
+    def sample(self, node: Node) -> Iterator[Record]:
+        """Ask sinfo: one ClusterEnvelope, of errors if Slurm does not answer.
+
+        For line protocol: the event that tells the state of all nodes.
+        """
+
+        def complain(text: str) -> None:
+            logger.warning("agent cluster: %s", text)
+
+        now = node.clock.time()
+        try:
+            partitions = sinfo.parse_partitions(
+                self._ask(node, sinfo.command(self.settings.sinfo, sinfo.PARTITIONS)), complain
+            )
+            nodes = sinfo.parse_nodes(
+                self._ask(node, sinfo.command(self.settings.sinfo, sinfo.NODES, "--exact")),
+                complain,
+            )
+            states = self._states(node, complain) if "line" in self.wanted else []
+        except CcagentError as error:
+            text = explained(error)
+            logger.error("agent cluster: %s", text)
+            yield ClusterEnvelope(meta=self.metadata(), errors=[error_object(node, text)])
+            return
+        attributes = ClusterAttributes(
+            time=timestamp(now),
+            cluster=node.cluster,
+            slurm=bool(nodes),
+            partitions=partitions,
+            nodes=nodes,
+        )
+        yield ClusterEnvelope(
+            meta=self.metadata(), data=ClusterData(type="cluster", attributes=attributes)
+        )
+
+        if states:
+            yield node_events.node_event(node, states)
+
+    def _states(self, node: Node, complain: Callable[[str], None]) -> list[NodeState]:
+        settings = self.settings
+        jobs = Counter[str]()
+        command = [settings.squeue, "--all", "--noheader", "--states=RUNNING", "--format=%N"]
+        node_events.running_jobs(self._ask(node, command), jobs)
+        content = self._ask(node, sinfo.command(settings.sinfo, node_events.FIELDS, "--Node"))
+        return node_events.parse_nodes(content, jobs, complain)
+
+    def _ask(self, node: Node, command: list[str]) -> bytes:
+        return b"".join(
+            node.stream(
+                command,
+                time_limit=self.settings.command_time_limit.seconds,
+                output_limit=_OUTPUT_LIMIT,
+                environment=ENVIRONMENT,
+            )
+        )

@@ -1,0 +1,288 @@
+"""The agents `jobs` and `cluster` against a real Slurm, its tools, and its running jobs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import datetime
+
+import msgspec
+import pytest
+
+from ccagent.agents.slurm import values
+from ccagent.agents.slurm.cluster import ClusterAgent, ClusterSettings
+from ccagent.agents.slurm.hostlist import expand, split
+from ccagent.agents.slurm.jobs import JobsAgent, JobsSettings
+from ccagent.envelopes import ClusterEnvelope, JobsEnvelope, SlurmJob
+from ccagent.message import Format, encode_each
+from ccagent.node import Node
+from tests.schema import validate
+from tests.slurm_cluster import SlurmCluster
+from tests.slurm_scenarios import ODD_NAMES, Jobs
+
+pytest_plugins = ["tests.slurm_fixture"]
+
+NODE = Node(hostname="master", cluster="fox")
+WAITING = ("held", "held array", "dependent", "never", "later", "no nodes", "held by root")
+
+
+def new_agent(slurm: SlurmCluster, wanted: Format = "sonar") -> JobsAgent:
+    programs = slurm.programs
+    settings = JobsSettings(sacct=str(programs / "sacct"), squeue=str(programs / "squeue"))
+    return JobsAgent(settings, frozenset({wanted}))
+
+
+def sampled(agent: JobsAgent) -> list[SlurmJob]:
+    jobs: list[SlurmJob] = []
+    for envelope in agent.sample(NODE):
+        assert isinstance(envelope, JobsEnvelope)
+        validate("JobsEnvelope", msgspec.json.encode(envelope))
+        assert envelope.data is not None, envelope.errors
+        jobs += envelope.data.attributes.slurm_jobs
+    agent.handed_on()
+    return jobs
+
+
+@pytest.fixture(scope="module")
+def agent(slurm: SlurmCluster) -> JobsAgent:
+    return new_agent(slurm)
+
+
+@pytest.fixture(scope="module")
+def records(slurm_jobs: Jobs, agent: JobsAgent) -> list[SlurmJob]:
+    """What a first run tells when all jobs are in their last states."""
+    slurm_jobs.wait()
+    return sampled(agent)
+
+
+@pytest.fixture(scope="module")
+def latest(records: list[SlurmJob]) -> dict[tuple[int, str], SlurmJob]:
+    """The last record of each job and step, as a receiver keeps it."""
+    return {(job.job_id, job.job_step): job for job in records}
+
+
+def asked(slurm: SlurmCluster, field: str) -> dict[str, str]:
+    """Ask sacct for a single field of all jobs: raw id to value."""
+    command = ["env", "SLURM_TIME_FORMAT=%s", "sacct", "-anP", "--noconvert", "-S", "now-1hours",
+               "-E", "now", "-o", f"JobIDRaw,{field}"]  # fmt: skip
+    lines = [line for line in slurm.run(*command).splitlines() if re.match(r"\d+(\.\w+)?\|", line)]
+    return dict(line.split("|", 1) for line in lines)
+
+
+def seconds(timestamp: str) -> str:
+    return str(int(datetime.fromisoformat(timestamp).timestamp())) if timestamp else ""
+
+
+def test_every_field_is_what_sacct_says(
+    slurm: SlurmCluster, slurm_jobs: Jobs, latest: dict[tuple[int, str], SlurmJob]
+) -> None:
+    # What runs still changes, and the accounting of what was killed last comes late.
+    changing = {slurm_jobs.ids[name] for name in ("running", "suspended", "timeout")}
+
+    def compared(
+        field: str, told: Callable[[SlurmJob], object], expected: Callable[[str], object]
+    ) -> None:
+        said = asked(slurm, field)
+        assert len(said) > 150
+        for raw, text in said.items():
+            number, _, step = raw.partition(".")
+            if int(number) in changing:
+                continue
+            job = latest[int(number), step]
+            assert told(job) == expected(text), (raw, field)
+
+    def moment(text: str) -> str:
+        return text if text.isdecimal() else ""
+
+    compared("State", lambda j: j.job_state, lambda text: text.split()[0])
+    compared("User", lambda j: j.user_name, str)
+    compared("Account", lambda j: j.account, str)
+    compared("Partition", lambda j: j.partition, str)
+    compared("Submit", lambda j: seconds(j.submit_time), moment)
+    compared("Start", lambda j: seconds(j.start_time), moment)
+    compared("End", lambda j: seconds(j.end_time), moment)
+    compared("TimelimitRaw", lambda j: j.time_limit, values.extended)
+    compared("Priority", lambda j: j.priority, values.extended)
+    compared("ReqCPUS", lambda j: j.requested_cpus, int)
+    compared("ReqNodes", lambda j: j.requested_node_count, int)
+    compared("ExitCode", lambda j: j.exit_code, values.exit_code)
+    compared("NodeList", lambda j: j.nodes, split)
+    compared("Reservation", lambda j: j.reservation, str)
+    compared("AllocTRES", lambda j: j.allocated_resources, str)
+    compared("ReqTRES", lambda j: j.requested_resources, str)
+    compared("Layout", lambda j: j.distribution or "Unknown", lambda text: text or "Unknown")
+
+
+def test_every_field_is_what_scontrol_says(
+    slurm: SlurmCluster, slurm_jobs: Jobs, latest: dict[tuple[int, str], SlurmJob]
+) -> None:
+    odd = ("name: ", "comment", "working directory")
+    plain = [name for name in slurm_jobs.ids if not name.startswith(odd)]
+    checked = 0
+    for name in plain:
+        number = slurm_jobs.ids[name]
+        command = ["env", "SLURM_TIME_FORMAT=%s", "scontrol", "-o", "show", "job", str(number)]
+        text = slurm.run(*command)
+        for line in text.splitlines():
+            said = dict(re.findall(r"(?:^| )([A-Z][A-Za-z/]*)=(\S*)", line))
+            job = latest[int(said["JobId"]), ""]
+            if name in {"special exit", "resized"}:
+                continue  # scontrol tells the state of another run than accounting
+            # Slurm may still clean up after one that has ended.
+            assert said["JobState"] in {job.job_state, "COMPLETING"}, name
+            assert said["UserId"].partition("(")[0] == job.user_name
+            assert said["Account"] == job.account
+            assert said["Partition"] in {job.partition, *job.partition.split(",")}
+            assert said["SubmitTime"] == seconds(job.submit_time), name
+            assert said["TimeLimit"] == "UNLIMITED" or job.time_limit == (
+                values.seconds(said["TimeLimit"]) // 60 + 2
+            )
+            code = int(said["ExitCode"].partition(":")[0])
+            assert job.exit_code == (code if code < 128 else code - 128)  # as sacct has it
+            if job.start_time and job.job_state != "PENDING":
+                assert said["StartTime"] == seconds(job.start_time), name
+                assert split(said["NodeList"]) == job.nodes
+            if "ArrayTaskId" in said and said["ArrayTaskId"].isdecimal():
+                assert job.array_job_id == int(said["ArrayJobId"])
+                assert job.array_task_id == int(said["ArrayTaskId"])
+            if "HetJobId" in said:
+                assert job.het_job_id == int(said["HetJobId"])
+                assert job.het_job_offset == int(said["HetJobOffset"])
+            checked += 1
+    assert checked > 40
+
+
+def test_jobs_that_accounting_does_not_show_are_there(
+    slurm_jobs: Jobs, latest: dict[tuple[int, str], SlurmJob]
+) -> None:
+    assert {latest[slurm_jobs.ids[name], ""].job_state for name in WAITING} == {"PENDING"}
+
+
+def test_no_name_alters_another_job(
+    slurm_jobs: Jobs, latest: dict[tuple[int, str], SlurmJob]
+) -> None:
+    ids = slurm_jobs.ids
+    injected = latest[ids["name: another job"], ""]
+    assert injected.job_name == f"x\nJobId={ids['plain']} JobState=FAILED TRES=cpu=77"
+    plain = latest[ids["plain"], ""]
+    assert (plain.job_name, plain.job_state) == ("plain", "COMPLETED")
+    assert "cpu=77" not in plain.allocated_resources
+    kept = {name for name in ODD_NAMES if name not in {
+        "unicode", "quotes", "not UTF-8", "300 characters", "empty",  # sacct alters these
+    }}  # fmt: skip
+    for name in kept:
+        assert latest[ids[f"name: {name}"], ""].job_name == ODD_NAMES[name]
+
+
+def test_arrays_het_jobs_and_steps(
+    slurm_jobs: Jobs, latest: dict[tuple[int, str], SlurmJob], records: list[SlurmJob]
+) -> None:
+    array = slurm_jobs.ids["array"]
+    tasks = {j.array_task_id for j in latest.values() if j.array_job_id == array}
+    assert tasks == {0, 1, 2, 3, 4, 5}
+    het = slurm_jobs.ids["het"]
+    parts = {(j.het_job_offset, j.job_id) for j in latest.values() if j.het_job_id == het}
+    assert parts == {(0, het), (1, het + 1)}
+    steps = {j.job_step for j in latest.values() if j.job_id == slurm_jobs.ids["steps"]}
+    assert {"", "batch", "extern", "0", "1", "2", "3"} <= steps
+    requeued = [j for j in records if (j.job_id, j.job_step) == (slurm_jobs.ids["requeued"], "")]
+    assert [j.job_state for j in requeued] == ["REQUEUED", "COMPLETED"]
+    resized = [j for j in records if (j.job_id, j.job_step) == (slurm_jobs.ids["resized"], "")]
+    assert [j.job_state for j in resized] == ["RESIZING", "COMPLETED"]
+
+
+def test_memory_and_limits(slurm_jobs: Jobs, latest: dict[tuple[int, str], SlurmJob]) -> None:
+    def job(name: str) -> SlurmJob:
+        return latest[slurm_jobs.ids[name], ""]
+
+    assert job("memory per cpu").requested_memory_per_node == 2 * 123 * 1024
+    assert job("memory per node").requested_memory_per_node == 1500 * 1024
+    assert job("unlimited").time_limit == values.INFINITE
+    assert job("days").time_limit == 3 * 1440 + 4 * 60 + 6 + 2
+    assert "gres/gpu" in job("gpu").allocated_resources
+
+
+def test_what_has_not_changed_is_not_sent_again(
+    slurm_jobs: Jobs, agent: JobsAgent, latest: dict[tuple[int, str], SlurmJob]
+) -> None:
+    # Its accounting is gathered for a while after the last job has ended.
+    late = slurm_jobs.ids["timeout"]
+    again = [job for job in sampled(agent) if latest.get((job.job_id, job.job_step)) == job]
+    assert {job.job_id for job in again} <= {late}
+
+
+def test_starts_and_ends_are_events(slurm: SlurmCluster, slurm_jobs: Jobs) -> None:
+    slurm_jobs.wait("running")
+    agent = new_agent(slurm, "line")
+
+    def lines() -> list[str]:
+        messages = list(encode_each(agent.sample(NODE), ["line"], NODE))
+        agent.handed_on()
+        return [line for m in messages for line in m.body.decode().splitlines()]
+
+    running = [line for line in lines() if f'jobId\\":{slurm_jobs.ids["running"]},' in line]
+    assert len(running) == 1
+    assert running[0].startswith("job,function=start_job,hostname=master,type=node event=")
+    job = slurm.submit("alice", "--wrap=sleep 1")
+    slurm.wait_for(job)
+    found = [line for line in lines() if f'jobId\\":{job},' in line]
+    assert [line.split(",")[1] for line in found] == ["function=start_job", "function=stop_job"]
+    assert '"completed\\"' in found[1].replace("\\\\", "\\")
+
+
+def test_the_cluster_is_what_sinfo_shows(slurm: SlurmCluster, slurm_jobs: Jobs) -> None:
+    slurm_jobs.wait("running")
+    settings = ClusterSettings(sinfo=str(slurm.programs / "sinfo"))
+    (envelope,) = ClusterAgent(settings, frozenset({"sonar"})).sample(NODE)
+    assert isinstance(envelope, ClusterEnvelope)
+    validate("ClusterEnvelope", msgspec.json.encode(envelope))
+    assert envelope.data is not None
+    attributes = envelope.data.attributes
+    shown: dict[str, set[str]] = {}
+    for line in slurm.run("sinfo", "-ahN", "-o", "%R %N").splitlines():
+        partition, name = line.split()
+        shown.setdefault(partition, set()).add(name)
+    told = {
+        one.name: {host for ranges in one.nodes for host in expand(ranges)}
+        for one in attributes.partitions
+    }
+    assert {name: hosts for name, hosts in told.items() if hosts} == shown
+    assert set().union(*shown.values()) == {
+        host for one in attributes.nodes for ranges in one.names for host in expand(ranges)
+    }
+    assert any({"DOWN", "NOT_RESPONDING"} & set(one.states) for one in attributes.nodes)
+
+
+def test_the_state_of_nodes_is_an_event(slurm: SlurmCluster, slurm_jobs: Jobs) -> None:
+    slurm_jobs.wait("running")
+    programs = slurm.programs
+    settings = ClusterSettings(sinfo=str(programs / "sinfo"), squeue=str(programs / "squeue"))
+    agent = ClusterAgent(settings, frozenset({"line"}))
+    (message,) = encode_each(agent.sample(NODE), ["line"], NODE)
+    text = message.body.decode().partition(' event="')[2].rpartition('" ')[0]
+    told = {one["hostname"]: one for one in json.loads(text.replace(r"\"", '"'))["nodes"]}
+    shown = slurm.run("sinfo", "-ahN", "-O", "NodeHost:|,CPUsState:|").splitlines()
+    expected = {line.split("|")[0]: int(line.split("|")[1].split("/")[0]) for line in shown}
+    assert {host: one["cpusAllocated"] for host, one in told.items()} == expected
+    where = slurm.run("squeue", "-hj", str(slurm_jobs.ids["running"]), "-o", "%N")
+    (place,) = expand(where.strip())
+    assert told[place]["jobsRunning"] >= 1
+    assert told[place]["states"][0] in {"mixed", "allocated"}
+    assert any(one["states"] == ["down"] for one in told.values())
+
+
+def test_processes_of_a_running_job_carry_its_id(slurm: SlurmCluster, slurm_jobs: Jobs) -> None:
+    if slurm.tracking != "cgroup":
+        pytest.skip("Slurm tracks processes without cgroups here: another test is about that")
+    slurm_jobs.wait("running")
+    command = slurm.enter(sys.executable, "-m", "ccagent", "sample", "--once")
+    output = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
+    envelope = validate("SampleEnvelope", output)
+    found = {job["job"]: job for job in envelope["data"]["attributes"]["jobs"]}
+    job = found[slurm_jobs.ids["running"]]
+    assert (job["user"], job["epoch"]) == ("alice", 0)
+    commands = [process["cmd"] for process in job["processes"]]
+    assert commands.count("sleep") == 2, json.dumps(job)
