@@ -11,6 +11,7 @@ from ccagent.agents.slurm.text import readable
 from ccagent.clock import timestamp
 from ccagent.envelopes import SacctData, SlurmJob
 from ccagent.errors import UnparsableError
+from ccagent.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -104,7 +105,7 @@ class Parser:
         self._complain = complain
         self._with_gres_detail = with_gres_detail
         cached = lru_cache(_REMEMBERED)
-        self._word = cached(_word)
+        self._word = cached(values.state)
         self._moment = cached(_moment)
         self._seconds = cached(values.seconds)
         self._uint = cached(values.uint)
@@ -193,9 +194,12 @@ class Parser:
 
     def _state(self, raw_id: str, text: str) -> str:
         try:
-            return self._word(text)
+            state = self._word(text)
         except ValueError as error:
             raise UnparsableError(f"job {raw_id[:40]}: {error}") from None
+        if state.detail:
+            logger.debug("job %s: %s %s", raw_id, state.word, state.detail)
+        return state.word
 
     def _understood(self, fields: list[str]) -> list[str]:
         """Empty the fields that can't be understood, and complain about each."""
@@ -239,10 +243,6 @@ def _raw_id(text: str) -> tuple[int, str]:
     if not (job.isascii() and job.isdecimal()) or len(job) > _MOST_DIGITS or not int(job):
         raise UnparsableError(f"{text[:40]!r} is no job id")
     return int(job), step
-
-
-def _word(text: str) -> str:
-    return values.state(text).word
 
 
 def _moment(text: str) -> str:

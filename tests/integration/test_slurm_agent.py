@@ -76,6 +76,11 @@ def seconds(timestamp: str) -> str:
     return str(int(datetime.fromisoformat(timestamp).timestamp())) if timestamp else ""
 
 
+def accounted(name: str) -> Callable[[SlurmJob], object]:
+    """Take a field of a job's accounting; 0 if it has none."""
+    return lambda job: getattr(job.sacct, name, 0)
+
+
 def test_every_field_is_what_sacct_says(
     slurm: SlurmCluster, slurm_jobs: Jobs, latest: dict[tuple[int, str], SlurmJob]
 ) -> None:
@@ -113,6 +118,21 @@ def test_every_field_is_what_sacct_says(
     compared("Reservation", lambda j: j.reservation, str)
     compared("AllocTRES", lambda j: j.allocated_resources, str)
     compared("ReqTRES", lambda j: j.requested_resources, str)
+    compared("Suspended", lambda j: j.suspend_time, values.seconds)
+    for field, parse, name in (
+        ("SystemCPU", values.seconds, "system_cpu"),
+        ("UserCPU", values.seconds, "user_cpu"),
+        ("AveCPU", values.seconds, "ave_cpu"),
+        ("MinCPU", values.seconds, "min_cpu"),
+        ("ElapsedRaw", values.uint, "elapsed_raw"),
+        ("AveDiskRead", values.plain_bytes, "ave_disk_read"),
+        ("AveDiskWrite", values.plain_bytes, "ave_disk_write"),
+        ("AveRSS", values.kilobytes, "ave_rss"),
+        ("MaxRSS", values.kilobytes, "max_rss"),
+        ("AveVMSize", values.kilobytes, "ave_vm_size"),
+        ("MaxVMSize", values.kilobytes, "max_vm_size"),
+    ):
+        compared(field, accounted(name), parse)
     compared("Layout", lambda j: j.distribution or "Unknown", lambda text: text or "Unknown")
 
 
@@ -203,6 +223,7 @@ def test_memory_and_limits(slurm_jobs: Jobs, latest: dict[tuple[int, str], Slurm
     assert job("unlimited").time_limit == values.INFINITE
     assert job("days").time_limit == 3 * 1440 + 4 * 60 + 6 + 2
     assert "gres/gpu" in job("gpu").allocated_resources
+    assert job("resumed").suspend_time >= 2
 
 
 def test_what_has_not_changed_is_not_sent_again(
