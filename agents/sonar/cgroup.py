@@ -7,10 +7,18 @@ from typing import NamedTuple
 
 
 class Placement(NamedTuple):
-    """job: Slurm's raw job id, 0 for none. container: in the cgroup of a container."""
+    """Where a process is.
+
+    job: Slurm's raw job id, 0 for none; step: `0`, `batch`, `extern`..., empty where none stands.
+    container: in the cgroup of a container.
+    """
 
     job: int
+    step: str
     container: bool
+
+
+NOWHERE = Placement(0, "", container=False)
 
 
 # Both are matched at the beginning of the path: a user who may make cgroups of his own (systemd
@@ -21,8 +29,8 @@ class Placement(NamedTuple):
 #
 # slurmstepd itself is in `.../job_13` (v1, nothing behind it) or `.../job_13/step_0/slurm` (v2).
 _JOB = re.compile(
-    rb"/slurm(?:_[^/]+)?/uid_[0-9]{1,10}/job_([0-9]{1,19})(?:/|$)"
-    rb"|/system\.slice/(?:[^/]+_)?slurmstepd\.scope/job_([0-9]{1,19})(?:/|$)"
+    rb"(?:/slurm(?:_[^/]+)?/uid_[0-9]{1,10}|/system\.slice/(?:[^/]+_)?slurmstepd\.scope)"
+    rb"/job_([0-9]{1,19})(?:/step_([0-9a-z+]{1,22})(?![^/])|/|$)"
 )
 
 # docker-ID.scope, libpod-ID.scope, crio-ID.scope, cri-containerd-ID.scope (systemd driver);
@@ -40,12 +48,12 @@ def parse_cgroup(content: bytes) -> Placement:
 
     The first line that names a job counts: the controllers agree, or the later ones are in `/`.
     """
-    job, container = 0, False
+    job, step, container = 0, "", False
     for line in content.splitlines():
         path = line.split(b":", 2)[-1]
         if not job:
             match = _JOB.match(path)
             if match is not None:
-                job = int(match[1] or match[2])
+                job, step = int(match[1]), (match[2] or b"").decode("ascii")
         container = container or _CONTAINER.search(path) is not None
-    return Placement(job, container)
+    return Placement(job, step, container)

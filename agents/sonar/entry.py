@@ -17,11 +17,12 @@ class Entry:
     stat, statm, io: descriptors, or CLOSED or UNUSED; *_raw: what was read last.
     status: the parsed stat, as it was at `read_at` (monotonic seconds).
     seen, place_at: numbers of readings: the last that saw it, the next that looks at its place.
+    descent: the Slurm job that its ancestors told, whatever became of them; 0 for none.
     """
 
     __slots__ = (
-        "in_container", "io", "io_raw", "job", "name", "place_at", "process", "read_at", "seen",
-        "stat", "stat_raw", "statm", "statm_raw", "status", "uid", "wanted",
+        "descent", "in_container", "io", "io_raw", "job", "name", "place_at", "process", "read_at",
+        "seen", "stat", "stat_raw", "statm", "statm_raw", "status", "uid", "wanted",
     )  # fmt: skip
 
     def __init__(self, name: str, status: Stat, stat_raw: bytes, stat: int) -> None:
@@ -36,6 +37,7 @@ class Entry:
         self.place_at = 0
         self.uid = 0
         self.job = 0
+        self.descent = 0
         self.in_container = False
         self.wanted = True
         self.process: Process | None = None

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.agents.sonar.cgroup import Placement, parse_cgroup
+from ccagent.agents.sonar.cgroup import NOWHERE, Placement, parse_cgroup
 from ccagent.agents.sonar.containers import has_supervisor
 from ccagent.agents.sonar.descriptors import CLOSED, UNUSED
-from ccagent.agents.sonar.process_files import command_text
+from ccagent.agents.sonar.process_files import KERNEL_THREAD, STEP_DAEMON, command_text
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, VanishedError
 
 if TYPE_CHECKING:
+    from ccagent.agents.sonar.ancestry import Ancestry
     from ccagent.agents.sonar.complaints import Complaints
     from ccagent.agents.sonar.entry import Entry
+    from ccagent.agents.sonar.process_files import Stat
     from ccagent.agents.sonar.selection import Selection
     from ccagent.node import Node
 
@@ -40,29 +42,49 @@ class Placer:
         self._entries = entries
         self._complaints = complaints
         self._placements: dict[bytes, Placement] = {}
+        self._ancestry: Ancestry | None = None
+
+    def look_for_steps(self) -> None:
+        """Ask for job steps among the ancestors of processes from now on: Slurm has some here."""
+        if self._ancestry is None:
+            from ccagent.agents.sonar.ancestry import Ancestry
+
+            self._ancestry = Ancestry(self._node, self._descent)
 
     def place(self, entry: Entry, reading: int) -> None:
         """Find out owner, job and container. Raises VanishedError if the process is gone."""
         # Staggered by pid, so that the processes of one job are not all due at once.
         entry.place_at = reading + EVERY - (reading + int(entry.name)) % EVERY
         path = f"proc/{entry.name}"
+        placement: Placement | None = None
         try:
             entry.uid = self._node.owner(path)
             placement = self._parsed(self._node.read_single(f"{path}/cgroup"))
-            entry.job = placement.job
             entry.in_container = entry.in_container or placement.container
         except NotHereError:
             self._stay_or_vanish(path)
+            placement = NOWHERE
         except VanishedError:
             raise
         except NotPermittedError as error:
+            placement = NOWHERE
             self._complaints.say_once("cgroup", f"jobs of some processes can't be told: {error}")
         except CcagentError as error:
             self._complaints.errors.append(str(error))
-        command = command_text(entry.status.command, b"")
+        status = entry.status
+        command = command_text(status.command, b"")
+        if status.command == STEP_DAEMON:
+            self.look_for_steps()
+        if placement is not None:
+            if self._ancestry is None or status.flags & KERNEL_THREAD:
+                entry.job = placement.job
+            else:
+                entry.job, entry.descent = self._ancestry.job(
+                    status, entry.descent, entry.uid, placement
+                )
         # Whoever is in a container stays there, also when its supervisor ends.
         entry.in_container = entry.in_container or has_supervisor(
-            command, entry.status.ppid, self._look_up
+            command, status.ppid, self._look_up
         )
         if entry.io == UNUSED:
             entry.io = CLOSED  # the owner may have changed, and with it the permission
@@ -84,6 +106,10 @@ class Placer:
                 self._placements.clear()
             known = self._placements[cgroup] = parse_cgroup(cgroup)
         return known
+
+    def _descent(self, pid: int) -> tuple[Stat, int] | None:
+        entry = self._entries.get(str(pid))
+        return None if entry is None else (entry.status, entry.descent)
 
     def _look_up(self, pid: int) -> tuple[str, int] | None:
         entry = self._entries.get(str(pid))

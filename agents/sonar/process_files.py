@@ -10,6 +10,9 @@ from ccagent.errors import UnparsableError
 KERNEL_THREAD = 0x00200000
 """PF_KTHREAD in the field `flags` (include/linux/sched.h)."""
 
+STEP_DAEMON = b"slurmstepd"
+"""The command of Slurm's processes that start the tasks of a job step."""
+
 
 class Stat(NamedTuple):
     """What is used of /proc/PID/stat. Times are in clock ticks, `starttime` since boot."""

@@ -22,6 +22,7 @@ from ccagent.agents.sonar.placing import Placer
 from ccagent.agents.sonar.process import Process, kilobytes, utilization
 from ccagent.agents.sonar.process_files import (
     KERNEL_THREAD,
+    STEP_DAEMON,
     Io,
     Stat,
     Statm,
@@ -175,6 +176,8 @@ class ProcfsSource:
             entry.seen = self._reading
             self._entries[name] = entry
             admitted.append(entry)
+        if any(entry.status.command == STEP_DAEMON for entry in admitted):
+            self._placer.look_for_steps()
         # Only now that parents are known can it be told who descends from a supervisor.
         for entry in list(admitted):
             try:

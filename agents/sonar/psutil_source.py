@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from ccagent.agents.sonar.cgroup import Placement, parse_cgroup
+from ccagent.agents.sonar.ancestry import Ancestry
+from ccagent.agents.sonar.cgroup import NOWHERE, Placement, parse_cgroup
 from ccagent.agents.sonar.containers import has_supervisor
 from ccagent.agents.sonar.process import Process, kilobytes, utilization
+from ccagent.agents.sonar.process_files import STEP_DAEMON, parse_stat
 from ccagent.errors import CcagentError, ConfigurationError
 
 if TYPE_CHECKING:
+    from ccagent.agents.sonar.process_files import Stat
     from ccagent.agents.sonar.selection import Selection
     from ccagent.node import Node
 
 _COMMAND_BYTES = 15
 _KTHREADD = 2
+_STEP_DAEMON = STEP_DAEMON.decode("ascii")
 
 
 class PsutilSource:
@@ -35,6 +39,10 @@ class PsutilSource:
         self._boot = psutil.boot_time()
         self._before: dict[tuple[int, float], tuple[int, float]] = {}
         self._reading = 0
+        self._has_steps = False
+        self._ancestry = Ancestry(node, self._kin)
+        self._kins: dict[int, tuple[Stat, int]] = {}
+        self._descents: dict[tuple[int, int], int] = {}
 
     def begin(self) -> None:
         """Remember the CPU time that each process has used."""
@@ -59,6 +67,10 @@ class PsutilSource:
                 seen.add((process.pid, process.create_time()))
             except psutil.Error:
                 continue
+        self._kins = {}
+        self._has_steps = bool(self._descents) or any(
+            command == _STEP_DAEMON for command, _ in tree.values()
+        )
         processes: list[Process] = []
         for process, placement in found:
             try:
@@ -69,6 +81,9 @@ class PsutilSource:
             if record is not None:
                 processes.append(record)
         self._before = {key: value for key, value in self._before.items() if key in seen}
+        self._descents = {
+            (pid, status.starttime): job for pid, (status, job) in self._kins.items() if job
+        }
         return processes
 
     def close(self) -> None:
@@ -79,6 +94,7 @@ class PsutilSource:
     ) -> Process | None:
         command, ppid = tree[process.pid]
         uid = process.uids().effective
+        job = self._job(process.pid, uid, placement)
         in_container = placement.container or has_supervisor(command, ppid, tree.get)
         if not self._selection.wants(self._node, uid, command, in_container=in_container):
             return None
@@ -99,7 +115,7 @@ class PsutilSource:
             pid=process.pid,
             ppid=ppid,
             process_group=os.getpgid(process.pid),
-            job=placement.job,
+            job=job,
             uid=uid,
             command=command,
             in_container=in_container,
@@ -131,11 +147,31 @@ class PsutilSource:
         age = self._node.clock.time() - process.create_time()
         return utilization(ticks, max(age, 0.01), hertz)
 
+    def _job(self, pid: int, uid: int, placement: Placement) -> int:
+        """Give the Slurm job of a process; ancestors are asked only where there is Slurm."""
+        known = self._kin(pid) if self._has_steps else None
+        if known is None:
+            return placement.job
+        status, descent = known
+        job, descent = self._ancestry.job(status, descent, uid, placement)
+        self._kins[pid] = status, descent
+        return job
+
+    def _kin(self, pid: int) -> tuple[Stat, int] | None:
+        """Read what ancestry asks of a process, once at each reading."""
+        if pid not in self._kins:
+            try:
+                status = parse_stat(self._node.read_single(f"proc/{pid}/stat"))
+            except CcagentError:
+                return None
+            self._kins[pid] = status, self._descents.get((pid, status.starttime), 0)
+        return self._kins[pid]
+
     def _placement(self, pid: int) -> Placement:
         try:
             return parse_cgroup(self._node.read(f"proc/{pid}/cgroup"))
         except CcagentError:
-            return Placement(0, container=False)
+            return NOWHERE
 
 
 def _command(process: psutil.Process) -> str:

@@ -6,8 +6,10 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 import msgspec
 import pytest
@@ -295,15 +297,34 @@ def test_the_state_of_nodes_is_an_event(slurm: SlurmCluster, slurm_jobs: Jobs) -
     assert any(one["states"] == ["down"] for one in told.values())
 
 
-def test_processes_of_a_running_job_carry_its_id(slurm: SlurmCluster, slurm_jobs: Jobs) -> None:
-    if slurm.tracking != "cgroup":
-        pytest.skip("Slurm tracks processes without cgroups here: another test is about that")
-    slurm_jobs.wait("running")
+def jobs_sampled(slurm: SlurmCluster) -> dict[int, Any]:
+    """What `ccagent sample` sees of jobs inside the cluster."""
     command = slurm.enter(sys.executable, "-m", "ccagent", "sample", "--once")
     output = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
     envelope = validate("SampleEnvelope", output)
-    found = {job["job"]: job for job in envelope["data"]["attributes"]["jobs"]}
-    job = found[slurm_jobs.ids["running"]]
+    return {job["job"]: job for job in envelope["data"]["attributes"]["jobs"]}
+
+
+def assert_is_the_users_work(job: Any) -> None:
+    """Two tasks that sleep, and nothing of Slurm's own."""
     assert (job["user"], job["epoch"]) == ("alice", 0)
     commands = [process["cmd"] for process in job["processes"]]
     assert commands.count("sleep") == 2, json.dumps(job)
+    assert "slurmstepd" not in commands
+
+
+def test_processes_of_a_running_job_carry_its_id(slurm: SlurmCluster, slurm_jobs: Jobs) -> None:
+    slurm_jobs.wait("running")
+    assert_is_the_users_work(jobs_sampled(slurm)[slurm_jobs.ids["running"]])
+
+
+@pytest.mark.usefixtures("slurm")  # where this one can run, so can another
+def test_without_cgroups_ancestry_tells_the_job() -> None:
+    with SlurmCluster("linuxproc") as cluster:
+        number = cluster.submit("alice", "-n2", "--wrap=srun -n2 sleep 600")
+        cluster.wait_for(number, {"RUNNING"})
+        deadline = time.monotonic() + 20
+        while "sleep" not in str(jobs_sampled(cluster).get(number)):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        assert_is_the_users_work(jobs_sampled(cluster)[number])

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.machines.composed import aarch64, smt_slurm_v1, v2_containers
+from tests.machines.composed import aarch64, linuxproc, smt_slurm_v1, v2_containers
 from tests.machines.files import write_file, write_machine
 from tests.recorded import MACHINES
 
@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 def composed() -> list[Composed]:
     """All machines that are composed by hand."""
-    return [aarch64.machine(), smt_slurm_v1.machine(), v2_containers.machine()]
+    return [
+        aarch64.machine(),
+        linuxproc.machine(),
+        smt_slurm_v1.machine(),
+        v2_containers.machine(),
+    ]
 
 
 def write(machine: Composed, directory: Path) -> None:

@@ -75,6 +75,8 @@ class Process:
     group: the process group, its own without one; likewise the session.
     user_time, system_time and those of waited-for children, started: ticks, the last since boot.
     cgroup: the text of /proc/PID/cgroup.
+    uid: the effective user; real_uid: the real one if it is another (a set-user-ID program).
+    cmdline: of /proc/PID/cmdline, which is left out without it: only slurmstepd's is ever read.
     io: None where /proc/PID/io can't be read.
     """
 
@@ -84,6 +86,8 @@ class Process:
     cgroup: str
     started: int
     uid: int = 0
+    real_uid: int | None = None
+    cmdline: bytes = b""
     state: str = "S"
     group: int = 0
     session: int = 0
@@ -167,6 +171,7 @@ class Process:
         # The kernel escapes here what it leaves raw in stat.
         name = self.comm.replace(b"\\", b"\\\\").replace(b"\n", b"\\n")
         ids = "\t".join([str(self.uid)] * 4)
+        real = self.uid if self.real_uid is None else self.real_uid
         lines = [
             f"State:\t{self.state} ({_STATES[self.state]})",
             f"Tgid:\t{self.pid}",
@@ -174,7 +179,7 @@ class Process:
             f"Pid:\t{self.pid}",
             f"PPid:\t{self.parent}",
             "TracerPid:\t0",
-            f"Uid:\t{ids}",
+            f"Uid:\t{real}\t{self.uid}\t{self.uid}\t{self.uid}",
             f"Gid:\t{ids}",
             "FDSize:\t64",
             f"Groups:\t{self.uid} ",
@@ -219,6 +224,8 @@ class Process:
             "status": self.status(old=old),
             "cgroup": self.cgroup.encode(),
         }
+        if self.cmdline:
+            files["cmdline"] = self.cmdline
         if self.io is not None:
             files["io"] = self.io.text().encode()
         return files

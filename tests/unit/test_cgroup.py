@@ -29,7 +29,7 @@ def test_every_recorded_process_of_a_v1_job_is_in_it() -> None:
     assert {parse_cgroup(cgroup).job for _, cgroup in processes} == {13}
 
 
-def test_slurmstepd_is_in_the_job_although_nothing_follows_its_id() -> None:
+def test_the_cgroup_of_slurmstepd_is_in_the_job_although_nothing_follows_its_id() -> None:
     assert parse_cgroup(b"6:freezer:/slurm_c1-1/uid_5002/job_13\n0::/\n").job == 13
 
 
@@ -39,7 +39,7 @@ def test_recorded_v2_processes_are_in_the_job_that_slurm_gave_them() -> None:
         assert parse_cgroup(cgroup).job == (2 if inside else 0), header
 
 
-def test_without_proctrack_cgroup_no_job_can_be_told() -> None:
+def test_without_proctrack_cgroup_the_cgroup_tells_no_job() -> None:
     assert {parse_cgroup(c).job for _, c in recorded_processes("proc-linuxproc.txt")} == {0}
 
 
@@ -65,6 +65,23 @@ def test_a_het_component_has_its_own_raw_id() -> None:
 )
 def test_only_a_path_that_slurm_itself_makes_names_a_job(path: str, job: int) -> None:
     assert parse_cgroup(f"0::{path}\n".encode()).job == job
+
+
+@pytest.mark.parametrize(
+    ("path", "step"),
+    [
+        ("/slurm/uid_1/job_7/step_0", "0"),
+        ("/slurm_c1-1/uid_1/job_7/step_extern/task_0", "extern"),
+        ("/system.slice/slurmstepd.scope/job_7/step_batch/slurm", "batch"),
+        ("/system.slice/slurmstepd.scope/job_7/step_0+1/user/task_0", "0+1"),
+        ("/system.slice/slurmstepd.scope/job_7/step_", ""),
+        ("/system.slice/slurmstepd.scope/job_7/step_0?/user", ""),
+        ("/slurm_c1-1/uid_1/job_7", ""),
+    ],
+)
+def test_the_step_stands_behind_the_job(path: str, step: str) -> None:
+    placement = parse_cgroup(f"0::{path}\n".encode())
+    assert (placement.job, placement.step) == (7, step)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ HEAVY = {
 
 OURS = {
     "ccagent", "ccagent.agent", "ccagent.agents", "ccagent.agents.sonar",
-    "ccagent.agents.sonar.agent", "ccagent.agents.sonar.cgroup",
+    "ccagent.agents.sonar.agent", "ccagent.agents.sonar.ancestry",
+    "ccagent.agents.sonar.cgroup",
     "ccagent.agents.sonar.complaints", "ccagent.agents.sonar.containers",
     "ccagent.agents.sonar.descriptors", "ccagent.agents.sonar.entry",
     "ccagent.agents.sonar.placing", "ccagent.agents.sonar.process",
@@ -22,7 +23,8 @@ OURS = {
     "ccagent.agents.sonar.selection",
     "ccagent.agents.sonar.system", "ccagent.cli", "ccagent.clock", "ccagent.config",
     "ccagent.counters",
-    "ccagent.duration", "ccagent.envelopes", "ccagent.errors", "ccagent.log",
+    "ccagent.duration", "ccagent.envelopes", "ccagent.errors",
+    "ccagent.events", "ccagent.log",
     "ccagent.message", "ccagent.node", "ccagent.once", "ccagent.options", "ccagent.points",
     "ccagent.registry",
     "ccagent.settings", "ccagent.transports", "ccagent.transports.base",
