@@ -50,7 +50,11 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+        length = int(self.headers["Content-Length"])
+        body = self.rfile.read(length)
+        if len(body) < length:
+            self.close_connection = True  # the sender was killed meanwhile
+            return
         receiver = self.server
         assert isinstance(receiver, Receiver)
         fault = receiver.next_fault()
