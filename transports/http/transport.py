@@ -36,7 +36,10 @@ _CONTENT_TYPES = {"sonar": "application/json", "line": "text/plain; charset=utf-
 
 
 class HttpTransport(Transport):
-    """Posts over one kept connection; only 2xx is success; redirects are not followed."""
+    """Posts to a server: envelopes one a request, points of many messages together.
+
+    Over one kept connection; only 2xx is success; redirects are not followed.
+    """
 
     Settings = HttpSettings
 

@@ -31,7 +31,7 @@ _BLAMED = frozenset({
 
 
 class KafkaTransport(Transport):
-    """Is done when all replicas in sync have every message.
+    """Produces to topics of Kafka, and is done when all replicas in sync have every message.
 
     After a failure the producer is destroyed with all it holds, for the outbox sends that again.
     """

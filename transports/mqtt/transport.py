@@ -30,7 +30,7 @@ _TIMES = 3
 
 
 class MqttTransport(Transport):
-    """Publishes over one kept connection with many messages in flight."""
+    """Publishes to topics of an MQTT broker, over one kept connection."""
 
     Settings = MqttSettings
 

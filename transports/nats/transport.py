@@ -37,7 +37,10 @@ _REMEMBERED = 10_000
 
 
 class NatsTransport(Transport):
-    """Publishes over one kept connection; what isn't acknowledged is not delivered."""
+    """Publishes to subjects of NATS, or into a stream of JetStream.
+
+    Over one kept connection; what isn't acknowledged is not delivered.
+    """
 
     Settings = NatsSettings
 
