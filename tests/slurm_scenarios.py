@@ -75,6 +75,8 @@ class Jobs:
             *("scontrol", "create", "reservation", f"ReservationName={RESERVATION}"),
             *("StartTime=now", "Duration=60", "Users=alice", "Nodes=c1-2", "CoreCnt=1"),
         )
+        # Accounting joins the two by time: it must be older than its job, in whole seconds.
+        time.sleep(1.1)
         self._kinds()
         self._interactive_ones()
         self._limits_and_memory()
