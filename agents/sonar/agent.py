@@ -4,40 +4,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
-from ccagent.agent import Agent, AgentSettings, error_object
+from ccagent.agent import Agent, error_object
+from ccagent.agents.gpu.presence import is_any_present
+from ccagent.agents.gpu.settings import GpuSettings
+from ccagent.agents.sonar.job_records import JobRecords
 from ccagent.agents.sonar.selection import Selection
 from ccagent.agents.sonar.system import read_system
 from ccagent.clock import timestamp
 from ccagent.duration import Duration
 from ccagent.envelopes import (
-    NO_FLOAT,
     SONAR_EPOCH,
     SampleAttributes,
     SampleData,
     SampleEnvelope,
-    SampleJob,
-    SampleProcess,
 )
-from ccagent.errors import CcagentError
 from ccagent.message import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ccagent.agents.gpu.gpus import GpuReading, Gpus
+    from ccagent.agents.sonar.allocations import Allocation, Allocations
     from ccagent.agents.sonar.process import Process, ProcessSource
-    from ccagent.agents.sonar.rollup import SyntheticPids
     from ccagent.message import Format, Record
     from ccagent.node import Node
 
 _FIRST_INTERVAL = 0.1
 _ERRORS_SENT = 50
-_PID_MAX = 4_194_304
 _BOOT_TOLERANCE = 60
 
 
-class SampleSettings(AgentSettings, frozen=True, kw_only=True):
+class SampleSettings(GpuSettings, frozen=True, kw_only=True):
     """The keys of [agents.sample]."""
 
     source: Annotated[
@@ -62,34 +61,59 @@ class SampleSettings(AgentSettings, frozen=True, kw_only=True):
         bool, Meta(description="take the process group as the job even inside Slurm jobs")
     ] = False
 
+    scontrol: Annotated[
+        str, Meta(description="the program scontrol, asked for a job's cards if nothing else tells")
+    ] = "scontrol"
+    squeue: Annotated[
+        str, Meta(description="the program squeue, asked for the user of a job without processes")
+    ] = "squeue"
+
 
 class SampleAgent(Agent[SampleSettings]):
     """Processes and jobs of this node: CPU, memory, I/O; CPUs, load, memory, disks of the node."""
 
     name = "sample"
     formats: ClassVar[frozenset[Format]] = frozenset(FORMATS)
+    extras: ClassVar[frozenset[str]] = Agent.extras | {"allocated-gpus"}
     Settings = SampleSettings
 
     def __init__(self, settings: SampleSettings, wanted: frozenset[Format]) -> None:
         super().__init__(settings, wanted)
         self._source: ProcessSource | None = None
-        self._records: dict[int, tuple[Process, float, SampleProcess]] = {}
-        self._synthetic: SyntheticPids | None = None
+        self._records = JobRecords(batchless=settings.batchless, rollup=settings.rollup)
+        self._gpus: Gpus | None = None
+        self._allocations: Allocations | None = None
         self._boot = 0
 
     def prepare(self, node: Node) -> float:
         """Read CPU times, so that the first sample can tell utilisation 100 ms later."""
         self._opened(node).begin()
+        gpus = self._cards(node)
+        if gpus is not None:
+            gpus.start()
         return _FIRST_INTERVAL
 
     def sample(self, node: Node) -> Iterator[Record]:
         """Read the machine once: a SampleEnvelope, and points if a sink wants them."""
         now = node.clock.time()
+        gpus = self._cards(node)
+        if gpus is not None:
+            gpus.ask("read")  # the answer comes while processes are read
         source = self._opened(node)
         processes = source.read()
         errors = list(source.errors)
         boot, system = read_system(node, errors)
-        jobs = self._jobs(node, processes, self._epoch(boot))
+        reading = gpus.reading(errors) if gpus is not None else None
+        if reading is not None:
+            system = structs.replace(system, gpus=reading.cards)
+        on_cards = reading.processes if reading is not None else {}
+        jobs = self._records.make(node, processes, self._epoch(boot), on_cards)
+        allocations: list[Allocation] = []
+        if reading is not None and reading.cards and self._wants_allocations:
+            allocations = self._allocated(node, processes, reading)
+            if "allocated-gpus" in self.settings.extras:
+                jobs += self._records.make_allocated(node, allocations, reading.cards)
+        self._records.end_sample()
         attributes = SampleAttributes(
             time=timestamp(now),
             cluster=node.cluster,
@@ -105,11 +129,17 @@ class SampleAgent(Agent[SampleSettings]):
             from ccagent.agents.sonar.points import points
 
             yield from points(attributes, now)
+            if reading is not None and reading.cards:
+                from ccagent.agents.sonar.gpu_points import gpu_points
+
+                yield from gpu_points(attributes, now, allocations, reading)
 
     def close(self) -> None:
-        """Close the process source."""
+        """Close the process source and the libraries of GPUs."""
         if self._source is not None:
             self._source.close()
+        if self._gpus is not None:
+            self._gpus.close()
 
     def attributes(self) -> dict[str, str]:
         """Say what was left out of the sample."""
@@ -146,6 +176,27 @@ class SampleAgent(Agent[SampleSettings]):
                 self._source = ProcfsSource(node, selection)
         return self._source
 
+    def _cards(self, node: Node) -> Gpus | None:
+        """Give what reads cards, from when the first is seen; nothing is loaded before."""
+        if self._gpus is None and is_any_present(node, self.settings.gpu_makers):
+            from ccagent.agents.gpu.gpus import Gpus
+
+            self._gpus = Gpus(node, self.settings)
+        return self._gpus
+
+    @property
+    def _wants_allocations(self) -> bool:
+        return "allocated-gpus" in self.settings.extras or "line" in self.wanted
+
+    def _allocated(
+        self, node: Node, processes: list[Process], reading: GpuReading
+    ) -> list[Allocation]:
+        if self._allocations is None:
+            from ccagent.agents.sonar.allocations import Allocations
+
+            self._allocations = Allocations(self.settings.scontrol, self.settings.squeue)
+        return self._allocations.read(node, processes, reading)
+
     def _epoch(self, boot: int) -> int:
         """Give the `epoch` of jobs outside of Slurm: boot time since 2020, never 0.
 
@@ -155,78 +206,6 @@ class SampleAgent(Agent[SampleSettings]):
         if abs(boot - self._boot) > _BOOT_TOLERANCE:
             self._boot = boot
         return max(1, self._boot - SONAR_EPOCH)
-
-    def _jobs(self, node: Node, processes: list[Process], epoch: int) -> list[SampleJob]:
-        """Make the records of processes and group them by job and user."""
-        uptime = node.clock.uptime()
-        records, self._records = self._records, {}
-        batchless = self.settings.batchless
-        groups: dict[tuple[int, int, int], list[SampleProcess]] = {}
-        for process in processes:
-            age = uptime - process.start_time
-            seconds = process.cpu_seconds
-            average = (
-                round(100.0 * seconds / max(age, 0.01), 1) or NO_FLOAT if seconds else NO_FLOAT
-            )
-            known = records.get(process.pid)
-            if known is not None and known[0] is process and known[1] == average:
-                record = known[2]
-            else:
-                record = _record(process, average)
-                known = (process, average, record)
-            self._records[process.pid] = known
-            if process.job and not batchless:
-                key = (process.job, 0, process.uid)
-            else:
-                key = (process.process_group, epoch, process.uid)
-            group = groups.get(key)
-            if group is None:
-                groups[key] = [record]
-            else:
-                group.append(record)
-        if self.settings.rollup:
-            self._roll_up(node, groups)
-        return [
-            SampleJob(job=job, user=node.user(uid), epoch=job_epoch, processes=group)
-            for (job, job_epoch, uid), group in groups.items()
-        ]
-
-    def _roll_up(self, node: Node, groups: dict[tuple[int, int, int], list[SampleProcess]]) -> None:
-        from ccagent.agents.sonar.rollup import SyntheticPids, rolled_up
-
-        if self._synthetic is None:
-            self._synthetic = SyntheticPids(_pid_max(node))
-        parents = {record.ppid for group in groups.values() for record in group}
-        for (job, epoch, uid), group in groups.items():
-            key = f"{job}/{epoch}/{uid}"
-            groups[job, epoch, uid] = rolled_up(group, parents, key, self._synthetic)
-        self._synthetic.end_sample()
-
-
-def _record(process: Process, average: float) -> SampleProcess:
-    return SampleProcess(
-        resident_memory=process.resident_memory,
-        virtual_memory=process.virtual_memory,
-        cmd=process.command,
-        pid=process.pid,
-        ppid=process.ppid,
-        in_container=process.in_container,
-        num_threads=process.num_threads,
-        cpu_avg=average,
-        cpu_util=process.cpu_util or NO_FLOAT,
-        cpu_time=process.cpu_time,
-        data_read=process.data_read,
-        data_written=process.data_written,
-        data_cancelled=process.data_cancelled,
-    )
-
-
-def _pid_max(node: Node) -> int:
-    """Read /proc/sys/kernel/pid_max; the largest that Linux knows if it can't be read."""
-    try:
-        return int(node.read("proc/sys/kernel/pid_max"))
-    except (CcagentError, ValueError):
-        return _PID_MAX
 
 
 def _bounded(errors: list[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from ccagent.envelopes import NO_FLOAT, SampleProcess
+from ccagent.envelopes import NO_FLOAT, SampleProcess, SampleProcessGpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -84,4 +84,22 @@ def _sum(group: list[SampleProcess], pid: int) -> SampleProcess:
         data_written=sum(p.data_written for p in group),
         data_cancelled=sum(p.data_cancelled for p in group),
         rolledup=len(group) - 1,
+        gpus=_sum_of_gpus(group),
     )
+
+
+def _sum_of_gpus(group: list[SampleProcess]) -> list[SampleProcessGpu]:
+    cards: dict[str, list[SampleProcessGpu]] = {}
+    for process in group:
+        for used in process.gpus:
+            cards.setdefault(used.uuid, []).append(used)
+    return [
+        SampleProcessGpu(
+            index=uses[0].index,
+            uuid=uuid,
+            gpu_util=round(sum(use.gpu_util for use in uses), 1) or NO_FLOAT,
+            gpu_memory=sum(use.gpu_memory for use in uses),
+            gpu_memory_util=round(sum(use.gpu_memory_util for use in uses), 1) or NO_FLOAT,
+        )
+        for uuid, uses in cards.items()
+    ]

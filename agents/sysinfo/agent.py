@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from msgspec import Meta
 
-from ccagent.agent import Agent, AgentSettings
+from ccagent.agent import Agent
+from ccagent.agents.gpu.presence import is_any_present
+from ccagent.agents.gpu.settings import GpuSettings
 from ccagent.agents.sonar.system import parse_meminfo
 from ccagent.agents.sysinfo import read_parsed
 from ccagent.agents.sysinfo.cpus import Cpus, read_cpus, read_model
@@ -21,9 +23,16 @@ from ccagent.envelopes import (
     SysinfoAttributes,
     SysinfoData,
     SysinfoEnvelope,
+    SysinfoGpuCard,
     SysinfoSoftwareVersion,
 )
-from ccagent.errors import CcagentError, NotHereError, UnparsableError, VanishedError
+from ccagent.errors import (
+    CcagentError,
+    NotHereError,
+    ProgramError,
+    UnparsableError,
+    VanishedError,
+)
 from ccagent.log import logger
 
 if TYPE_CHECKING:
@@ -33,7 +42,7 @@ if TYPE_CHECKING:
     from ccagent.node import Node
 
 
-class SysinfoSettings(AgentSettings, frozen=True, kw_only=True):
+class SysinfoSettings(GpuSettings, frozen=True, kw_only=True):
     """The keys of the table `[agents.sysinfo]`."""
 
     on_startup: Annotated[bool, Meta(description="also when the daemon starts")] = True
@@ -75,6 +84,7 @@ class SysinfoSettings(AgentSettings, frozen=True, kw_only=True):
     ] = Duration("5s")
 
     def __post_init__(self) -> None:
+        GpuSettings.__post_init__(self)
         for key, command in (
             ("topo-svg-command", self.topo_svg_command),
             ("topo-text-command", self.topo_text_command),
@@ -139,8 +149,24 @@ class SysinfoAgent(Agent[SysinfoSettings]):
             distances=numa.distances,
             topo_svg=drawings[0],
             topo_text=drawings[1],
+            cards=self._cards(node, errors),
             software=self._software(node, errors),
         )
+
+    def _cards(self, node: Node, errors: list[CcagentError]) -> list[SysinfoGpuCard]:
+        """Describe the GPUs. Their libraries are let go again: the next time is hours away."""
+        if not is_any_present(node, self.settings.gpu_makers):
+            return []
+        from ccagent.agents.gpu.gpus import Gpus
+
+        gpus = Gpus(node, self.settings)
+        problems: list[str] = []
+        try:
+            gpus.ask("describe")
+            return gpus.descriptions(problems)
+        finally:
+            gpus.close()
+            errors += [ProgramError(problem) for problem in problems]
 
     def _software(self, node: Node, errors: list[CcagentError]) -> list[SysinfoSoftwareVersion]:
         settings = self.settings

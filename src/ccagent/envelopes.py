@@ -63,12 +63,55 @@ class SampleDisk(Structure, frozen=True, kw_only=True):
     stats: list[int]
 
 
+class SampleGpu(Structure, frozen=True, kw_only=True, gc=False):
+    """The state of one card, or of one instance of a partitioned card.
+
+    index: distinct on the node, from 0; the card's and its instances' may change at boot.
+    uuid: the maker's, else one constructed from boot, host and address.
+    failing: 0, or 1 for a card that doesn't answer.
+    fan: percent of the largest speed. compute_mode: as the maker calls it.
+    performance_state: ExtendedUint, 0 unknown, n + 2 for n.
+    memory: KB in use; memory_util: percent of the card's memory. ce_util: percent.
+    temperature: degrees Celsius. power, power_limit: W. ce_clock, memory_clock: MHz.
+    """
+
+    index: int
+    uuid: str
+    failing: int = 0
+    fan: int = 0
+    compute_mode: str = ""
+    performance_state: int = 0
+    memory: int = 0
+    ce_util: int = 0
+    memory_util: int = 0
+    temperature: int = 0
+    power: int = 0
+    power_limit: int = 0
+    ce_clock: int = 0
+    memory_clock: int = 0
+
+
+class SampleProcessGpu(Structure, frozen=True, kw_only=True, gc=False):
+    """What one process uses of one card.
+
+    gpu_util: percent of the card's compute elements since the previous reading.
+    gpu_memory: KB; gpu_memory_util: the same as percent of the card's memory.
+    """
+
+    index: int
+    uuid: str
+    gpu_util: float = NO_FLOAT
+    gpu_memory: int = 0
+    gpu_memory_util: float = NO_FLOAT
+
+
 class SampleSystem(Structure, frozen=True, kw_only=True):
     """State of the node as a whole.
 
     boot: Timestamp of the boot (/proc/stat `btime`).
     cpus: CPU seconds since boot, dense and sorted by logical cpu (/proc/stat `cpuN`: user, nice,
     system, irq, softirq); an offline cpu stands with 0.
+    gpus: the cards and their instances.
     disks: /proc/diskstats, without devices that were never used.
     used_memory: KB, MemTotal - MemAvailable of /proc/meminfo.
     load1, load5, load15, runnable_entities, existing_entities: /proc/loadavg.
@@ -76,6 +119,7 @@ class SampleSystem(Structure, frozen=True, kw_only=True):
 
     boot: str
     cpus: list[int] = []
+    gpus: list[SampleGpu] = []
     disks: list[SampleDisk] = []
     used_memory: int = 0
     load1: float = NO_FLOAT
@@ -100,6 +144,7 @@ class SampleProcess(Structure, frozen=True, kw_only=True, gc=False):
     data_read, data_written, data_cancelled: KB, rounded up (/proc/PID/io rchar, wchar,
     cancelled_write_bytes).
     rolledup: how many further processes the record sums up.
+    gpus: the cards that the process uses.
     """
 
     resident_memory: int = 0
@@ -116,6 +161,7 @@ class SampleProcess(Structure, frozen=True, kw_only=True, gc=False):
     data_written: int = 0
     data_cancelled: int = 0
     rolledup: int = 0
+    gpus: list[SampleProcessGpu] = []
 
 
 class SampleJob(Structure, frozen=True, kw_only=True):
@@ -168,6 +214,31 @@ class SysinfoSoftwareVersion(Structure, frozen=True, kw_only=True):
     name: str = ""
 
 
+class SysinfoGpuCard(Structure, frozen=True, kw_only=True):
+    """A card, or an instance of a partitioned card.
+
+    index, uuid: as in SampleGpu. address: of PCI, `00000000:0E:00.0`.
+    manufacturer: "NVIDIA", "AMD". model, architecture, driver, firmware: as the maker calls them.
+    memory: KB. power_limit, max_power_limit, min_power_limit: W.
+    max_ce_clock, max_memory_clock: MHz.
+    """
+
+    index: int
+    uuid: str
+    address: str = ""
+    manufacturer: str = ""
+    model: str = ""
+    architecture: str = ""
+    driver: str = ""
+    firmware: str = ""
+    memory: int = 0
+    power_limit: int = 0
+    max_power_limit: int = 0
+    min_power_limit: int = 0
+    max_ce_clock: int = 0
+    max_memory_clock: int = 0
+
+
 class SysinfoAttributes(Structure, frozen=True, kw_only=True):
     """The hardware and software of a node.
 
@@ -178,6 +249,7 @@ class SysinfoAttributes(Structure, frozen=True, kw_only=True):
     memory: KB, MemTotal of /proc/meminfo.
     numa_nodes, distances: /sys/devices/system/node/node*/distance, in the order of the nodes.
     topo_svg, topo_text: base64 of what the configured commands print.
+    cards: GPUs and their instances.
     """
 
     time: str
@@ -195,6 +267,7 @@ class SysinfoAttributes(Structure, frozen=True, kw_only=True):
     distances: list[list[int]] = []
     topo_svg: str = ""
     topo_text: str = ""
+    cards: list[SysinfoGpuCard] = []
     software: list[SysinfoSoftwareVersion] = []
 
 

@@ -21,6 +21,8 @@ from ccagent.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from ccagent.helper import Helper
+
 HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
 """What the envelopes allow as the name of a host or a cluster."""
 
@@ -168,6 +170,14 @@ class Node:
         return stream(
             command, time_limit=time_limit, output_limit=output_limit, environment=environment
         )
+
+    def helper(
+        self, name: str, target: str, arguments: tuple[str, ...], *, time_limit: float
+    ) -> Helper:
+        """Give a Python process of its own for a library that may hang or die. See `Helper`."""
+        from ccagent.helper import Helper
+
+        return Helper(name, target, arguments, time_limit=time_limit)
 
     def boot_time(self) -> float:
         """Seconds since 1970 when the machine was started, by its clocks."""

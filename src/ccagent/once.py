@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ccagent.config import build_agent, build_transport
 from ccagent.errors import ProgramError, TransportError
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from types import FrameType
 
+    from ccagent.agent import Agent
     from ccagent.config import Configuration
     from ccagent.message import Message
     from ccagent.store import Store
@@ -30,6 +31,14 @@ def run_once(configuration: Configuration, name: str) -> bool:
     settings = configuration.settings
     node = Node(hostname=settings.hostname, cluster=settings.cluster)
     agent = build_agent(configuration, name)
+    try:
+        return _sampled_and_sent(configuration, agent, node)
+    finally:
+        agent.close()
+
+
+def _sampled_and_sent(configuration: Configuration, agent: Agent[Any], node: Node) -> bool:
+    name = agent.name
     limit = agent.settings.time_limit.seconds
     with _time_limit(limit, f"agent {name}: not finished after {agent.settings.time_limit}"):
         begin = node.clock.monotonic()
@@ -40,7 +49,9 @@ def run_once(configuration: Configuration, name: str) -> bool:
         }
         node.clock.sleep(max(0.0, begin + pause - node.clock.monotonic()))
         encoded = list(
-            encode_each(agent.sample(node), agent.wanted, node, prefix=settings.topic_prefix)
+            encode_each(
+                agent.sample(node), agent.wanted, node, prefix=configuration.settings.topic_prefix
+            )
         )
     delivered = True
     for sink, transport in transports.items():

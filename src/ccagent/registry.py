@@ -1,7 +1,7 @@
-"""Names of agents and transports, and the classes behind them.
+"""Names of agents, transports and makers of GPUs, and the classes behind them.
 
-Built-in ones are imported when they are used. Installed entry points (groups `ccagent.agents`
-and `ccagent.transports`) are asked only for names that are not built in.
+Built-in ones are imported when they are used. Installed entry points (groups `ccagent.agents`,
+`ccagent.transports` and `ccagent.gpus`) are asked only for names that are not built in.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from ccagent.settings import nearest
 
 if TYPE_CHECKING:
     from ccagent.agent import Agent
+    from ccagent.agents.gpu.maker import Maker
     from ccagent.transports.base import Transport
 
 AGENTS = {
@@ -40,6 +41,12 @@ TRANSPORTS = {
 }
 """Transports by the scheme of their URL."""
 
+GPU_MAKERS = {
+    "nvidia": "ccagent.agents.gpu.nvidia:Nvidia",
+    "amd": "ccagent.agents.gpu.amd:Amd",
+}
+"""Makers of GPUs by the name in `gpu-makers`."""
+
 
 def agent_class(name: str) -> type[Agent[Any]]:
     """Give the class of an agent. Raises ConfigurationError for an unknown name."""
@@ -53,6 +60,12 @@ def transport_class(url: str) -> type[Transport]:
     if not colon:
         raise ConfigurationError(f"{url!r} is no sink: a URL such as 'stdout:' or 'dir:/PATH'")
     found: type[Transport] = _load("kind of sink", "ccagent.transports", TRANSPORTS, scheme.lower())
+    return found
+
+
+def gpu_maker_class(name: str) -> type[Maker]:
+    """Give the class of a maker of GPUs. Raises ConfigurationError for an unknown name."""
+    found: type[Maker] = _load("maker of GPUs", "ccagent.gpus", GPU_MAKERS, name)
     return found
 
 

@@ -14,10 +14,13 @@ HEAVY = {
 
 OURS = {
     "ccagent", "ccagent.agent", "ccagent.agents", "ccagent.agents.sonar",
+    "ccagent.agents.gpu", "ccagent.agents.gpu.address", "ccagent.agents.gpu.presence",
+    "ccagent.agents.gpu.settings",
     "ccagent.agents.sonar.agent", "ccagent.agents.sonar.ancestry",
     "ccagent.agents.sonar.cgroup",
     "ccagent.agents.sonar.complaints", "ccagent.agents.sonar.containers",
     "ccagent.agents.sonar.descriptors", "ccagent.agents.sonar.entry",
+    "ccagent.agents.sonar.job_records",
     "ccagent.agents.sonar.placing", "ccagent.agents.sonar.process",
     "ccagent.agents.sonar.process_files", "ccagent.agents.sonar.procfs",
     "ccagent.agents.sonar.selection",

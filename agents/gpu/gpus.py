@@ -1,0 +1,115 @@
+"""The cards of this node, of all makers, as records."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ccagent.agents.gpu.library import Library
+from ccagent.envelopes import NO_FLOAT, SampleGpu, SampleProcessGpu, SysinfoGpuCard
+from ccagent.registry import gpu_maker_class
+
+if TYPE_CHECKING:
+    from ccagent.agents.gpu.settings import GpuSettings
+    from ccagent.node import Node
+
+
+class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of all cards, and what each process (by pid) uses of them.
+
+    devices: index of the card by `major:minor` of its device file.
+    partitioned: indices of the cards that have instances.
+    """
+
+    cards: list[SampleGpu] = []
+    processes: dict[int, list[SampleProcessGpu]] = {}
+    devices: dict[str, int] = {}
+    partitioned: frozenset[int] = frozenset()
+
+
+class Gpus:
+    """Asks each maker that has cards here, in a process of the maker's own.
+
+    `ask` first, then `reading` or `descriptions`, which wait no longer than the settings'
+    time limit, and not at all for what an earlier question is still waiting for. Indices go on
+    from maker to maker, in the order of the settings.
+    """
+
+    def __init__(self, node: Node, settings: GpuSettings) -> None:
+        self._libraries = [
+            Library(node, gpu_maker_class(name), settings) for name in settings.gpu_makers
+        ]
+        self._time_limit = settings.gpu_time_limit.seconds
+
+    def start(self) -> None:
+        """Start the libraries, so that they are ready by the first question."""
+        for library in self._libraries:
+            library.start()
+
+    def ask(self, question: str) -> None:
+        """Ask all makers to `read` or to `describe`."""
+        for library in self._libraries:
+            library.ask(question)
+
+    def reading(self, errors: list[str]) -> GpuReading:
+        """Give the state of all cards; a library that can't tell adds to `errors`."""
+        cards: list[SampleGpu] = []
+        processes: dict[int, list[SampleProcessGpu]] = {}
+        devices: dict[str, int] = {}
+        partitioned: set[int] = set()
+        deadline = time.monotonic() + self._time_limit
+        first = 0
+        for library in self._libraries:
+            answer = library.answer(deadline, errors)
+            states = library.states(answer)
+            places = {each.card.address: first + each.card.index for each in reversed(states)}
+            uuids: dict[int, str] = {}
+            for each in states:
+                index = first + each.card.index
+                uuids[index] = each.state.uuid
+                cards.append(_renumbered(each.state, index))
+                if each.card.device:
+                    devices[each.card.device] = index
+                if each.card.is_instance:
+                    partitioned.add(places[each.card.address])
+            for use in answer.reading.processes if answer.reading else ():
+                uuid = uuids.get(first + use.card)
+                if uuid is not None:
+                    used = SampleProcessGpu(
+                        index=first + use.card,
+                        uuid=uuid,
+                        gpu_util=use.utilization or NO_FLOAT,
+                        gpu_memory=use.memory,
+                        gpu_memory_util=use.memory_percent or NO_FLOAT,
+                    )
+                    processes.setdefault(use.pid, []).append(used)
+            first += library.count
+        return GpuReading(
+            cards=cards,
+            processes=processes,
+            devices=devices,
+            partitioned=frozenset(partitioned),
+        )
+
+    def descriptions(self, errors: list[str]) -> list[SysinfoGpuCard]:
+        """Describe all cards; a library that can't adds to `errors`."""
+        cards: list[SysinfoGpuCard] = []
+        deadline = time.monotonic() + self._time_limit
+        first = 0
+        for library in self._libraries:
+            for each in library.descriptions(library.answer(deadline, errors)):
+                index = first + each.card.index
+                cards.append(msgspec.structs.replace(each.description, index=index))
+            first += library.count
+        return cards
+
+    def close(self) -> None:
+        """End the processes of the libraries."""
+        for library in self._libraries:
+            library.close()
+
+
+def _renumbered(state: SampleGpu, index: int) -> SampleGpu:
+    return state if state.index == index else msgspec.structs.replace(state, index=index)

@@ -1,0 +1,31 @@
+"""The keys about GPUs that `[agents.sample]` and `[agents.sysinfo]` share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from ccagent.agent import AgentSettings
+from ccagent.agents.gpu.presence import directories
+from ccagent.duration import Duration
+from ccagent.errors import ConfigurationError
+
+
+class GpuSettings(AgentSettings, frozen=True, kw_only=True):
+    """Which cards are looked for, and how long their library may take."""
+
+    gpu_makers: Annotated[
+        tuple[str, ...], Meta(description="makers whose cards are looked for; empty: none")
+    ] = ("nvidia", "amd")
+    gpu_time_limit: Annotated[
+        Duration,
+        Meta(description="after this long a sample goes without what a GPU library has not told"),
+    ] = Duration("10s")
+
+    def __post_init__(self) -> None:
+        for maker in self.gpu_makers:
+            try:
+                directories(maker)
+            except ConfigurationError as error:
+                raise ValueError(f"gpu-makers: {error}") from None

@@ -1,0 +1,217 @@
+"""The cards that Slurm jobs on this node were given, whether they use them or not."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.agents.slurm.environment import ENVIRONMENT
+from ccagent.agents.sonar.allocation_parsers import (
+    Claim,
+    parse_devices,
+    parse_environment,
+    parse_job,
+    short_name,
+)
+from ccagent.errors import CcagentError
+
+if TYPE_CHECKING:
+    from ccagent.agents.gpu.gpus import GpuReading
+    from ccagent.agents.sonar.process import Process
+    from ccagent.node import Node
+
+_V1 = ("devices", "memory", "freezer", "cpuset", "cpuacct")
+_SLURM = re.compile(r"slurm(?:_(.+))?")
+_SCOPE = re.compile(r"(?:(.+)_)?slurmstepd\.scope")
+_USER = re.compile(r"uid_([0-9]{1,10})", re.ASCII)
+_JOB = re.compile(r"job_([0-9]{1,19})", re.ASCII)
+
+_NVIDIA, _RENDER = "195:{}", "226:{}"
+_FIRST_RENDER = 128
+_ASKED_PROCESSES = 4
+_ASKED_JOBS = 4
+_TIME_LIMIT = 5.0
+_OUTPUT_LIMIT = 1 << 20
+_RETRY = 600.0
+_DRIVER_UID = 0
+
+
+class Allocation(NamedTuple):
+    """The indices of the cards of a job; uid: -1 if it can't be told."""
+
+    job: int
+    uid: int
+    cards: tuple[int, ...]
+
+
+class _JobHere(NamedTuple):
+    """A job on this node: user (-1 unknown), directory of its device cgroup, slurmd, processes."""
+
+    uid: int
+    devices: str
+    slurmd: str
+    pids: list[int]
+
+
+class Allocations:
+    """Finds out once for each job; Slurm is asked only if nothing on the node tells."""
+
+    def __init__(self, scontrol: str, squeue: str) -> None:
+        self._scontrol = scontrol
+        self._squeue = squeue
+        self._known: dict[int, Allocation] = {}
+        self._not_before: dict[int, float] = {}
+        self._slurm_not_before = 0.0
+
+    def read(self, node: Node, processes: list[Process], reading: GpuReading) -> list[Allocation]:
+        """Give the allocations of the jobs that are here and have cards."""
+        jobs = _jobs(node, processes)
+        self._known = {job: known for job, known in self._known.items() if job in jobs}
+        self._not_before = {job: at for job, at in self._not_before.items() if job in jobs}
+        now = node.clock.monotonic()
+        questions = _ASKED_JOBS
+        for number, job in jobs.items():
+            if number in self._known or self._not_before.get(number, 0.0) > now:
+                continue
+            claim = _cgroup(node, job) or _environment(node, job)
+            if claim is None or claim.relative:
+                if not questions:
+                    continue
+                questions -= 1
+                claim = self._ask(node, number, job) or claim
+            if claim is None:
+                self._not_before[number] = now + _RETRY
+                continue
+            uid = job.uid if job.uid >= 0 else self._owner(node, number)
+            self._known[number] = Allocation(number, uid, _cards(claim, reading))
+        return [known for known in self._known.values() if known.cards]
+
+    def _ask(self, node: Node, number: int, job: _JobHere) -> Claim | None:
+        names = frozenset({short_name(job.slurmd or node.hostname)})
+        content = self._run(node, [self._scontrol, "-d", "show", "job", str(number)])
+        return None if content is None else parse_job(content, names)
+
+    def _owner(self, node: Node, number: int) -> int:
+        command = [self._squeue, "--noheader", f"--jobs={number}", "--format=%U"]
+        content = (self._run(node, command) or b"").strip()
+        return int(content) if content.isdigit() else -1
+
+    def _run(self, node: Node, command: list[str]) -> bytes | None:
+        """Run a program of Slurm's; after a failure not again for a while."""
+        if node.clock.monotonic() < self._slurm_not_before:
+            return None
+        try:
+            output = node.stream(
+                command,
+                time_limit=_TIME_LIMIT,
+                output_limit=_OUTPUT_LIMIT,
+                environment=ENVIRONMENT,
+            )
+            return b"".join(output)
+        except CcagentError:
+            self._slurm_not_before = node.clock.monotonic() + _RETRY
+            return None
+
+
+def idle_cards(allocation: Allocation, used: dict[int, float], reading: GpuReading) -> list[int]:
+    """Give the cards that a job leaves idle; `used` is what its own processes use, by card.
+
+    A card without a process of the job is idle. So is one whose processes use nothing, unless
+    the card is busy and they may be those that are not told apart. Of a MIG instance no
+    utilisation is known: a process on it is use.
+    """
+    idle: list[int] = []
+    for card in reading.cards:
+        if card.index in allocation.cards and not used.get(card.index):
+            is_untold = card.ce_util or card.uuid.startswith("MIG-")
+            if card.index not in used or not is_untold:
+                idle.append(card.index)
+    return idle
+
+
+def _jobs(node: Node, processes: list[Process]) -> dict[int, _JobHere]:
+    """Give the jobs that have a cgroup here, or a process."""
+    jobs = _jobs_of_v1(node) or _jobs_of_v2(node)
+    for process in processes:
+        if process.job:
+            job = jobs.get(process.job)
+            if job is None:
+                job = jobs[process.job] = _JobHere(process.uid, "", "", [])
+            elif job.uid < 0 and process.uid != _DRIVER_UID:
+                job = jobs[process.job] = job._replace(uid=process.uid)
+            job.pids.append(process.pid)
+    return jobs
+
+
+def _jobs_of_v1(node: Node) -> dict[int, _JobHere]:
+    jobs: dict[int, _JobHere] = {}
+    for controller in _V1:
+        root = f"sys/fs/cgroup/{controller}"
+        for slurm, slurmd in _matching(node, root, _SLURM):
+            for user, uid in _matching(node, f"{root}/{slurm}", _USER):
+                for name, job in _matching(node, f"{root}/{slurm}/{user}", _JOB):
+                    devices = f"{root}/{slurm}/{user}/{name}" if controller == "devices" else ""
+                    jobs[int(job)] = _JobHere(int(uid), devices, slurmd, [])
+        if jobs:
+            break
+    return jobs
+
+
+def _jobs_of_v2(node: Node) -> dict[int, _JobHere]:
+    jobs: dict[int, _JobHere] = {}
+    root = "sys/fs/cgroup/system.slice"
+    for scope, slurmd in _matching(node, root, _SCOPE):
+        for _, job in _matching(node, f"{root}/{scope}", _JOB):
+            jobs[int(job)] = _JobHere(-1, "", slurmd, [])
+    return jobs
+
+
+def _matching(node: Node, directory: str, form: re.Pattern[str]) -> list[tuple[str, str]]:
+    """Give the names in a directory that have a form, with its first group."""
+    try:
+        names = node.list(directory)
+    except CcagentError:
+        return []
+    return [(name, match[1] or "") for name in sorted(names) if (match := form.fullmatch(name))]
+
+
+def _cgroup(node: Node, job: _JobHere) -> Claim | None:
+    if not job.devices:
+        return None
+    try:
+        devices = parse_devices(node.read(f"{job.devices}/devices.list"))
+    except CcagentError:
+        return None
+    return None if devices is None else Claim(devices=tuple(sorted(devices)))
+
+
+def _environment(node: Node, job: _JobHere) -> Claim | None:
+    """Take the first of the job's processes whose environment tells."""
+    for pid in sorted(job.pids)[:_ASKED_PROCESSES]:
+        try:
+            claim = parse_environment(node.read(f"proc/{pid}/environ"))
+        except CcagentError:
+            continue
+        if claim is not None:
+            return claim
+    return None
+
+
+def _cards(claim: Claim, reading: GpuReading) -> tuple[int, ...]:
+    """Find the cards that are meant; a partitioned card only by its instances."""
+    found: set[int] = set()
+    for device in claim.devices:
+        if device in reading.devices and reading.devices[device] not in reading.partitioned:
+            found.add(reading.devices[device])
+    known = {card.index for card in reading.cards}
+    for number in claim.numbers:
+        # Slurm's numbers are those of the device files, if those are known.
+        index = reading.devices.get(
+            _NVIDIA.format(number),
+            reading.devices.get(_RENDER.format(_FIRST_RENDER + number), number),
+        )
+        if index in known and index not in reading.partitioned:
+            found.add(index)
+    for uuid in claim.uuids:
+        found.update(card.index for card in reading.cards if card.uuid.startswith(uuid))
+    return tuple(sorted(found))

@@ -1,0 +1,272 @@
+/* A stand-in for libnvidia-ml.so.1: it answers from a scenario. Layouts as nvml.h has them. */
+#include "scenario.h"
+
+#define NOT_FOUND 6
+#define NOT_SUPPORTED 3
+#define INSUFFICIENT_SIZE 7
+#define CARDS 16
+#define INSTANCES 8
+
+struct device {
+    char name[16];
+};
+
+struct process {
+    unsigned pid;
+    unsigned long long memory;
+    unsigned gpu_instance, compute_instance;
+};
+
+struct process_sample {
+    unsigned pid;
+    unsigned long long time;
+    unsigned sm, memory, encoder, decoder;
+};
+
+struct pci_info {
+    char legacy_bus_id[16];
+    unsigned domain, bus, device, pci_device_id, pci_subsystem_id;
+    char bus_id[32];
+};
+
+static struct device devices[CARDS][1 + INSTANCES];
+
+static const char *told(const char *function, const struct device *device, int *error)
+{
+    return answer(function, device ? device->name : "", NOT_SUPPORTED, error);
+}
+
+static const char *told_of(const char *function, const struct device *device, unsigned number,
+                           int *error)
+{
+    char card[48];
+    snprintf(card, sizeof card, "%s %u", device->name, number);
+    return answer(function, card, NOT_SUPPORTED, error);
+}
+
+static int number(const char *text, int error, unsigned *value)
+{
+    if (text)
+        *value = (unsigned)strtol(text, NULL, 10);
+    return error;
+}
+
+static int string(const char *text, int error, char *value, unsigned size)
+{
+    if (text)
+        snprintf(value, size, "%s", text);
+    return error;
+}
+
+#define NUMBER(function)                                                                           \
+    int function(struct device *device, unsigned *value)                                           \
+    {                                                                                              \
+        int error;                                                                                 \
+        const char *text = told(#function, device, &error);                                        \
+        return number(text, error, value);                                                         \
+    }
+
+#define NUMBER_OF(function)                                                                        \
+    int function(struct device *device, unsigned of, unsigned *value)                              \
+    {                                                                                              \
+        int error;                                                                                 \
+        const char *text = told_of(#function, device, of, &error);                                 \
+        return number(text, error, value);                                                         \
+    }
+
+#define STRING(function)                                                                           \
+    int function(struct device *device, char *value, unsigned size)                                \
+    {                                                                                              \
+        int error;                                                                                 \
+        const char *text = told(#function, device, &error);                                        \
+        return string(text, error, value, size);                                                   \
+    }
+
+#define NUMBERS(function)                                                                          \
+    int function(struct device *device, unsigned *first, unsigned *second)                         \
+    {                                                                                              \
+        int error;                                                                                 \
+        const char *text = told(#function, device, &error);                                        \
+        if (text)                                                                                  \
+            sscanf(text, "%u %u", first, second);                                                  \
+        return error;                                                                              \
+    }
+
+NUMBER(nvmlDeviceGetArchitecture)
+NUMBER(nvmlDeviceGetComputeMode)
+NUMBER(nvmlDeviceGetFanSpeed)
+NUMBER(nvmlDeviceGetMaxMigDeviceCount)
+NUMBER(nvmlDeviceGetMinorNumber)
+NUMBER(nvmlDeviceGetPerformanceState)
+NUMBER(nvmlDeviceGetPowerManagementLimit)
+NUMBER(nvmlDeviceGetPowerUsage)
+NUMBER_OF(nvmlDeviceGetClockInfo)
+NUMBER_OF(nvmlDeviceGetMaxClockInfo)
+NUMBER_OF(nvmlDeviceGetTemperature)
+NUMBERS(nvmlDeviceGetMigMode)
+NUMBERS(nvmlDeviceGetPowerManagementLimitConstraints)
+STRING(nvmlDeviceGetName)
+STRING(nvmlDeviceGetUUID)
+STRING(nvmlDeviceGetVbiosVersion)
+
+int nvmlInitWithFlags(unsigned flags)
+{
+    int error;
+    (void)flags;
+    answer("nvmlInitWithFlags", "", 0, &error);
+    return error;
+}
+
+int nvmlShutdown(void)
+{
+    return 0;
+}
+
+const char *nvmlErrorString(int error)
+{
+    static char text[32];
+    snprintf(text, sizeof text, "error %d", error);
+    return text;
+}
+
+int nvmlSystemGetDriverVersion(char *value, unsigned size)
+{
+    int error;
+    const char *text = told("nvmlSystemGetDriverVersion", NULL, &error);
+    return string(text, error, value, size);
+}
+
+int nvmlDeviceGetCount_v2(unsigned *value)
+{
+    int error;
+    const char *text = told("nvmlDeviceGetCount_v2", NULL, &error);
+    return number(text, error, value);
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct device **device)
+{
+    char card[16];
+    int error;
+    snprintf(card, sizeof card, "%u", index);
+    answer("nvmlDeviceGetHandleByIndex_v2", card, 0, &error);
+    *device = &devices[index][0];
+    snprintf(devices[index][0].name, sizeof card, "%s", card);
+    return error;
+}
+
+/* An instance is there if it has a uuid. */
+int nvmlDeviceGetMigDeviceHandleByIndex(struct device *card, unsigned index, struct device **device)
+{
+    struct device *instance = &devices[atoi(card->name)][1 + index];
+    int error;
+    snprintf(instance->name, sizeof instance->name, "%d/%u", atoi(card->name), index);
+    *device = instance;
+    return told("nvmlDeviceGetUUID", instance, &error) ? 0 : NOT_FOUND;
+}
+
+int nvmlDeviceGetPciInfo_v3(struct device *device, struct pci_info *info)
+{
+    int error;
+    const char *text = told("nvmlDeviceGetPciInfo_v3", device, &error);
+    return string(text, error, info->bus_id, sizeof info->bus_id);
+}
+
+int nvmlDeviceGetUtilizationRates(struct device *device, unsigned *rates)
+{
+    int error;
+    const char *text = told("nvmlDeviceGetUtilizationRates", device, &error);
+    if (text)
+        sscanf(text, "%u %u", &rates[0], &rates[1]);
+    return error;
+}
+
+/* total, free, used */
+int nvmlDeviceGetMemoryInfo(struct device *device, unsigned long long *memory)
+{
+    int error;
+    const char *text = told("nvmlDeviceGetMemoryInfo", device, &error);
+    if (text)
+        sscanf(text, "%llu %llu %llu", &memory[0], &memory[1], &memory[2]);
+    return error;
+}
+
+/* version, total, reserved, free, used */
+int nvmlDeviceGetMemoryInfo_v2(struct device *device, unsigned long long *memory)
+{
+    int error;
+    const char *text = told("nvmlDeviceGetMemoryInfo_v2", device, &error);
+    if (text)
+        sscanf(text, "%llu %llu %llu %llu", &memory[1], &memory[2], &memory[3], &memory[4]);
+    return error;
+}
+
+/* version, sensor, degrees */
+int nvmlDeviceGetTemperatureV(struct device *device, int *temperature)
+{
+    int error;
+    const char *text = told_of("nvmlDeviceGetTemperatureV", device, (unsigned)temperature[1], &error);
+    if (text)
+        temperature[2] = atoi(text);
+    return error;
+}
+
+/* PID:BYTES ..., BYTES empty if it can't be told */
+static int processes(const char *function, struct device *device, unsigned *count,
+                     struct process *found)
+{
+    int error;
+    unsigned seen = 0, room = *count;
+    const char *text = told(function, device, &error);
+    if (!text)
+        return error;
+    while (*(text += strspn(text, " "))) {
+        char *end;
+        struct process process = {.gpu_instance = ~0U, .compute_instance = ~0U};
+        process.pid = (unsigned)strtoul(text, &end, 10);
+        process.memory = end[1] == ' ' || !end[1] ? ~0ULL : strtoull(end + 1, &end, 10);
+        if (seen < room)
+            found[seen] = process;
+        seen++;
+        text += strcspn(text, " ");
+    }
+    *count = seen;
+    return seen > room ? INSUFFICIENT_SIZE : 0;
+}
+
+#define PROCESSES(function)                                                                        \
+    int function(struct device *device, unsigned *count, struct process *found)                    \
+    {                                                                                              \
+        return processes(#function, device, count, found);                                         \
+    }
+
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3)
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3)
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2)
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2)
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2)
+
+/* PID:TIME:PERCENT ...; those after `since` */
+int nvmlDeviceGetProcessUtilization(struct device *device, struct process_sample *found,
+                                    unsigned *count, unsigned long long since)
+{
+    int error;
+    unsigned seen = 0, room = found ? *count : 0;
+    const char *text = told("nvmlDeviceGetProcessUtilization", device, &error);
+    if (!text)
+        return error;
+    while (*(text += strspn(text, " "))) {
+        struct process_sample sample = {0};
+        sscanf(text, "%u:%llu:%u", &sample.pid, &sample.time, &sample.sm);
+        text += strcspn(text, " ");
+        if (sample.time <= since)
+            continue;
+        if (seen < room)
+            found[seen] = sample;
+        seen++;
+    }
+    *count = seen;
+    if (!seen)
+        return NOT_FOUND;
+    return seen > room ? INSUFFICIENT_SIZE : 0;
+}
