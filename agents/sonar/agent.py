@@ -112,7 +112,7 @@ class SampleAgent(Agent[SampleSettings]):
         if reading is not None and reading.cards and self._wants_allocations:
             allocations = self._allocated(node, processes, reading)
             if "allocated-gpus" in self.settings.extras:
-                jobs += self._records.make_allocated(node, allocations, reading.cards)
+                self._records.add_allocated(node, jobs, allocations, reading.cards)
         self._records.end_sample()
         attributes = SampleAttributes(
             time=timestamp(now),

@@ -105,31 +105,31 @@ class JobRecords:
             key = f"{job}/{epoch}/{uid}"
             groups[job, epoch, uid] = rolled_up(group, parents, key, pids)
 
-    def make_allocated(
-        self, node: Node, allocations: list[Allocation], cards: list[SampleGpu]
-    ) -> list[SampleJob]:
-        """Give each job with cards a record that lists them, as a process that uses nothing."""
+    def add_allocated(
+        self,
+        node: Node,
+        jobs: list[SampleJob],
+        allocations: list[Allocation],
+        cards: list[SampleGpu],
+    ) -> None:
+        """Add a record to each job with cards that lists them, as a process that uses nothing."""
         uuids = {card.index: card.uuid for card in cards}
         pids = self._synthetic_pids(node)
-        return [
-            SampleJob(
-                job=job,
-                user=node.user(uid) if uid >= 0 else UNKNOWN_USER,
-                epoch=0,
-                processes=[
-                    SampleProcess(
-                        cmd=ALLOCATED,
-                        pid=pids.of(f"{job}/{ALLOCATED}"),
-                        gpus=[
-                            SampleProcessGpu(index=card, uuid=uuids[card])
-                            for card in allocated
-                            if card in uuids
-                        ],
-                    )
-                ],
-            )
-            for job, uid, allocated in allocations
-        ]
+        groups = {(job.job, job.user): job.processes for job in jobs if not job.epoch}
+        for number, uid, allocated in allocations:
+            gpus = [
+                SampleProcessGpu(index=card, uuid=uuids[card])
+                for card in allocated
+                if card in uuids
+            ]
+            pid = pids.of(f"{number}/{ALLOCATED}")
+            record = SampleProcess(cmd=ALLOCATED, pid=pid, gpus=gpus)
+            user = node.user(uid) if uid >= 0 else UNKNOWN_USER
+            group = groups.get((number, user))
+            if group is None:
+                jobs.append(SampleJob(job=number, user=user, epoch=0, processes=[record]))
+            else:
+                group.append(record)
 
     def end_sample(self) -> None:
         """Forget the synthetic pids that this sample didn't have."""

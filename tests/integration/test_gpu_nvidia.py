@@ -267,9 +267,8 @@ class TestInstances:
         mig.libraries.play(DRIVER, H100, A40)
         assert len(mig.gpus()) == 2
         mig.libraries.play(NVIDIA, MIG)
-        for _ in range(100):
-            states = mig.gpus()
-        assert len(states) == 4
+        # What wasn't supported is asked for again after a while.
+        assert 4 in [len(mig.gpus()) for _ in range(100)]
 
 
 class TestFailing:

@@ -1,0 +1,172 @@
+"""What GPUs cost in a daemon's sample: eight cards, 200 processes on them.
+
+    python benchmarks/gpus.py [--cards 8] [--processes 200] [--samples 100] [--maker nvidia]
+
+The maker's own Python bindings run against a stand-in for its library, compiled here with cc, so
+that no card is needed: what a real library adds is its own. Starts sleeping processes, spreads them
+evenly over the cards, and samples in turns with and without cards. CPU is that of ccagent and that
+of the process in which the library runs, up to the encoded bytes; compare the rows with each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks.sample import sleeping_processes
+from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
+from ccagent.message import encode
+from ccagent.node import Node
+from tests.gpu_libraries import Libraries, compile_libraries
+
+DIRECTORIES = {
+    "nvidia": "sys/bus/pci/drivers/nvidia",
+    "amd": "sys/bus/pci/drivers/amdgpu",
+    "none": "",
+}
+
+NVIDIA = """
+nvmlDeviceGetUUID {card} = GPU-{card:08}-0000-0000-0000-000000000000
+nvmlDeviceGetPciInfo_v3 {card} = 00000000:{card:02}:00.0
+nvmlDeviceGetMinorNumber {card} = {card}
+nvmlDeviceGetMemoryInfo_v2 {card} = 85899345920 524288000 64424509440 20950548480
+nvmlDeviceGetPowerManagementLimit {card} = 700000
+nvmlDeviceGetClockInfo {card} 1 = 1755
+nvmlDeviceGetClockInfo {card} 2 = 2600
+nvmlDeviceGetComputeMode {card} = 0
+nvmlDeviceGetPerformanceState {card} = 0
+nvmlDeviceGetUtilizationRates {card} = 87 40
+nvmlDeviceGetTemperature {card} 0 = 61
+nvmlDeviceGetPowerUsage {card} = 512499
+nvmlDeviceGetMigMode {card} = 0 0
+nvmlDeviceGetComputeRunningProcesses_v3 {card} = {uses}
+nvmlDeviceGetGraphicsRunningProcesses_v3 {card} =\x20
+nvmlDeviceGetMPSComputeRunningProcesses_v3 {card} =\x20
+nvmlDeviceGetProcessUtilization {card} = {samples}
+"""
+
+AMD = """
+amdsmi_get_gpu_device_bdf {card} = 0000:{card:02}:00.0
+amdsmi_get_gpu_device_uuid {card} = 73ff740f-0000-1000-80c0-2e1be2a6b{card:03}
+amdsmi_get_gpu_enumeration_info {card} = {card} 0
+amdsmi_get_power_cap_info {card} = 500000000 500000000 0 0 560000000
+amdsmi_get_power_info {card} = 312 312
+amdsmi_get_gpu_memory_total {card} = 68702699520
+amdsmi_get_gpu_memory_usage {card} = 17175674880
+amdsmi_get_clock_info {card} 0 = 1650 1700
+amdsmi_get_clock_info {card} 4 = 1600 1600
+amdsmi_get_temp_metric {card} 1 = 55
+amdsmi_get_gpu_perf_level {card} = 3
+amdsmi_get_gpu_activity {card} = 90 33
+amdsmi_get_gpu_compute_partition {card} = SPX
+amdsmi_get_gpu_process_list {card} = {uses}
+"""
+
+
+class CardsNode(Node):
+    """This machine with cards of a maker, or without."""
+
+    cards = 0
+    directory = ""
+
+    def list(self, path: str) -> list[str]:
+        """List the cards among the driver's directory."""
+        if path == self.directory:
+            return [f"0000:{card:02}:00.0" for card in range(self.cards)]
+        return [] if path in DIRECTORIES.values() else super().list(path)
+
+
+def scenario(maker: str, cards: int, pids: list[int]) -> str:
+    """Give the answers of the cards, with new utilisation for each call."""
+    lines = [f"nvmlDeviceGetCount_v2 = {cards}", f"amdsmi_get_processor_handles = {cards}"]
+    for card in range(cards):
+        here = pids[card::cards]
+        uses = " ".join(f"{pid}:{500_000_000 + pid}" for pid in here)
+        samples = " ".join(f"{pid}:{time.time_ns() // 1000}:3" for pid in here)
+        form = NVIDIA if maker == "nvidia" else AMD
+        lines.append(form.format(card=card, uses=uses, samples=samples))
+    return "\n".join(lines)
+
+
+def cpu_of(pid: int | None) -> float:
+    """Milliseconds of CPU that a process with one thread has used."""
+    if pid is None:
+        return 0.0
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e6
+
+
+def rss_of(pid: int) -> float:
+    """Megabytes of resident memory."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def library_process() -> int | None:
+    """Give the child in which the library runs."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    for child in children:
+        if b"ccagent.agents.gpu.process" in Path(f"/proc/{child}/cmdline").read_bytes():
+            return int(child)
+    return None
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--cards", type=int, default=8)
+    parser.add_argument("--processes", type=int, default=200)
+    parser.add_argument("--samples", type=int, default=100)
+    parser.add_argument("--maker", choices=("nvidia", "amd"), default="nvidia")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory, sleeping_processes(options.processes):
+        compile_libraries(Path(directory))
+        libraries = Libraries(Path(directory), Path(directory) / "scenario")
+        os.environ.update(libraries.environment)
+        pids = [
+            int(name)
+            for name in os.listdir("/proc")
+            if name.isdecimal() and Path(f"/proc/{name}/comm").read_text() == "sleep\n"
+        ][: options.processes]
+        nodes = {"without": CardsNode(cluster="benchmark"), "with": CardsNode(cluster="benchmark")}
+        nodes["with"].cards = options.cards
+        nodes["with"].directory = DIRECTORIES[options.maker]
+        agents = {
+            kind: SampleAgent(SampleSettings(), frozenset({"sonar"}))
+            for kind in ("without", "with")
+        }
+        costs: dict[str, list[float]] = {"without": [], "with": [], "library": []}
+        sizes: dict[str, int] = {}
+        for number in range(options.samples + 2):
+            libraries.play(scenario(options.maker, options.cards, pids))
+            for kind, agent in agents.items():
+                child = library_process() if kind == "with" else None
+                own, others = cpu_of(os.getpid()), cpu_of(child)
+                messages = encode(agent.sample(nodes[kind]), "sonar", nodes[kind])
+                sizes[kind] = sum(len(message.body) for message in messages)
+                if number >= 2:
+                    costs[kind].append(cpu_of(os.getpid()) - own)
+                    if child is not None:
+                        costs["library"].append(cpu_of(child) - others)
+        child = library_process()
+        memory = 0.0 if child is None else rss_of(child)
+        for agent in agents.values():
+            agent.close()
+    median = {kind: statistics.median(values) for kind, values in costs.items()}
+    gpus = median["with"] - median["without"] + median["library"]
+    print(f"{options.cards} cards, {len(pids)} processes on them, {options.samples} samples")
+    print(f"a sample without cards   {median['without']:7.2f} ms CPU  {sizes['without']:7} bytes")
+    print(f"the same with cards      {median['with']:7.2f} ms CPU  {sizes['with']:7} bytes")
+    print(f"the library's process    {median['library']:7.2f} ms CPU  {memory:7.1f} MB")
+    ratio = gpus / median["without"]
+    print(f"GPUs in all              {gpus:7.2f} ms CPU  {ratio:7.2f} times a sample without cards")
+
+
+if __name__ == "__main__":
+    main()
