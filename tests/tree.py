@@ -91,7 +91,10 @@ class TreeNode(Node):
         del self.owners[pid]
 
     def owner(self, path: str) -> int:
-        pid = int(path.rsplit("/", 1)[-1])
+        name = path.rsplit("/", 1)[-1]
+        if not name.isdecimal():
+            return super().owner(path)
+        pid = int(name)
         if pid not in self.owners:
             raise NotHereError(path)
         return self.owners[pid]

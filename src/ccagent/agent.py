@@ -75,6 +75,9 @@ class Agent(ABC, Generic[S]):
         self.wanted = wanted
         self.counters = AgentCounters()
 
+    is_only_sample = False
+    """True if no sample will follow in this process, so that nothing has to be kept for one."""
+
     def prepare(self, node: Node) -> float:  # noqa: ARG002 - for those that have rates
         """Take a first reading for rates; give the seconds after which a sample has them."""
         return 0.0

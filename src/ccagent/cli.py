@@ -21,6 +21,7 @@ _HELP = {
     "sysinfo": "Describe the hardware and software of this node.",
     "jobs": "Tell the new and changed jobs of a Slurm cluster, on its master.",
     "cluster": "Tell the partitions and nodes of a Slurm cluster, on its master.",
+    "lustre": "Tell what jobs read and write, on a server of Lustre.",
 }
 
 
@@ -116,7 +117,16 @@ def _agent_command(name: str) -> click.Command:
             if not run_once(configuration, name):
                 sys.exit(1)
 
+    if name == "lustre":
+        from ccagent.agents.lustre.commands import as_group
+
+        return as_group(command, lambda path: _agent_alone(name, path))
     return command
+
+
+def _agent_alone(name: str, path: str | None) -> Configuration:
+    options = {"path": path, "cluster": None, "sinks": (), "sink_values": (), "form": None}
+    return _configuration(options, agent=name)
 
 
 @cli.command()

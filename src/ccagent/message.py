@@ -10,6 +10,7 @@ import msgspec
 from ccagent.envelopes import Envelope
 from ccagent.errors import EncodingError
 from ccagent.events import Event, event_line
+from ccagent.json_array import JsonArray
 from ccagent.points import Point, line
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ Format = Literal["sonar", "line"]
 
 FORMATS: tuple[Format, ...] = ("sonar", "line")
 
-Record = Envelope | Point | Event
-"""What an agent emits. Envelopes are for the format `sonar`, points and events for `line`."""
+Record = Envelope | JsonArray | Point | Event
+"""What an agent emits. Envelopes and arrays are for the format `sonar`, the others for `line`."""
 
 _ID_BYTES = 12
 
@@ -33,10 +34,10 @@ _encoder = msgspec.json.Encoder()
 class Message(msgspec.Struct, frozen=True):
     """One encoded unit that a transport delivers whole or not at all.
 
-    kind: `sample`, `sysinfo`, `job`, `cluster` for envelopes, `metrics` for points, `events.job`
-    and `events.slurm` for events.
+    kind: `sample`, `sysinfo`, `job`, `cluster` for envelopes, that of an array, `metrics` for
+    points, `events.job` and `events.slurm` for events.
     time: seconds since 1970 of the sample.
-    body: one JSON object without line breaks, or lines of line protocol, each ended.
+    body: one JSON object or array without line breaks, or lines of line protocol, each ended.
     prefix: the configured topic prefix; may be empty.
     id: tells the message from all others, so that a receiver can tell when it comes twice.
     """
@@ -108,8 +109,10 @@ def encode_each(
         yield from encode(lines, form, node, prefix=prefix)
 
 
-def _json(envelope: Envelope) -> bytes:
+def _json(envelope: Envelope | JsonArray) -> bytes:
     try:
+        if isinstance(envelope, JsonArray):
+            return _encoder.encode(envelope.items)
         return _encoder.encode(envelope)
     except (OverflowError, UnicodeEncodeError, msgspec.MsgspecError) as error:
         raise EncodingError(f"{envelope.kind} envelope: {error}") from None

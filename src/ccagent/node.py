@@ -30,6 +30,7 @@ LARGEST_FILE = 16 * 1024 * 1024
 """No file below /proc or /sys that is read whole is larger; what is, isn't what it seems."""
 
 _SINGLE_FILE = 16 * 1024
+_PIECE = 256 * 1024
 _USERS_REMEMBERED = 10_000
 _USER_KNOWN_FOR = 3600.0
 _USER_UNKNOWN_FOR = 300.0
@@ -106,6 +107,26 @@ class Node:
         finally:
             os.close(descriptor)
 
+    def pieces(self, path: str) -> Iterator[bytes]:
+        """Read a file that may be large, piece by piece. Raises as `read` does, at any piece."""
+        descriptor = self.open(path)
+        try:
+            while piece := os.read(descriptor, _PIECE):
+                yield piece
+        except OSError as error:
+            raise_for(path, error)
+        finally:
+            os.close(descriptor)
+
+    def chunks(self, path: str, *, time_limit: float) -> Iterator[bytes]:
+        """Read a file as `pieces` does; a reading that hangs is left behind.
+
+        Raises as `read` does, also after some pieces, and ProgramError after `time_limit` seconds.
+        """
+        from ccagent.chunks import chunks
+
+        return chunks(lambda: self.open(path), path, time_limit)
+
     def list(self, path: str) -> list[str]:
         """Give the names in a directory. Raises as `read` does."""
         try:
@@ -123,6 +144,10 @@ class Node:
             return os.stat(self.root + path).st_uid
         except OSError as error:
             raise_for(path, error)
+
+    def is_readable(self, path: str) -> bool:
+        """Tell whether this user may read a file."""
+        return os.access(self.root + path, os.R_OK)
 
     def user(self, uid: int) -> str:
         """Give the name of a user, `_user_<uid>` for one that nobody knows.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from ccagent.store import Store
     from ccagent.transports.base import Transport
 
+_HELD = 4 * 1024 * 1024
+"""Bytes that are held before they are handed on while the agent still samples."""
+
 
 def run_once(configuration: Configuration, name: str) -> bool:
     """Sample with one agent and deliver to each of its sinks; give whether all have taken it.
@@ -31,6 +35,8 @@ def run_once(configuration: Configuration, name: str) -> bool:
     settings = configuration.settings
     node = Node(hostname=settings.hostname, cluster=settings.cluster)
     agent = build_agent(configuration, name)
+    agent.is_only_sample = True
+    gc.disable()  # the process ends before there is much to collect
     try:
         return _sampled_and_sent(configuration, agent, node)
     finally:
@@ -40,48 +46,65 @@ def run_once(configuration: Configuration, name: str) -> bool:
 def _sampled_and_sent(configuration: Configuration, agent: Agent[Any], node: Node) -> bool:
     name = agent.name
     limit = agent.settings.time_limit.seconds
+    prefix = configuration.settings.topic_prefix
+    held: list[Message] = []
+    size = 0
     with _time_limit(limit, f"agent {name}: not finished after {agent.settings.time_limit}"):
         begin = node.clock.monotonic()
         pause = agent.prepare(node)
-        transports = {
-            sink: build_transport(configuration.sinks[sink])
+        deliveries = [
+            _Delivery(configuration, sink, build_transport(configuration.sinks[sink]))
             for sink in configuration.sinks_of(name)
-        }
+        ]
         node.clock.sleep(max(0.0, begin + pause - node.clock.monotonic()))
-        encoded = list(
-            encode_each(
-                agent.sample(node), agent.wanted, node, prefix=configuration.settings.topic_prefix
-            )
-        )
-    delivered = True
-    for sink, transport in transports.items():
-        form = configuration.sinks[sink].format
-        messages = [message for message in encoded if message.format == form]
-        if transport.is_network and configuration.outbox.directory:
-            delivered &= _stored_and_sent(configuration, sink, transport, messages)
-            continue
-        try:
-            transport.send(messages)
-        except TransportError as error:
-            logger.error("sink %s: %s", sink, error)
-            delivered = False
-        finally:
-            transport.close()
+        for message in encode_each(agent.sample(node), agent.wanted, node, prefix=prefix):
+            held.append(message)
+            size += len(message.body)
+            if size > _HELD:
+                for delivery in deliveries:
+                    delivery.take(held)
+                held, size = [], 0
+    for delivery in deliveries:
+        delivery.take(held)
+    delivered = all([delivery.finish() for delivery in deliveries])  # noqa: C419 - each is finished
     if delivered:
         agent.handed_on()
     return delivered
 
 
-def _stored_and_sent(
-    configuration: Configuration, sink: str, transport: Transport, messages: list[Message]
-) -> bool:
-    """Store messages and send all that waits; what can't be sent goes with the next run."""
-    from ccagent.store import Store
+class _Delivery:
+    """The messages of one run on their way to one sink."""
 
-    store = Store(sink, configuration.outbox)
-    store.put(messages)
-    kept = store.is_on_disk
-    return drained(sink, store, transport) or kept
+    def __init__(self, configuration: Configuration, sink: str, transport: Transport) -> None:
+        self._sink = sink
+        self._transport = transport
+        self._format = configuration.sinks[sink].format
+        self._store: Store | None = None
+        self._delivered = True
+        if transport.is_network and configuration.outbox.directory:
+            from ccagent.store import Store
+
+            self._store = Store(sink, configuration.outbox)
+
+    def take(self, messages: list[Message]) -> None:
+        """Store messages, or send them if nothing is to be stored."""
+        wanted = [message for message in messages if message.format == self._format]
+        if self._store is not None:
+            self._store.put(wanted)
+        elif wanted and self._delivered:
+            try:
+                self._transport.send(wanted)
+            except TransportError as error:
+                logger.error("sink %s: %s", self._sink, error)
+                self._delivered = False
+
+    def finish(self) -> bool:
+        """Send what is stored, of this run and earlier ones; what can't be goes with the next."""
+        if self._store is None:
+            self._transport.close()
+            return self._delivered
+        kept = self._store.is_on_disk
+        return drained(self._sink, self._store, self._transport) or kept
 
 
 def drained(sink: str, store: Store, transport: Transport) -> bool:

@@ -22,6 +22,7 @@ AGENTS = {
     "sysinfo": "ccagent.agents.sysinfo.agent:SysinfoAgent",
     "jobs": "ccagent.agents.slurm.jobs:JobsAgent",
     "cluster": "ccagent.agents.slurm.cluster:ClusterAgent",
+    "lustre": "ccagent.agents.lustre.agent:LustreAgent",
 }
 """Agents by the name of their table and command."""
 

@@ -1,0 +1,181 @@
+"""The agent `lustre`: what jobs read and write, from the jobstats of this server's targets."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, ClassVar
+from uuid import UUID
+
+from msgspec import Meta
+
+from ccagent.agent import Agent, AgentSettings
+from ccagent.agents.lustre.entry_id import IdFormat
+from ccagent.agents.lustre.job_points import JobCounters
+from ccagent.agents.lustre.observation import Observation
+from ccagent.agents.lustre.records import RecordMaker
+from ccagent.agents.lustre.series import Series
+from ccagent.agents.lustre.source import JobstatsSource, Source
+from ccagent.agents.lustre.system_entries import SystemEntries, Treatment
+from ccagent.duration import Duration
+from ccagent.json_array import JsonArray
+from ccagent.message import FORMATS
+from ccagent.points import Point
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.agents.lustre.records import Value
+    from ccagent.message import Format, Record
+    from ccagent.node import Node
+
+
+class LustreSettings(AgentSettings, frozen=True, kw_only=True):
+    """The keys of [agents.lustre]."""
+
+    source: Annotated[
+        Source, Meta(description="job_stats files, lctl, or auto: files where there are some")
+    ] = "auto"
+    lctl: Annotated[str, Meta(description="the program lctl")] = "lctl"
+    input: Annotated[
+        str, Meta(description="a recorded dump of lctl get_param to read instead; empty: none")
+    ] = ""
+    target_time_limit: Annotated[
+        Duration, Meta(description="after this long a target is left for the next time")
+    ] = Duration("20s")
+    formats: Annotated[
+        tuple[str, ...], Meta(description="what clients' jobid_name may be, tried in order")
+    ] = ("%j:%u:%H", "%j:%u:%h", "%e.%u")
+    namespaces: Annotated[
+        dict[str, str],
+        Meta(
+            description="UUIDs under which time_series_id are made, by format; of others none are"
+        ),
+    ] = {}
+    malformed_namespace: Annotated[
+        str, Meta(description="UUID for time_series_id of ids in none of the formats; empty: none")
+    ] = ""
+    short_hosts: Annotated[
+        bool, Meta(description="cut nodename at the first dot; the series stay distinct")
+    ] = False
+    user_names: Annotated[
+        bool, Meta(description="names of users, where this server knows them; not of an input")
+    ] = True
+    sparse: Annotated[
+        bool, Meta(description="leave out counters that are zero; the receiver implies them")
+    ] = False
+    system_entries: Annotated[
+        Treatment,
+        Meta(description="entries of system-users and system-executables; they are counted anyway"),
+    ] = "keep"
+    system_users: Annotated[tuple[int, ...], Meta(description="user ids of system entries")] = (0,)
+    system_executables: Annotated[
+        tuple[str, ...], Meta(description="executables of system entries")
+    ] = ("slurmd", "slurmstepd", "sshd", "ccagent")
+    rates: Annotated[bool, Meta(description="line protocol: rates besides the counters")] = False
+    cleanup_interval: Annotated[Duration, Meta(description="the servers' job_cleanup_interval")] = (
+        Duration("10m")
+    )
+    batch_size: Annotated[int, Meta(ge=1, description="records in one JSON array")] = 1000
+    state_file: Annotated[
+        str, Meta(description="remembers the entries over restarts; empty: only while it runs")
+    ] = ""
+    max_entries: Annotated[
+        int, Meta(ge=1, description="entries that are remembered, those that have gone included")
+    ] = 1_000_000
+
+    def __post_init__(self) -> None:
+        for form in self.formats:
+            IdFormat(form)
+        for form, namespace in self.namespaces.items():
+            if form not in self.formats:
+                raise ValueError(f"namespaces: {form!r} is none of the formats")
+            _uuid("namespaces", namespace)
+        if self.malformed_namespace:
+            _uuid("malformed-namespace", self.malformed_namespace)
+
+
+class LustreAgent(Agent[LustreSettings]):
+    """Jobstats of the targets of an OSS or MDS: records of each entry, counters of each job."""
+
+    name = "lustre"
+    formats: ClassVar[frozenset[Format]] = frozenset(FORMATS)
+    extras: ClassVar[frozenset[str]] = frozenset()
+    Settings = LustreSettings
+
+    def __init__(self, settings: LustreSettings, wanted: frozenset[Format]) -> None:
+        super().__init__(settings, wanted)
+        self._source = JobstatsSource(
+            settings.source,
+            settings.lctl,
+            os.path.abspath(settings.input) if settings.input else "",
+            settings.target_time_limit.seconds,
+        )
+        self._series = Series(
+            settings.state_file, settings.max_entries, settings.cleanup_interval.seconds
+        )
+        self._system = SystemEntries(
+            settings.system_entries, settings.system_users, settings.system_executables
+        )
+        self._counters = JobCounters()
+        self._maker: RecordMaker | None = None
+        self._before: float | None = None
+
+    def sample(self, node: Node) -> Iterator[Record]:
+        """Read all targets once: arrays of records as they come, and points at the end.
+
+        Raises NotHereError where there is no Lustre server.
+        """
+        now = node.clock.time()
+        wants_points = "line" in self.wanted
+        if self.is_only_sample and not self.settings.state_file:
+            self._series.forgets = True
+        observation = Observation(
+            now,
+            self._series,
+            self._system,
+            self._maker_for(node),
+            self._counters if wants_points else None,
+            wants_records="sonar" in self.wanted,
+        )
+        batch: list[dict[str, Value]] = []
+        for record in observation.records(self._source, node):
+            batch.append(record)
+            if len(batch) >= self.settings.batch_size:
+                yield JsonArray("lustre", batch)
+                batch = []
+        if batch:
+            yield JsonArray("lustre", batch)
+        if wants_points:
+            interval = now - self._before if self.settings.rates and self._before else None
+            tags = {"cluster": node.cluster, "hostname": node.hostname, "type": "node"}
+            yield from self._counters.points(tags, now, interval)
+            for name, count in sorted(observation.counts.items()):
+                yield Point(f"lustre_jobstats_{name}", tags, count, now)
+        self._before = now
+
+    def handed_on(self) -> None:
+        """Keep what is remembered of the entries."""
+        self._series.save()
+
+    def _maker_for(self, node: Node) -> RecordMaker:
+        if self._maker is None:
+            settings = self.settings
+            namespaces = {form: UUID(text) for form, text in settings.namespaces.items()}
+            if settings.malformed_namespace:
+                namespaces[""] = UUID(settings.malformed_namespace)
+            self._maker = RecordMaker(
+                node,
+                tuple(map(IdFormat, settings.formats)),
+                namespaces,
+                sparse=settings.sparse,
+                short_hosts=settings.short_hosts,
+                user_names=settings.user_names and not settings.input,
+            )
+        return self._maker
+
+
+def _uuid(key: str, text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise ValueError(f"{key}: {text!r} is no UUID") from None

@@ -1,0 +1,69 @@
+"""What `ccagent lustre` has besides what the command of every agent has."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
+from ccagent.agents.lustre.check import as_json, exit_status, findings, read_settings, report
+from ccagent.errors import ConfigurationError
+from ccagent.node import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ccagent.config import Configuration
+
+
+def as_group(
+    command: click.Command, configure: Callable[[str | None], Configuration]
+) -> click.Group:
+    """Give the agent's command with `--input` and the command `check`.
+
+    `configure` gives the configuration of the agent from a file, or its defaults.
+    """
+    take_sample = command.callback
+    if take_sample is None:
+        raise RuntimeError("the command does nothing")
+
+    @click.pass_context
+    def run(context: click.Context, /, recorded: str | None, **options: Any) -> None:
+        if context.invoked_subcommand is not None:
+            return
+        if recorded is not None:
+            options["assignments"] = (*options["assignments"], f"input={json.dumps(recorded)}")
+        take_sample(**options)
+
+    recorded = click.Option(
+        ["--input", "recorded"], metavar="FILE", help="Read this dump of lctl get_param instead."
+    )
+    group = click.Group(
+        command.name,
+        callback=run,
+        params=[recorded, *command.params],
+        help=command.help,
+        invoke_without_command=True,
+    )
+
+    @group.command()
+    @click.option("--config", "path", metavar="FILE", help="Configuration file.")
+    @click.option("--json", "is_json", is_flag=True, help="As JSON.")
+    def check(path: str | None, is_json: bool) -> None:
+        """Tell whether jobstats are on, and what will be lost; exit status 1 for a problem."""
+        configuration = configure(path)
+        settings = configuration.agents[LustreAgent.name]
+        if not isinstance(settings, LustreSettings):
+            raise ConfigurationError(f"{configuration.place}: agents.lustre: another agent's")
+        found = findings(
+            read_settings(Node(), settings.lctl, settings.target_time_limit.seconds),
+            every=settings.every.seconds if settings.every is not None else None,
+            formats=settings.formats,
+        )
+        click.echo(as_json(found).decode() if is_json else report(found))
+        sys.exit(exit_status(found))
+
+    return group

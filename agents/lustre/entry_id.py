@@ -1,0 +1,97 @@
+"""Entry identifiers: what a client's `jobid_name` made of job, user, host and program.
+
+Formats per seed, "Entry identifier format": %e executable, %h host name, %H host name up to the
+first dot, %j job id, %u user id, %g group id, %p process id.
+"""
+
+from __future__ import annotations
+
+import re
+
+_ESCAPE = re.compile(rb"\\x([0-9A-Fa-f]{2})")
+_PLAIN = re.compile(rb"[ !#-\[\]-~][ -\[\]-~]*+")
+
+_PARTS = {
+    "e": r"(?P<executable>.+)",
+    "h": r"(?P<nodename>[A-Za-z0-9][A-Za-z0-9._-]*)",
+    "H": r"(?P<nodename>[A-Za-z0-9][A-Za-z0-9_-]*)",
+    "j": r"(?P<job_id>[^\s:]*?)",
+    "u": r"(?P<user_id>[0-9]{1,10})",
+    "g": r"(?P<group_id>[0-9]{1,10})",
+    "p": r"(?P<process_id>[0-9]{1,10})",
+}
+_NUMBERS = ("user_id", "group_id", "process_id")
+_DIGITS = len(str(2**63))
+
+
+def canonical(raw: bytes) -> str:
+    r"""Give the printable text that stands for an id, however a server's version prints it.
+
+    What is printed in double quotes has odd characters as `\xHH`. Two ids never get the same
+    text: a backslash becomes two, and what is unprintable or no UTF-8 `\xHH` for each byte.
+    """
+    if _PLAIN.fullmatch(raw):
+        return raw.decode("ascii")
+    if raw[:1] == b'"' and raw[-1:] == b'"' and len(raw) > 1:
+        raw = raw[1:-1]
+        if b"\\" in raw:
+            raw = _ESCAPE.sub(lambda match: bytes([int(match[1], 16)]), raw)
+    return "".join(map(_printable, raw.decode("utf-8", "surrogateescape")))
+
+
+def _printable(character: str) -> str:
+    if character == "\\":
+        return "\\\\"
+    if character.isprintable():
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
+
+
+class IdFormat:
+    """A format such as `%j:%u:%H`. Raises ValueError for one that can't be understood."""
+
+    def __init__(self, text: str) -> None:
+        pattern: list[str] = []
+        used: set[str] = set()
+        position = 0
+        while position < len(text):
+            if text[position] == "%":
+                code = text[position + 1 : position + 2]
+                part = _PARTS.get(code)
+                if part is None:
+                    raise ValueError(f"{text!r}: %{code} is none of %e %h %H %j %u %g %p")
+                name = part[4 : part.index(">")]
+                if name in used:
+                    raise ValueError(f"{text!r}: {name} stands in it twice")
+                used.add(name)
+                pattern.append(part)
+                position += 2
+            else:
+                pattern.append(re.escape(text[position]))
+                position += 1
+        if not used:
+            raise ValueError(f"{text!r}: none of %e %h %H %j %u %g %p")
+        self.text = text
+        self._fullmatch = re.compile("".join(pattern)).fullmatch
+        self._numbers = [name for name in _NUMBERS if name in used]
+        self._has_job = "job_id" in used
+
+    def parse(self, entry_id: str) -> dict[str, str | int] | None:
+        """Give the parts of an id by name, None if it has another form.
+
+        An executable reaches as far as it can, since it may hold any character. A job id that is
+        a number is one; what only looks like one (`0123`) stays a text.
+        """
+        match = self._fullmatch(entry_id)
+        if match is None:
+            return None
+        found: dict[str, str | int] = match.groupdict()
+        for name in self._numbers:
+            found[name] = int(found[name])
+        if self._has_job:
+            job = str(found["job_id"])
+            if not job:
+                del found["job_id"]
+            elif job[0] in "123456789" and len(job) < _DIGITS and job.isdigit() and job.isascii():
+                found["job_id"] = int(job)
+        return found

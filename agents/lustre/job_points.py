@@ -1,0 +1,96 @@
+"""Points of jobstats: counters of this server, its targets and the jobs on it.
+
+A counter of a job goes on while entries of its many clients come, go and count anew: it adds up
+what each has grown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ccagent.points import NAME, Point
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.agents.lustre.series import Counters
+
+_BANDWIDTHS = {"lustre_read_bytes": "lustre_read_bw", "lustre_write_bytes": "lustre_write_bw"}
+_BYTES_PER_MB = 1e6
+_LARGEST = 2**63 - 1
+
+Scope = tuple[str, str]
+"""stype and stype-id; empty for the node."""
+
+NODE: Scope = ("", "")
+
+
+class JobCounters:
+    """Adds up, by scope and metric, over the life of the agent."""
+
+    def __init__(self) -> None:
+        self._totals: dict[Scope, dict[str, int]] = {NODE: {}}
+        self._growth: dict[Scope, dict[str, int]] = {}
+        self._seen: set[Scope] = {NODE}
+
+    def begin(self) -> None:
+        """Begin an observation."""
+        self._growth = {}
+        self._seen = {NODE}
+
+    def see(self, target: str, job: str, since: dict[str, Counters]) -> None:
+        """Add what an entry has grown by. job: empty for one that belongs to none."""
+        scopes = [NODE, ("filesystem", target)]
+        if job:
+            scopes.append(("job", job))
+        self._seen.update(scopes)
+        if not since:
+            return
+        metrics = growth(since)
+        for scope in scopes:
+            grown = self._growth.setdefault(scope, {})
+            for name, value in metrics.items():
+                grown[name] = grown.get(name, 0) + value
+
+    def points(self, tags: dict[str, str], time: float, interval: float | None) -> Iterator[Point]:
+        """Give the counters, and with an interval (s) since the observation before also rates.
+
+        Jobs and targets without entries are let go of.
+        """
+        self._totals = {scope: self._totals.get(scope, {}) for scope in self._seen}
+        for scope, totals in sorted(self._totals.items()):
+            grown = self._growth.get(scope, {})
+            for name, value in grown.items():
+                totals[name] = totals.get(name, 0) + value
+            stype, number = scope
+            own = tags | {"stype": stype, "stype-id": number} if stype else tags
+            for name, value in sorted(totals.items()):
+                yield Point(name, own, min(value, _LARGEST), time)
+                if interval:
+                    yield _rate(name, own, grown.get(name, 0) / interval, time)
+
+
+def growth(since: dict[str, Counters]) -> dict[str, int]:
+    """Name the counters of one entry: `lustre_read_bytes`, `lustre_read_requests`, `lustre_open`...
+
+    Those whose operation is no name of a metric are left out.
+    """
+    metrics: dict[str, int] = {}
+    requests: dict[str, int] = {}
+    for name, (samples, total, _) in since.items():
+        if name in {"read_bytes", "write_bytes"}:
+            metrics[f"lustre_{name}"] = total
+            requests[f"lustre_{name.removesuffix('_bytes')}_requests"] = samples
+        elif name in {"read", "write"}:
+            metrics[f"lustre_{name}_requests"] = samples
+        elif NAME.fullmatch(name):
+            metrics[f"lustre_{name}"] = samples
+    return requests | metrics
+
+
+def _rate(name: str, tags: dict[str, str], rate: float, time: float) -> Point:
+    """Give a rate: of bytes in MB/s (10^6), of operations in 1/s."""
+    bandwidth = _BANDWIDTHS.get(name)
+    if bandwidth is not None:
+        return Point(bandwidth, tags, rate / _BYTES_PER_MB, time)
+    return Point(f"{name}_rate", tags, rate, time)

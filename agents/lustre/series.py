@@ -1,0 +1,283 @@
+"""What the agent remembers of each target's entries, to tell where series begin and begin anew."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from operator import itemgetter
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+from ccagent.log import logger
+
+if TYPE_CHECKING:
+    from ccagent.agents.lustre.jobstats import Entry
+
+Reset = Literal["start_time", "absent", "decreased", "snapshot_gap"]
+"""Why the counters of an entry count anew; `snapshot_gap`: they may."""
+
+_VERSION = 1
+_LARGEST_FILE = 1024**3
+_WORDS = 5
+_DAY = 86400.0
+_MAY_RUN_OVER = 2**63
+_REMEMBERED = itemgetter(0, 1, 2, 5, 6)
+"""Of a line: operation, samples, unit, sum, sum of squares."""
+
+_BYTES = {b"read": b"read_bytes", b"write": b"write_bytes"}
+"""Lustre 2.5 counts bytes under the names that later count requests."""
+
+
+class Counters(NamedTuple):
+    """Of one operation, as printed: samples, sum and sum of squares."""
+
+    samples: int
+    sum: int
+    sumsq: int
+
+
+class Seen(NamedTuple):
+    """What an entry is, compared with the observation before.
+
+    begins_after: seconds since 1970 of the last complete observation, which had no such entry;
+    None if the series goes on, or nothing is known of before.
+    since: by how much the operations have grown; since their beginning, if that is known to lie
+    between the observations, or nothing is known of before.
+    """
+
+    begins_after: float | None
+    reset: Reset | None
+    since: dict[str, Counters]
+
+
+_GOES_ON = Seen(None, None, {})
+
+
+class _Target(msgspec.Struct):
+    """departed: what was there, and went less than a day ago or, `departed_before`, two."""
+
+    observed: float = 0.0
+    entries: dict[str, bytes] = {}
+    departed: dict[str, bytes] = {}
+    departed_before: dict[str, bytes] = {}
+    rotated: float = 0.0
+    system: dict[str, int] = {}
+
+
+class _File(msgspec.Struct):
+    version: int
+    listed: float
+    targets: dict[str, _Target]
+
+
+class Series:
+    """The entries of the last observation, by target; over restarts with a `path`.
+
+    An observation is `begin`, then for each target `begin_target`, `see` for its entries and
+    `end_target`, and `end`. At most `limit` entries are remembered, those that have gone included.
+    """
+
+    def __init__(self, path: str, limit: int, cleanup_interval: float) -> None:
+        self._path = path
+        self._limit = limit
+        self._interval = cleanup_interval
+        self._listed = 0.0
+        self._targets: dict[str, _Target] = {}
+        self._now = 0.0
+        self._seen: set[str] = set()
+        self._target = _Target()
+        self._entries: dict[str, bytes] = {}
+        self._size = 0
+        self.forgets = False
+        """True if nobody will ask again."""
+        if path:
+            self._load()
+
+    def begin(self, now: float) -> None:
+        """Begin an observation at `now`, seconds since 1970."""
+        self._now = now
+        self._seen = set()
+        self._size = 0
+
+    def begin_target(self, name: str) -> None:
+        """Begin a target; until `end_target` all entries are its own."""
+        target = self._targets.get(name)
+        if target is None:
+            target = self._targets[name] = _Target(
+                entries={}, departed={}, departed_before={}, rotated=self._now, system={}
+            )
+        self._seen.add(name)
+        self._target = target
+        self._entries = {}
+
+    @property
+    def system(self) -> dict[str, int]:
+        """Counters of the target's entries that are only counted together."""
+        return self._target.system
+
+    def see(self, entry: Entry, *, wants_growth: bool) -> Seen:
+        """Compare an entry with what is remembered of it, and remember it.
+
+        `wants_growth`: without it, `since` is empty.
+        """
+        if self.forgets and not wants_growth:
+            return _GOES_ON
+        target = self._target
+        key = entry.job_id
+        old = target.entries.get(key)
+        if entry.is_broken:
+            self._entries[key] = old or b""
+            return _GOES_ON
+        words = [entry.snapshot, entry.start]
+        for line in map(_REMEMBERED, entry.lines):
+            words += line
+        new = b" ".join(words)
+        self._entries[key] = new
+        if old == new:
+            return _GOES_ON
+        if old:
+            return self._compared(old, new, wants_growth=wants_growth)
+        if old is None:
+            gone = target.departed.pop(key, None)
+            if gone is None:
+                gone = target.departed_before.pop(key, None)
+            if gone and entry.start and gone.split(b" ", 2)[1] == entry.start:
+                return self._compared(gone, new, wants_growth=wants_growth)
+            growth = _counters(new) if wants_growth else {}
+            if gone is None:
+                return Seen(target.observed or self._listed or None, None, growth)
+            return Seen(target.observed or None, "absent", growth)
+        return Seen(None, None, _counters(new) if wants_growth else {})
+
+    def end_target(self, *, complete: bool) -> None:
+        """End a target. What a complete reading doesn't show has gone; a partial one tells less."""
+        target = self._target
+        if complete:
+            if self._now - target.rotated > _DAY:
+                target.departed_before, target.departed = target.departed, {}
+                target.rotated = self._now
+            for key, old in target.entries.items():
+                if key not in self._entries:
+                    # One without start time counts anew for sure when it comes back.
+                    target.departed[key] = old if old.split(b" ", 2)[1:2] != [b""] else b""
+            target.entries = self._entries
+            target.observed = self._now
+        else:
+            target.entries.update(self._entries)
+        self._size += len(target.entries) + len(target.departed) + len(target.departed_before)
+        if self._size > self._limit:
+            self._forget(target)
+        self._entries = {}
+
+    def end(self, *, complete: bool) -> None:
+        """End the observation; `complete`: targets that were not there are not on this server."""
+        if complete:
+            for name in self._targets.keys() - self._seen:
+                self.begin_target(name)
+                self.end_target(complete=True)
+            self._listed = self._now
+
+    def save(self) -> None:
+        """Keep what is remembered over a restart; what can't be written is said."""
+        if not self._path:
+            return
+        content = msgspec.msgpack.encode(_File(_VERSION, self._listed, self._targets))
+        temporary = f"{self._path}.new"
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            with open(os.open(temporary, flags, 0o600), "wb") as file:
+                file.write(content)
+            os.replace(temporary, self._path)
+        except OSError as error:
+            logger.error("state-file %s: %s", self._path, error.strerror)
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+    def _compared(self, old: bytes, new: bytes, *, wants_growth: bool) -> Seen:
+        """Tell in which way the counters have changed: in this order, per issue and reference."""
+        before, after = _counters(old), _counters(new)
+        old_snapshot, old_start = old.split(b" ", 2)[:2]
+        snapshot, start = new.split(b" ", 2)[:2]
+        reset: Reset | None = None
+        if old_start and start:
+            # The same start is the same entry, whatever else: sums of squares run over.
+            reset = "start_time" if old_start != start else None
+        elif any(_is_less(after.get(name), counters) for name, counters in before.items()):
+            reset = "decreased"
+        elif _seconds(snapshot) - _seconds(old_snapshot) > self._interval:
+            reset = "snapshot_gap"
+        if not wants_growth:
+            return Seen(None, reset, {})
+        if reset not in {"start_time", "decreased"}:
+            after = {
+                name: Counters(*(a - b for a, b in zip(counters, before[name], strict=True)))
+                if name in before
+                else counters
+                for name, counters in after.items()
+            }
+        return Seen(None, reset, after)
+
+    def _forget(self, target: _Target) -> None:
+        """Let go of what costs least: of entries that have gone, the oldest; then of all."""
+        for departed in (target.departed_before, target.departed):
+            while departed and self._size > self._limit:
+                del departed[next(iter(departed))]
+                self._size -= 1
+        if self._size > self._limit:
+            logger.warning(
+                "agent lustre: more than %d entries; of some it is not remembered that they were",
+                self._limit,
+            )
+            self._size -= len(target.entries)
+            target.entries = {}
+            target.observed = 0.0
+
+    def _load(self) -> None:
+        try:
+            with open(self._path, "rb") as file:
+                found = msgspec.msgpack.decode(file.read(_LARGEST_FILE), type=_File)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            logger.warning("state-file %s: %s; all series begin", self._path, error.strerror)
+            return
+        except msgspec.MsgspecError:
+            logger.warning("state-file %s: damaged; all series begin", self._path)
+            return
+        if found.version == _VERSION:
+            self._listed, self._targets = found.listed, found.targets
+
+
+def _seconds(text: bytes) -> float:
+    try:
+        return float(text or 0)
+    except ValueError:
+        return 0.0
+
+
+def _is_less(after: Counters | None, before: Counters) -> bool:
+    """Tell whether one of the counters is less than it was.
+
+    Sums of squares run over at 2^64 (65,536 transfers of 16 MiB): one that is near says nothing.
+    """
+    if after is None:
+        return before.samples > 0
+    return (
+        after.samples < before.samples
+        or after.sum < before.sum
+        or after.sumsq < before.sumsq < _MAY_RUN_OVER
+    )
+
+
+def _counters(packed: bytes) -> dict[str, Counters]:
+    words = packed.split(b" ")[2:]
+    found: dict[str, Counters] = {}
+    for i in range(0, len(words), _WORDS):
+        name, samples, unit, total, squares = words[i : i + _WORDS]
+        if unit == b"bytes":
+            name = _BYTES.get(name, name)
+        found[name.decode("ascii", "replace")] = Counters(
+            int(samples), int(total or 0), int(squares or 0)
+        )
+    return found

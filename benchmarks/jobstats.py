@@ -1,0 +1,205 @@
+"""What the agent `lustre` costs on large dumps of job_stats, from reading to records and to a file.
+
+    python benchmarks/jobstats.py [--entries 50000] [--targets 3] [--runs 3]
+
+Writes dumps of OSTs in the layout of 2.14 to a temporary directory (TMPDIR; 2 KB an entry, and as
+much again for what is sent) and measures, each time in a fresh process:
+
+* reading a dump and splitting it into lines, which every parser in Python has to do: the ratios
+  are to this;
+* the parser alone, and the agent up to its records, with a quarter of the counters not zero and
+  with none of them zero;
+* `ccagent lustre --once` to a file, the whole process;
+* the agent and the whole process with several such targets in one dump.
+
+CPU is user and system time, the median of the runs; in the whole process it includes starting
+Python. Entries a second are those of a second of CPU. Memory is the largest resident set. Machines
+differ and are noisy: compare the rows of one run with each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+COMMAND = ["ccagent"] if shutil.which("ccagent") else [sys.executable, "-m", "ccagent"]
+CHUNK = 1 << 20
+
+
+class Cost(NamedTuple):
+    """CPU seconds, largest resident set in MB, and how many things were found or bytes sent."""
+
+    cpu: float
+    memory: float
+    found: int
+
+
+def write(path: str, entries: int, targets: int, nonzero: float) -> None:
+    """Write a dump with as many entries for each target."""
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+    from tests.lustre_server import large_text
+
+    with open(path, "wb") as file:
+        for number in range(targets):
+            target = f"scratch-OST{number:04x}"
+            file.writelines(large_text(entries, nonzero=nonzero, seed=number, target=target))
+
+
+def split(path: str) -> int:
+    """Read a dump in lines; give their number."""
+    with open(path, "rb") as file:
+        return sum(1 for _ in file)
+
+
+def parse_only(path: str) -> int:
+    """Parse a dump; give the number of entries. A line that is not understood ends it."""
+    from ccagent.agents.lustre.jobstats import Entry, Problem, parse
+
+    entries = 0
+    for found in parse(_chunks(path)):
+        if isinstance(found, Problem):
+            raise SystemExit(f"{path}: {found}")
+        entries += isinstance(found, Entry)
+    return entries
+
+
+def parse_to_records(path: str) -> int:
+    """Let the agent read a dump; give the number of records."""
+    from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
+    from ccagent.node import Node
+
+    agent = LustreAgent(LustreSettings(input=path), frozenset({"sonar"}))
+    agent.is_only_sample = True
+    gc.disable()  # as one-shot commands do
+    return sum(1 for _ in agent.sample(Node(cluster="benchmark")))
+
+
+def _chunks(path: str) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK):
+            yield chunk
+
+
+WORKERS: dict[str, Callable[[str], int]] = {
+    "split": split,
+    "parse": parse_only,
+    "records": parse_to_records,
+}
+
+
+def worker(name: str, path: str) -> None:
+    """Do one thing in this process and print what it cost, without its imports, as JSON."""
+    function = WORKERS[name]
+    with tempfile.NamedTemporaryFile() as empty:
+        function(empty.name)
+    before = _cpu(resource.RUSAGE_SELF)
+    found = function(path)
+    cpu = _cpu(resource.RUSAGE_SELF) - before
+    # Unlike ru_maxrss this is without what the parent had when it forked.
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    memory = int(status.partition("VmHWM:")[2].split()[0]) / 1024
+    json.dump(Cost(cpu, memory, found), sys.stdout)
+
+
+def _cpu(who: int) -> float:
+    usage = resource.getrusage(who)
+    return usage.ru_utime + usage.ru_stime
+
+
+def in_worker(name: str, path: str, runs: int) -> Cost:
+    """Measure a function of WORKERS."""
+    command = [sys.executable, __file__, "--worker", name, path]
+    return _median(
+        Cost(*json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout))
+        for _ in range(runs)
+    )
+
+
+def whole_process(path: str, runs: int) -> Cost:
+    """Measure `ccagent lustre --once` with a directory as sink."""
+    return _median(_whole_process(path) for _ in range(runs))
+
+
+def _whole_process(path: str) -> Cost:
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(path)) as directory:
+        command = [*COMMAND, "lustre", "--once", "--input", path, "--sink", f"dir:{directory}"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, command)
+        sent = sum(file.stat().st_size for file in Path(directory).rglob("*") if file.is_file())
+    return Cost(usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, sent)
+
+
+def _median(costs: Iterator[Cost]) -> Cost:
+    """Give the median of the CPU times and the largest memory."""
+    each = list(costs)
+    cpu = statistics.median(cost.cpu for cost in each)
+    return Cost(cpu, max(cost.memory for cost in each), each[-1].found)
+
+
+def measure(entries: int, targets: int, runs: int, directory: str) -> None:
+    """Print a line for each figure as soon as it is known."""
+    print(f"{'':42}{'entries/s':>10}{'CPU s':>8}{'ratio':>7}{'MB':>6}")
+    for nonzero, several in ((0.25, 1), (1.0, 1), (0.25, targets)):
+        path = os.path.join(directory, "dump")
+        write_options = [str(entries), str(several), str(nonzero)]
+        subprocess.run([sys.executable, __file__, "--write", path, *write_options], check=True)
+        number = entries * several
+        size = os.path.getsize(path) / 1e6
+        print(f"targets: {several}, entries: {number}, {size:.0f} MB, {nonzero:.0%} not zero")
+        alone = in_worker("split", path, runs)
+        _show("  reading and splitting into lines", number, alone, alone)
+        if several == 1:
+            parsed = in_worker("parse", path, runs)
+            if parsed.found != number:
+                raise SystemExit(f"the parser found {parsed.found} entries of {number}")
+            _show("  parser", number, parsed, alone)
+        records = in_worker("records", path, runs)
+        _show(f"  agent, to {records.found} records", number, records, alone)
+        if nonzero < 1:
+            whole = whole_process(path, runs)
+            _show(f"  ccagent, to {whole.found / 1e6:.0f} MB in a file", number, whole, alone)
+
+
+def _show(what: str, entries: int, cost: Cost, alone: Cost) -> None:
+    ratio = cost.cpu / alone.cpu
+    rate = entries / cost.cpu
+    print(f"{what:42}{rate:10.0f}{cost.cpu:8.2f}{ratio:7.1f}{cost.memory:6.0f}", flush=True)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--entries", type=int, default=50_000)
+    parser.add_argument("--targets", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--write", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        worker(*options.worker)
+    elif options.write:
+        path, entries, targets, nonzero = options.write
+        write(path, int(entries), int(targets), float(nonzero))
+    else:
+        with tempfile.TemporaryDirectory() as directory:
+            measure(options.entries, options.targets, options.runs, directory)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,377 @@
+"""The agent `lustre`: from text to records and points."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
+from ccagent.agents.lustre.records import OPERATIONS
+from ccagent.errors import ConfigurationError, NotHereError
+from ccagent.message import Format, encode_each
+from ccagent.settings import convert
+from tests.lustre_server import SimulatedTarget
+from tests.tree import TreeNode
+
+NAMESPACE = "2e79b8a1-c4fc-45ba-9023-d16fdce6e3fe"
+SEED = """\
+obdfilter.scratch-OST0001.job_stats=
+job_stats:
+- job_id:          11317854:17627127:r01c01
+  snapshot_time:   1669010520
+  read_bytes:      { samples:        7754, unit: bytes, min: 4096, max: 4096, sum: 31760384 }
+  write_bytes:     { samples:        4284, unit: bytes, min: 4096, max: 4096, sum: 17547264 }
+  setattr:         { samples:           0, unit:  reqs }
+"""
+
+
+class Server:
+    """A node with job_stats files, and what its agent says."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        self.node = TreeNode(directory)
+        self.node.names[1001] = "ada"
+        self.settings = settings
+        self.agent = self.new_agent()
+
+    def new_agent(self, wanted: Format = "sonar") -> LustreAgent:
+        settings = {"lctl": "/nowhere/lctl", **self.settings}
+        return LustreAgent(
+            convert(settings, LustreSettings, "agents.lustre", place="test"), frozenset({wanted})
+        )
+
+    def write(self, text: str | bytes, target: str = "obdfilter/scratch-OST0001") -> Path:
+        """Write the file of a target."""
+        content = text.encode() if isinstance(text, str) else text
+        name = f"fs/lustre/{target}/job_stats"
+        self.node.write(name, content.replace(b"obdfilter.scratch-OST0001.job_stats=\n", b""))
+        return self.node.path / "proc" / name
+
+    def records(self, agent: LustreAgent | None = None) -> list[dict[str, Any]]:
+        """Take a sample; two minutes go by."""
+        agent = agent or self.agent
+        messages = list(encode_each(agent.sample(self.node), frozenset({"sonar"}), self.node))
+        agent.handed_on()
+        self.node.still.sleep(120)
+        assert {message.kind for message in messages} <= {"lustre"}
+        return [record for message in messages for record in json.loads(message.body)]
+
+    def points(self, agent: LustreAgent) -> dict[str, str]:
+        """Take a sample and give the values by name and scope; two minutes go by."""
+        (message,) = encode_each(agent.sample(self.node), frozenset({"line"}), self.node)
+        self.node.still.sleep(120)
+        found: dict[str, str] = {}
+        for line in message.body.decode().splitlines():
+            series, value, _ = line.rsplit(" ", 2)
+            name, _, tags = series.partition(",")
+            scope = tags.removeprefix("cluster=test.org,hostname=c1-1,")
+            found[f"{name} {scope.removesuffix(',type=node')}"] = value.removeprefix("value=")
+        return found
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Server:
+    return Server(tmp_path)
+
+
+class TestRecords:
+    def test_they_are_those_of_the_seed(self, tmp_path: Path) -> None:
+        server = Server(tmp_path, namespaces={"%j:%u:%H": NAMESPACE})
+        server.write(SEED)
+        (record,) = server.records()
+        assert record == {
+            "target": "scratch-OST0001",
+            "entry_id": "11317854:17627127:r01c01",
+            "timestamp": "2023-11-14T22:30:00.000+00:00",
+            "snapshot_time": 1669010520,
+            "read": 7754,
+            "write": 4284,
+            "read_bytes": 31760384,
+            "write_bytes": 17547264,
+            "setattr": 0,
+            "punch": 0,
+            "sync": 0,
+            "get_info": 0,
+            "set_info": 0,
+            "quotactl": 0,
+            "job_id": 11317854,
+            "user_id": 17627127,
+            "nodename": "r01c01",
+            "time_series_id": "af854063-c381-585f-b551-ce0b6c4440a3",
+        }
+
+    def test_a_new_series_begins_with_zeros_at_the_observation_before(self, server: Server) -> None:
+        server.write("job_stats:\n")
+        assert server.records() == []
+        server.write(SEED)
+        begin, now = server.records()
+        assert begin["timestamp"] == "2023-11-14T22:30:00.000+00:00"
+        assert now["timestamp"] == "2023-11-14T22:32:00.000+00:00"
+        assert begin["snapshot_time"] is None
+        assert begin.keys() == now.keys()
+        assert {begin[name] for name in OPERATIONS["obdfilter"]} == {0}
+
+    def test_dense_ones_have_the_seeds_counters(self, server: Server) -> None:
+        server.write(
+            "job_stats:\n- job_id:          a.1001\n  snapshot_time:   5\n", "mdt/x-MDT0000"
+        )
+        (record,) = server.records()
+        assert [name for name in record if name in OPERATIONS["mdt"]] == list(OPERATIONS["mdt"])
+        assert record["user"] == "ada"
+
+    def test_sparse_ones_leave_zeros_out(self, tmp_path: Path) -> None:
+        server = Server(tmp_path, sparse=True)
+        server.write(SEED)
+        (record,) = server.records()
+        assert "setattr" not in record
+        assert record["write_bytes"] == 17547264
+
+    def test_lustre_2_5_counts_bytes_under_other_names(self, server: Server) -> None:
+        server.write(SEED.replace("read_bytes: ", "read: ").replace("write_bytes: ", "write: "))
+        (record,) = server.records()
+        assert (record["read"], record["read_bytes"]) == (7754, 31760384)
+
+    def test_times_since_boot_become_times(self, server: Server) -> None:
+        text = "job_stats:\n- job_id:          a.1\nsnapshot_time   : 400.5 secs.nsecs\n"
+        server.write(text + "start_time      : 100.000000001 secs.nsecs\n")
+        (record,) = server.records()
+        assert record["snapshot_time"] == 1_700_000_400.5
+        assert record["start_time"] == 1_700_000_100.0
+
+    def test_resets_are_named(self, server: Server) -> None:
+        server.write(SEED)
+        server.records()
+        server.write(SEED.replace("7754", "7753"))
+        (record,) = server.records()
+        assert record["reset"] == "decreased"
+
+    def test_malformed_ids_are_series_of_their_own(self, tmp_path: Path) -> None:
+        server = Server(tmp_path, **{"malformed-namespace": NAMESPACE})
+        ids = ["11317854", "11317854:", ":::r01c01.bullx", '"11317854\\x3A"']
+        server.write(
+            "job_stats:\n" + "".join(f"- job_id:          {i}\n  snapshot_time:   5\n" for i in ids)
+        )
+        records = server.records()
+        assert [record["entry_id"] for record in records] == [
+            "11317854", "11317854:", ":::r01c01.bullx", "11317854:",
+        ]  # fmt: skip
+        assert all(record["malformed"] for record in records)
+        assert len({record["time_series_id"] for record in records}) == 3
+
+    def test_an_operation_can_not_pose_as_a_field(self, server: Server) -> None:
+        text = SEED + "".join(
+            f"  {name}: {{ samples: 9, unit: reqs }}\n"
+            for name in ("user_id", "target", "timestamp", "malformed", "new_one")
+        )
+        server.write(text)
+        (record,) = server.records()
+        assert record["user_id"] == 17627127
+        assert record["target"] == "scratch-OST0001"
+        assert "malformed" not in record
+        assert record["new_one"] == 9
+
+    def test_the_largest_counters_are_kept_in_range(self, server: Server) -> None:
+        server.write(SEED.replace("sum: 31760384", f"sum: {10**20 - 1}"))
+        (record,) = server.records()
+        assert record["read_bytes"] == 2**64 - 1
+
+    def test_batches_are_bounded(self, tmp_path: Path) -> None:
+        server = Server(tmp_path, **{"batch-size": 2})
+        text = "".join(f"- job_id:          a.{i}\n  snapshot_time:   5\n" for i in range(5))
+        server.write("job_stats:\n" + text)
+        arrays = list(encode_each(server.agent.sample(server.node), ["sonar"], server.node))
+        assert [len(json.loads(message.body)) for message in arrays] == [2, 2, 1]
+
+
+class TestSystemEntries:
+    TEXT = """\
+job_stats:
+- job_id:          5:0:n1
+  snapshot_time:   5
+  write_bytes:     {{ samples: {a}, unit: bytes, min: 1, max: 1, sum: {a} }}
+- job_id:          slurmstepd.1001
+  snapshot_time:   5
+  write_bytes:     {{ samples: {b}, unit: bytes, min: 1, max: 1, sum: {b} }}
+- job_id:          5:1001:n1
+  snapshot_time:   5
+"""
+
+    @pytest.mark.parametrize("treatment", ["keep", "aggregate", "leave-out"])
+    def test_they_are_kept_or_added_up_or_left_out(self, tmp_path: Path, treatment: str) -> None:
+        server = Server(tmp_path, **{"system-entries": treatment})
+        server.write(self.TEXT.format(a=10, b=20))
+        ids = [record["entry_id"] for record in server.records()]
+        assert (
+            ids
+            == {
+                "keep": ["5:0:n1", "slurmstepd.1001", "5:1001:n1"],
+                "aggregate": ["5:1001:n1", "_system_"],
+                "leave-out": ["5:1001:n1"],
+            }[treatment]
+        )
+        points = server.points(server.new_agent("line"))
+        assert points["lustre_jobstats_entries type=node"] == "3i"
+        assert points["lustre_jobstats_system type=node"] == "2i"
+
+    def test_the_sum_goes_on_when_entries_do_not(self, tmp_path: Path) -> None:
+        state = str(tmp_path / "state")
+        server = Server(tmp_path / "node", **{"system-entries": "aggregate", "state-file": state})
+        sums: list[int] = []
+        for a, b in ((10, 20), (11, 3), (11, 4)):
+            server.write(self.TEXT.format(a=a, b=b))
+            sums.append(server.records()[-1]["write_bytes"])
+        server.agent = server.new_agent()
+        server.write(self.TEXT.format(a=12, b=4))
+        sums.append(server.records()[-1]["write_bytes"])
+        assert sums == [30, 34, 35, 36]
+
+
+class TestPoints:
+    def test_counters_of_node_target_and_job(self, server: Server) -> None:
+        agent = server.new_agent("line")
+        server.write(SEED)
+        server.write(SEED.replace("r01c01", "r01c02"), "obdfilter/scratch-OST0002")
+        points = server.points(agent)
+        job = "stype=job,stype-id=11317854"
+        target = "stype=filesystem,stype-id=scratch-OST0002"
+        assert points["lustre_read_bytes type=node"] == "63520768i"
+        assert points[f"lustre_read_bytes {target}"] == "31760384i"
+        assert points[f"lustre_read_bytes {job}"] == "63520768i"
+        assert points[f"lustre_write_requests {job}"] == "8568i"
+        assert points["lustre_jobstats_entries type=node"] == "2i"
+        assert not any("rate" in name or "_bw" in name for name in points)
+
+    def test_a_jobs_counter_goes_on_while_its_clients_come_and_go(self, server: Server) -> None:
+        agent = server.new_agent("line")
+        name = "lustre_read_bytes stype=job,stype-id=11317854"
+        values: list[str] = []
+        server.write(SEED)
+        values.append(server.points(agent)[name])
+        server.write(SEED.replace("31760384", "31760394"))
+        values.append(server.points(agent)[name])
+        server.write(SEED.replace("31760384", "5").replace("7754", "1").replace("r01c01", "r9"))
+        values.append(server.points(agent)[name])
+        assert values == ["31760384i", "31760394i", "31760399i"]
+        server.write("job_stats:\n")
+        assert name not in server.points(agent)
+
+    def test_rates_are_never_alone(self, tmp_path: Path) -> None:
+        server = Server(tmp_path, rates=True)
+        agent = server.new_agent("line")
+        server.write(SEED)
+        first = server.points(agent)
+        server.write(SEED.replace("31760384", "151760384").replace("4284", "4524"))
+        points = server.points(agent)
+        assert "lustre_read_bw type=node" not in first
+        assert points["lustre_read_bw type=node"] == "1.0"
+        assert points["lustre_write_requests_rate stype=job,stype-id=11317854"] == "2.0"
+        assert points["lustre_read_bytes type=node"] == "151760384i"
+
+    @pytest.mark.parametrize("job", ["a,b", "a=b", 'a"b', "a\\\\x0ab", "é", "x" * 31])
+    def test_a_jobs_name_breaks_no_line(self, server: Server, job: str) -> None:
+        agent = server.new_agent("line")
+        server.write(SEED.replace("11317854", job))
+        points = server.points(agent)
+        assert points["lustre_read_bytes type=node"] == "31760384i"
+        jobs = [name for name in points if "stype=job" in name]
+        assert bool(jobs) == (job == "x" * 31)
+
+    def test_both_at_once(self, server: Server) -> None:
+        server.write(SEED)
+        both = LustreAgent(LustreSettings(), frozenset({"sonar", "line"}))
+        messages = list(encode_each(both.sample(server.node), ["sonar", "line"], server.node))
+        assert [(message.kind, message.format) for message in messages] == [
+            ("lustre", "sonar"), ("metrics", "line"),
+        ]  # fmt: skip
+
+
+class TestSources:
+    def test_without_lustre_it_says_so(self, server: Server) -> None:
+        with pytest.raises(NotHereError, match="no Lustre server here"):
+            server.records()
+
+    def test_lctl_is_asked_where_there_are_no_files(self, tmp_path: Path) -> None:
+        target = SimulatedTarget("fs-OST0000", "obdfilter")
+        target.do("5:1001:n1", "write_bytes", 3, 4096, now=5.0)
+        (tmp_path / "text").write_bytes(target.parameter("2.15.2", 6.0))
+        lctl = tmp_path / "lctl"
+        lctl.write_text(
+            '#!/bin/sh\ncase "$*" in\n'
+            '"list_param obdfilter.*.job_stats") echo obdfilter.fs-OST0000.job_stats;;\n'
+            f'"get_param obdfilter.fs-OST0000.job_stats") cat {tmp_path}/text;;\n'
+            '*) echo "error: list_param: mdt/*/job_stats: No such file or directory" >&2; exit 2\n'
+            "esac\n"
+        )
+        lctl.chmod(0o755)
+        server = Server(tmp_path / "node", lctl=str(lctl))
+        (record,) = server.records()
+        assert (record["target"], record["write_bytes"]) == ("fs-OST0000", 3 * 4096)
+        # It was a complete observation: what is new now has begun since.
+        target.do("6:1001:n1", "sync", 1, now=100.0)
+        (tmp_path / "text").write_bytes(target.parameter("2.15.2", 100.0))
+        assert [r["snapshot_time"] is None for r in server.records()] == [False, True, False]
+
+    def test_a_target_that_hangs_costs_no_other(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        server = Server(tmp_path, **{"target-time-limit": "1s"})
+        server.write(SEED, "obdfilter/a-OST0000")
+        path = server.write(SEED, "obdfilter/b-OST0000")
+        server.write(SEED, "obdfilter/c-OST0000")
+        assert len(server.records()) == 3
+        path.unlink()
+        os.mkfifo(path)
+        writer = os.open(path, os.O_RDWR)
+        before = time.monotonic()
+        assert [r["target"] for r in server.records()] == ["a-OST0000", "c-OST0000"]
+        assert time.monotonic() - before < 3
+        assert "b-OST0000/job_stats: not read within 1 s" in caplog.text
+        os.close(writer)
+        path.unlink()
+        server.write(SEED, "obdfilter/b-OST0000")
+        # Nothing was taken for gone.
+        assert [(r["target"], "reset" in r) for r in server.records()] == [
+            ("a-OST0000", False), ("b-OST0000", False), ("c-OST0000", False),
+        ]  # fmt: skip
+        deadline = time.monotonic() + 5
+        while any(thread.name == "reader" for thread in threading.enumerate()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def test_a_text_that_is_no_jobstats_is_said(
+        self, server: Server, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        server.write(b"\x7fELF" + bytes(range(256)) * 20)
+        assert server.records() == []
+        assert "can't be understood" in caplog.text
+        assert caplog.text.isprintable() or "\x7f" not in caplog.text
+
+    def test_a_dump_may_hold_everything(self, tmp_path: Path) -> None:
+        dump = tmp_path / "dump"
+        dump.write_text("health_check=healthy\n" + SEED + "memused=1\n")
+        agent = LustreAgent(LustreSettings(input=str(dump)), frozenset({"sonar"}))
+        server = Server(tmp_path / "node")
+        server.node.root = "/"
+        (record,) = server.records(agent)
+        assert record["target"] == "scratch-OST0001"
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"formats": ["%z"]}, "%z is none of"),
+        ({"namespaces": {"%j": NAMESPACE}}, "'%j' is none of the formats"),
+        ({"namespaces": {"%e.%u": "x"}}, "namespaces: 'x' is no UUID"),
+        ({"malformed-namespace": "x"}, "malformed-namespace: 'x' is no UUID"),
+        ({"system-entries": "drop"}, "system-entries"),
+    ],
+)
+def test_a_bad_configuration_is_said(settings: dict[str, object], reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        convert(settings, LustreSettings, "agents.lustre", place="x.toml")
