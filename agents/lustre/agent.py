@@ -18,12 +18,15 @@ from ccagent.agents.lustre.source import JobstatsSource, Source
 from ccagent.agents.lustre.system_entries import SystemEntries, Treatment
 from ccagent.duration import Duration
 from ccagent.json_array import JsonArray
+from ccagent.log import logger
 from ccagent.message import FORMATS
 from ccagent.points import Point
+from ccagent.settings import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ccagent.agents.lustre.client_rates import ClientRates
     from ccagent.agents.lustre.records import Value
     from ccagent.message import Format, Record
     from ccagent.node import Node
@@ -32,6 +35,14 @@ if TYPE_CHECKING:
 class LustreSettings(AgentSettings, frozen=True, kw_only=True):
     """The keys of [agents.lustre]."""
 
+    jobstats: Annotated[bool, Meta(description="read jobstats; false on clients")] = True
+    statistics: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="line protocol: what else is collected: stats, md-stats, capacity, exports, "
+            "recovery, health, locks, brw-stats, lnet, llite"
+        ),
+    ] = ()
     source: Annotated[
         Source, Meta(description="job_stats files, lctl, or auto: files where there are some")
     ] = "auto"
@@ -84,6 +95,12 @@ class LustreSettings(AgentSettings, frozen=True, kw_only=True):
     ] = 1_000_000
 
     def __post_init__(self) -> None:
+        if self.statistics:
+            from ccagent.agents.lustre.groups import GROUPS
+
+            for name in self.statistics:
+                if name not in GROUPS:
+                    raise ValueError(f"statistics: {name!r} is unknown{nearest(name, [*GROUPS])}")
         for form in self.formats:
             IdFormat(form)
         for form, namespace in self.namespaces.items():
@@ -119,6 +136,7 @@ class LustreAgent(Agent[LustreSettings]):
         self._counters = JobCounters()
         self._maker: RecordMaker | None = None
         self._before: float | None = None
+        self._client_rates: ClientRates | None = None
 
     def sample(self, node: Node) -> Iterator[Record]:
         """Read all targets once: arrays of records as they come, and points at the end.
@@ -126,6 +144,13 @@ class LustreAgent(Agent[LustreSettings]):
         Raises NotHereError where there is no Lustre server.
         """
         now = node.clock.time()
+        tags = {"cluster": node.cluster, "hostname": node.hostname, "type": "node"}
+        if self.settings.jobstats:
+            yield from self._jobstats(node, now, tags)
+        if self.settings.statistics and "line" in self.wanted:
+            yield from self._statistics(node, now, tags)
+
+    def _jobstats(self, node: Node, now: float, tags: dict[str, str]) -> Iterator[Record]:
         wants_points = "line" in self.wanted
         if self.is_only_sample and not self.settings.state_file:
             self._series.forgets = True
@@ -147,11 +172,27 @@ class LustreAgent(Agent[LustreSettings]):
             yield JsonArray("lustre", batch)
         if wants_points:
             interval = now - self._before if self.settings.rates and self._before else None
-            tags = {"cluster": node.cluster, "hostname": node.hostname, "type": "node"}
             yield from self._counters.points(tags, now, interval)
             for name, count in sorted(observation.counts.items()):
                 yield Point(f"lustre_jobstats_{name}", tags, count, now)
         self._before = now
+
+    def _statistics(self, node: Node, now: float, tags: dict[str, str]) -> Iterator[Point]:
+        from ccagent.agents.lustre.client_rates import ClientRates
+        from ccagent.agents.lustre.groups import points_of
+        from ccagent.agents.lustre.statistics import read_statistics
+
+        settings = self.settings
+        errors: list[str] = []
+        limit = settings.target_time_limit.seconds
+        parameters = read_statistics(node, settings.statistics, settings.lctl, limit, errors)
+        yield from points_of(parameters, settings.statistics, tags, now, errors)
+        if settings.rates and "llite" in settings.statistics:
+            if self._client_rates is None:
+                self._client_rates = ClientRates()
+            yield from self._client_rates.points(parameters, tags, now, node.clock.monotonic())
+        for error in errors:
+            logger.warning("agent lustre: %s", error)
 
     def handed_on(self) -> None:
         """Keep what is remembered of the entries."""

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ccagent.agents.lustre.series import Counters
 
 _BANDWIDTHS = {"lustre_read_bytes": "lustre_read_bw", "lustre_write_bytes": "lustre_write_bw"}
-_BYTES_PER_MB = 1e6
 _LARGEST = 2**63 - 1
 
 Scope = tuple[str, str]
@@ -89,8 +88,8 @@ def growth(since: dict[str, Counters]) -> dict[str, int]:
 
 
 def _rate(name: str, tags: dict[str, str], rate: float, time: float) -> Point:
-    """Give a rate: of bytes in MB/s (10^6), of operations in 1/s."""
+    """Give a rate: of bytes in B/s, of operations in 1/s."""
     bandwidth = _BANDWIDTHS.get(name)
     if bandwidth is not None:
-        return Point(bandwidth, tags, rate / _BYTES_PER_MB, time)
+        return Point(bandwidth, tags, rate, time)
     return Point(f"{name}_rate", tags, rate, time)

@@ -43,10 +43,14 @@ class JobstatsSource:
         """Give the text of each target; what can't be listed adds to `errors`.
 
         A text may raise CcagentError while it is read. Raises NotHereError if there is neither
-        Lustre nor lctl.
+        Lustre nor lctl, or no dump, NotPermittedError for one that can't be read.
         """
         if self._recorded:
-            yield Text("", "", node.pieces(self._recorded.lstrip("/")))
+            path = self._recorded.lstrip("/")
+            node.owner(path)
+            if not node.is_readable(path):
+                raise NotPermittedError(f"{self._recorded}: not permitted to read it")
+            yield Text("", "", node.pieces(path))
             return
         found = False
         if self._source != "lctl":

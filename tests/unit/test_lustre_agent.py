@@ -269,7 +269,7 @@ class TestPoints:
         server.write(SEED.replace("31760384", "151760384").replace("4284", "4524"))
         points = server.points(agent)
         assert "lustre_read_bw type=node" not in first
-        assert points["lustre_read_bw type=node"] == "1.0"
+        assert points["lustre_read_bw type=node"] == "1000000.0"
         assert points["lustre_write_requests_rate stype=job,stype-id=11317854"] == "2.0"
         assert points["lustre_read_bytes type=node"] == "151760384i"
 
