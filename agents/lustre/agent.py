@@ -39,8 +39,8 @@ class LustreSettings(AgentSettings, frozen=True, kw_only=True):
     statistics: Annotated[
         tuple[str, ...],
         Meta(
-            description="line protocol: what else is collected: stats, md-stats, capacity, exports, "
-            "recovery, health, locks, brw-stats, lnet, llite"
+            description="line protocol: what else is collected: stats, md-stats, capacity, "
+            "exports, recovery, health, locks, brw-stats, lnet, llite"
         ),
     ] = ()
     source: Annotated[

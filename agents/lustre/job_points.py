@@ -54,10 +54,11 @@ class JobCounters:
     def points(self, tags: dict[str, str], time: float, interval: float | None) -> Iterator[Point]:
         """Give the counters, and with an interval (s) since the observation before also rates.
 
-        Jobs and targets without entries are let go of.
+        Jobs and targets without entries are let go of. The node comes last: a store that doesn't
+        know `stype` keeps the last value of a name.
         """
         self._totals = {scope: self._totals.get(scope, {}) for scope in self._seen}
-        for scope, totals in sorted(self._totals.items()):
+        for scope, totals in sorted(self._totals.items(), reverse=True):
             grown = self._growth.get(scope, {})
             for name, value in grown.items():
                 totals[name] = totals.get(name, 0) + value

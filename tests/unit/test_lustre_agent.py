@@ -245,6 +245,8 @@ class TestPoints:
         assert points[f"lustre_read_bytes {job}"] == "63520768i"
         assert points[f"lustre_write_requests {job}"] == "8568i"
         assert points["lustre_jobstats_entries type=node"] == "2i"
+        names = [name for name in points if name.startswith("lustre_read_bytes")]
+        assert names[-1] == "lustre_read_bytes type=node"  # for a store that knows no stype
         assert not any("rate" in name or "_bw" in name for name in points)
 
     def test_a_jobs_counter_goes_on_while_its_clients_come_and_go(self, server: Server) -> None:
