@@ -14,7 +14,7 @@ from ccagent.json_array import JsonArray
 from ccagent.points import Point, line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from ccagent.node import Node
 
@@ -27,6 +27,8 @@ Record = Envelope | JsonArray | Point | Event
 """What an agent emits. Envelopes and arrays are for the format `sonar`, the others for `line`."""
 
 _ID_BYTES = 12
+_LARGEST = 512 * 1024
+"""Characters of lines that go into one message: servers refuse large ones (NATS: above 1 MiB)."""
 
 _encoder = msgspec.json.Encoder()
 
@@ -61,52 +63,49 @@ class Message(msgspec.Struct, frozen=True):
 def encode(
     records: Iterable[Record], wanted: Format, node: Node, *, prefix: str = ""
 ) -> list[Message]:
-    """Encode those of `records` that `wanted` can carry.
-
-    A message an envelope, one for all points, one for the events of a subject.
-
-    Raises EncodingError.
-    """
-    now = node.clock.time()
-
-    def message(kind: str, body: bytes) -> Message:
-        number = os.urandom(_ID_BYTES).hex()
-        return Message(node.cluster, node.hostname, kind, wanted, now, body, prefix, number)
-
-    if wanted == "sonar":
-        return [
-            message(record.kind, _json(record))
-            for record in records
-            if not isinstance(record, Point | Event)
-        ]
-    lines: dict[str, list[str]] = {}
-    for record in records:
-        if isinstance(record, Point):
-            lines.setdefault("metrics", []).append(line(record))
-        elif isinstance(record, Event):
-            lines.setdefault(f"events.{record.subject}", []).append(event_line(record))
-    return [
-        message(kind, "".join(text + "\n" for text in texts).encode())
-        for kind, texts in lines.items()
-    ]
+    """Encode those of `records` that `wanted` can carry, as `encode_each` does."""
+    return list(encode_each(records, (wanted,), node, prefix=prefix))
 
 
 def encode_each(
-    records: Iterable[Record], wanted: Iterable[Format], node: Node, *, prefix: str = ""
+    records: Iterable[Record], wanted: Collection[Format], node: Node, *, prefix: str = ""
 ) -> Iterator[Message]:
-    """Encode records as they come, for several formats: envelopes at once, all lines at the end.
+    """Encode records as they come, each for those of the wanted formats that can carry it.
 
-    Raises EncodingError.
+    A message an envelope or array, at once. Points share messages, and so do the events of a
+    subject; these come at the end, or before when one has grown large. Raises EncodingError.
     """
-    lines: list[Record] = []
+    now = node.clock.time()
+
+    def message(kind: str, form: Format, body: bytes) -> Message:
+        number = os.urandom(_ID_BYTES).hex()
+        return Message(node.cluster, node.hostname, kind, form, now, body, prefix, number)
+
+    lines: dict[str, list[str]] = {}
+    sizes: dict[str, int] = {}
     for record in records:
-        if isinstance(record, Point | Event):
-            lines.append(record)
+        if not isinstance(record, Point | Event):
+            if "sonar" in wanted:
+                yield message(record.kind, "sonar", _json(record))
+            continue
+        if "line" not in wanted:
+            continue
+        if isinstance(record, Point):
+            kind, text = "metrics", line(record)
         else:
-            for form in wanted:
-                yield from encode([record], form, node, prefix=prefix)
-    for form in wanted:
-        yield from encode(lines, form, node, prefix=prefix)
+            kind, text = f"events.{record.subject}", event_line(record)
+        texts = lines.setdefault(kind, [])
+        if texts and sizes[kind] + len(text) > _LARGEST:
+            yield message(kind, "line", _joined(texts))
+            texts.clear()
+        texts.append(text)
+        sizes[kind] = len(text) + 1 + (sizes[kind] if len(texts) > 1 else 0)
+    for kind, texts in lines.items():
+        yield message(kind, "line", _joined(texts))
+
+
+def _joined(lines: list[str]) -> bytes:
+    return "".join(text + "\n" for text in lines).encode()
 
 
 def _json(envelope: Envelope | JsonArray) -> bytes:
