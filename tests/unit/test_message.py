@@ -153,3 +153,14 @@ def test_what_json_cant_hold_is_an_encoding_error(node: Node) -> None:
 def test_what_a_line_cant_hold_is_an_encoding_error(node: Node) -> None:
     with pytest.raises(EncodingError):
         encode([LOAD, Point("load", {"tag": ""}, 1, 1.0)], "line", node)
+
+
+def test_many_lines_are_several_messages(node: Node) -> None:
+    points = [Point("load", {"hostname": f"c{number}"}, number, 1.0) for number in range(30_000)]
+    messages = encode(points, "line", node)
+    assert len(messages) == 3
+    assert all(len(message.body) <= 512 * 1024 for message in messages)
+    lines = b"".join(message.body for message in messages).splitlines()
+    assert lines == encode(points[:10], "line", node)[0].body.splitlines() + lines[10:]
+    assert len(lines) == 30_000
+    assert lines[-1].startswith(b"load,hostname=c29999 ")
