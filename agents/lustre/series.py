@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from operator import itemgetter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
 from ccagent.log import logger
+from ccagent.state_file import read_state, write_state
 
 if TYPE_CHECKING:
     from ccagent.agents.lustre.jobstats import Entry
@@ -180,19 +179,8 @@ class Series:
 
     def save(self) -> None:
         """Keep what is remembered over a restart; what can't be written is said."""
-        if not self._path:
-            return
-        content = msgspec.msgpack.encode(_File(_VERSION, self._listed, self._targets))
-        temporary = f"{self._path}.new"
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-            with open(os.open(temporary, flags, 0o600), "wb") as file:
-                file.write(content)
-            os.replace(temporary, self._path)
-        except OSError as error:
-            logger.error("state-file %s: %s", self._path, error.strerror)
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+        if self._path:
+            write_state(self._path, _File(_VERSION, self._listed, self._targets))
 
     def _compared(self, old: bytes, new: bytes, *, wants_growth: bool) -> Seen:
         """Tell in which way the counters have changed: in this order, per issue and reference."""
@@ -234,18 +222,8 @@ class Series:
             target.observed = 0.0
 
     def _load(self) -> None:
-        try:
-            with open(self._path, "rb") as file:
-                found = msgspec.msgpack.decode(file.read(_LARGEST_FILE), type=_File)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            logger.warning("state-file %s: %s; all series begin", self._path, error.strerror)
-            return
-        except msgspec.MsgspecError:
-            logger.warning("state-file %s: damaged; all series begin", self._path)
-            return
-        if found.version == _VERSION:
+        found = read_state(self._path, _File, _LARGEST_FILE, "all series begin")
+        if found is not None and found.version == _VERSION:
             self._listed, self._targets = found.listed, found.targets
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from array import array
 from hashlib import blake2b
 
 import msgspec
 
 from ccagent.log import logger
+from ccagent.state_file import read_state, write_state
 
 _VERSION = 1
 _DIGEST_BYTES = 8
@@ -66,32 +65,13 @@ class SentState:
         self._seen = set()
 
     def _load(self) -> None:
-        try:
-            with open(self._path, "rb") as file:
-                found = msgspec.msgpack.decode(file.read(_LARGEST_FILE), type=_File)
-            digests = array("Q", found.digests)
-        except FileNotFoundError:
+        found = read_state(self._path, _File, _LARGEST_FILE, "all is sent again")
+        if found is None or found.version != _VERSION:
             return
-        except OSError as error:
-            logger.warning("state-file %s: %s; all is sent again", self._path, error.strerror)
-            return
-        except (msgspec.MsgspecError, ValueError):
+        if len(found.digests) % _DIGEST_BYTES:
             logger.warning("state-file %s: damaged; all is sent again", self._path)
             return
-        if found.version == _VERSION:
-            self._sent, self.until = set(digests), found.until
+        self._sent, self.until = set(array("Q", found.digests)), found.until
 
     def _save(self) -> None:
-        content = _File(_VERSION, self.until, array("Q", self._sent).tobytes())
-        temporary = f"{self._path}.new"
-        try:
-            descriptor = os.open(
-                temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
-            )
-            with open(descriptor, "wb") as file:
-                file.write(msgspec.msgpack.encode(content))
-            os.replace(temporary, self._path)
-        except OSError as error:
-            logger.error("state-file %s: %s", self._path, error.strerror)
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+        write_state(self._path, _File(_VERSION, self.until, array("Q", self._sent).tobytes()))

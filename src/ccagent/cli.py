@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,7 +23,15 @@ _HELP = {
     "jobs": "Tell the new and changed jobs of a Slurm cluster, on its master.",
     "cluster": "Tell the partitions and nodes of a Slurm cluster, on its master.",
     "lustre": "Tell what jobs read and write, on a server of Lustre.",
+    "metrics": "Tell metrics of this node.",
+    "log": "Tell what ccagent itself warns of; in the daemon.",
 }
+
+_EXTENSIONS = {
+    "lustre": "ccagent.agents.lustre.commands",
+    "metrics": "ccagent.agents.metrics.commands",
+}
+"""Modules whose function `extended` gives an agent's command more to do."""
 
 
 class Commands(click.Group):
@@ -117,11 +126,13 @@ def _agent_command(name: str) -> click.Command:
             if not run_once(configuration, name):
                 sys.exit(1)
 
-    if name == "lustre":
-        from ccagent.agents.lustre.commands import as_group
-
-        return as_group(command, lambda path: _agent_alone(name, path))
-    return command
+    extension = _EXTENSIONS.get(name)
+    if extension is None:
+        return command
+    extended: click.Command = import_module(extension).extended(
+        command, lambda path: _agent_alone(name, path)
+    )
+    return extended
 
 
 def _agent_alone(name: str, path: str | None) -> Configuration:

@@ -11,6 +11,7 @@ import msgspec
 from ccagent.envelopes import KVPair
 from ccagent.events import Event
 from ccagent.json_array import JsonArray
+from ccagent.log_message import LogMessage
 from ccagent.points import Point
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class SinkCounters(msgspec.Struct, rename="kebab"):
 
 def with_counters(record: Record, agent: AgentCounters, sinks: dict[str, SinkCounters]) -> Record:
     """Add counters to `meta.attrs` of an envelope: `ccagent.samples`, `ccagent.SINK.sent`, ..."""
-    if isinstance(record, Point | Event | JsonArray):
+    if isinstance(record, Point | Event | JsonArray | LogMessage):
         return record
     pairs = _pairs("ccagent", agent)
     for name, counters in sinks.items():

@@ -42,7 +42,7 @@ class _Formatter(logging.Formatter):
         return _PRIORITIES.get(record.levelno, "<6>") + text
 
 
-class _SaidOnce(logging.Filter):
+class SaidOnce(logging.Filter):
     """Lets a complaint (same level, same format string and arguments) pass once per `period`."""
 
     def __init__(self, period: float = 3600.0, remembered: int = 1000) -> None:
@@ -52,6 +52,7 @@ class _SaidOnce(logging.Filter):
         self._said: dict[tuple[int, str], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether a record is said."""
         if record.levelno < logging.WARNING:
             return True
         now = time.monotonic()
@@ -79,7 +80,7 @@ def configure(verbosity: int = 0) -> None:
     """Send the log to stderr: warnings, with 1 information too, with 2 everything."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter(for_terminal=sys.stderr.isatty()))
-    handler.addFilter(_SaidOnce())
+    handler.addFilter(SaidOnce())
     logger.handlers[:] = [handler]
     logger.propagate = False
     logger.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))

@@ -11,6 +11,7 @@ from ccagent.envelopes import Envelope
 from ccagent.errors import EncodingError
 from ccagent.events import Event, event_line
 from ccagent.json_array import JsonArray
+from ccagent.log_message import LogMessage, log_line
 from ccagent.points import Point, line
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ Format = Literal["sonar", "line"]
 
 FORMATS: tuple[Format, ...] = ("sonar", "line")
 
-Record = Envelope | JsonArray | Point | Event
+Record = Envelope | JsonArray | Point | Event | LogMessage
 """What an agent emits. Envelopes and arrays are for the format `sonar`, the others for `line`."""
 
 _ID_BYTES = 12
@@ -37,7 +38,7 @@ class Message(msgspec.Struct, frozen=True):
     """One encoded unit that a transport delivers whole or not at all.
 
     kind: `sample`, `sysinfo`, `job`, `cluster` for envelopes, that of an array, `metrics` for
-    points, `events.job` and `events.slurm` for events.
+    points, `events.job` and `events.slurm` for events, `log.COMPONENT` for log messages.
     time: seconds since 1970 of the sample.
     body: one JSON object or array without line breaks, or lines of line protocol, each ended.
     prefix: the configured topic prefix; may be empty.
@@ -84,7 +85,7 @@ def encode_each(
     lines: dict[str, list[str]] = {}
     sizes: dict[str, int] = {}
     for record in records:
-        if not isinstance(record, Point | Event):
+        if not isinstance(record, Point | Event | LogMessage):
             if "sonar" in wanted:
                 yield message(record.kind, "sonar", _json(record))
             continue
@@ -92,6 +93,8 @@ def encode_each(
             continue
         if isinstance(record, Point):
             kind, text = "metrics", line(record)
+        elif isinstance(record, LogMessage):
+            kind, text = f"log.{record.component}", log_line(record)
         else:
             kind, text = f"events.{record.subject}", event_line(record)
         texts = lines.setdefault(kind, [])

@@ -18,6 +18,23 @@ _INTEGERS = range(-(2**63), 2**63)
 NAME = re.compile(r"[A-Za-z0-9_]+")
 """What a metric may be called."""
 
+_CHECKED: set[str] = set()
+_MOST_NAMES = 10_000
+
+
+class Tags(dict[str, str]):
+    """Tags that many points share: they are written once. Don't change them after that."""
+
+    __slots__ = ("_text",)
+
+    def text(self) -> str:
+        """Give the tags as they stand in a line. Raises EncodingError."""
+        try:
+            return self._text
+        except AttributeError:
+            self._text = tags_text(self)
+            return self._text
+
 
 class Point(msgspec.Struct, frozen=True):
     """One metric: name, tags, value and seconds since 1970."""
@@ -34,7 +51,11 @@ def line(point: Point) -> str:
     Raises EncodingError for what the line protocol can't express: a bad name, an empty tag, a
     line break, NaN or infinity.
     """
-    start = measurement(point.name, point.tags)
+    tags = point.tags
+    if isinstance(tags, Tags) and point.name in _CHECKED:
+        start = point.name + tags.text()
+    else:
+        start = measurement(point.name, tags)
     if isinstance(point.value, float):
         is_sendable = math.isfinite(point.value)
     else:
@@ -50,9 +71,14 @@ def measurement(name: str, tags: dict[str, str]) -> str:
     """Write what a line begins with: name and tags. Raises EncodingError."""
     if NAME.fullmatch(name) is None:
         raise EncodingError(f"metric name {name!r}: letters, digits and '_' only")
-    return name + "".join(
-        f",{_escaped(key)}={_escaped(value)}" for key, value in sorted(tags.items())
-    )
+    if len(_CHECKED) < _MOST_NAMES:
+        _CHECKED.add(name)
+    return name + tags_text(tags)
+
+
+def tags_text(tags: dict[str, str]) -> str:
+    """Write tags as they stand in a line, sorted. Raises EncodingError."""
+    return "".join(f",{_escaped(key)}={_escaped(value)}" for key, value in sorted(tags.items()))
 
 
 def _escaped(text: str) -> str:

@@ -23,6 +23,8 @@ AGENTS = {
     "jobs": "ccagent.agents.slurm.jobs:JobsAgent",
     "cluster": "ccagent.agents.slurm.cluster:ClusterAgent",
     "lustre": "ccagent.agents.lustre.agent:LustreAgent",
+    "metrics": "ccagent.agents.metrics.agent:MetricsAgent",
+    "log": "ccagent.agents.log.agent:LogAgent",
 }
 """Agents by the name of their table and command."""
 

@@ -27,7 +27,7 @@ OURS = {
     "ccagent.agents.sonar.system", "ccagent.cli", "ccagent.clock", "ccagent.config",
     "ccagent.counters",
     "ccagent.duration", "ccagent.envelopes", "ccagent.errors",
-    "ccagent.events", "ccagent.json_array", "ccagent.log",
+    "ccagent.events", "ccagent.json_array", "ccagent.log", "ccagent.log_message",
     "ccagent.message", "ccagent.node", "ccagent.once", "ccagent.options", "ccagent.points",
     "ccagent.registry",
     "ccagent.settings", "ccagent.transports", "ccagent.transports.base",

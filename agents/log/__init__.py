@@ -1,0 +1,1 @@
+"""The agent `log`: what ccagent itself warns of, as log messages."""

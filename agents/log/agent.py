@@ -1,0 +1,80 @@
+"""The agent `log`: sends on what the other agents and the sinks complain of."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from ccagent.agent import Agent, AgentSettings
+from ccagent.log import SaidOnce, logger
+from ccagent.log_message import LogMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.message import Format
+    from ccagent.node import Node
+
+_KEPT = 1000
+_LONGEST = 4096
+
+
+class LogSettings(AgentSettings, frozen=True, kw_only=True):
+    """The keys of [agents.log]."""
+
+    component: Annotated[
+        str,
+        Meta(
+            description="who speaks, by ClusterCockpit's ids",
+            pattern="^[A-Za-z0-9_]+$",
+        ),
+    ] = "ccnc"
+    level: Annotated[Literal["warning", "error"], Meta(description="and what is more serious")] = (
+        "warning"
+    )
+
+
+class LogAgent(Agent[LogSettings]):
+    """Warnings and errors of ccagent itself, as log messages; a repeated one once an hour."""
+
+    name = "log"
+    formats: ClassVar[frozenset[Format]] = frozenset({"line"})
+    extras: ClassVar[frozenset[str]] = frozenset()
+    Settings = LogSettings
+
+    def __init__(self, settings: LogSettings, wanted: frozenset[Format]) -> None:
+        super().__init__(settings, wanted)
+        self._kept = _Kept(settings.level)
+        logger.addHandler(self._kept)
+
+    def sample(self, node: Node) -> Iterator[LogMessage]:
+        """Give what was said since the last time, the latest thousand at most."""
+        tags = {"cluster": node.cluster, "hostname": node.hostname, "type": "node"}
+        for level, text, time in self._kept.taken():
+            yield LogMessage(self.settings.component, tags | {"loglevel": level}, text, time)
+
+    def close(self) -> None:
+        """Listen no longer."""
+        logger.removeHandler(self._kept)
+
+
+class _Kept(logging.Handler):
+    """Keeps what is logged until it is taken."""
+
+    def __init__(self, level: str) -> None:
+        super().__init__(level.upper())
+        self.addFilter(SaidOnce())
+        self._records: deque[tuple[str, str, float]] = deque(maxlen=_KEPT)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one; called by any thread."""
+        text = record.getMessage()[:_LONGEST]
+        self._records.append((record.levelname.lower(), text, record.created))
+
+    def taken(self) -> Iterator[tuple[str, str, float]]:
+        """Give and forget what is there now."""
+        for _ in range(len(self._records)):
+            yield self._records.popleft()

@@ -1,0 +1,1 @@
+"""The agent `metrics`: node metrics as ClusterCockpit shows them."""

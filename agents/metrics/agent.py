@@ -1,0 +1,117 @@
+"""The agent `metrics`: what readers tell of the node, as points with one time stamp."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, ClassVar
+
+from ccagent.agent import Agent
+from ccagent.agents.metrics.forms import combined, sent_metrics
+from ccagent.agents.metrics.rates import Rates
+from ccagent.agents.metrics.readers import make_readers
+from ccagent.agents.metrics.reading import Count, Metric, Place, Reader
+from ccagent.agents.metrics.settings import MetricsSettings
+from ccagent.agents.metrics.steps import Steps
+from ccagent.agents.metrics.wrong_clock import ClockGuard
+from ccagent.errors import CcagentError, NotHereError
+from ccagent.log import logger
+from ccagent.points import Point, Tags
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.agents.metrics.forms import Value
+    from ccagent.message import Format
+    from ccagent.node import Node
+
+_FIRST_INTERVAL = 1.0
+
+
+class MetricsAgent(Agent[MetricsSettings]):
+    """Metrics of this node: CPU, memory, network, storage, power, hardware counters, jobs."""
+
+    name = "metrics"
+    formats: ClassVar[frozenset[Format]] = frozenset({"line"})
+    extras: ClassVar[frozenset[str]] = frozenset()
+    Settings = MetricsSettings
+
+    def __init__(self, settings: MetricsSettings, wanted: frozenset[Format]) -> None:
+        super().__init__(settings, wanted)
+        self.readers = make_readers(settings.readers)
+        self.metrics: dict[str, Metric] = {}
+        for reader in self.readers:
+            self.metrics |= reader.metrics
+        self.sent = sent_metrics(self.metrics, settings)
+        self._rates = Rates()
+        self._steps = Steps(settings.time_step.seconds)
+        self._clock = ClockGuard()
+        self._tags: dict[tuple[Place, str], Tags] = {}
+
+    def prepare(self, node: Node) -> float:
+        """Read counters once, so that the first sample has rates."""
+        self._values(node)
+        return _FIRST_INTERVAL
+
+    def sample(self, node: Node) -> Iterator[Point]:
+        """Read once and give the points; all of a tick have its time."""
+        now = node.clock.time()
+        values = self._values(node)
+        if not self._clock.accepts(now, node.clock.monotonic()):
+            logger.warning("agent metrics: the clock jumped; nothing is sent until it is steady")
+            return
+        for time, step in self._steps.add(now, combined(values, self.sent)):
+            for metric, value, place in step:
+                sent = self.sent[metric]
+                number = value * sent.factor
+                if math.isfinite(number):
+                    yield Point(sent.name, self._tags_of(node, metric, place), number, time)
+
+    def close(self) -> None:
+        """Close the readers."""
+        for reader in self.readers:
+            reader.close()
+
+    def _values(self, node: Node) -> list[Value]:
+        """Read all readers; what fails costs its metrics, and is said once an hour."""
+        values: list[Value] = []
+        counts: list[Count] = []
+        for reader in self.readers:
+            try:
+                for each in reader.read(node):
+                    if isinstance(each, Count):
+                        counts.append(each)
+                    else:
+                        values.append((each.metric, each.value, each.place))
+            except NotHereError as error:
+                logger.debug("agent metrics: %s: %s", reader.name, error)
+            except CcagentError as error:
+                logger.warning("agent metrics: %s: %s", reader.name, error)
+            for problem in _errors(reader):
+                logger.warning("agent metrics: %s: %s", reader.name, problem)
+        values += self._rates.of(counts, self.metrics, node.clock.monotonic())
+        return values
+
+    def _tags_of(self, node: Node, metric: str, place: Place) -> Tags:
+        """Give the tags of a place: those of a node have no type-id (the store hides it else)."""
+        more = self.sent[metric].tags
+        key = (place, metric if more else "")
+        tags = self._tags.get(key)
+        if tags is None:
+            if len(self._tags) > _MOST_PLACES:
+                self._tags.clear()
+            tags = Tags({"cluster": node.cluster, "hostname": node.hostname, "type": place.type})
+            if place.type_id and place.type != "node":
+                tags["type-id"] = place.type_id
+            if place.stype:
+                tags |= {"stype": place.stype, "stype-id": place.stype_id}
+            tags |= more
+            self._tags[key] = tags
+        return tags
+
+
+_MOST_PLACES = 100_000
+
+
+def _errors(reader: Reader) -> list[str]:
+    found: list[str] = getattr(reader, "errors", [])
+    return found

@@ -1,0 +1,59 @@
+"""Names and units as receivers want them: from base units to those of a preset or a table."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Preset = Literal["clustercockpit", "spec", "base"]
+
+FACTORS = {
+    ("B", "KB"): 1e-3, ("B", "MB"): 1e-6, ("B", "GB"): 1e-9, ("B", "KiB"): 1 / 1024,
+    ("B", "MiB"): 1 / 1024**2, ("B", "GiB"): 1 / 1024**3,
+    ("B/s", "MB/s"): 1e-6, ("B/s", "GB/s"): 1e-9, ("B/s", "MByte/s"): 1e-6,
+    ("Hz", "MHz"): 1e-6, ("Hz", "GHz"): 1e-9,
+    ("Flops/s", "GFlops/s"): 1e-9, ("Flops/s", "MFlops/s"): 1e-6,
+    ("1/s", "packets/s"): 1.0, ("%", "percent"): 1.0, ("degC", "degC"): 1.0,
+}  # fmt: skip
+"""What a value in the first unit is multiplied by to be one in the second."""
+
+
+class Form(NamedTuple):
+    """How a metric is sent: its name, its unit, and the factor from the base unit."""
+
+    name: str
+    unit: str
+    factor: float
+
+
+# clustercockpit: the default cluster configuration of cc-backend (time step 60 s).
+_UNITS: dict[str, dict[str, str]] = {
+    "clustercockpit": {
+        "B": "GB", "B/s": "MB/s", "Hz": "MHz", "Flops/s": "GFlops/s", "%": "percent",
+    },
+    "spec": {"B": "GB", "B/s": "MByte/s", "Hz": "MHz", "Flops/s": "Flops/s", "%": "percent"},
+    "base": {},
+}  # fmt: skip
+_OWN_UNITS: dict[str, dict[str, str]] = {
+    "clustercockpit": {"mem_bw": "GB/s", "ib_recv": "B/s", "ib_xmit": "B/s"},
+    "spec": {},
+    "base": {},
+}
+
+
+def form(preset: Preset, metric: str, base: str) -> Form:
+    """Give how a preset sends a metric that is read in a base unit."""
+    unit = _OWN_UNITS[preset].get(metric) or _UNITS[preset].get(base, base)
+    return Form(metric, unit, factor(base, unit))
+
+
+def factor(base: str, unit: str) -> float:
+    """Give what turns a base unit into another. Raises ValueError if it isn't known."""
+    if base == unit:
+        return 1.0
+    known = FACTORS.get((base, unit))
+    if known is None:
+        units = sorted(other for first, other in FACTORS if first == base)
+        raise ValueError(
+            f"{base!r} can't be sent as {unit!r}; there are {', '.join(units) or base}"
+        )
+    return known

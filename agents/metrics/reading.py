@@ -1,0 +1,84 @@
+"""What readers of metrics give: gauges and counters of parts of a node, in base units."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ccagent.node import Node
+
+Type = Literal["node", "socket", "memoryDomain", "core", "hwthread", "accelerator"]
+"""The parts of a node that have metrics, in the words of ClusterCockpit."""
+
+
+class Place(NamedTuple):
+    """What a value belongs to. type_id: empty for the node, else the number in the topology.
+
+    stype, stype_id: a part of that, such as a network interface; a job.
+    """
+
+    type: Type = "node"
+    type_id: str = ""
+    stype: str = ""
+    stype_id: str = ""
+
+
+NODE = Place()
+
+
+class Gauge(NamedTuple):
+    """A value as it is now."""
+
+    metric: str
+    value: float
+    place: Place = NODE
+
+
+class Count(NamedTuple):
+    """A counter, of which the growth in a second is the metric.
+
+    wraps_at: after the largest value comes 0 again; 0: it is wide enough, one that is less has
+    begun anew.
+    """
+
+    metric: str
+    value: int
+    place: Place = NODE
+    wraps_at: int = 0
+
+
+class Metric(msgspec.Struct, frozen=True, kw_only=True):
+    """What a metric is.
+
+    unit: a base unit: B, B/s, s, Hz, W, %, degC, Flops/s, 1/s, or empty. type: of the smallest
+    part that it is told of. aggregation: how values of parts make one of the whole. scale: what
+    the growth of a counter in a second is multiplied by. source: file and field. is_default: sent
+    unless it is left out.
+    """
+
+    unit: str
+    type: Type
+    description: str
+    source: str
+    aggregation: Literal["sum", "mean", "max"] = "sum"
+    scale: float = 1.0
+    is_default: bool = True
+
+
+class Reader(ABC):
+    """Reads what belongs together. State between readings lives in it, and is bounded."""
+
+    name: ClassVar[str]
+    metrics: ClassVar[dict[str, Metric]]
+
+    @abstractmethod
+    def read(self, node: Node) -> Iterable[Gauge | Count]:
+        """Read once. Raises NotHereError where the machine has no such thing, else CcagentError."""
+
+    def close(self) -> None:  # noqa: B027 - most hold nothing open
+        """Let go of what is held open."""

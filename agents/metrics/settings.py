@@ -1,0 +1,67 @@
+"""The keys of [agents.metrics]."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from ccagent.agent import AgentSettings
+from ccagent.agents.metrics.presets import Preset
+from ccagent.agents.metrics.readers import READERS
+from ccagent.duration import Duration
+from ccagent.points import NAME
+from ccagent.settings import Settings, nearest
+
+
+class MetricSettings(Settings, frozen=True, kw_only=True):
+    """A table [agents.metrics.metrics.NAME]: how one metric is sent."""
+
+    drop: Annotated[bool, Meta(description="don't send it")] = False
+    name: Annotated[str, Meta(description="send it under this name; empty: its own")] = ""
+    unit: Annotated[str, Meta(description="send it in this unit; empty: the preset's")] = ""
+    scale: Annotated[float, Meta(description="multiply it by this besides")] = 1.0
+    of_node: Annotated[
+        bool, Meta(description="one value of the node instead of those of its parts")
+    ] = False
+    aggregation: Annotated[
+        Literal["", "sum", "mean", "max"],
+        Meta(description="how parts make up the node; empty: as the metric's table says"),
+    ] = ""
+    tags: Annotated[dict[str, str], Meta(description="more tags")] = {}
+
+
+class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
+    """The keys of [agents.metrics]."""
+
+    preset: Annotated[
+        Preset,
+        Meta(
+            description="names and units: of ClusterCockpit's front end, of the specification, SI"
+        ),
+    ] = "clustercockpit"
+    readers: Annotated[
+        tuple[str, ...], Meta(description="what is read; empty: all that this machine has")
+    ] = ()
+    include: Annotated[
+        tuple[str, ...], Meta(description="metrics that are sent only on demand")
+    ] = ()
+    exclude: Annotated[tuple[str, ...], Meta(description="metrics that are not sent")] = ()
+    time_step: Annotated[
+        Duration,
+        Meta(description="the store's time step: what comes more often is made one mean; 0s: none"),
+    ] = Duration("0s")
+    metrics: Annotated[
+        dict[str, MetricSettings],
+        Meta(description="by metric: tables [agents.metrics.metrics.NAME]"),
+    ] = {}
+
+    def __post_init__(self) -> None:
+        for reader in self.readers:
+            if reader not in READERS:
+                raise ValueError(f"readers: {reader!r} is unknown{nearest(reader, [*READERS])}")
+        for metric, settings in self.metrics.items():
+            if settings.name and NAME.fullmatch(settings.name) is None:
+                raise ValueError(
+                    f"metrics.{metric}: name {settings.name!r}: letters, digits and '_' only"
+                )
