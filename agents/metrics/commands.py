@@ -33,8 +33,7 @@ def extended(
 
     def run(*, is_list: bool, is_config: bool, **options: Any) -> None:
         if not (is_list or is_config):
-            # Points are all that it has.
-            take_sample(**{**options, "form": options["form"] or "line"})
+            take_sample(**options)
             return
         configuration = configure(options["path"])
         settings = configuration.agents[MetricsAgent.name]

@@ -70,19 +70,27 @@ def sent_metrics(metrics: dict[str, Metric], settings: MetricsSettings) -> dict[
 
 
 def combined(values: Iterable[Value], sent: dict[str, Sent]) -> list[Value]:
-    """Leave out what isn't sent, and make one value of parts where that is wanted."""
+    """Leave out what isn't sent, and make one value of parts where that is wanted.
+
+    Where a reader tells the node's value itself, that is the one.
+    """
     kept: list[Value] = []
     parts: dict[str, list[float]] = {}
+    of_node: set[str] = set()
     for each in values:
-        form_of = sent.get(each[0])
+        metric, number, place = each
+        form_of = sent.get(metric)
         if form_of is None:
             continue
         if form_of.combined is None:
             kept.append(each)
-        elif not each[2].stype and each[2].type != "node":
-            parts.setdefault(each[0], []).append(each[1])
+        elif place == NODE:
+            kept.append(each)
+            of_node.add(metric)
+        elif not place.stype:
+            parts.setdefault(metric, []).append(number)
     for metric, numbers in parts.items():
         form_of = sent[metric]
-        if form_of.combined is not None:
+        if form_of.combined is not None and metric not in of_node:
             kept.append((metric, form_of.combined(numbers), NODE))
     return kept

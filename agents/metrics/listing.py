@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from ccagent.agents.metrics.agent import MetricsAgent
     from ccagent.node import Node
 
+_BETWEEN = 0.05
+
 
 def listed(agent: MetricsAgent, node: Node) -> str:
     """Give a table: name, unit, type, source, and what of it is here or why it isn't."""
@@ -18,12 +20,16 @@ def listed(agent: MetricsAgent, node: Node) -> str:
         seen: set[str] = set()
         reason = "not on this machine"
         try:
+            # Shares of time are there at the second reading.
             seen = {each.metric for each in reader.read(node)}
+            node.clock.sleep(_BETWEEN)
+            seen |= {each.metric for each in reader.read(node)}
         except CcagentError as error:
             reason = str(error)
+        absent: dict[str, str] = getattr(reader, "absent", {})
         for name, metric in sorted(reader.metrics.items()):
             sent = agent.sent.get(name)
-            here = "yes" if name in seen else f"no: {reason}"
+            here = "yes" if name in seen else f"no: {absent.get(name, reason)}"
             if sent is None:
                 here = f"{here}, not sent"
             rows.append((

@@ -129,9 +129,11 @@ def _agent_command(name: str) -> click.Command:
     extension = _EXTENSIONS.get(name)
     if extension is None:
         return command
-    extended: click.Command = import_module(extension).extended(
-        command, lambda path: _agent_alone(name, path)
-    )
+
+    def configure(path: str | None) -> Configuration:
+        return _agent_alone(name, path)
+
+    extended: click.Command = import_module(extension).extended(command, configure)
     return extended
 
 
@@ -293,12 +295,21 @@ def _configuration(
     table = read_table(path) if path else {}
     if agent:
         table = with_values(for_agent(table, agent), "agents", [agent], assignments)
-    table = with_options(table, options["cluster"], options["sinks"], options["form"])
+    form = options["form"] or (_only_format(agent) if agent and not table.get("sinks") else None)
+    table = with_options(table, options["cluster"], options["sinks"], form)
     if options["sink_values"]:
         if not options["sinks"]:
             raise ConfigurationError("--sink-set: is for sinks given by --sink")
         table = with_values(table, "sinks", table["sinks"], options["sink_values"])
     return check(table, path or "command line")
+
+
+def _only_format(agent: str) -> str | None:
+    """Give the format of an agent that has just one other than `sonar`."""
+    from ccagent.registry import agent_class
+
+    formats = agent_class(agent).formats
+    return None if "sonar" in formats else min(formats)
 
 
 def _run_daemon(load: Callable[[], Configuration], *, serves_status: bool) -> None:

@@ -251,7 +251,7 @@ def raise_for(path: str, error: OSError) -> NoReturn:
     """Turn what the kernel answered for `/path` into the error of the tree that means it."""
     reason = os.strerror(error.errno or 0)
     match error.errno:
-        case errno.ENOENT | errno.ENOTDIR | errno.ENODEV | errno.ENXIO:
+        case errno.ENOENT | errno.ENOTDIR | errno.ENODEV | errno.ENXIO | errno.EOPNOTSUPP:
             raise NotHereError(f"/{path}: {reason}") from None
         case errno.ESRCH:
             raise VanishedError(f"/{path}: {reason}") from None

@@ -25,15 +25,13 @@ _MOST_NAMES = 10_000
 class Tags(dict[str, str]):
     """Tags that many points share: they are written once. Don't change them after that."""
 
-    __slots__ = ("_text",)
+    _text: str | None = None
 
     def text(self) -> str:
         """Give the tags as they stand in a line. Raises EncodingError."""
-        try:
-            return self._text
-        except AttributeError:
+        if self._text is None:
             self._text = tags_text(self)
-            return self._text
+        return self._text
 
 
 class Point(msgspec.Struct, frozen=True):

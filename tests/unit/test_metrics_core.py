@@ -135,7 +135,9 @@ class TestForms:
         table = {"of-node": True, "aggregation": aggregation}
         sent = sent_metrics(METRICS, settings(metrics={"user": table}))
         values = [("user", number, Place("hwthread", f"{number}")) for number in (1.0, 5.0)]
-        assert combined([*values, ("user", 99.0, NODE)], sent) == [("user", value, NODE)]
+        assert combined(values, sent) == [("user", value, NODE)]
+        told = ("user", 99.0, NODE)
+        assert combined([*values, told], sent) == [told]
 
     @pytest.mark.parametrize(
         ("table", "reason"),

@@ -1,0 +1,158 @@
+"""Transfers of the disks, and how busy they are."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, ClassVar
+
+from ccagent.agents.metrics.reading import Count, Gauge, Metric, Reader
+from ccagent.agents.metrics.sums import Sums
+from ccagent.agents.sonar.system import parse_diskstats
+from ccagent.agents.sysinfo import read_parsed
+from ccagent.errors import CcagentError, NotHereError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from ccagent.node import Node
+
+_STATISTICS = "proc/diskstats"
+_DISKS = "sys/block"
+_SECTOR = 512
+_READS, _SECTORS_READ, _WRITES, _SECTORS_WRITTEN, _BUSY = 0, 2, 4, 6, 9
+_METRICS = ("disk_read", "disk_write", "disk_reads", "disk_writes")
+_NO_DISK = re.compile(r"(sr|fd)\d+")
+_PATH = re.compile(r"(nvme\d+)c\d+(n\d+)")
+
+
+def chosen(
+    disks: Mapping[str, Collection[str]],
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+) -> set[str]:
+    """Tell which disks count, by the names of what is in their directories in /sys/block.
+
+    Partitions have no directory there; dm, md, loop, RAM disks and zram no `device`. Optical and
+    floppy drives don't count. `include` and `exclude` are patterns of names that count besides,
+    and that don't.
+    """
+    names = {
+        name
+        for name, files in disks.items()
+        if ("device" in files and not _NO_DISK.fullmatch(name)) or _matches(name, include)
+    }
+    for name in tuple(names):
+        # Paths to a namespace of NVMe. Since Linux 6.1 the namespace counts what they do.
+        path = _PATH.fullmatch(name)
+        if path is not None and path[1] + path[2] in names:
+            names.remove(name)
+    return {name for name in names if not _matches(name, exclude)}
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+class DiskReader(Reader):
+    """Bytes and transfers of the node's disks; of the busiest one, how busy.
+
+    include, exclude: patterns of names, see `chosen`.
+    """
+
+    name = "disk"
+    metrics: ClassVar[dict[str, Metric]] = {
+        "disk_read": Metric(
+            unit="B/s",
+            type="node",
+            description="bytes read, all disks",
+            source="/proc/diskstats, sectors read * 512",
+        ),
+        "disk_write": Metric(
+            unit="B/s",
+            type="node",
+            description="bytes written, all disks",
+            source="/proc/diskstats, sectors written * 512",
+        ),
+        "disk_reads": Metric(
+            unit="1/s",
+            type="node",
+            description="reads completed, all disks",
+            source="/proc/diskstats, reads completed",
+        ),
+        "disk_writes": Metric(
+            unit="1/s",
+            type="node",
+            description="writes completed, all disks",
+            source="/proc/diskstats, writes completed",
+        ),
+        "disk_busy": Metric(
+            unit="%",
+            type="node",
+            description="time in which the busiest disk had something to do; one that does much"
+            " at a time isn't at its limit at 100",
+            source="/proc/diskstats, time spent doing I/Os",
+            aggregation="max",
+        ),
+    }
+
+    def __init__(self, *, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
+        self.errors: list[str] = []
+        self._include = tuple(include)
+        self._exclude = tuple(exclude)
+        self._sums = Sums(len(_METRICS))
+        self._busy = Sums(1)
+        self._moment: float | None = None
+        self._seen: set[str] = set()
+        self._chosen: set[str] = set()
+
+    def read(self, node: Node) -> Iterable[Gauge | Count]:
+        """Read /proc/diskstats; /sys/block when disks came or went."""
+        self.errors = []
+        now = node.clock.monotonic()
+        disks = {disk.name: disk.stats for disk in read_parsed(node, _STATISTICS, parse_diskstats)}
+        self._choose(node, disks.keys())
+        counters: dict[str, tuple[int, ...]] = {}
+        busy: dict[str, tuple[int]] = {}
+        for name in self._chosen:
+            stats = disks[name]
+            if len(stats) <= _BUSY:
+                self.errors.append(f"/{_STATISTICS}: {name!r}: only {len(stats)} values")
+                continue
+            counters[name] = (
+                stats[_SECTORS_READ] * _SECTOR,
+                stats[_SECTORS_WRITTEN] * _SECTOR,
+                stats[_READS],
+                stats[_WRITES],
+            )
+            busy[name] = (stats[_BUSY],)
+        if not counters:
+            if self.errors:
+                return []
+            raise NotHereError(f"/{_STATISTICS}: no disk among {sorted(disks)}")
+        self._sums.add(counters)
+        found: list[Gauge | Count] = [
+            Count(metric, value) for metric, value in zip(_METRICS, self._sums.total, strict=True)
+        ]
+        growths = self._busy.add(busy)
+        seconds = 0.0 if self._moment is None else now - self._moment
+        self._moment = now
+        if growths and seconds > 0:
+            busiest = max(growth[0] for growth in growths.values())
+            found.append(Gauge("disk_busy", min(100.0, busiest / seconds / 10)))
+        return found
+
+    def _choose(self, node: Node, names: Collection[str]) -> None:
+        if names == self._seen:
+            return
+        directories: dict[str, list[str]] = {}
+        for name in names:
+            try:
+                # cciss/c0d0 is a directory cciss!c0d0.
+                directories[name] = node.list(f"{_DISKS}/{name.replace('/', '!')}")
+            except NotHereError:
+                continue
+            except CcagentError as error:
+                self.errors.append(str(error))
+        self._chosen = chosen(directories, self._include, self._exclude)
+        self._seen = set(names)

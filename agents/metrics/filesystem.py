@@ -1,0 +1,267 @@
+"""Space and inodes of the local file systems. One that hangs is left out, never waited for."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import threading
+import time
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from ccagent.agents.metrics.reading import Count, Gauge, Metric, Reader
+from ccagent.agents.sysinfo import read_parsed
+from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.node import raise_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from ccagent.node import Node
+
+MOUNTS = "proc/self/mountinfo"
+
+LOCAL = frozenset(
+    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "reiserfs", "xfs", "zfs"}
+)
+"""Types of file systems on disks. Images (squashfs, iso9660...) are always full: not among them."""
+
+_MOST_HANGING = 32
+_OCTAL = re.compile(r"\\([0-3][0-7]{2})")
+
+
+class Mount(NamedTuple):
+    """device: `major:minor`, the same for all mounts of a file system."""
+
+    device: str
+    point: str
+    type: str
+    source: str
+
+
+class Space(NamedTuple):
+    """What statvfs(3) tells. size, free (to users), used: B. inodes: 0 if there is no limit."""
+
+    size: int
+    free: int
+    used: int
+    inodes: int
+    inodes_used: int
+
+
+def parse_mountinfo(content: bytes) -> list[Mount]:
+    """Parse /proc/self/mountinfo, see proc(5). Raises UnparsableError.
+
+    Lines `36 35 98:0 / /mnt rw,noatime master:1 - ext3 /dev/root rw`, octal where a name has
+    spaces.
+    """
+    mounts: list[Mount] = []
+    for line in content.decode("utf-8", "surrogateescape").split("\n"):
+        if not line:
+            continue
+        head, _, tail = line.partition(" - ")
+        fields, more = head.split(" "), tail.split(" ")
+        if len(fields) < 6 or len(more) < 2:
+            raise UnparsableError(f"not a mount: {line[:80]!r}")
+        mounts.append(Mount(fields[2], plain(fields[4]), more[0], plain(more[1])))
+    return mounts
+
+
+def plain(name: str) -> str:
+    r"""Give a name as it is instead of as the kernel writes it: `\040` for a space."""
+    if "\\" not in name:
+        return name
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), name)
+
+
+def local_mounts(
+    mounts: Iterable[Mount], types: Collection[str], exclude: Sequence[str]
+) -> list[Mount]:
+    """Choose one mount of each file system of these types; exclude: patterns of mount points.
+
+    Of several at one point only the last can be reached. Datasets of a ZFS pool share its space.
+    """
+    reachable = {mount.point: mount for mount in mounts}
+    found: dict[str, Mount] = {}
+    for mount in reachable.values():
+        if mount.type in types and not any(fnmatchcase(mount.point, each) for each in exclude):
+            is_zfs = mount.type == "zfs"
+            found.setdefault(mount.source.partition("/")[0] if is_zfs else mount.device, mount)
+    return list(found.values())
+
+
+def space_of(answer: os.statvfs_result) -> Space:
+    """Reckon what df(1) shows."""
+    unit = answer.f_frsize or answer.f_bsize
+    return Space(
+        size=answer.f_blocks * unit,
+        free=answer.f_bavail * unit,
+        used=max(0, answer.f_blocks - answer.f_bfree) * unit,
+        inodes=answer.f_files,
+        inodes_used=max(0, answer.f_files - answer.f_ffree),
+    )
+
+
+def statvfs(path: str) -> os.statvfs_result:
+    """Ask the kernel for a file system by an absolute path. Raises OSError; may hang."""
+    return os.statvfs(path)
+
+
+class _Question:
+    """One statvfs, in a thread of its own that is left behind if it hangs."""
+
+    def __init__(self, ask: Callable[[str], os.statvfs_result], path: str) -> None:
+        self.answer: os.statvfs_result | OSError = OSError(errno.EINVAL, "")
+        self._ask = ask
+        self._path = path
+        self._thread = threading.Thread(target=self._run, name="statvfs", daemon=True)
+        self._thread.start()
+
+    def is_open(self, seconds: float) -> bool:
+        """Wait for so long at most; tell whether there is no answer even then."""
+        self._thread.join(seconds)
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self.answer = self._ask(self._path)
+        except OSError as error:
+            self.answer = error
+        except ValueError:
+            # A NUL in the path: no kernel has such a mount point.
+            return
+
+
+class FilesystemReader(Reader):
+    """Space of the node and how full its fullest file system is.
+
+    types: of file systems that count. exclude: patterns of mount points that don't. time_limit:
+    seconds after which a file system hangs; it is asked again when its answer has come. ask: what
+    gives the answer, see `statvfs`.
+    """
+
+    name = "filesystem"
+    metrics: ClassVar[dict[str, Metric]] = {
+        "disk_total": Metric(
+            unit="B",
+            type="node",
+            description="size of all local file systems",
+            source="/proc/self/mountinfo; statvfs, f_blocks",
+        ),
+        "disk_free": Metric(
+            unit="B",
+            type="node",
+            description="space that users can still use, all local file systems",
+            source="/proc/self/mountinfo; statvfs, f_bavail",
+        ),
+        "part_max_used": Metric(
+            unit="%",
+            type="node",
+            description="how full the fullest local file system is to its users, as df has it",
+            source="/proc/self/mountinfo; statvfs, f_blocks, f_bfree, f_bavail",
+            aggregation="max",
+        ),
+        "part_max_inodes_used": Metric(
+            unit="%",
+            type="node",
+            description="inodes in use, of the local file system with the fewest left in percent",
+            source="/proc/self/mountinfo; statvfs, f_files, f_ffree",
+            aggregation="max",
+        ),
+    }
+
+    def __init__(
+        self,
+        *,
+        types: Collection[str] = LOCAL,
+        exclude: Sequence[str] = ("/boot", "/boot/*"),
+        time_limit: float = 1.0,
+        ask: Callable[[str], os.statvfs_result] = statvfs,
+    ) -> None:
+        self.errors: list[str] = []
+        self._types = frozenset(types)
+        self._exclude = tuple(exclude)
+        self._time_limit = time_limit
+        self._ask = ask
+        self._hanging: dict[str, _Question] = {}
+
+    def read(self, node: Node) -> Iterable[Gauge | Count]:
+        """List the mounts, and ask all at once; what hangs is waited for once."""
+        self.errors = []
+        mounts = local_mounts(
+            read_parsed(node, MOUNTS, parse_mountinfo), self._types, self._exclude
+        )
+        if not mounts:
+            raise NotHereError(f"/{MOUNTS}: no local file system")
+        spaces = self._ask_all(node, mounts)
+        spaces = [space for space in spaces if space.size]
+        if not spaces:
+            return []
+        found = [
+            Gauge("disk_total", sum(space.size for space in spaces)),
+            Gauge("disk_free", sum(space.free for space in spaces)),
+            Gauge("part_max_used", max(_percent(each.used, each.free) for each in spaces)),
+        ]
+        inodes = [100 * space.inodes_used / space.inodes for space in spaces if space.inodes]
+        if inodes:
+            found.append(Gauge("part_max_inodes_used", max(inodes)))
+        return found
+
+    def _ask_all(self, node: Node, mounts: list[Mount]) -> list[Space]:
+        """Ask as many at once as threads may hang."""
+        self._hanging = {
+            point: question for point, question in self._hanging.items() if question.is_open(0)
+        }
+        points: list[str] = []
+        for mount in mounts:
+            if mount.point in self._hanging:
+                self.errors.append(
+                    f"{_shown(mount.point)}: hangs, and is left out until it answers"
+                )
+            else:
+                points.append(mount.point)
+        deadline = time.monotonic() + self._time_limit
+        spaces: list[Space] = []
+        while points and len(self._hanging) < _MOST_HANGING:
+            room = _MOST_HANGING - len(self._hanging)
+            questions = self._questions(node, points[:room])
+            points = points[room:]
+            for point, question in questions.items():
+                if question.is_open(max(0.0, deadline - time.monotonic())):
+                    self._hanging[point] = question
+                    self.errors.append(f"{_shown(point)}: no answer within {self._time_limit:g} s")
+                    continue
+                try:
+                    spaces.append(_space(_shown(point), question.answer))
+                except NotHereError:
+                    continue
+                except CcagentError as error:
+                    self.errors.append(str(error))
+        if points:
+            self.errors.append(f"{len(points)} more are not asked, since {_MOST_HANGING} hang")
+        return spaces
+
+    def _questions(self, node: Node, points: list[str]) -> dict[str, _Question]:
+        questions: dict[str, _Question] = {}
+        for point in points:
+            try:
+                questions[point] = _Question(self._ask, node.root + point.lstrip("/"))
+            except RuntimeError as error:
+                self.errors.append(f"{_shown(point)}: {error}")
+        return questions
+
+
+def _space(point: str, answer: os.statvfs_result | OSError) -> Space:
+    if isinstance(answer, OSError):
+        raise_for(point.lstrip("/"), answer)
+    return space_of(answer)
+
+
+def _shown(point: str) -> str:
+    """Give a mount point for a sentence: without line breaks, which it may hold."""
+    return point.encode("unicode_escape").decode("ascii")
+
+
+def _percent(used: int, free: int) -> float:
+    return 100 * used / (used + free) if used + free else 0.0

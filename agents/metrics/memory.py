@@ -1,0 +1,244 @@
+"""Memory of the node and of its NUMA nodes, swap, page faults."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, ClassVar
+
+from ccagent.agents.metrics.reading import NODE, Count, Gauge, Metric, Place, Reader
+from ccagent.agents.sonar.system import parse_meminfo, used_memory
+from ccagent.agents.sysinfo import read_parsed
+from ccagent.agents.sysinfo.numa import node_numbers
+from ccagent.envelopes import LARGEST_UINT
+from ccagent.errors import CcagentError, NotHereError, UnparsableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import TypeVar
+
+    from ccagent.node import Node
+
+    T = TypeVar("T")
+
+_KB = 1024
+_NODES = "sys/devices/system/node"
+_FIELDS = {
+    "mem_free": "MemFree",
+    "mem_buffers": "Buffers",
+    "mem_cached": "Cached",
+    "mem_shared": "Shmem",
+    "mem_slab": "Slab",
+    "swap_total": "SwapTotal",
+}
+_EVENTS = {
+    b"pgfault": "page_faults",
+    b"pgmajfault": "major_page_faults",
+    b"pswpin": "swap_in",
+    b"pswpout": "swap_out",
+    b"oom_kill": "oom_kills",
+}
+_EVENT = re.compile(rb"^(%b) (\d{1,20})$" % b"|".join(_EVENTS), re.MULTILINE)
+_IN_PAGES = ("swap_in", "swap_out")
+
+
+def parse_node_memory(content: bytes) -> dict[str, int]:
+    """Parse /proc/meminfo: metric -> B. What the kernel lacks is left out.
+
+    Raises UnparsableError, also where it doesn't tell how much is used.
+    """
+    meminfo = parse_meminfo(content)
+    used = used_memory(meminfo)
+    found = {
+        "mem_used": used * _KB,
+        "mem_available": max(0, meminfo["MemTotal"] - used) * _KB,
+    }
+    for metric, field in _FIELDS.items():
+        if field in meminfo:
+            found[metric] = meminfo[field] * _KB
+    if "SwapTotal" in meminfo and "SwapFree" in meminfo:
+        found["swap_used"] = max(0, meminfo["SwapTotal"] - meminfo["SwapFree"]) * _KB
+    if "HugePages_Total" in meminfo and "HugePages_Free" in meminfo and "Hugepagesize" in meminfo:
+        pages = max(0, meminfo["HugePages_Total"] - meminfo["HugePages_Free"])
+        found["hugepages_used"] = pages * meminfo["Hugepagesize"] * _KB
+    return found
+
+
+def parse_domain_memory(content: bytes) -> dict[str, int]:
+    """Parse node*/meminfo, lines `Node 0 MemFree: 1 kB`: metric -> B; empty without memory.
+
+    Raises UnparsableError. The kernel gives no MemAvailable there, and its MemUsed holds the page
+    cache. Hence available is reckoned as si_mem_available() in mm/show_mem.c does, but for the
+    reserves, which a NUMA node doesn't tell.
+    """
+    meminfo = {name.rpartition(" ")[2]: value for name, value in parse_meminfo(content).items()}
+    try:
+        total, free = meminfo["MemTotal"], meminfo["MemFree"]
+        cache = meminfo["Active(file)"] + meminfo["Inactive(file)"]
+        # KReclaimable: since 4.20.
+        slab = meminfo["KReclaimable" if "KReclaimable" in meminfo else "SReclaimable"]
+    except KeyError as error:
+        raise UnparsableError(f"no {error.args[0]}") from None
+    if not total:
+        return {}
+    return {"mem_used": max(0, total - free - cache - slab) * _KB, "mem_free": free * _KB}
+
+
+def parse_vmstat(content: bytes) -> dict[str, int]:
+    """Parse /proc/vmstat: metric -> events, or pages, since boot. Raises UnparsableError.
+
+    What the kernel lacks (oom_kill: before 4.13) is left out, but not all of it.
+    """
+    found = {_EVENTS[name]: int(number) for name, number in _EVENT.findall(content)}
+    if not found:
+        raise UnparsableError("no page faults")
+    if max(found.values()) > LARGEST_UINT:
+        raise UnparsableError("a counter is out of range")
+    return found
+
+
+class MemoryReader(Reader):
+    """Memory of the node and, of NUMA nodes with memory, used and free; swap, faults, OOM kills."""
+
+    name = "memory"
+    metrics: ClassVar[dict[str, Metric]] = {
+        "mem_used": Metric(
+            unit="B",
+            type="memoryDomain",
+            description="memory of programs and the kernel, without caches that can be given up",
+            source="/proc/meminfo, MemTotal - MemAvailable; node*/meminfo, MemTotal - MemFree"
+            " - Active(file) - Inactive(file) - KReclaimable",
+        ),
+        "mem_free": Metric(
+            unit="B",
+            type="memoryDomain",
+            description="memory that nothing uses, not even as a cache",
+            source="/proc/meminfo and node*/meminfo, MemFree",
+        ),
+        "mem_available": Metric(
+            unit="B",
+            type="node",
+            description="memory that new programs can have without swapping",
+            source="/proc/meminfo, MemAvailable",
+        ),
+        "mem_buffers": Metric(
+            unit="B",
+            type="node",
+            description="cache of block devices",
+            source="/proc/meminfo, Buffers",
+        ),
+        "mem_cached": Metric(
+            unit="B",
+            type="node",
+            description="cache of files; mem_shared is part of it",
+            source="/proc/meminfo, Cached",
+        ),
+        "mem_shared": Metric(
+            unit="B",
+            type="node",
+            description="shared memory and tmpfs",
+            source="/proc/meminfo, Shmem",
+        ),
+        "mem_slab": Metric(
+            unit="B",
+            type="node",
+            description="objects of the kernel",
+            source="/proc/meminfo, Slab",
+        ),
+        "swap_used": Metric(
+            unit="B",
+            type="node",
+            description="swap space in use",
+            source="/proc/meminfo, SwapTotal - SwapFree",
+        ),
+        "swap_total": Metric(
+            unit="B",
+            type="node",
+            description="swap space",
+            source="/proc/meminfo, SwapTotal",
+        ),
+        "hugepages_used": Metric(
+            unit="B",
+            type="node",
+            description="huge pages of the default size in use, of those set aside; mem_used"
+            " holds all that are set aside",
+            source="/proc/meminfo, (HugePages_Total - HugePages_Free) * Hugepagesize",
+        ),
+        "page_faults": Metric(
+            unit="1/s",
+            type="node",
+            description="page faults, the major ones included",
+            source="/proc/vmstat, pgfault",
+        ),
+        "major_page_faults": Metric(
+            unit="1/s",
+            type="node",
+            description="page faults that waited for a disk",
+            source="/proc/vmstat, pgmajfault",
+        ),
+        "swap_in": Metric(
+            unit="B/s",
+            type="node",
+            description="memory brought back from swap space",
+            source="/proc/vmstat, pswpin * page size",
+        ),
+        "swap_out": Metric(
+            unit="B/s",
+            type="node",
+            description="memory put into swap space",
+            source="/proc/vmstat, pswpout * page size",
+        ),
+        "oom_kills": Metric(
+            unit="1/s",
+            type="node",
+            description="processes killed for want of memory, in cgroups as well",
+            source="/proc/vmstat, oom_kill",
+        ),
+    }
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+
+    def read(self, node: Node) -> Iterable[Gauge | Count]:
+        """Read /proc/meminfo, /proc/vmstat and each node*/meminfo; NotHereError if all lack."""
+        self.errors = []
+        found: list[Gauge | Count] = []
+        missing: list[NotHereError] = []
+        for path, place, parse in self._files(node):
+            try:
+                values = read_parsed(node, path, parse)
+            except NotHereError as error:
+                missing.append(error)
+            except CcagentError as error:
+                self.errors.append(str(error))
+            else:
+                found += (Gauge(metric, value, place) for metric, value in values.items())
+        try:
+            events = read_parsed(node, "proc/vmstat", parse_vmstat)
+        except NotHereError as error:
+            missing.append(error)
+        except CcagentError as error:
+            self.errors.append(str(error))
+        else:
+            for metric, value in events.items():
+                scale = node.page_size if metric in _IN_PAGES else 1
+                found.append(Count(metric, value * scale))
+        if missing and not found and not self.errors:
+            raise missing[0]
+        return found
+
+    def _files(self, node: Node) -> list[tuple[str, Place, Callable[[bytes], dict[str, int]]]]:
+        """List what is in the form of meminfo. NUMA nodes come and go with hotplug and CXL."""
+        files: list[tuple[str, Place, Callable[[bytes], dict[str, int]]]] = [
+            ("proc/meminfo", NODE, parse_node_memory)
+        ]
+        try:
+            numbers = node_numbers(node.list(_NODES))
+        except NotHereError:
+            numbers = []
+        except CcagentError as error:
+            self.errors.append(str(error))
+            numbers = []
+        for number in numbers:
+            place = Place("memoryDomain", str(number))
+            files.append((f"{_NODES}/node{number}/meminfo", place, parse_domain_memory))
+        return files

@@ -1,0 +1,200 @@
+"""The system call perf_event_open(2), and what its descriptors give.
+
+Source: perf_event_open(2); include/uapi/linux/perf_event.h.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NUMBERS = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x": 331}
+"""What the call is known by, in the tables of system calls of each architecture."""
+
+_ATTRIBUTE = struct.Struct("=IIQQQQQIIQQ")
+"""perf_event_attr up to config2, which is its second version of 72 bytes."""
+
+_ENABLED_RUNNING_GROUP = 1 | 2 | 8
+_DISABLED = 1
+_ALL_PROCESSES = -1
+_CLOSE_ON_EXEC = 8
+_ENABLE = 0x2400
+_NO_GROUP = -1
+
+_PAGE = 4096
+_CAPABILITIES = struct.Struct("=Q")
+_TIME = struct.Struct("=HI")
+_CAN_USE_TIME = 1 << 3
+
+_NOT_HERE = frozenset(
+    {errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+)
+_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+class Event(NamedTuple):
+    """What a counter counts. type: of the PMU; the others: what its format makes of the event."""
+
+    type: int
+    config: int
+    config1: int = 0
+    config2: int = 0
+
+
+CYCLES = Event(0, 0)
+INSTRUCTIONS = Event(0, 1)
+"""What every PMU of cores can count: PERF_TYPE_HARDWARE, which the kernel translates for it."""
+
+
+class Counts(NamedTuple):
+    """A reading of a group.
+
+    enabled, running: nanoseconds since it was enabled, and of these those that it really counted
+    in. values: of its events, in the order in which they were opened.
+    """
+
+    enabled: int
+    running: int
+    values: tuple[int, ...]
+
+
+class PerfCall:
+    """Counts events of all processes on one cpu. What the kernel refuses is an OSError.
+
+    Tests replace it with counters of their own.
+    """
+
+    def __init__(self) -> None:
+        self._call: Callable[..., int] | None = None
+
+    def open(self, event: Event, cpu: int, leader: int = _NO_GROUP) -> int:
+        """Make a counter in the group of `leader`, or one that leads a new group and is disabled.
+
+        Raises OSError, and NotHereError where the call itself is not known.
+        """
+        if self._call is None:
+            self._call = _system_call()
+        # A group that counts while it is being filled may never count those that come later,
+        # if they are of other PMUs (seen with Linux 6.18).
+        flags = _DISABLED if leader == _NO_GROUP else 0
+        attribute = _ATTRIBUTE.pack(
+            event.type,
+            _ATTRIBUTE.size,
+            event.config,
+            0,
+            0,
+            _ENABLED_RUNNING_GROUP,
+            flags,
+            0,
+            0,
+            event.config1,
+            event.config2,
+        )
+        return self._call(attribute, _ALL_PROCESSES, cpu, leader, _CLOSE_ON_EXEC)
+
+    def enable(self, leader: int) -> None:
+        """Let a group count. Raises OSError."""
+        fcntl.ioctl(leader, _ENABLE, 0)
+
+    def read(self, leader: int) -> bytes:
+        """Read all counters of a group at once. Raises OSError."""
+        return os.read(leader, _PAGE)
+
+    def frequency(self, descriptor: int) -> float:
+        """Give the rate of the system's counter of time in Hz; 0 if the kernel does not tell.
+
+        That is the TSC on x86_64, CNTVCT on aarch64.
+        """
+        import mmap
+
+        try:
+            with mmap.mmap(descriptor, _PAGE, mmap.MAP_SHARED, mmap.PROT_READ) as page:
+                return parse_time_page(page[:64])
+        except OSError:
+            return 0.0
+
+    def close(self, descriptor: int) -> None:
+        """Let a counter go."""
+        os.close(descriptor)
+
+
+def parse_counts(content: bytes) -> Counts:
+    """Parse what a group gives with PERF_FORMAT_GROUP and both times. Raises UnparsableError."""
+    if len(content) < 24 or len(content) % 8:
+        raise UnparsableError(f"perf: {len(content)} bytes are no counters of a group")
+    number, enabled, running, *values = struct.unpack(f"={len(content) // 8}Q", content)
+    if number != len(values):
+        raise UnparsableError(f"perf: a group of {number} has {len(values)} counters")
+    return Counts(enabled, running, tuple(values))
+
+
+def parse_time_page(content: bytes) -> float:
+    """Give the rate of the counter of time in Hz, of a perf_event_mmap_page; 0 if it has none.
+
+    Nanoseconds are `counter * time_mult >> time_shift`.
+    """
+    if len(content) < 56:
+        return 0.0
+    (capabilities,) = _CAPABILITIES.unpack_from(content, 40)
+    shift, factor = _TIME.unpack_from(content, 50)
+    if not capabilities & _CAN_USE_TIME or not factor or shift >= 64:
+        return 0.0
+    return float(1e9 * (1 << shift) / factor)
+
+
+def explained(error: OSError, paranoid: str) -> CcagentError:
+    """Say what a refusal means. paranoid: of /proc/sys/kernel/perf_event_paranoid, if known."""
+    text = f"perf_event_open: {os.strerror(error.errno or 0)}"
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        if paranoid.lstrip("-").isdigit() and int(paranoid) <= 0:
+            return NotPermittedError(
+                f"{text}, though kernel.perf_event_paranoid is {paranoid}: "
+                "a filter of system calls (of a container?) or a security module forbids it"
+            )
+        return NotPermittedError(
+            f"{text}: to count on whole cpus needs the capability CAP_PERFMON (CAP_SYS_ADMIN "
+            "before Linux 5.8), or kernel.perf_event_paranoid at 0 or less"
+            + (f", and it is {paranoid}" if paranoid else "")
+        )
+    if error.errno in _NOT_HERE:
+        return NotHereError(f"{text}: no such counters (a virtual machine without a PMU?)")
+    if error.errno in _NO_ROOM:
+        return NotPermittedError(f"{text}: each counter is one, and the hard limit is too low")
+    return UnparsableError(text)
+
+
+def _system_call() -> Callable[..., int]:
+    """Give the call with its number. Raises NotHereError."""
+    import ctypes
+
+    machine = os.uname().machine
+    if machine not in _NUMBERS:
+        raise NotHereError(f"perf_event_open: not known how to call it on {machine}")
+    number = _NUMBERS[machine]
+    syscall: Any = ctypes.CDLL(None, use_errno=True).syscall
+    syscall.restype = ctypes.c_long
+    syscall.argtypes = [
+        ctypes.c_long,
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_ulong,
+    ]
+
+    def call(attribute: bytes, process: int, cpu: int, group: int, flags: int) -> int:
+        # The kernel only writes to an attribute whose size it does not know.
+        descriptor: int = syscall(number, attribute, process, cpu, group, flags)
+        if descriptor < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return descriptor
+
+    return call

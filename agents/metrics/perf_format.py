@@ -1,0 +1,94 @@
+"""Events of a PMU in the words of perf, `event=0xc7,umask=0x01`, as numbers for the kernel.
+
+Where a term goes in the numbers is told by a file of the PMU, such as format/umask: `config:8-15`.
+Source: Documentation/ABI/testing/sysfs-bus-event_source-devices-format and -events.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.errors import UnparsableError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_FORMAT = re.compile(rb"config([12]?):(\d{1,2}(?:-\d{1,2})?(?:,\d{1,2}(?:-\d{1,2})?)*)")
+_TERM = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)(?:=(0x[0-9A-Fa-f]{1,16}|\d{1,20}))?", re.ASCII)
+_WORDS = {"config": 0, "config1": 1, "config2": 2}
+_WIDTH = 64
+
+
+class Field(NamedTuple):
+    """Where the bits of a term go, lowest first.
+
+    word: 0 for config, 1 for config1, 2 for config2. bits: their places in it.
+    """
+
+    word: int
+    bits: tuple[int, ...]
+
+
+class Config(NamedTuple):
+    """The fields of perf_event_attr that say what is counted."""
+
+    config: int = 0
+    config1: int = 0
+    config2: int = 0
+
+
+def parse_format(content: bytes) -> Field:
+    """Parse a file below format, `config:0-7,32-35`. Raises UnparsableError."""
+    found = _FORMAT.fullmatch(content.strip())
+    if found is None:
+        raise UnparsableError(f"not a format of a PMU: {content[:80]!r}")
+    bits: list[int] = []
+    for part in found[2].split(b","):
+        first, _, last = part.partition(b"-")
+        start, end = int(first), int(last or first)
+        # Ascending ranges of one word can't make more bits than it has, however many there are.
+        if not start <= end < _WIDTH or (bits and start <= bits[-1]):
+            raise UnparsableError(f"not ascending bits of a word: {content[:80]!r}")
+        bits.extend(range(start, end + 1))
+    return Field(int(found[1] or 0), tuple(bits))
+
+
+def parse_terms(text: str) -> dict[str, int]:
+    """Parse `event=0x04,umask=0x03`; a term without a value is 1. Raises UnparsableError."""
+    terms: dict[str, int] = {}
+    for part in text.strip().split(","):
+        found = _TERM.fullmatch(part.strip())
+        if found is None or found[1] in terms:
+            raise UnparsableError(f"not the terms of an event: {text[:80]!r}")
+        terms[found[1]] = (
+            1 if found[2] is None else int(found[2], 0 if found[2][1:2] == "x" else 10)
+        )
+    return terms
+
+
+def parse_type(content: bytes) -> int:
+    """Parse the file `type` of a PMU. Raises UnparsableError."""
+    text = content.strip()
+    if not text.isdigit() or len(text) > 9:
+        raise UnparsableError(f"not the type of a PMU: {content[:80]!r}")
+    return int(text)
+
+
+def encode(terms: Mapping[str, int], fields: Mapping[str, Field]) -> Config:
+    """Put the values of terms where the fields of the PMU say.
+
+    Raises UnparsableError for a term that the PMU does not know, or a value that has no room.
+    """
+    words = [0, 0, 0]
+    for name, value in terms.items():
+        field = fields.get(name)
+        if field is None and name in _WORDS:
+            field = Field(_WORDS[name], tuple(range(_WIDTH)))
+        if field is None:
+            raise UnparsableError(f"the PMU has no term {name}")
+        if value >> len(field.bits):
+            raise UnparsableError(f"{name}={value:#x} has no room in {len(field.bits)} bits")
+        for place, bit in enumerate(field.bits):
+            words[field.word] |= (value >> place & 1) << bit
+    return Config(*words)

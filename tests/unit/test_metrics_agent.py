@@ -1,0 +1,148 @@
+"""What the agent `metrics` sends, and that ClusterCockpit's store keeps it as it is meant."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ccagent.agents.metrics.agent import MetricsAgent
+from ccagent.agents.metrics.readers import READERS, make_readers
+from ccagent.agents.metrics.settings import MetricsSettings
+from ccagent.message import encode
+from ccagent.settings import convert
+from tests.tree import TreeNode
+
+LINE = re.compile(
+    r"(?P<name>[a-z0-9_]+),(?P<tags>\S+) value=(?P<value>-?[0-9.e+-]+i?) (?P<time>\d+)"
+)
+
+
+class Machine:
+    """A node with two hwthreads, and what its agent sends."""
+
+    def __init__(self, directory: Path, **settings: object) -> None:
+        self.node = TreeNode(directory)
+        self.ticks(0)
+        self.agent = MetricsAgent(
+            convert(settings, MetricsSettings, "agents.metrics", place="test"), frozenset({"line"})
+        )
+        self.agent.prepare(self.node)
+
+    def ticks(self, user: int) -> None:
+        """Set the time that the first hwthread spent for users; it was idle as long."""
+        self.node.write(
+            "stat",
+            f"cpu  {user} 0 0 {user} 0 0 0 0 0 0\n"
+            f"cpu0 {user} 0 0 {user} 0 0 0 0 0 0\ncpu1 0 0 0 {2 * user} 0 0 0 0 0 0\n"
+            "btime 1700000000\nctxt 5\nprocesses 7\n",
+        )
+
+    def sample(self, seconds: float = 60, user: int = 0) -> list[re.Match[str]]:
+        """Let time go by and take a sample."""
+        self.node.still.sleep(seconds)
+        self.ticks(user)
+        text = b"".join(m.body for m in encode(self.agent.sample(self.node), "line", self.node))
+        found: list[re.Match[str]] = []
+        for line in text.decode().splitlines():
+            match = LINE.fullmatch(line)
+            assert match is not None, line
+            found.append(match)
+        return found
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def tags(line: re.Match[str]) -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in line["tags"].split(","))
+
+
+def values(lines: list[re.Match[str]], name: str) -> dict[str, float]:
+    return {
+        tags(line).get("type-id", "node"): float(line["value"].rstrip("i"))
+        for line in lines
+        if line["name"] == name
+    }
+
+
+def test_values_are_those_of_node_and_parts(machine: Machine) -> None:
+    lines = machine.sample(user=3000)
+    assert values(lines, "cpu_user") == {"0": 50.0, "1": 0.0, "node": 25.0}
+    assert values(lines, "cpu_load") == {"node": 0.5}
+    assert values(lines, "mem_used")["node"] == pytest.approx(4000 * 1024 / 1e9)
+
+
+class TestRulesOfTheStore:
+    """See the numbered list of what cc-metric-store does with a line."""
+
+    def test_1_times_are_seconds(self, machine: Machine) -> None:
+        assert {line["time"] for line in machine.sample()} == {"1700001060"}
+
+    def test_2_a_step_has_one_value_of_each_series(self, tmp_path: Path) -> None:
+        machine = Machine(tmp_path, **{"time-step": "60s", "readers": ["cpu"]})
+        lines = [line for step in range(1, 14) for line in machine.sample(10, user=step * 100)]
+        series = [(line["name"], line["tags"], int(line["time"]) // 60) for line in lines]
+        assert len(series) == len(set(series))
+        assert {int(line["time"]) % 60 for line in lines} == {0}
+
+    def test_3_a_node_has_no_type_id(self, machine: Machine) -> None:
+        for line in machine.sample(user=100):
+            assert ("type-id" in tags(line)) == (tags(line)["type"] != "node")
+
+    def test_4_the_last_line_of_a_name_is_the_nodes(self, machine: Machine) -> None:
+        last: dict[str, dict[str, str]] = {}
+        for line in machine.sample(user=100):
+            if tags(line)["type"] == "node":
+                last[line["name"]] = tags(line)
+        assert all("stype" not in of or of["stype"] == "job" for of in last.values())
+
+    def test_5_later_samples_have_later_times(self, machine: Machine) -> None:
+        times = [int(machine.sample()[0]["time"]) for _ in range(5)]
+        assert times == sorted(set(times))
+
+    def test_6_a_time_in_the_future_is_not_sent(self, machine: Machine) -> None:
+        assert machine.sample()
+        real = machine.node.still.time
+        machine.node.still.time = lambda: real() + 86400  # type: ignore[method-assign]
+        assert machine.sample() == []
+        machine.node.still.time = real  # type: ignore[method-assign]
+        assert machine.sample()
+
+    def test_7_a_line_has_one_field_and_it_is_a_number(self, machine: Machine) -> None:
+        assert len(machine.sample(user=100)) > 20
+
+    def test_8_every_line_names_cluster_and_host(self, machine: Machine) -> None:
+        for line in machine.sample():
+            assert tags(line)["cluster"] == "test.org"
+            assert tags(line)["hostname"] == "c1-1"
+
+    def test_9_all_of_a_tick_have_its_time(self, machine: Machine) -> None:
+        for _ in range(3):
+            assert len({line["time"] for line in machine.sample(user=100)}) == 1
+
+
+def test_every_metric_is_documented() -> None:
+    text = (Path(__file__).parent.parent.parent / "agents" / "metrics" / "metrics.md").read_text()
+    for name in READERS:
+        assert f"\n## {name}\n" in text
+        for metric, what in make_readers([name])[0].metrics.items():
+            (line,) = [row for row in text.splitlines() if row.startswith(f"| `{metric}` |")]
+            assert f"| {what.unit} | {what.type} | {what.description}" in line
+            assert line.endswith(f"| {what.source} |")
+
+
+def test_a_source_that_fails_costs_its_metrics_and_comes_back(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert "mem_used" in {line["name"] for line in machine.sample()}
+    machine.node.write("meminfo", "MemTotal: many kB\n")
+    names = {line["name"] for line in machine.sample(user=100)}
+    assert "mem_used" not in names
+    assert "cpu_user" in names
+    assert "agent metrics: memory:" in caplog.text
+    machine.node.write("meminfo", "MemTotal: 16000 kB\nMemFree: 1000 kB\nMemAvailable: 12000 kB\n")
+    assert "mem_used" in {line["name"] for line in machine.sample()}
