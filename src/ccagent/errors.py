@@ -6,6 +6,7 @@ CcagentError
 ├── VanishedError           the process went away while it was read: silent
 ├── NotPermittedError       a field is left out, said once
 ├── UnparsableError         text that can't be understood: an entry in the envelope's errors
+│   └── LineError           line protocol that isn't: line, column, what was expected
 ├── ProgramError            a command failed, took too long or printed too much
 ├── LockedError             another ccagent holds the lock
 ├── EncodingError           a record that its format can't express

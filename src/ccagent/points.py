@@ -57,7 +57,7 @@ def line(point: Point) -> str:
     if isinstance(point.value, float):
         is_sendable = math.isfinite(point.value)
     else:
-        is_sendable = not isinstance(point.value, bool) and point.value in _INTEGERS
+        is_sendable = not isinstance(point.value, bool) and int(point.value) in _INTEGERS
     if not is_sendable:
         raise EncodingError(f"metric {point.name}: {point.value!r} is not a number to send")
     # A Go consumer reads any of these; repr of a float is exact and has no locale.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from enum import IntEnum
 
 import pytest
 from hypothesis import given
@@ -138,3 +139,11 @@ def test_a_consumer_reads_what_was_written(
     assert read == (name, tags, value, int(time))
     assert type(read[2]) is type(value)
     assert list(read[1]) == sorted(tags)
+
+
+def test_a_number_with_a_name_is_a_number() -> None:
+    # A range looks for anything but an int itself one by one.
+    class Level(IntEnum):
+        HIGH = 3
+
+    assert line(Point("level", {"hostname": "a"}, Level.HIGH, 1.0)).endswith(" value=3i 1")

@@ -1,0 +1,97 @@
+"""What the line protocol costs: points to text and back.
+
+    python benchmarks/line_protocol.py [--points 200000] [--runs 5]
+
+The points are those of ticks of a node with 256 hardware threads: random floats of 31 metrics,
+tags `cluster`, `hostname`, `type` and `type-id`. Beside the encoder stands a plain f-string, which
+checks and escapes nothing and knows the tags beforehand: the ratios are to this. The encoder is
+measured with points that are there already, with making them, and with tags that never come again.
+CPU is user and system time, the median of the runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import random
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+from ccagent.line_protocol import Line, decode_lines, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+THREADS = 256
+METRICS = 31
+NOW = 1_700_000_000 * 10**9
+
+
+def tag_sets(count: int) -> list[dict[str, str]]:
+    """Tags of as many hardware threads."""
+    node = {"cluster": "fox", "hostname": "c1-1", "type": "hwthread"}
+    return [node | {"type-id": str(number)} for number in range(count)]
+
+
+def points(values: list[float], tags: list[dict[str, str]]) -> list[Line]:
+    """Make points, metric after metric for all threads."""
+    return [
+        Line(f"metric_{index // THREADS % METRICS}", tags[index % len(tags)], "value", value, NOW)
+        for index, value in enumerate(values)
+    ]
+
+
+def plain(lines: list[Line]) -> int:
+    """Write points with an f-string; give the number of characters."""
+    return sum(
+        len(
+            f"{one.measurement},cluster=fox,hostname=c1-1,type=hwthread,"
+            f"type-id={one.tags['type-id']} value={one.value} {NOW // 10**9}"
+        )
+        for one in lines
+    )
+
+
+def encoded(lines: list[Line]) -> int:
+    """Write points with the encoder; give the number of characters."""
+    return sum(len(encode(one)) for one in lines)
+
+
+def measure(what: str, count: int, runs: int, work: Callable[[], int], alone: float = 0) -> float:
+    """Print what a function costs for each of `count` points; give the CPU seconds of a run."""
+    times: list[float] = []
+    work()
+    for _ in range(runs):
+        begin = time.process_time()
+        work()
+        times.append(time.process_time() - begin)
+    cpu = statistics.median(times)
+    print(f"{what:44}{count / cpu:10.0f}{cpu / count * 1e9:8.0f}{cpu / (alone or cpu):7.1f}")
+    return cpu
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--points", type=int, default=200_000)
+    parser.add_argument("--runs", type=int, default=5)
+    options = parser.parse_args()
+    count, runs = options.points, options.runs
+    generator = random.Random(1)  # noqa: S311
+    values = [generator.random() * 1e4 for _ in range(count)]
+    tags = tag_sets(THREADS)
+    lines = points(values, tags)
+    others = points(values, tag_sets(count))
+    text = "".join(encode(one) + "\n" for one in lines)
+    gc.freeze()
+    print(f"{'':44}{'points/s':>10}{'ns':>8}{'ratio':>7}")
+    alone = measure("f-string", count, runs, lambda: plain(lines))
+    measure("encoder", count, runs, lambda: encoded(lines), alone)
+    measure("making points, encoder", count, runs, lambda: encoded(points(values, tags)), alone)
+    measure("encoder, tags that never come again", count, runs, lambda: encoded(others), alone)
+    measure("decoder", count, runs, lambda: sum(1 for _ in decode_lines(text)), alone)
+
+
+if __name__ == "__main__":
+    main()
