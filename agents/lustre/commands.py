@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ccagent.config import Configuration
 
 
-def as_group(
+def extended(
     command: click.Command, configure: Callable[[str | None], Configuration]
 ) -> click.Group:
     """Give the agent's command with `--input` and the command `check`.
