@@ -72,7 +72,6 @@ class Observation:
         begun = bool(text.name)
         if begun:
             self._begin(Target(text.name, text.kind))
-        complete = False
         try:
             for item in parse(text.chunks, text.name, text.kind):
                 if isinstance(item, Entry):
@@ -84,10 +83,12 @@ class Observation:
                         yield from self._end(complete=True)
                     self._begin(item)
                     begun = True
-            complete = True
-        finally:
+        except CcagentError:
             if begun:
-                yield from self._end(complete=complete)
+                yield from self._end(complete=False)
+            raise
+        if begun:
+            yield from self._end(complete=True)
 
     def _begin(self, target: Target) -> None:
         self._target = target

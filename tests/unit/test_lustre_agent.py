@@ -346,6 +346,14 @@ class TestSources:
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
+    def test_a_reading_that_nobody_wants_any_more_ends(self, tmp_path: Path) -> None:
+        server = Server(tmp_path, **{"batch-size": 1})
+        server.write(SEED + SEED.partition("job_stats:\n")[2] * 2)
+        sample = server.agent.sample(server.node)
+        next(sample)
+        sample.close()  # type: ignore[attr-defined]
+        assert len(server.records()) == 3
+
     def test_a_text_that_is_no_jobstats_is_said(
         self, server: Server, caplog: pytest.LogCaptureFixture
     ) -> None:
