@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.agent import Agent
 from ccagent.agents.metrics.forms import combined, sent_metrics
-from ccagent.agents.metrics.rates import Rates
+from ccagent.agents.metrics.paced import PacedReader
 from ccagent.agents.metrics.readers import make_readers
-from ccagent.agents.metrics.reading import Count, Metric, Place, Reader
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.agents.metrics.steps import Steps
 from ccagent.agents.metrics.wrong_clock import ClockGuard
-from ccagent.errors import CcagentError, NotHereError
 from ccagent.log import logger
 from ccagent.points import Point, Tags
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.agents.metrics.forms import Value
+    from ccagent.agents.metrics.reading import Metric, Place
     from ccagent.message import Format
     from ccagent.node import Node
 
@@ -37,25 +35,31 @@ class MetricsAgent(Agent[MetricsSettings]):
 
     def __init__(self, settings: MetricsSettings, wanted: frozenset[Format]) -> None:
         super().__init__(settings, wanted)
-        self.readers = make_readers(settings.readers)
+        self.readers = make_readers(settings)
         self.metrics: dict[str, Metric] = {}
         for reader in self.readers:
             self.metrics |= reader.metrics
         self.sent = sent_metrics(self.metrics, settings)
-        self._rates = Rates()
+        self._paced = [PacedReader(reader) for reader in self.readers]
         self._steps = Steps(settings.time_step.seconds)
         self._clock = ClockGuard()
         self._tags: dict[tuple[Place, str], Tags] = {}
 
     def prepare(self, node: Node) -> float:
         """Read counters once, so that the first sample has rates."""
-        self._values(node)
+        for reader in self._paced:
+            reader.values(node, self.metrics)
         return _FIRST_INTERVAL
 
     def sample(self, node: Node) -> Iterator[Point]:
         """Read once and give the points; all of a tick have its time."""
         now = node.clock.time()
-        values = self._values(node)
+        values = [
+            value
+            for reader in self._paced
+            if reader.is_due(now)
+            for value in reader.values(node, self.metrics)
+        ]
         if not self._clock.accepts(now, node.clock.monotonic()):
             logger.warning("agent metrics: the clock jumped; nothing is sent until it is steady")
             return
@@ -70,26 +74,6 @@ class MetricsAgent(Agent[MetricsSettings]):
         """Close the readers."""
         for reader in self.readers:
             reader.close()
-
-    def _values(self, node: Node) -> list[Value]:
-        """Read all readers; what fails costs its metrics, and is said once an hour."""
-        values: list[Value] = []
-        counts: list[Count] = []
-        for reader in self.readers:
-            try:
-                for each in reader.read(node):
-                    if isinstance(each, Count):
-                        counts.append(each)
-                    else:
-                        values.append((each.metric, each.value, each.place))
-            except NotHereError as error:
-                logger.debug("agent metrics: %s: %s", reader.name, error)
-            except CcagentError as error:
-                logger.warning("agent metrics: %s: %s", reader.name, error)
-            for problem in _errors(reader):
-                logger.warning("agent metrics: %s: %s", reader.name, problem)
-        values += self._rates.of(counts, self.metrics, node.clock.monotonic())
-        return values
 
     def _tags_of(self, node: Node, metric: str, place: Place) -> Tags:
         """Give the tags of a place: those of a node have no type-id (the store hides it else)."""
@@ -110,8 +94,3 @@ class MetricsAgent(Agent[MetricsSettings]):
 
 
 _MOST_PLACES = 100_000
-
-
-def _errors(reader: Reader) -> list[str]:
-    found: list[str] = getattr(reader, "errors", [])
-    return found

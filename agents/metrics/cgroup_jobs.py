@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from ccagent.agents.metrics.pressure import parse_pressure
-from ccagent.agents.metrics.reading import Count, Gauge, Metric, Place, Reader
+from ccagent.agents.metrics.reading import Count, Gauge, Metric, Place, Reader, ReaderSettings
 from ccagent.agents.sysinfo import read_parsed
 from ccagent.envelopes import LARGEST_UINT
 from ccagent.errors import CcagentError, NotHereError, UnparsableError, VanishedError
@@ -159,7 +159,7 @@ def _metric(unit: str, scale: float, description: str, source: str) -> Metric:
     return Metric(unit=unit, type="node", description=description, source=source, scale=scale)
 
 
-class CgroupJobsReader(Reader):
+class CgroupJobsReader(Reader[ReaderSettings]):
     """Memory, CPU, I/O and pressure of each Slurm job on this node: `stype=job`.
 
     What several slurmd tell of one job adds up; of pressure it is the mean.
@@ -213,8 +213,8 @@ class CgroupJobsReader(Reader):
         ),
     }  # fmt: skip
 
-    def __init__(self) -> None:
-        self.errors: list[str] = []
+    def __init__(self, settings: ReaderSettings | None = None) -> None:
+        super().__init__(settings)
         self._complained: set[str] = set()
         self._jobs: dict[int, dict[str, list[str]]] = {}
         self._kills: dict[str, dict[str, int]] = {}

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from itertools import repeat
 from operator import sub
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
-from ccagent.agents.metrics.reading import NODE, Count, Gauge, Metric, Place, Reader
+from msgspec import Meta
+
+from ccagent.agents.metrics.reading import NODE, Count, Gauge, Metric, Place, Reader, ReaderSettings
 from ccagent.agents.sonar.system import parse_loadavg
 from ccagent.agents.sysinfo import read_parsed
 from ccagent.envelopes import LARGEST_UINT
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
 
     from ccagent.agents.sonar.system import Load
     from ccagent.node import Node
@@ -88,14 +90,24 @@ def shares(growth: list[int]) -> list[float]:
     return [100 * each / total for each in growth]
 
 
-class CpuReader(Reader):
+class CpuSettings(ReaderSettings, frozen=True, kw_only=True):
+    """The keys of [agents.metrics.cpu]."""
+
+    types: Annotated[
+        tuple[Literal["node", "hwthread"], ...],
+        Meta(description="what shares of time are told of: the whole, each hwthread"),
+    ] = ("node", "hwthread")
+
+
+class CpuReader(Reader[CpuSettings]):
     """Load; shares of time of each hwthread and their mean; context switches, interrupts, forks.
 
-    types: what the shares are told of. They are those since the reading before, so the first one
-    has none; nor has a hwthread that was offline at one of both.
+    Shares are those since the reading before, so the first one has none; nor has a hwthread that
+    was offline at one of both.
     """
 
     name = "cpu"
+    Settings = CpuSettings
     metrics: ClassVar[dict[str, Metric]] = {
         "cpu_load": Metric(
             unit="",
@@ -164,12 +176,10 @@ class CpuReader(Reader):
         ),
     }
 
-    def __init__(
-        self, types: Collection[Literal["node", "hwthread"]] = ("node", "hwthread")
-    ) -> None:
-        self.errors: list[str] = []
-        self._of_node = "node" in types
-        self._of_hwthreads = "hwthread" in types
+    def __init__(self, settings: CpuSettings | None = None) -> None:
+        super().__init__(settings)
+        self._of_node = "node" in self.settings.types
+        self._of_hwthreads = "hwthread" in self.settings.types
         self._before: dict[int, list[int]] = {}
         self._places: dict[int, Place] = {}
 

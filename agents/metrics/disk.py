@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from ccagent.agents.metrics.reading import Count, Gauge, Metric, Reader
+from msgspec import Meta
+
+from ccagent.agents.metrics.reading import Count, Gauge, Metric, Reader, ReaderSettings
 from ccagent.agents.metrics.sums import Sums
 from ccagent.agents.sonar.system import parse_diskstats
 from ccagent.agents.sysinfo import read_parsed
@@ -54,13 +56,20 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-class DiskReader(Reader):
-    """Bytes and transfers of the node's disks; of the busiest one, how busy.
+class DiskSettings(ReaderSettings, frozen=True, kw_only=True):
+    """The keys of [agents.metrics.disk]."""
 
-    include, exclude: patterns of names, see `chosen`.
-    """
+    include: Annotated[
+        tuple[str, ...], Meta(description="patterns of devices that count besides disks")
+    ] = ()
+    exclude: Annotated[tuple[str, ...], Meta(description="patterns of disks that don't count")] = ()
+
+
+class DiskReader(Reader[DiskSettings]):
+    """Bytes and transfers of the node's disks; of the busiest one, how busy."""
 
     name = "disk"
+    Settings = DiskSettings
     metrics: ClassVar[dict[str, Metric]] = {
         "disk_read": Metric(
             unit="B/s",
@@ -96,10 +105,8 @@ class DiskReader(Reader):
         ),
     }
 
-    def __init__(self, *, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
-        self.errors: list[str] = []
-        self._include = tuple(include)
-        self._exclude = tuple(exclude)
+    def __init__(self, settings: DiskSettings | None = None) -> None:
+        super().__init__(settings)
         self._sums = Sums(len(_METRICS))
         self._busy = Sums(1)
         self._moment: float | None = None
@@ -154,5 +161,5 @@ class DiskReader(Reader):
                 continue
             except CcagentError as error:
                 self.errors.append(str(error))
-        self._chosen = chosen(directories, self._include, self._exclude)
+        self._chosen = chosen(directories, self.settings.include, self.settings.exclude)
         self._seen = set(names)

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 import threading
 import time
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
-from ccagent.agents.metrics.reading import Count, Gauge, Metric, Reader
+from msgspec import Meta
+
+from ccagent.agents.metrics.reading import Count, Gauge, Metric, Reader, ReaderSettings
 from ccagent.agents.sysinfo import read_parsed
+from ccagent.duration import Duration
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
-from ccagent.node import raise_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    import os
+    from collections.abc import Collection, Iterable, Sequence
 
     from ccagent.node import Node
 
 MOUNTS = "proc/self/mountinfo"
 
-LOCAL = frozenset(
-    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "reiserfs", "xfs", "zfs"}
-)
+LOCAL = (
+    "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "reiserfs", "xfs", "zfs",
+)  # fmt: skip
 """Types of file systems on disks. Images (squashfs, iso9660...) are always full: not among them."""
 
 _MOST_HANGING = 32
@@ -103,18 +104,13 @@ def space_of(answer: os.statvfs_result) -> Space:
     )
 
 
-def statvfs(path: str) -> os.statvfs_result:
-    """Ask the kernel for a file system by an absolute path. Raises OSError; may hang."""
-    return os.statvfs(path)
-
-
 class _Question:
     """One statvfs, in a thread of its own that is left behind if it hangs."""
 
-    def __init__(self, ask: Callable[[str], os.statvfs_result], path: str) -> None:
-        self.answer: os.statvfs_result | OSError = OSError(errno.EINVAL, "")
-        self._ask = ask
-        self._path = path
+    def __init__(self, node: Node, point: str) -> None:
+        self.answer: os.statvfs_result | CcagentError = NotHereError(f"{point}: no answer")
+        self._node = node
+        self._point = point
         self._thread = threading.Thread(target=self._run, name="statvfs", daemon=True)
         self._thread.start()
 
@@ -125,23 +121,31 @@ class _Question:
 
     def _run(self) -> None:
         try:
-            self.answer = self._ask(self._path)
-        except OSError as error:
+            self.answer = self._node.space(self._point.lstrip("/"))
+        except CcagentError as error:
             self.answer = error
-        except ValueError:
-            # A NUL in the path: no kernel has such a mount point.
-            return
 
 
-class FilesystemReader(Reader):
+class FilesystemSettings(ReaderSettings, frozen=True, kw_only=True):
+    """The keys of [agents.metrics.filesystem]."""
+
+    types: Annotated[tuple[str, ...], Meta(description="types of file systems that count")] = LOCAL
+    exclude: Annotated[
+        tuple[str, ...], Meta(description="patterns of mount points that don't count")
+    ] = ("/boot", "/boot/*")
+    time_limit: Annotated[
+        Duration, Meta(description="after this long a file system hangs: it is left out")
+    ] = Duration("1s")
+
+
+class FilesystemReader(Reader[FilesystemSettings]):
     """Space of the node and how full its fullest file system is.
 
-    types: of file systems that count. exclude: patterns of mount points that don't. time_limit:
-    seconds after which a file system hangs; it is asked again when its answer has come. ask: what
-    gives the answer, see `statvfs`.
+    One that hangs is asked again when its answer has come.
     """
 
     name = "filesystem"
+    Settings = FilesystemSettings
     metrics: ClassVar[dict[str, Metric]] = {
         "disk_total": Metric(
             unit="B",
@@ -171,26 +175,15 @@ class FilesystemReader(Reader):
         ),
     }
 
-    def __init__(
-        self,
-        *,
-        types: Collection[str] = LOCAL,
-        exclude: Sequence[str] = ("/boot", "/boot/*"),
-        time_limit: float = 1.0,
-        ask: Callable[[str], os.statvfs_result] = statvfs,
-    ) -> None:
-        self.errors: list[str] = []
-        self._types = frozenset(types)
-        self._exclude = tuple(exclude)
-        self._time_limit = time_limit
-        self._ask = ask
+    def __init__(self, settings: FilesystemSettings | None = None) -> None:
+        super().__init__(settings)
         self._hanging: dict[str, _Question] = {}
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """List the mounts, and ask all at once; what hangs is waited for once."""
         self.errors = []
         mounts = local_mounts(
-            read_parsed(node, MOUNTS, parse_mountinfo), self._types, self._exclude
+            read_parsed(node, MOUNTS, parse_mountinfo), self.settings.types, self.settings.exclude
         )
         if not mounts:
             raise NotHereError(f"/{MOUNTS}: no local file system")
@@ -221,7 +214,8 @@ class FilesystemReader(Reader):
                 )
             else:
                 points.append(mount.point)
-        deadline = time.monotonic() + self._time_limit
+        time_limit = self.settings.time_limit
+        deadline = time.monotonic() + time_limit.seconds
         spaces: list[Space] = []
         while points and len(self._hanging) < _MOST_HANGING:
             room = _MOST_HANGING - len(self._hanging)
@@ -230,14 +224,13 @@ class FilesystemReader(Reader):
             for point, question in questions.items():
                 if question.is_open(max(0.0, deadline - time.monotonic())):
                     self._hanging[point] = question
-                    self.errors.append(f"{_shown(point)}: no answer within {self._time_limit:g} s")
+                    self.errors.append(f"{_shown(point)}: no answer within {time_limit}")
                     continue
-                try:
-                    spaces.append(_space(_shown(point), question.answer))
-                except NotHereError:
-                    continue
-                except CcagentError as error:
-                    self.errors.append(str(error))
+                answer = question.answer
+                if not isinstance(answer, CcagentError):
+                    spaces.append(space_of(answer))
+                elif not isinstance(answer, NotHereError):
+                    self.errors.append(_shown(str(answer)))
         if points:
             self.errors.append(f"{len(points)} more are not asked, since {_MOST_HANGING} hang")
         return spaces
@@ -246,20 +239,14 @@ class FilesystemReader(Reader):
         questions: dict[str, _Question] = {}
         for point in points:
             try:
-                questions[point] = _Question(self._ask, node.root + point.lstrip("/"))
+                questions[point] = _Question(node, point)
             except RuntimeError as error:
                 self.errors.append(f"{_shown(point)}: {error}")
         return questions
 
 
-def _space(point: str, answer: os.statvfs_result | OSError) -> Space:
-    if isinstance(answer, OSError):
-        raise_for(point.lstrip("/"), answer)
-    return space_of(answer)
-
-
 def _shown(point: str) -> str:
-    """Give a mount point for a sentence: without line breaks, which it may hold."""
+    """Give a mount point for a sentence: without the line breaks that it may hold."""
     return point.encode("unicode_escape").decode("ascii")
 
 

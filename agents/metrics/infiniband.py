@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.agents.metrics.reading import Count, Gauge, Metric, Reader
+from ccagent.agents.metrics.reading import Count, Gauge, Metric, Reader, ReaderSettings
 from ccagent.agents.metrics.sums import Sums
 from ccagent.agents.sysinfo import read_parsed
 from ccagent.envelopes import LARGEST_UINT
@@ -80,7 +80,7 @@ def parse_rate(content: bytes) -> float:
     return float(match[1]) * 1e9 / 8
 
 
-class InfinibandReader(Reader):
+class InfinibandReader(Reader[ReaderSettings]):
     """Bytes and packets of the node, by way of its ports; how many ports are active.
 
     RoCE ports (link layer Ethernet) count RDMA alone (pma_cnt_ext_assign() in mlx5/mad.c), which
@@ -134,8 +134,8 @@ class InfinibandReader(Reader):
         ),
     }
 
-    def __init__(self) -> None:
-        self.errors: list[str] = []
+    def __init__(self, settings: ReaderSettings | None = None) -> None:
+        super().__init__(settings)
         self._sums = {metric: Sums(1) for metric in _COUNTERS}
         self._ports: list[Port] = []
         self._links: list[Gauge] = []

@@ -26,10 +26,9 @@ def listed(agent: MetricsAgent, node: Node) -> str:
             seen |= {each.metric for each in reader.read(node)}
         except CcagentError as error:
             reason = str(error)
-        absent: dict[str, str] = getattr(reader, "absent", {})
         for name, metric in sorted(reader.metrics.items()):
             sent = agent.sent.get(name)
-            here = "yes" if name in seen else f"no: {absent.get(name, reason)}"
+            here = "yes" if name in seen else f"no: {reader.absent.get(name, reason)}"
             if sent is None:
                 here = f"{here}, not sent"
             rows.append((

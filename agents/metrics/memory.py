@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar
 
-from ccagent.agents.metrics.reading import NODE, Count, Gauge, Metric, Place, Reader
+from ccagent.agents.metrics.reading import NODE, Count, Gauge, Metric, Place, Reader, ReaderSettings
 from ccagent.agents.sonar.system import parse_meminfo, used_memory
 from ccagent.agents.sysinfo import read_parsed
 from ccagent.agents.sysinfo.numa import node_numbers
@@ -96,7 +96,7 @@ def parse_vmstat(content: bytes) -> dict[str, int]:
     return found
 
 
-class MemoryReader(Reader):
+class MemoryReader(Reader[ReaderSettings]):
     """Memory of the node and, of NUMA nodes with memory, used and free; swap, faults, OOM kills."""
 
     name = "memory"
@@ -194,9 +194,6 @@ class MemoryReader(Reader):
             source="/proc/vmstat, oom_kill",
         ),
     }
-
-    def __init__(self) -> None:
-        self.errors: list[str] = []
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read /proc/meminfo, /proc/vmstat and each node*/meminfo; NotHereError if all lack."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
-from ccagent.agents.metrics.reading import NODE, Count, Gauge, Metric, Place, Reader
+from msgspec import Meta
+
+from ccagent.agents.metrics.reading import NODE, Count, Gauge, Metric, Place, Reader, ReaderSettings
 from ccagent.agents.metrics.sums import Sums
 from ccagent.agents.sysinfo import read_parsed
 from ccagent.envelopes import LARGEST_UINT
@@ -109,13 +111,25 @@ def _below(files: Collection[str]) -> set[str]:
     return {name[6:] for name in files if name.startswith("lower_")}
 
 
-class NetworkReader(Reader):
-    """Bytes, packets, errors and drops of the node, by option of each interface before them.
+class NetworkSettings(ReaderSettings, frozen=True, kw_only=True):
+    """The keys of [agents.metrics.network]."""
 
-    include, exclude: patterns of names, see `chosen`. per_interface: with stype=network.
-    """
+    include: Annotated[
+        tuple[str, ...], Meta(description="patterns of interfaces that count besides hardware")
+    ] = ()
+    exclude: Annotated[
+        tuple[str, ...], Meta(description="patterns of interfaces that don't count")
+    ] = ()
+    per_interface: Annotated[
+        bool, Meta(description="also tell of each interface: stype=network, stype-id=NAME")
+    ] = False
+
+
+class NetworkReader(Reader[NetworkSettings]):
+    """Bytes, packets, errors and drops of the node, by option of each interface before them."""
 
     name = "network"
+    Settings = NetworkSettings
     metrics: ClassVar[dict[str, Metric]] = {
         metric: Metric(
             unit=unit,
@@ -134,17 +148,8 @@ class NetworkReader(Reader):
         )
     }
 
-    def __init__(
-        self,
-        *,
-        include: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-        per_interface: bool = False,
-    ) -> None:
-        self.errors: list[str] = []
-        self._include = tuple(include)
-        self._exclude = tuple(exclude)
-        self._per_interface = per_interface
+    def __init__(self, settings: NetworkSettings | None = None) -> None:
+        super().__init__(settings)
         # 32 bits: some drivers count in the width of their hardware.
         self._sums = Sums(len(_METRICS), _WRAPS_AT)
         self._seen: set[str] = set()
@@ -168,7 +173,7 @@ class NetworkReader(Reader):
             raise NotHereError(f"no hardware among the network interfaces: {sorted(self._seen)}")
         self._sums.add(counters)
         found: list[Gauge | Count] = []
-        if self._per_interface:
+        if self.settings.per_interface:
             for name in sorted(self._sums.parts):
                 found += _counts(self._sums.parts[name], Place(stype="network", stype_id=name))
         found += _counts(self._sums.total, NODE)
@@ -186,7 +191,7 @@ class NetworkReader(Reader):
                 continue
             except CcagentError as error:
                 self.errors.append(str(error))
-        self._chosen = chosen(directories, self._include, self._exclude)
+        self._chosen = chosen(directories, self.settings.include, self.settings.exclude)
         self._seen = set(names)
         self._chosen_until = now + _KNOWN_FOR
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.agents.metrics.filesystem import MOUNTS, parse_mountinfo, plain
-from ccagent.agents.metrics.reading import Count, Gauge, Metric, Reader
+from ccagent.agents.metrics.reading import Count, Gauge, Metric, Reader, ReaderSettings
 from ccagent.agents.metrics.sums import Sums
 from ccagent.agents.sysinfo import read_parsed
 from ccagent.envelopes import LARGEST_UINT
@@ -134,7 +134,7 @@ def _metric(version: int, operation: str) -> str:
     return f"nfs{version}_{operation}{plural}"
 
 
-class NfsReader(Reader):
+class NfsReader(Reader[ReaderSettings]):
     """NFS of versions 3 and 4: operations of the node, bytes summed over its file systems."""
 
     name = "nfs"
@@ -180,8 +180,8 @@ class NfsReader(Reader):
         },
     }
 
-    def __init__(self) -> None:
-        self.errors: list[str] = []
+    def __init__(self, settings: ReaderSettings | None = None) -> None:
+        super().__init__(settings)
         self._operations: dict[tuple[str, int], Sums] = {}
         self._volumes = {version: Sums(2) for version in _VERSIONS}
 

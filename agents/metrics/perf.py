@@ -12,7 +12,7 @@ from ccagent.agents.metrics.perf_groups import Counters
 from ccagent.agents.metrics.perf_plan import FLOPS, Lacks, Plan, total
 from ccagent.agents.metrics.perf_pmu import find_pmus
 from ccagent.agents.metrics.perf_tables import choose, identify
-from ccagent.agents.metrics.reading import Gauge, Metric, Place, Reader
+from ccagent.agents.metrics.reading import Gauge, Metric, Place, Reader, ReaderSettings
 from ccagent.agents.sonar.descriptors import raise_limit
 from ccagent.agents.sysinfo import read_parsed
 from ccagent.agents.sysinfo.cpus import parse_cpu_list, parse_socket
@@ -40,11 +40,8 @@ class _Memory(NamedTuple):
     weights: list[tuple[int, float]]
 
 
-class PerfReader(Reader):
-    """Reads the counters of all cores and memory controllers, which it keeps open.
-
-    absent: by metric, why it is not among what is read. errors: of the last reading.
-    """
+class PerfReader(Reader[ReaderSettings]):
+    """Reads the counters of all cores and memory controllers, which it keeps open."""
 
     name: ClassVar[str] = "perf"
     metrics: ClassVar[dict[str, Metric]] = {
@@ -97,9 +94,10 @@ class PerfReader(Reader):
         ),
     }
 
-    def __init__(self, call: PerfCall | None = None) -> None:
-        self.errors: list[str] = []
-        self.absent: dict[str, str] = {}
+    def __init__(
+        self, settings: ReaderSettings | None = None, call: PerfCall | None = None
+    ) -> None:
+        super().__init__(settings)
         self._is_for_live = call is None
         self._call = call or PerfCall()
         self._online = b""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.agents.metrics.reading import NODE, Count, Metric, Place, Reader
+from ccagent.agents.metrics.reading import NODE, Count, Metric, Place, Reader, ReaderSettings
 from ccagent.agents.sysinfo import read_parsed
 from ccagent.envelopes import LARGEST_UINT
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
@@ -74,7 +74,7 @@ def parse_energy(content: bytes) -> int:
     return energy
 
 
-class PowerReader(Reader):
+class PowerReader(Reader[ReaderSettings]):
     """Power of packages, memory, cores, graphics and the platform: of sockets, and of the node.
 
     The value of the node is the sum over its sockets; the dies of a package make one socket.
@@ -123,8 +123,8 @@ class PowerReader(Reader):
         ),
     }
 
-    def __init__(self) -> None:
-        self.errors: list[str] = []
+    def __init__(self, settings: ReaderSettings | None = None) -> None:
+        super().__init__(settings)
         self._packages: dict[str, str] = {}
         self._zones: list[Zone] = []
         self._groups: dict[tuple[str, Place], list[Zone]] = {}

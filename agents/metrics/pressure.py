@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.agents.metrics.reading import Count, Gauge, Metric, Reader
+from ccagent.agents.metrics.reading import Count, Gauge, Metric, Reader, ReaderSettings
 from ccagent.agents.sysinfo import read_parsed
 from ccagent.envelopes import LARGEST_UINT
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
@@ -82,14 +82,11 @@ def _metrics() -> dict[str, Metric]:
     return metrics
 
 
-class PressureReader(Reader):
+class PressureReader(Reader[ReaderSettings]):
     """Pressure of each resource that the kernel tells of: irq since 6.1, all since 4.20."""
 
     name = "pressure"
     metrics: ClassVar[dict[str, Metric]] = _metrics()
-
-    def __init__(self) -> None:
-        self.errors: list[str] = []
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read /proc/pressure; NotHereError from a kernel without it."""

@@ -1,35 +1,46 @@
-"""The readers, by the names that `readers` knows; imported when they are used."""
+"""The readers, by the names that `readers` knows."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from ccagent.agents.metrics.cgroup_jobs import CgroupJobsReader
+from ccagent.agents.metrics.cpu import CpuReader
+from ccagent.agents.metrics.disk import DiskReader
+from ccagent.agents.metrics.filesystem import FilesystemReader
+from ccagent.agents.metrics.infiniband import InfinibandReader
+from ccagent.agents.metrics.memory import MemoryReader
+from ccagent.agents.metrics.network import NetworkReader
+from ccagent.agents.metrics.nfs import NfsReader
+from ccagent.agents.metrics.perf import PerfReader
+from ccagent.agents.metrics.power import PowerReader
+from ccagent.agents.metrics.pressure import PressureReader
+from ccagent.agents.metrics.temperature import TemperatureReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ccagent.agents.metrics.reading import Reader
+    from ccagent.agents.metrics.settings import MetricsSettings
 
-READERS = {
-    "cpu": "ccagent.agents.metrics.cpu:CpuReader",
-    "memory": "ccagent.agents.metrics.memory:MemoryReader",
-    "pressure": "ccagent.agents.metrics.pressure:PressureReader",
-    "network": "ccagent.agents.metrics.network:NetworkReader",
-    "infiniband": "ccagent.agents.metrics.infiniband:InfinibandReader",
-    "nfs": "ccagent.agents.metrics.nfs:NfsReader",
-    "disk": "ccagent.agents.metrics.disk:DiskReader",
-    "filesystem": "ccagent.agents.metrics.filesystem:FilesystemReader",
-    "power": "ccagent.agents.metrics.power:PowerReader",
-    "temperature": "ccagent.agents.metrics.temperature:TemperatureReader",
-    "cgroup-jobs": "ccagent.agents.metrics.cgroup_jobs:CgroupJobsReader",
-    "perf": "ccagent.agents.metrics.perf:PerfReader",
-}
+_READERS: tuple[type[Reader[Any]], ...] = (
+    CpuReader,
+    MemoryReader,
+    PressureReader,
+    NetworkReader,
+    InfinibandReader,
+    NfsReader,
+    DiskReader,
+    FilesystemReader,
+    PowerReader,
+    TemperatureReader,
+    CgroupJobsReader,
+    PerfReader,
+)
+READERS: dict[str, type[Reader[Any]]] = {reader.name: reader for reader in _READERS}
 
 
-def make_readers(names: Iterable[str]) -> list[Reader]:
-    """Make the readers with these names, all if there are none."""
-    found: list[Reader] = []
-    for name in tuple(names) or READERS:
-        module, _, attribute = READERS[name].partition(":")
-        found.append(getattr(import_module(module), attribute)())
-    return found
+def make_readers(settings: MetricsSettings) -> list[Reader[Any]]:
+    """Make the readers that the settings name, all if they name none, each with its table."""
+    return [
+        READERS[name](getattr(settings, name.replace("-", "_")))
+        for name in settings.readers or READERS
+    ]

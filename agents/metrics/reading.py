@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import Meta
+
+from ccagent.duration import Duration
+from ccagent.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,15 +74,35 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     is_default: bool = True
 
 
-class Reader(ABC):
-    """Reads what belongs together. State between readings lives in it, and is bounded."""
+class ReaderSettings(Settings, frozen=True, kw_only=True):
+    """The keys of every table [agents.metrics.READER]."""
+
+    every: Annotated[
+        Duration, Meta(description="read it this often only; 0s: with every sample")
+    ] = Duration("0s")
+
+
+S = TypeVar("S", bound=ReaderSettings)
+
+
+class Reader(ABC, Generic[S]):
+    """Reads what belongs together. State between readings lives in it, and is bounded.
+
+    errors: what of the last reading is worth a message. absent: by metric, why it can't be had.
+    """
 
     name: ClassVar[str]
     metrics: ClassVar[dict[str, Metric]]
+    Settings: ClassVar[type[Any]] = ReaderSettings
+
+    def __init__(self, settings: S | None = None) -> None:
+        self.settings: S = self.Settings() if settings is None else settings
+        self.errors: list[str] = []
+        self.absent: dict[str, str] = {}
 
     @abstractmethod
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read once. Raises NotHereError where the machine has no such thing, else CcagentError."""
 
-    def close(self) -> None:  # noqa: B027 - most hold nothing open
+    def close(self) -> None:
         """Let go of what is held open."""

@@ -7,8 +7,13 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from ccagent.agent import AgentSettings
+from ccagent.agents.metrics.cpu import CpuSettings
+from ccagent.agents.metrics.disk import DiskSettings
+from ccagent.agents.metrics.filesystem import FilesystemSettings
+from ccagent.agents.metrics.network import NetworkSettings
 from ccagent.agents.metrics.presets import Preset
 from ccagent.agents.metrics.readers import READERS
+from ccagent.agents.metrics.reading import ReaderSettings
 from ccagent.duration import Duration
 from ccagent.points import NAME
 from ccagent.settings import Settings, nearest
@@ -53,8 +58,20 @@ class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
     ] = Duration("0s")
     metrics: Annotated[
         dict[str, MetricSettings],
-        Meta(description="by metric: tables [agents.metrics.metrics.NAME]"),
+        Meta(description="how a metric is sent, by its name"),
     ] = {}
+    cpu: CpuSettings = CpuSettings()
+    memory: ReaderSettings = ReaderSettings()
+    pressure: ReaderSettings = ReaderSettings()
+    network: NetworkSettings = NetworkSettings()
+    infiniband: ReaderSettings = ReaderSettings()
+    nfs: ReaderSettings = ReaderSettings()
+    disk: DiskSettings = DiskSettings()
+    filesystem: FilesystemSettings = FilesystemSettings()
+    power: ReaderSettings = ReaderSettings()
+    temperature: ReaderSettings = ReaderSettings()
+    cgroup_jobs: ReaderSettings = ReaderSettings()
+    perf: ReaderSettings = ReaderSettings()
 
     def __post_init__(self) -> None:
         for reader in self.readers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.agents.metrics.reading import NODE, Gauge, Metric, Place, Reader
+from ccagent.agents.metrics.reading import NODE, Gauge, Metric, Place, Reader, ReaderSettings
 from ccagent.agents.sysinfo import read_parsed
 from ccagent.agents.sysinfo.cpus import parse_cpu_list, parse_socket
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
@@ -128,7 +128,7 @@ def sensors_of_packages(chips: list[Chip], sockets: list[int]) -> list[Sensor]:
     return sensors
 
 
-class TemperatureReader(Reader):
+class TemperatureReader(Reader[ReaderSettings]):
     """Temperatures of cores and packages; of the node the highest of each."""
 
     name = "temperature"
@@ -149,8 +149,8 @@ class TemperatureReader(Reader):
         ),
     }
 
-    def __init__(self) -> None:
-        self.errors: list[str] = []
+    def __init__(self, settings: ReaderSettings | None = None) -> None:
+        super().__init__(settings)
         self._state: object = None
         self._sensors: list[Sensor] = []
 

@@ -8,7 +8,7 @@ import msgspec
 
 from ccagent.config import GlobalSettings, OutboxSettings
 from ccagent.registry import agent_class, agent_names, transport_class, transport_names
-from ccagent.settings import as_table
+from ccagent.settings import as_table, joined, tables_of
 from ccagent.transports.base import SinkSettings
 
 if TYPE_CHECKING:
@@ -16,22 +16,43 @@ if TYPE_CHECKING:
 
 
 def document(settings: type[Settings], table: str = "") -> str:
-    """Write the keys of a settings type as TOML: description, key and default of each."""
+    """Write the keys of a settings type as TOML: description, key and default of each.
+
+    Tables within it follow; those that the user names stand there as comments.
+    """
     lines = [f"[{table}]"] if table else []
+    tables: list[str] = []
+    within = tables_of(settings)
     for field in msgspec.structs.fields(settings):
         kind = msgspec.inspect.type_info(field.type)
+        description = ""
         if isinstance(kind, msgspec.inspect.Metadata):
             schema = as_table(cast("object", kind.extra_json_schema))  # pyright: ignore[reportUnknownMemberType] - msgspec leaves it open
-            lines.append(f"# {schema['description']}")
+            description = f"# {schema['description']}"
+        key = field.encode_name
+        inner = within[key]
+        if isinstance(inner, tuple):
+            named = document(inner[0], joined(table, key, "NAME"))
+            tables.append(_comment(f"{description}\n{named}"))
+            continue
+        if inner is not None:
+            tables.append(document(inner, joined(table, key)))
+            continue
+        if description:
+            lines.append(description)
         default = field.default
         if default is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT:
             default = field.default_factory()
-        key = field.encode_name
         if default is msgspec.NODEFAULT or default is None:
             lines.append(f"# {key} = ...")
         else:
             lines.append(f"{key} = {toml(default)}")
-    return "\n".join(lines) + "\n"
+    return "\n".join(["\n".join(lines) + "\n", *tables])
+
+
+def _comment(text: str) -> str:
+    lines = [line if not line or line.startswith("#") else f"# {line}" for line in text.split("\n")]
+    return "\n".join(lines)
 
 
 def toml(value: object) -> str:
@@ -43,6 +64,9 @@ def toml(value: object) -> str:
             return str(value)
         case list() | tuple():
             return "[" + ", ".join(map(toml, cast("list[object]", value))) + "]"
+        case dict():
+            table = cast("dict[str, object]", value)
+            return "{" + ", ".join(f"{key} = {toml(each)}" for key, each in table.items()) + "}"
         case _:
             escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
             return f'"{escaped}"'

@@ -145,6 +145,15 @@ class Node:
         except OSError as error:
             raise_for(path, error)
 
+    def space(self, path: str) -> os.statvfs_result:
+        """Give what statvfs(3) tells of the file system of a path. May hang. Raises as `read`."""
+        try:
+            return os.statvfs(self.root + path)
+        except OSError as error:
+            raise_for(path, error)
+        except ValueError as error:  # a NUL: no kernel has such a path
+            raise UnparsableError(f"/{path!r}: {error}") from None
+
     def is_readable(self, path: str) -> bool:
         """Tell whether this user may read a file."""
         return os.access(self.root + path, os.R_OK)

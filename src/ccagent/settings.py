@@ -28,10 +28,7 @@ def convert(table: object, settings: type[T], where: str, *, place: str) -> T:
     """
     if table != {} and not as_table(table):
         raise ConfigurationError(f"{place}: {where}: expected a table [{where}]")
-    known = settings.__struct_encode_fields__
-    for key in as_table(table):
-        if key not in known:
-            unknown_key(place, joined(where, key), key, known)
+    _check_keys(as_table(table), settings, where, place)
     try:
         return msgspec.convert(table, settings, dec_hook=_make)
     except msgspec.ValidationError as error:
@@ -40,6 +37,43 @@ def convert(table: object, settings: type[T], where: str, *, place: str) -> T:
         raise ConfigurationError(
             f"{place}: {joined(where, key)}: {_plain(reason or str(error))}"
         ) from None
+
+
+def _check_keys(table: dict[str, Any], settings: type[Settings], where: str, place: str) -> None:
+    """Raise ConfigurationError for a key that isn't known, here or in a table within."""
+    known = settings.__struct_encode_fields__
+    for key, value in table.items():
+        if key not in known:
+            unknown_key(place, joined(where, key), key, known)
+        within = as_table(value)
+        if not within:
+            continue
+        kind = tables_of(settings)[key]
+        if isinstance(kind, tuple):
+            for name, inner in within.items():
+                _check_keys(as_table(inner), kind[0], joined(where, key, name), place)
+        elif kind is not None:
+            _check_keys(within, kind, joined(where, key), place)
+
+
+def tables_of(settings: type[Settings]) -> dict[str, type[Settings] | tuple[type[Settings]] | None]:
+    """Tell by key what tables are within: one, several with names (as a tuple), or None."""
+    found: dict[str, type[Settings] | tuple[type[Settings]] | None] = {}
+    for field in msgspec.structs.fields(settings):
+        kind = msgspec.inspect.type_info(field.type)
+        if isinstance(kind, msgspec.inspect.Metadata):
+            kind = kind.type
+        found[field.encode_name] = None
+        match kind:
+            case msgspec.inspect.StructType(cls=inner) if issubclass(inner, Settings):
+                found[field.encode_name] = inner
+            case msgspec.inspect.DictType(value_type=msgspec.inspect.StructType(cls=inner)) if (
+                issubclass(inner, Settings)
+            ):
+                found[field.encode_name] = (inner,)
+            case _:
+                pass
+    return found
 
 
 def as_table(value: object) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.agents.metrics.agent import MetricsAgent
-from ccagent.agents.metrics.readers import READERS, make_readers
+from ccagent.agents.metrics.readers import READERS
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.message import encode
 from ccagent.settings import convert
@@ -36,7 +36,7 @@ class Machine:
             "stat",
             f"cpu  {user} 0 0 {user} 0 0 0 0 0 0\n"
             f"cpu0 {user} 0 0 {user} 0 0 0 0 0 0\ncpu1 0 0 0 {2 * user} 0 0 0 0 0 0\n"
-            "btime 1700000000\nctxt 5\nprocesses 7\n",
+            f"btime 1700000000\nctxt 5\nprocesses {user}\n",
         )
 
     def sample(self, seconds: float = 60, user: int = 0) -> list[re.Match[str]]:
@@ -125,11 +125,32 @@ class TestRulesOfTheStore:
             assert len({line["time"] for line in machine.sample(user=100)}) == 1
 
 
+def test_a_reader_may_be_read_less_often(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, readers=["cpu", "memory"], cpu={"every": "3m"})
+    told = [
+        (bool(values(lines, "cpu_user")), bool(values(lines, "mem_used")))
+        for lines in (machine.sample(user=1000 * minute) for minute in range(1, 8))
+    ]
+    # The clock begins 20 s after a whole minute, so slots of 3 minutes begin with every third.
+    assert [with_memory for _, with_memory in told] == [True] * 7
+    assert sum(with_cpu for with_cpu, _ in told) == 3
+
+
+def test_rates_are_those_of_the_readers_own_interval(tmp_path: Path) -> None:
+    machine = Machine(
+        tmp_path, readers=["cpu"], cpu={"every": "2m"}, include=["forks"], preset="base"
+    )
+    lines = [line for minute in range(1, 8) for line in machine.sample(user=60 * minute)]
+    rates = [float(line["value"]) for line in lines if line["name"] == "forks"]
+    assert rates == [pytest.approx(1)] * len(rates)
+    assert len(rates) >= 3
+
+
 def test_every_metric_is_documented() -> None:
     text = (Path(__file__).parent.parent.parent / "agents" / "metrics" / "metrics.md").read_text()
     for name in READERS:
         assert f"\n## {name}\n" in text
-        for metric, what in make_readers([name])[0].metrics.items():
+        for metric, what in READERS[name].metrics.items():
             (line,) = [row for row in text.splitlines() if row.startswith(f"| `{metric}` |")]
             assert f"| {what.unit} | {what.type} | {what.description}" in line
             assert line.endswith(f"| {what.source} |")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
-from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.cpu import CpuReader, parse_counters
+from ccagent.agents.metrics.cpu import CpuReader, CpuSettings, parse_counters
 from ccagent.agents.metrics.reading import NODE, Count, Gauge, Place
 from ccagent.envelopes import LARGEST_UINT
 from ccagent.errors import NotHereError, UnparsableError
@@ -131,9 +130,9 @@ def test_the_node_has_the_mean_of_its_hwthreads(node: TreeNode) -> None:
     ],
 )
 def test_what_the_shares_are_told_of_is_an_option(
-    node: TreeNode, types: Collection[Literal["node", "hwthread"]], places: set[Place]
+    node: TreeNode, types: tuple[Literal["node", "hwthread"], ...], places: set[Place]
 ) -> None:
-    reader = CpuReader(types)
+    reader = CpuReader(CpuSettings(types=types))
     node.write("stat", stat("0 0 0 0 0 0 0 0 0 0 0"))
     assert shares(reader, node) == {}
     node.write("stat", stat("0 9 0 0 1 0 0 0 0 0 0"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ccagent.agents.metrics.disk import DiskReader, chosen
+from ccagent.agents.metrics.disk import DiskReader, DiskSettings, chosen
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.node import Node
 from tests.tree import StillClock
@@ -177,7 +177,7 @@ def test_without_disks_there_is_nothing(machine: Machine) -> None:
     machine.counts(zram0=(1, 1, 1, 1, 1))
     with pytest.raises(NotHereError, match=r"no disk among \['zram0'\]"):
         DiskReader().read(machine.node)
-    assert values(DiskReader(include=["zram*"]), machine)["disk_reads"] == 0
+    assert values(DiskReader(DiskSettings(include=("zram*",))), machine)["disk_reads"] == 0
 
 
 def test_disks_of_this_machine_are_those_of_psutil() -> None:

@@ -15,14 +15,16 @@ from hypothesis import strategies as st
 from ccagent.agents.metrics.filesystem import (
     LOCAL,
     FilesystemReader,
+    FilesystemSettings,
     Mount,
     local_mounts,
     parse_mountinfo,
     plain,
     space_of,
 )
+from ccagent.duration import Duration
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.node import Node
+from ccagent.node import Node, raise_for
 
 # As Linux 6.18 writes it.
 MOUNTINFO = b"""\
@@ -45,19 +47,18 @@ def answer(
     return os.statvfs_result((65536, 4096, blocks, bfree, bavail, files, ffree, ffree, 0, 255))
 
 
-class Kernel:
+class Kernel(Node):
     """Answers by path; those in `hanging` when they are let go, those without a number fail."""
 
     def __init__(self, root: Path, mounts: str) -> None:
-        self.root = root
-        self.node = Node(root=str(root), hostname="n1", cluster="c1")
+        super().__init__(root=str(root), hostname="n1", cluster="c1")
         self.answers: dict[str, os.statvfs_result | int] = {}
         self.hanging: dict[str, threading.Event] = {}
         self.asked: list[str] = []
         self.mounts(mounts)
 
     def mounts(self, *names: str) -> None:
-        path = self.root / "proc/self/mountinfo"
+        path = Path(self.root, "proc/self/mountinfo")
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = [
             f"{number} 1 8:{number} / {point} rw - ext4 /dev/sd{number} rw\n"
@@ -65,19 +66,19 @@ class Kernel:
         ]
         path.write_text("".join(lines))
 
-    def __call__(self, path: str) -> os.statvfs_result:
-        point = path.removeprefix(str(self.root))
+    def space(self, path: str) -> os.statvfs_result:
+        point = f"/{path}"
         self.asked.append(point)
         if point in self.hanging:
             self.hanging[point].wait()
         found = self.answers.get(point, errno.ENOENT)
         if isinstance(found, int):
-            raise OSError(found, os.strerror(found))
+            raise_for(path, OSError(found, ""))
         return found
 
 
-def values(reader: FilesystemReader, kernel: Kernel) -> dict[str, float]:
-    return {each.metric: each.value for each in reader.read(kernel.node)}
+def values(reader: FilesystemReader, node: Node) -> dict[str, float]:
+    return {each.metric: each.value for each in reader.read(node)}
 
 
 def left_behind() -> list[threading.Thread]:
@@ -149,7 +150,7 @@ def test_metrics_of_the_node(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path, "/ /scratch /boot /boot/efi")
     kernel.answers["/"] = answer(blocks=100, bfree=50, bavail=30, files=10, ffree=9)
     kernel.answers["/scratch"] = answer(blocks=1000, bfree=900, bavail=900, files=10, ffree=2)
-    reader = FilesystemReader(ask=kernel)
+    reader = FilesystemReader()
     assert values(reader, kernel) == {
         "disk_total": 1100 * 4096,
         "disk_free": 930 * 4096,
@@ -164,7 +165,7 @@ def test_metrics_of_the_node(tmp_path: Path) -> None:
 def test_without_a_limit_of_inodes_there_is_no_metric_of_them(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path, "/")
     kernel.answers["/"] = answer(blocks=10, bfree=10, bavail=10)
-    assert values(FilesystemReader(ask=kernel), kernel) == {
+    assert values(FilesystemReader(), kernel) == {
         "disk_total": 40960, "disk_free": 40960, "part_max_used": 0,
     }  # fmt: skip
 
@@ -176,7 +177,7 @@ def test_a_file_system_that_fails_costs_itself(tmp_path: Path) -> None:
         "/dead": errno.EIO,
         "/empty": answer(),
     }
-    reader = FilesystemReader(ask=kernel)
+    reader = FilesystemReader()
     assert values(reader, kernel)["disk_total"] == 40960
     assert reader.errors == ["/dead: Input/output error"]
     del kernel.answers["/"]
@@ -188,10 +189,10 @@ def test_one_that_hangs_is_left_out_until_it_answers(tmp_path: Path) -> None:
     point = "/dead\ndisk"
     kernel.answers |= {each: answer(blocks=10, bfree=5, bavail=5) for each in ("/", point)}
     release = kernel.hanging[point] = threading.Event()
-    reader = FilesystemReader(ask=kernel, time_limit=0.5)
+    reader = FilesystemReader(FilesystemSettings(time_limit=Duration("500ms")))
     try:
         assert values(reader, kernel)["disk_total"] == 40960
-        assert reader.errors == ["/dead\\ndisk: no answer within 0.5 s"]
+        assert reader.errors == ["/dead\\ndisk: no answer within 500ms"]
         (thread,) = left_behind()
         for _ in range(3):
             assert values(reader, kernel)["disk_total"] == 40960
@@ -208,7 +209,7 @@ def test_one_that_hangs_is_left_out_until_it_answers(tmp_path: Path) -> None:
 def test_threads_that_hang_are_bounded(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path, "/")
     release = threading.Event()
-    reader = FilesystemReader(ask=kernel, time_limit=0.01)
+    reader = FilesystemReader(FilesystemSettings(time_limit=Duration("10ms")))
     try:
         for day in range(3):
             points = [f"/{day}/{number}" for number in range(20)]
@@ -227,7 +228,7 @@ def test_there_may_be_many_file_systems(tmp_path: Path) -> None:
     points = [f"/{number}" for number in range(100)]
     kernel = Kernel(tmp_path, " ".join(points))
     kernel.answers |= dict.fromkeys(points, answer(blocks=1, bfree=1, bavail=1))
-    reader = FilesystemReader(ask=kernel)
+    reader = FilesystemReader()
     assert values(reader, kernel)["disk_total"] == 100 * 4096
     assert reader.errors == []
 
@@ -235,23 +236,23 @@ def test_there_may_be_many_file_systems(tmp_path: Path) -> None:
 def test_without_local_file_systems_there_is_nothing(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path, "")
     with pytest.raises(NotHereError, match="no local file system"):
-        FilesystemReader(ask=kernel).read(kernel.node)
+        FilesystemReader().read(kernel)
     (tmp_path / "proc/self/mountinfo").unlink()
     with pytest.raises(NotHereError, match="/proc/self/mountinfo: No such file"):
-        FilesystemReader(ask=kernel).read(kernel.node)
+        FilesystemReader().read(kernel)
 
 
 def test_a_path_that_no_kernel_has_is_left_out(tmp_path: Path) -> None:
-    kernel = Kernel(tmp_path, "/a\\000b")
+    Kernel(tmp_path, "/a\\000b")
     reader = FilesystemReader()
-    assert values(reader, kernel) == {}
-    assert reader.errors == ["/a\\x00b: Invalid argument"]
+    assert values(reader, Node(root=str(tmp_path))) == {}
+    assert reader.errors == ["/'a\\\\x00b': embedded null byte"]
 
 
 def test_the_tree_of_the_node_is_asked(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    kernel = Kernel(tmp_path, "/data /not/there")
-    found = values(FilesystemReader(), kernel)
+    Kernel(tmp_path, "/data /not/there")
+    found = values(FilesystemReader(), Node(root=str(tmp_path)))
     assert found["disk_total"] == psutil.disk_usage(str(tmp_path / "data")).total
 
 
@@ -260,7 +261,7 @@ def test_file_systems_of_this_machine_are_those_of_psutil() -> None:
     if not mounts:
         pytest.skip("no local file system here")
     total = sum(psutil.disk_usage(mount.point).total for mount in mounts)
-    reader = FilesystemReader(exclude=())
+    reader = FilesystemReader(FilesystemSettings(exclude=()))
     found = {each.metric: each.value for each in reader.read(Node())}
     assert found["disk_total"] == total
     assert 0 <= found["disk_free"] <= total

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ccagent.agents.metrics.network import (
     NetworkReader,
+    NetworkSettings,
     Traffic,
     chosen,
     parse_net_dev,
@@ -271,7 +272,7 @@ def test_rates_are_those_of_the_interval(machine: Machine) -> None:
 def test_interfaces_come_before_the_node(machine: Machine) -> None:
     machine.interface("eth0", "device")
     machine.interface("eth1", "device")
-    reader = NetworkReader(per_interface=True)
+    reader = NetworkReader(NetworkSettings(per_interface=True))
     machine.counts(eth1=(0,) * 8, eth0=(0,) * 8)
     values(reader, machine)
     machine.counts(eth1=(100,) * 8, eth0=(1,) * 8)
@@ -312,7 +313,7 @@ def test_a_bond_that_is_made_is_noticed(machine: Machine) -> None:
     machine.interface("eth0", "device")
     machine.interface("eth1", "device")
     machine.interface("bond0", "bonding")
-    reader = NetworkReader(per_interface=True)
+    reader = NetworkReader(NetworkSettings(per_interface=True))
     machine.counts(eth0=(5,) * 8, eth1=(5,) * 8, bond0=(0,) * 8)
     values(reader, machine)
     machine.interface("eth0", "master")
@@ -329,7 +330,7 @@ def test_a_bond_that_is_made_is_noticed(machine: Machine) -> None:
 
 def test_an_interface_that_comes_is_noticed_at_once(machine: Machine) -> None:
     machine.interface("eth0", "device")
-    reader = NetworkReader(per_interface=True)
+    reader = NetworkReader(NetworkSettings(per_interface=True))
     machine.counts(eth0=(5,) * 8)
     values(reader, machine)
     machine.interface("eth1", "device")
@@ -346,7 +347,7 @@ def test_without_hardware_there_is_nothing(machine: Machine) -> None:
     with pytest.raises(NotHereError, match=r"no hardware .* \['lo', 'veth1'\]"):
         NetworkReader().read(machine.node)
     machine.interface("veth1")
-    assert values(NetworkReader(include=["veth*"]), machine)["net_bw"] == 0
+    assert values(NetworkReader(NetworkSettings(include=("veth*",))), machine)["net_bw"] == 0
 
 
 def test_interfaces_of_this_machine_are_those_of_psutil() -> None:

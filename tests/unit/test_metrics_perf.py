@@ -147,7 +147,7 @@ def read_after(reader: PerfReader, machine: Machine, call: StandIn, seconds: int
 
 
 def first_gauges(machine: Machine, call: StandIn, seconds: int = 10) -> list[Gauge]:
-    reader = PerfReader(call)
+    reader = PerfReader(call=call)
     assert reader.read(machine.node) == []
     return read_after(reader, machine, call, seconds)
 
@@ -463,7 +463,7 @@ def test_an_intel_of_two_sockets(tmp_path: Path) -> None:
 def test_one_call_reads_all_of_a_hardware_thread(tmp_path: Path) -> None:
     machine = x86(tmp_path, SAPPHIRE_RAPIDS)
     call = StandIn()
-    PerfReader(call).read(machine.node)
+    PerfReader(call=call).read(machine.node)
     (group,) = call.groups(0)
     assert group.events[:5] == [CYCLES, INSTRUCTIONS, APERF, MPERF, TSC]
     assert len(group.events) == 13
@@ -499,7 +499,7 @@ def test_a_group_that_never_has_room_is_split(tmp_path: Path) -> None:
     rates = {CYCLES: 2_000_000, INSTRUCTIONS: 1_000_000, raw(3, 0x8F): 20, raw(3, 0x4F): 14}
     call = StandIn(AWAKE_HALF | rates, room=6, limited=frozenset({0, CORE}))
     call.taken = 1
-    reader = PerfReader(call)
+    reader = PerfReader(call=call)
     reader.read(machine.node)
     assert [len(group.events) for group in call.groups(0)] == [9]
     assert read_after(reader, machine, call, 1) == [Gauge("perf_counted", 0.0)]
@@ -516,7 +516,7 @@ def test_a_counter_that_never_has_room_has_no_value(tmp_path: Path) -> None:
     machine = x86(tmp_path, ZEN4)
     call = StandIn({CYCLES: 1000, raw(3, 0x1F): 5}, room=2, limited=frozenset({CORE}))
     call.taken = 2
-    reader = PerfReader(call)
+    reader = PerfReader(call=call)
     for _ in range(4):
         read_after(reader, machine, call, 1)
     gauges = read_after(reader, machine, call, 1)
@@ -528,7 +528,7 @@ def test_where_precisions_are_not_told_apart_there_is_one_sum(tmp_path: Path) ->
     machine.pmu("amd_df", 25, AMD_DF, cpus="0-1")
     channels = {Event(25, 0x3807 + (i & 3) * 0x40 + (i >> 2 << 32)): 1_000_000 for i in range(8)}
     call = StandIn({CYCLES: 1000, raw(3, 0xFF): 12_345} | channels, room=4, limited=frozenset({25}))
-    reader = PerfReader(call)
+    reader = PerfReader(call=call)
     reader.read(machine.node)
     gauges = read_after(reader, machine, call, 8)
     assert values(gauges, "flops_any") == {"0": 12_345.0, "1": 12_345.0}
@@ -573,7 +573,7 @@ def test_older_kernels_count_memory_in_the_data_fabric(tmp_path: Path) -> None:
 def test_a_data_fabric_that_lacks_the_bits_is_not_used(tmp_path: Path) -> None:
     machine = x86(tmp_path, ZEN4)
     machine.pmu("amd_df", 25, AMD_DF, cpus="0-1")
-    reader = PerfReader(StandIn())
+    reader = PerfReader(call=StandIn())
     reader.read(machine.node)
     assert "umask=0x7fe has no room in 8 bits" in reader.absent["mem_bw"]
     assert reader.errors == ["mem_bw: " + reader.absent["mem_bw"]]
@@ -606,7 +606,7 @@ def test_arm_cores(tmp_path: Path, part: int, flops: float) -> None:
 def test_without_a_rate_of_time_there_is_no_clock(tmp_path: Path) -> None:
     machine = Machine(tmp_path, arm_cpuinfo(0xD4F))
     machine.pmu("armv8_pmuv3_0", 8, ARM)
-    reader = PerfReader(StandIn({CYCLES: 1000, Event(8, 0x4004): 10}))
+    reader = PerfReader(call=StandIn({CYCLES: 1000, Event(8, 0x4004): 10}))
     reader.read(machine.node)
     assert reader.absent["clock"] == "perf: the kernel tells no rate of its time"
 
@@ -614,7 +614,7 @@ def test_without_a_rate_of_time_there_is_no_clock(tmp_path: Path) -> None:
 def test_of_an_unknown_processor_there_is_what_the_kernel_knows(tmp_path: Path) -> None:
     machine = x86(tmp_path, ("GenuineIntel", 6, 0x9E))
     call = StandIn(AWAKE_HALF | {CYCLES: 1000, INSTRUCTIONS: 3000})
-    reader = PerfReader(call)
+    reader = PerfReader(call=call)
     reader.read(machine.node)
     gauges = read_after(reader, machine, call, 1)
     assert {gauge.metric for gauge in gauges} == {"ipc", "clock", "perf_counted"}
@@ -628,7 +628,7 @@ def test_without_the_pmu_msr_there_is_no_clock(tmp_path: Path) -> None:
     machine.pmu("cpu", CORE, AMD)
     machine.pmu("msr", MSRS, MSR, events={"tsc": "event=0x00"})
     call = StandIn({CYCLES: 1000, INSTRUCTIONS: 3000})
-    reader = PerfReader(call)
+    reader = PerfReader(call=call)
     reader.read(machine.node)
     gauges = read_after(reader, machine, call, 1)
     assert {gauge.metric for gauge in gauges} == {"ipc", "flops_any", "perf_counted"}
@@ -639,7 +639,7 @@ def test_an_event_that_is_refused_costs_its_metrics(tmp_path: Path) -> None:
     machine = x86(tmp_path, ZEN5)
     call = StandIn({CYCLES: 1000, INSTRUCTIONS: 3000, raw(3, 0x8F): 5})
     call.refused = {raw(3, 0x6F): errno.EINVAL, MPERF: errno.EINVAL}
-    reader = PerfReader(call)
+    reader = PerfReader(call=call)
     reader.read(machine.node)
     gauges = read_after(reader, machine, call, 1)
     assert {gauge.metric for gauge in gauges} == {"ipc", "flops_dp", "perf_counted"}
@@ -650,7 +650,7 @@ def test_without_instructions_there_is_still_a_clock(tmp_path: Path) -> None:
     machine = x86(tmp_path, ZEN4)
     call = StandIn(AWAKE_HALF | {CYCLES: 1000})
     call.refused = {INSTRUCTIONS: errno.ENOENT}
-    reader = PerfReader(call)
+    reader = PerfReader(call=call)
     reader.read(machine.node)
     gauges = read_after(reader, machine, call, 1)
     assert values(gauges, "clock") == {"0": 3e9, "1": 3e9}
@@ -667,7 +667,7 @@ def test_a_file_of_the_pmu_that_is_wrong_costs_flops(
     machine = x86(tmp_path, ZEN4)
     machine.write(f"{DEVICES}/cpu/{name}", content)
     call = StandIn({CYCLES: 1000, INSTRUCTIONS: 3000})
-    reader = PerfReader(call)
+    reader = PerfReader(call=call)
     reader.read(machine.node)
     (error,) = reader.errors
     assert error.startswith("flops_sp, flops_dp, flops_any: /sys/bus/event_source/devices/cpu/")
@@ -681,7 +681,7 @@ def test_memory_is_counted_whole_or_not_at_all(tmp_path: Path) -> None:
         machine.pmu(f"uncore_imc_{number}", 30 + number, INTEL, cpus="0-1")
     call = StandIn({CYCLES: 1000})
     call.refused = {raw(0x04, 0x0C, 32): errno.EBUSY}
-    reader = PerfReader(call)
+    reader = PerfReader(call=call)
     reader.read(machine.node)
     assert values(read_after(reader, machine, call, 1), "mem_bw") == {}
     assert "Device or resource busy" in reader.absent["mem_bw"]
@@ -691,7 +691,7 @@ def test_memory_is_counted_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_counter_that_is_less_than_it_was_has_no_rate(tmp_path: Path) -> None:
     machine = x86(tmp_path, ZEN4)
     call = StandIn({CYCLES: 1000, INSTRUCTIONS: 3000, raw(3, 0x1F): 5})
-    reader = PerfReader(call)
+    reader = PerfReader(call=call)
     reader.read(machine.node)
     read_after(reader, machine, call, 10)
     call.groups(0)[0].values[1] = 0
@@ -702,14 +702,14 @@ def test_a_counter_that_is_less_than_it_was_has_no_rate(tmp_path: Path) -> None:
 
 def test_a_reading_at_once_has_no_rates(tmp_path: Path) -> None:
     machine = x86(tmp_path, ZEN4)
-    reader = PerfReader(StandIn({CYCLES: 1000}))
+    reader = PerfReader(call=StandIn({CYCLES: 1000}))
     assert [reader.read(machine.node) for _ in range(3)] == [[], [], []]
 
 
 def test_a_group_that_can_not_be_read_costs_its_cpu(tmp_path: Path) -> None:
     machine = x86(tmp_path, ZEN4)
     call = StandIn({CYCLES: 1000, INSTRUCTIONS: 3000})
-    reader = PerfReader(call)
+    reader = PerfReader(call=call)
     reader.read(machine.node)
     call.broken = {1}
     assert values(read_after(reader, machine, call, 1), "ipc") == {"0": 3.0}
@@ -723,7 +723,7 @@ def test_a_group_that_can_not_be_read_costs_its_cpu(tmp_path: Path) -> None:
 def test_a_group_that_makes_no_sense_costs_its_cpu(tmp_path: Path) -> None:
     machine = x86(tmp_path, ZEN4)
     call = StandIn({CYCLES: 1000, INSTRUCTIONS: 3000})
-    reader = PerfReader(call)
+    reader = PerfReader(call=call)
     reader.read(machine.node)
     call.garbled = {0}
     assert values(read_after(reader, machine, call, 1), "ipc") == {"1": 3.0}
@@ -734,7 +734,7 @@ def test_a_group_that_makes_no_sense_costs_its_cpu(tmp_path: Path) -> None:
 def test_cpus_that_make_no_sense_leave_nothing_open(tmp_path: Path) -> None:
     machine = x86(tmp_path, ZEN4)
     call = StandIn()
-    reader = PerfReader(call)
+    reader = PerfReader(call=call)
     reader.read(machine.node)
     machine.online("1-0")
     with pytest.raises(UnparsableError):
@@ -745,7 +745,7 @@ def test_cpus_that_make_no_sense_leave_nothing_open(tmp_path: Path) -> None:
 def test_cpus_come_and_go(tmp_path: Path) -> None:
     machine = x86(tmp_path, ZEN4)
     call = StandIn({CYCLES: 1000, INSTRUCTIONS: 3000})
-    reader = PerfReader(call)
+    reader = PerfReader(call=call)
     reader.read(machine.node)
     before = len(call.descriptors)
     machine.online("0")
@@ -762,7 +762,7 @@ def test_counters_are_let_go(tmp_path: Path) -> None:
     machine = x86(tmp_path, SKYLAKE)
     machine.pmu("uncore_imc_0", 30, INTEL, cpus="0-1")
     call = StandIn()
-    reader = PerfReader(call)
+    reader = PerfReader(call=call)
     reader.read(machine.node)
     assert call.descriptors
     reader.close()
@@ -773,7 +773,7 @@ def test_permission_that_comes_later_is_used(tmp_path: Path) -> None:
     machine = x86(tmp_path, ZEN4)
     call = StandIn({CYCLES: 1000, INSTRUCTIONS: 3000})
     call.denied = errno.EACCES
-    reader = PerfReader(call)
+    reader = PerfReader(call=call)
     for _ in range(2):
         with pytest.raises(NotPermittedError, match="0 or less, and it is 2"):
             reader.read(machine.node)
@@ -789,7 +789,7 @@ def test_permission_is_explained_without_the_sysctl_too(tmp_path: Path) -> None:
     call = StandIn()
     call.denied = errno.EPERM
     with pytest.raises(NotPermittedError, match="CAP_PERFMON.*at 0 or less$"):
-        PerfReader(call).read(machine.node)
+        PerfReader(call=call).read(machine.node)
 
 
 def test_a_lack_of_descriptors_leaves_none_open(tmp_path: Path) -> None:
@@ -797,7 +797,7 @@ def test_a_lack_of_descriptors_leaves_none_open(tmp_path: Path) -> None:
     call = StandIn()
     call.refused = {raw(0xC7, 0x80): errno.EMFILE}
     with pytest.raises(NotPermittedError, match="hard limit"):
-        PerfReader(call).read(machine.node)
+        PerfReader(call=call).read(machine.node)
     assert call.descriptors == set()
 
 
@@ -806,7 +806,7 @@ def test_a_machine_without_counters_has_none(tmp_path: Path) -> None:
     call = StandIn()
     call.denied = errno.ENOENT
     with pytest.raises(NotHereError, match="a virtual machine without a PMU"):
-        PerfReader(call).read(machine.node)
+        PerfReader(call=call).read(machine.node)
 
 
 def test_a_recording_has_no_counters(tmp_path: Path) -> None:

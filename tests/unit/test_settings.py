@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import tomllib
 from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
 from msgspec import Meta
 
+from ccagent.defaults import defaults
 from ccagent.duration import Cadence, Duration
 from ccagent.errors import ConfigurationError
+from ccagent.registry import agent_class
 from ccagent.settings import Settings, convert, joined, nearest
 
 
@@ -73,6 +76,16 @@ def test_an_unknown_key_is_named_with_the_nearest(key: str, said: str) -> None:
     assert refusal({key: 1}) == f".{key}: unknown key; {said}"
 
 
+def test_an_unknown_key_of_a_table_within_is_named_with_the_nearest() -> None:
+    class Outer(Settings, frozen=True, kw_only=True):
+        one: Example = Example()
+        named: dict[str, Example] = {}
+
+    said = ".rolup: unknown key; did you mean 'rollup'?"
+    assert refusal({"one": {"rolup": 1}}, Outer) == f".one{said}"
+    assert refusal({"named": {"a": {}, "b": {"rolup": 1}}}, Outer) == f".named.b{said}"
+
+
 @pytest.mark.parametrize(
     ("table", "said"),
     [
@@ -121,3 +134,10 @@ def test_nearest() -> None:
 def test_joined() -> None:
     assert joined("sinks", "", "a", "url") == "sinks.a.url"
     assert joined("", "") == ""
+
+
+def test_the_defaults_are_what_configurations_hold() -> None:
+    document = tomllib.loads(defaults())
+    for name, table in document["agents"].items():
+        settings = agent_class(name).Settings
+        assert convert(table, settings, name, place="defaults") == settings()
