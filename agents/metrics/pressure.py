@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
+from ccagent.agents.cgroup.pressure import parse_pressure
 from ccagent.agents.metrics.reading import Count, Gauge, Metric, Reader, ReaderSettings
 from ccagent.agents.sysinfo import read_parsed
-from ccagent.envelopes import LARGEST_UINT
-from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.errors import CcagentError, NotHereError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ccagent.node import Node
 
-_LINE = re.compile(rb"^(some|full) avg10=(\d{1,3}\.\d{2}) .*total=(\d{1,20})$", re.MULTILINE)
 _PERCENT = 100 / 1e6
 """Microseconds in a second, as percent."""
 
@@ -27,29 +25,6 @@ _RESOURCES = {
 }
 _EXTENTS = {"some": "at least one task waits", "full": "no task works since some wait"}
 _UNTOLD = ("irq", "some")
-
-
-class Pressure(NamedTuple):
-    """avg10: percent, mean of about ten seconds. total: us since boot."""
-
-    avg10: float
-    total: int
-
-
-def parse_pressure(content: bytes) -> dict[str, Pressure]:
-    """Parse /proc/pressure/*: `some` and `full`, as far as they are there.
-
-    Lines `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`. Raises UnparsableError.
-    """
-    found: dict[str, Pressure] = {}
-    for extent, average, total in _LINE.findall(content):
-        pressure = Pressure(float(average), int(total))
-        if pressure.avg10 > 100 or pressure.total > LARGEST_UINT:
-            raise UnparsableError(f"out of range: {average!r} or {total!r}")
-        found[extent.decode("ascii")] = pressure
-    if not found:
-        raise UnparsableError(f"neither some nor full: {content[:80]!r}")
-    return found
 
 
 def _metrics() -> dict[str, Metric]:

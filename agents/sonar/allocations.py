@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from ccagent.agents.cgroup.jobs import job_directories
 from ccagent.agents.slurm.environment import ENVIRONMENT
 from ccagent.agents.sonar.allocation_parsers import (
     Claim,
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from ccagent.node import Node
 
 _V1 = ("devices", "memory", "freezer", "cpuset", "cpuacct")
-_SLURM = re.compile(r"slurm(?:_(.+))?")
-_SCOPE = re.compile(r"(?:(.+)_)?slurmstepd\.scope")
-_USER = re.compile(r"uid_([0-9]{1,10})", re.ASCII)
-_JOB = re.compile(r"job_([0-9]{1,19})", re.ASCII)
-
 _NVIDIA, _RENDER = "195:{}", "226:{}"
 _FIRST_RENDER = 128
 _ASKED_PROCESSES = 4
@@ -131,7 +126,16 @@ def idle_cards(allocation: Allocation, used: dict[int, float], reading: GpuReadi
 
 def _jobs(node: Node, processes: list[Process]) -> dict[int, _JobHere]:
     """Give the jobs that have a cgroup here, or a process."""
-    jobs = _jobs_of_v1(node) or _jobs_of_v2(node)
+    jobs: dict[int, _JobHere] = {}
+    try:
+        directories = job_directories(node, _V1)
+    except CcagentError:
+        directories = []
+    for each in directories:
+        devices = each.path if each.controller == "devices" else ""
+        known = jobs.setdefault(each.job, _JobHere(each.uid, devices, each.slurmd, []))
+        if devices and not known.devices:
+            jobs[each.job] = known._replace(devices=devices)
     for process in processes:
         if process.job:
             job = jobs.get(process.job)
@@ -141,38 +145,6 @@ def _jobs(node: Node, processes: list[Process]) -> dict[int, _JobHere]:
                 job = jobs[process.job] = job._replace(uid=process.uid)
             job.pids.append(process.pid)
     return jobs
-
-
-def _jobs_of_v1(node: Node) -> dict[int, _JobHere]:
-    jobs: dict[int, _JobHere] = {}
-    for controller in _V1:
-        root = f"sys/fs/cgroup/{controller}"
-        for slurm, slurmd in _matching(node, root, _SLURM):
-            for user, uid in _matching(node, f"{root}/{slurm}", _USER):
-                for name, job in _matching(node, f"{root}/{slurm}/{user}", _JOB):
-                    devices = f"{root}/{slurm}/{user}/{name}" if controller == "devices" else ""
-                    jobs[int(job)] = _JobHere(int(uid), devices, slurmd, [])
-        if jobs:
-            break
-    return jobs
-
-
-def _jobs_of_v2(node: Node) -> dict[int, _JobHere]:
-    jobs: dict[int, _JobHere] = {}
-    root = "sys/fs/cgroup/system.slice"
-    for scope, slurmd in _matching(node, root, _SCOPE):
-        for _, job in _matching(node, f"{root}/{scope}", _JOB):
-            jobs[int(job)] = _JobHere(-1, "", slurmd, [])
-    return jobs
-
-
-def _matching(node: Node, directory: str, form: re.Pattern[str]) -> list[tuple[str, str]]:
-    """Give the names in a directory that have a form, with its first group."""
-    try:
-        names = node.list(directory)
-    except CcagentError:
-        return []
-    return [(name, match[1] or "") for name in sorted(names) if (match := form.fullmatch(name))]
 
 
 def _cgroup(node: Node, job: _JobHere) -> Claim | None:

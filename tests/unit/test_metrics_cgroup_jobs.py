@@ -15,13 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.cgroup_jobs import (
-    CgroupJobsReader,
-    parse_amount,
-    parse_fields,
-    parse_io,
-    parse_limit,
-)
+from ccagent.agents.cgroup.files import parse_amount, parse_fields, parse_io, parse_limit
+from ccagent.agents.metrics.cgroup_jobs import CgroupJobsReader
 from ccagent.agents.metrics.rates import Rates
 from ccagent.agents.metrics.reading import Count, Place
 from ccagent.envelopes import LARGEST_UINT

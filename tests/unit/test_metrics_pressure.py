@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.pressure import Pressure, PressureReader, parse_pressure
+from ccagent.agents.cgroup.pressure import Pressure, parse_pressure
+from ccagent.agents.metrics.pressure import PressureReader
 from ccagent.agents.metrics.rates import Rates
 from ccagent.agents.metrics.reading import NODE, Count, Gauge
 from ccagent.envelopes import LARGEST_UINT
