@@ -8,12 +8,13 @@ from ccagent.agents.cgroup.counters import JobCgroups
 from ccagent.agents.metrics.reading import Count, Gauge, Metric, Place, Reader, ReaderSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
+    from ccagent.agents.cgroup.counters import JobCounters
     from ccagent.node import Node
 
 _GAUGES = frozenset({"job_mem_used", "job_mem_peak", "job_mem_limit", "job_oom_kills"})
-_NS, _US_PERCENT = 1e-9, 100 / 1e6
+_NS_PERCENT, _US_PERCENT = 100 / 1e9, 100 / 1e6
 
 
 def _metric(unit: str, scale: float, description: str, source: str) -> Metric:
@@ -37,12 +38,12 @@ class CgroupJobsReader(Reader[ReaderSettings]):
             "B", 1, "memory that the job may use, if there is a limit",
             "memory.max; v1: memory.limit_in_bytes",
         ),
-        "job_cpu_time": _metric(
-            "", _NS, "CPU time in a second: 1 is one hwthread all the time",
+        "job_cpu_util": _metric(
+            "%", _NS_PERCENT, "CPU time; 100 is one hwthread all the time",
             "cpu.stat: usage_usec; v1: cpuacct.usage",
         ),
         "job_cpu_throttled": _metric(
-            "", _NS, "time in a second for which the job's quota stopped it, summed over hwthreads",
+            "%", _NS_PERCENT, "time for which the job's quota stopped it, summed over hwthreads",
             "cpu.stat: throttled_usec; v1: throttled_time",
         ),
         "job_oom_kills": _metric(
@@ -79,15 +80,25 @@ class CgroupJobsReader(Reader[ReaderSettings]):
         """Read what there is of each job; NotHereError where Slurm has made no cgroup."""
         jobs = self._jobs.read(node)
         self.errors = self._jobs.errors
-        found: list[Gauge | Count] = []
-        for job, counters in jobs.items():
-            place = Place("node", "", "job", str(job))
-            for metric in self.metrics:
-                value = getattr(counters, metric.removeprefix("job_"))
-                if value is None:
-                    continue
-                if metric in _GAUGES:
-                    found.append(Gauge(metric, value, place))
-                elif counters.is_continued:
-                    found.append(Count(metric, value, place))
-        return found
+        return list(measured(jobs))
+
+
+def measured(jobs: dict[int, JobCounters]) -> Iterator[Gauge | Count]:
+    """Give the metrics of jobs. Sums over other control groups than before are no counters."""
+    for job, counters in jobs.items():
+        place = Place("node", "", "job", str(job))
+        for metric, field in _FIELDS.items():
+            value = getattr(counters, field)
+            if value is None:
+                continue
+            if metric in _GAUGES:
+                yield Gauge(metric, value, place)
+            elif counters.is_continued:
+                yield Count(metric, value, place)
+
+
+_FIELDS = {
+    metric: "cpu_time" if metric == "job_cpu_util" else metric.removeprefix("job_")
+    for metric in CgroupJobsReader.metrics
+}
+"""Where the value of a metric stands in JobCounters."""

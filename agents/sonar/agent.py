@@ -25,8 +25,10 @@ from ccagent.message import FORMATS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ccagent.agents.cgroup.counters import JobCounters
     from ccagent.agents.gpu.gpus import GpuReading, Gpus
     from ccagent.agents.sonar.allocations import Allocation, Allocations
+    from ccagent.agents.sonar.job_cgroups import JobAccounts
     from ccagent.agents.sonar.process import Process, ProcessSource
     from ccagent.message import Format, Record
     from ccagent.node import Node
@@ -74,7 +76,7 @@ class SampleAgent(Agent[SampleSettings]):
 
     name = "sample"
     formats: ClassVar[frozenset[Format]] = frozenset(FORMATS)
-    extras: ClassVar[frozenset[str]] = Agent.extras | {"allocated-gpus"}
+    extras: ClassVar[frozenset[str]] = Agent.extras | {"allocated-gpus", "job-cgroups"}
     Settings = SampleSettings
 
     def __init__(self, settings: SampleSettings, wanted: frozenset[Format]) -> None:
@@ -83,11 +85,13 @@ class SampleAgent(Agent[SampleSettings]):
         self._records = JobRecords(batchless=settings.batchless, rollup=settings.rollup)
         self._gpus: Gpus | None = None
         self._allocations: Allocations | None = None
+        self._accounts: JobAccounts | None = None
         self._boot = 0
 
     def prepare(self, node: Node) -> float:
         """Read CPU times, so that the first sample can tell utilisation 100 ms later."""
         self._opened(node).begin()
+        self._accounted(node, [])
         gpus = self._cards(node)
         if gpus is not None:
             gpus.start()
@@ -114,6 +118,11 @@ class SampleAgent(Agent[SampleSettings]):
             if "allocated-gpus" in self.settings.extras:
                 self._records.add_allocated(node, jobs, allocations, reading.cards)
         self._records.end_sample()
+        counters, values = self._accounted(node, errors)
+        if "job-cgroups" in self.settings.extras:
+            from ccagent.agents.sonar.job_cgroups import with_cgroups
+
+            jobs = with_cgroups(jobs, counters)
         attributes = SampleAttributes(
             time=timestamp(now),
             cluster=node.cluster,
@@ -128,7 +137,7 @@ class SampleAgent(Agent[SampleSettings]):
         if "line" in self.wanted:
             from ccagent.agents.sonar.points import points
 
-            yield from points(attributes, now)
+            yield from points(attributes, now, values)
             if reading is not None and reading.cards:
                 from ccagent.agents.sonar.gpu_points import gpu_points
 
@@ -196,6 +205,19 @@ class SampleAgent(Agent[SampleSettings]):
 
             self._allocations = Allocations(self.settings.scontrol, self.settings.squeue)
         return self._allocations.read(node, processes, reading)
+
+    def _accounted(
+        self, node: Node, errors: list[str]
+    ) -> tuple[dict[int, JobCounters], dict[int, dict[str, float]]]:
+        """Give what control groups account for, by job, and the metrics that follow, if wanted."""
+        if "line" not in self.wanted and "job-cgroups" not in self.settings.extras:
+            return {}, {}
+        if self._accounts is None:
+            from ccagent.agents.sonar.job_cgroups import JobAccounts
+
+            self._accounts = JobAccounts()
+        counters = self._accounts.read(node, errors)
+        return counters, self._accounts.values(node, counters)
 
     def _epoch(self, boot: int) -> int:
         """Give the `epoch` of jobs outside of Slurm: boot time since 2020, never 0.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ccagent.agents.sonar.allocations import Allocation
     from ccagent.envelopes import SampleAttributes
 
-_KB_PER_GB = 1 << 20
+_GB = 1024 / 1e9
 
 
 def gpu_points(
@@ -36,7 +36,7 @@ def gpu_points(
     for number, cards in used.items():
         own = tags | {"stype-id": str(number)}
         yield Point("job_gpu_util", own, round(sum(cards.values()), 1), time)
-        yield Point("job_gpu_mem_used", own, memory[number] / _KB_PER_GB, time)
+        yield Point("job_gpu_mem_used", own, memory[number] * _GB, time)
     for allocation in allocations:
         own = tags | {"stype-id": str(allocation.job)}
         idle = idle_cards(allocation, used.get(allocation.job, {}), reading)

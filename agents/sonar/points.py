@@ -12,30 +12,42 @@ from ccagent.points import Point
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.envelopes import SampleAttributes, SampleJob
+    from ccagent.envelopes import SampleAttributes, SampleProcess
 
-_KB_PER_GB = 1 << 20
+_GB = 1024 / 1e9
+"""A KB of the envelope, in GB."""
 
 
-def points(sample: SampleAttributes, time: float) -> Iterator[Point]:
-    """Give the points of a sample: memory in GB, utilisation in percent of one core, time in s."""
+def points(
+    sample: SampleAttributes, time: float, of_cgroups: dict[int, dict[str, float]]
+) -> Iterator[Point]:
+    """Give the points of a sample: memory in GB, utilisation in percent of one core, time in s.
+
+    of_cgroups: by job, metrics that its control group knows better than its processes.
+    """
     tags = {"cluster": sample.cluster, "hostname": sample.node, "type": "node"}
     system = sample.system
     yield Point("cpu_load", tags, system.load1, time)
-    yield Point("mem_used", tags, system.used_memory / _KB_PER_GB, time)
+    yield Point("mem_used", tags, system.used_memory * _GB, time)
     yield Point("proc_run", tags, system.runnable_entities, time)
     yield Point("proc_total", tags, system.existing_entities, time)
-    jobs: dict[int, list[SampleJob]] = {}
+    of_processes: dict[int, list[SampleProcess]] = {job: [] for job in of_cgroups}
     for job in sample.jobs:
         if not job.epoch:
-            jobs.setdefault(job.job, []).append(job)
-    for number, parts in jobs.items():
-        processes = [process for job in parts for process in job.processes]
+            of_processes.setdefault(job.job, []).extend(job.processes)
+    for number, processes in of_processes.items():
         own = tags | {"stype": "job", "stype-id": str(number)}
-        memory = sum(process.resident_memory for process in processes)
-        yield Point("job_mem_used", own, memory / _KB_PER_GB, time)
-        yield Point("job_cpu_util", own, round(sum(p.cpu_util for p in processes), 3), time)
-        yield Point("job_cpu_time", own, sum(p.cpu_time for p in processes), time)
-        yield Point("job_processes", own, sum(1 + p.rolledup for p in processes), time)
-        yield Point("job_data_read", own, sum(p.data_read for p in processes), time)
-        yield Point("job_data_written", own, sum(p.data_written for p in processes), time)
+        for metric, value in (_sums(processes) | of_cgroups.get(number, {})).items():
+            yield Point(metric, own, value, time)
+
+
+def _sums(processes: list[SampleProcess]) -> dict[str, float]:
+    """Add up what the processes of a job that are alive tell."""
+    return {
+        "job_mem_rss": sum(process.resident_memory for process in processes) * _GB,
+        "job_cpu_util": round(sum(process.cpu_util for process in processes), 3),
+        "job_cpu_time": sum(process.cpu_time for process in processes),
+        "job_processes": sum(1 + process.rolledup for process in processes),
+        "job_data_read": sum(process.data_read for process in processes),
+        "job_data_written": sum(process.data_written for process in processes),
+    }

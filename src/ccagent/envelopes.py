@@ -164,6 +164,26 @@ class SampleProcess(Structure, frozen=True, kw_only=True, gc=False):
     gpus: list[SampleProcessGpu] = []
 
 
+class SampleJobCgroup(Structure, frozen=True, kw_only=True):
+    """What the control group of a job accounts for so far. Only with the extra `job-cgroups`.
+
+    *_memory, memory_limit, data_*: KB; data_* of block devices. oom_kills: processes killed for
+    want of memory. *_time, *_pressure: ms; the latter those in which a task of the job waited.
+    """
+
+    used_memory: int = 0
+    peak_memory: int = 0
+    memory_limit: int = 0
+    oom_kills: int = 0
+    cpu_time: int = 0
+    throttled_time: int = 0
+    data_read: int = 0
+    data_written: int = 0
+    cpu_pressure: int = 0
+    memory_pressure: int = 0
+    io_pressure: int = 0
+
+
 class SampleJob(Structure, frozen=True, kw_only=True):
     """The processes of one job and user.
 
@@ -176,6 +196,7 @@ class SampleJob(Structure, frozen=True, kw_only=True):
     user: str
     epoch: int
     processes: list[SampleProcess]
+    cgroup: SampleJobCgroup | None = None
 
 
 class SampleAttributes(Structure, frozen=True, kw_only=True):

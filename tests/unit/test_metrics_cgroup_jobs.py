@@ -57,7 +57,7 @@ ALL_OF_V2: dict[str, float] = {
     "job_mem_peak": 150 * MB,
     "job_mem_limit": 200 * MB,
     "job_oom_kills": 2,
-    "job_cpu_time": 2_000_000_000,
+    "job_cpu_util": 2_000_000_000,
     "job_cpu_throttled": 750_000_000,
     "job_io_read": 4096,
     "job_io_write": 8192,
@@ -230,8 +230,8 @@ class TestVersion2:
             cpu_pressure="some avg10=0.00 avg60=0.00 avg300=0.00 total=5001000\n",
         )
         assert machine.rates(13) == {
-            "job_cpu_time": 4.0,
-            "job_cpu_throttled": 0.5,
+            "job_cpu_util": 400.0,
+            "job_cpu_throttled": 50.0,
             "job_io_read": 1000.0,
             "job_io_write": 0.0,
             "job_pressure_cpu": 50.0,
@@ -244,7 +244,7 @@ class TestVersion2:
         for file in ("memory.peak", "io.stat", "io.pressure", "memory.pressure"):
             (machine.root / path / file).unlink()
         assert machine.read() == {
-            13: {"job_mem_used": 100 * MB, "job_oom_kills": 2, "job_cpu_time": 5000,
+            13: {"job_mem_used": 100 * MB, "job_oom_kills": 2, "job_cpu_util": 5000,
                  "job_pressure_cpu": 1000}
         }  # fmt: skip
         assert machine.reader.errors == []
@@ -253,7 +253,7 @@ class TestVersion2:
         machine.v2("job_13")
         other = machine.v2("job_13", scope=SCOPE.replace("slurm", "n2_slurm"))
         (machine.root / other / "cpu.stat").unlink()
-        lacking = {"job_cpu_time", "job_cpu_throttled"}
+        lacking = {"job_cpu_util", "job_cpu_throttled"}
         assert ALL_OF_V2.keys() - machine.read()[13].keys() == lacking
 
     def test_several_slurmd_add_up(self, machine: Machine) -> None:
@@ -278,13 +278,13 @@ class TestVersion2:
         machine.v2("job_13")
         machine.v2("job_13", scope=other, cpu_stat="usage_usec 900000000\n")
         machine.rates(13)
-        assert machine.rates(13)["job_cpu_time"] == 0.0
+        assert machine.rates(13)["job_cpu_util"] == 0.0
         machine.remove(f"{other}/job_13")
         assert machine.rates(13) == {}
         assert machine.read()[13]["job_mem_used"] == 100 * MB
         machine.rates(13)
         machine.v2("job_13", cpu_stat="usage_usec 12000000\n")
-        assert machine.rates(13)["job_cpu_time"] == 1.0
+        assert machine.rates(13)["job_cpu_util"] == 100.0
 
     @pytest.mark.parametrize("layer", ["253:0", "9:127", "7:3"])
     def test_what_lies_on_other_devices_is_not_counted_twice(
@@ -325,7 +325,7 @@ class TestVersion2:
             (
                 "cpu.stat",
                 "usage_usec 99999999999999999999\n",
-                {"job_cpu_time", "job_cpu_throttled"},
+                {"job_cpu_util", "job_cpu_throttled"},
             ),
             ("io.stat", "8:0 rbytes=99999999999999999999\n", {"job_io_read", "job_io_write"}),
             ("io.pressure", "garbage\n", {"job_pressure_io"}),
@@ -370,7 +370,7 @@ class TestVersion1:
         machine.v1(13)
         for controller in ("memory", "blkio", "cpu"):
             machine.remove(f"{CGROUP}/{controller}/slurm")
-        assert machine.read() == {13: {"job_cpu_time": 2_000_000_000}}
+        assert machine.read() == {13: {"job_cpu_util": 2_000_000_000}}
 
     def test_several_slurmd_add_up(self, machine: Machine) -> None:
         machine.v1(13, slurm="slurm_n1")
@@ -378,7 +378,7 @@ class TestVersion1:
         machine.v1(77, slurm="slurm_n2", user=5003)
         found = machine.read()
         assert found[13]["job_mem_used"] == 200 * MB
-        assert found[13]["job_cpu_time"] == 4_000_000_000
+        assert found[13]["job_cpu_util"] == 4_000_000_000
         assert found[77]["job_mem_used"] == 100 * MB
 
     def test_without_a_limit_there_is_none(self, machine: Machine) -> None:
@@ -547,7 +547,7 @@ def test_the_kernel_accounts_for_a_job_of_version_1(machine: Machine) -> None:
             spent = work(process)
         after = children()
         found = machine.read()[13]
-    assert spent - 0.001 <= found["job_cpu_time"] / 1e9 <= after - before + 0.001
+    assert spent - 0.001 <= found["job_cpu_util"] / 1e9 <= after - before + 0.001
     assert 24 * MB <= found["job_mem_peak"] <= limit
     assert found["job_mem_used"] <= found["job_mem_peak"]
     assert (found["job_mem_limit"], found["job_oom_kills"]) == (limit, 0)
@@ -575,6 +575,6 @@ def test_the_kernel_accounts_for_a_job_of_version_2(machine: Machine) -> None:
         after = children()
         found = machine.read()[13]
         has_pressure = (directory / "cpu.pressure").exists()
-    assert spent - 0.001 <= found["job_cpu_time"] / 1e9 <= after - before + 0.001
+    assert spent - 0.001 <= found["job_cpu_util"] / 1e9 <= after - before + 0.001
     assert ("job_pressure_cpu" in found) == has_pressure
     assert machine.reader.errors == []

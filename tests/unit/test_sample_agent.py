@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -421,6 +422,54 @@ def test_points_of_the_node_and_of_slurm_jobs(node: TreeNode) -> None:
     assert f"job_cpu_time,{job} value=3i 1700001000" in lines
     assert not any("stype-id=43" in line for line in lines)
     assert message.topic == "test.org.metrics"
+
+
+JOB_7 = "../sys/fs/cgroup/system.slice/slurmstepd.scope/job_7"
+
+
+def account(node: TreeNode, cpu_time: int) -> None:
+    """Write what the control group of job 7 accounts for; us of CPU time."""
+    node.write(f"{JOB_7}/cpu.stat", f"usage_usec {cpu_time}\nthrottled_usec 5000\n")
+    node.write(f"{JOB_7}/memory.current", "3000000000\n")
+    node.write(f"{JOB_7}/memory.events", "oom 4\noom_kill 2\n")
+
+
+def test_points_of_jobs_are_those_of_their_control_groups(node: TreeNode) -> None:
+    node.process(42, cgroup="0::/system.slice/slurmstepd.scope/job_7/step_0\n", utime=300)
+    account(node, 1_000_000)
+    agent = make(formats=frozenset({"line"}))
+    agent.prepare(node)
+    node.still.sleep(10)
+    account(node, 6_000_000)
+    (message,) = encode(agent.sample(node), "line", node)
+    values = {
+        line.split(",")[0]: line.split(" ")[1].removeprefix("value=")
+        for line in message.body.decode().splitlines()
+        if "stype-id=7" in line
+    }
+    assert float(values["job_cpu_util"]) == 50
+    assert float(values["job_mem_used"]) == 3
+    assert float(values["job_oom_kills"].rstrip("i")) == 2
+    assert values["job_cpu_time"] == "3i"
+
+
+def test_a_job_without_processes_still_has_its_control_group(node: TreeNode) -> None:
+    account(node, 0)
+    (message,) = encode(make(formats=frozenset({"line"})).sample(node), "line", node)
+    assert b"job_mem_used,cluster=test.org,hostname=c1-1,stype=job,stype-id=7" in message.body
+
+
+def test_envelopes_have_control_groups_on_demand(node: TreeNode) -> None:
+    node.process(42, cgroup="0::/system.slice/slurmstepd.scope/job_7/step_0\n", uid=1001)
+    node.process(43, cgroup="0::/system.slice/slurmstepd.scope/job_7/step_0\n", uid=1002)
+    account(node, 6_000_000)
+    assert ["cgroup" in job for job in sample(make(), node)["jobs"]] == [False, False]
+    (message,) = encode(make(extras=["job-cgroups"]).sample(node), "sonar", node)
+    jobs = json.loads(message.body)["data"]["attributes"]["jobs"]
+    # Once for a job, whichever of its users comes first.
+    assert [job["cgroup"] for job in jobs if "cgroup" in job] == [
+        {"used_memory": 2929687, "oom_kills": 2, "cpu_time": 6000, "throttled_time": 5}
+    ]
 
 
 def test_a_clock_set_back_a_little_does_not_change_the_identity_of_jobs(node: TreeNode) -> None:
