@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
-from ccagent.agents.lustre.check import as_json, exit_status, findings, read_settings, report
+from ccagent.agents.lustre.check import as_json, exit_status, findings, report
+from ccagent.agents.lustre.jobstats_settings import read_settings
 from ccagent.errors import ConfigurationError
 from ccagent.node import Node
 

@@ -11,15 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.lustre.check import (
-    Finding,
+from ccagent.agents.lustre.check import Finding, as_json, exit_status, findings, report
+from ccagent.agents.lustre.jobstats_settings import (
     JobstatsSetting,
-    as_json,
-    exit_status,
-    findings,
     parse_settings,
     read_settings,
-    report,
 )
 from ccagent.node import Node
 
