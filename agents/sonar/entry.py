@@ -1,4 +1,4 @@
-"""What the process source `procfs` keeps of one process between readings."""
+"""What process sources keep of one process between readings."""
 
 from __future__ import annotations
 
@@ -12,28 +12,22 @@ if TYPE_CHECKING:
 
 
 class Entry:
-    """One process: its descriptors, what they last gave, and what follows from it.
+    """One process, and what follows from it.
 
-    stat, statm, io: descriptors, or CLOSED or UNUSED; *_raw: what was read last.
-    status: the parsed stat, as it was at `read_at` (monotonic seconds).
-    seen, place_at: numbers of readings: the last that saw it, the next that looks at its place.
+    status: what /proc/PID/stat tells, as it was at `read_at` (monotonic seconds).
+    place_at: number of the reading that looks at its place next.
     descent: the Slurm job that its ancestors told, whatever became of them; 0 for none.
     """
 
     __slots__ = (
-        "descent", "in_container", "io", "io_raw", "job", "name", "place_at", "process", "read_at",
-        "seen", "stat", "stat_raw", "statm", "statm_raw", "status", "uid", "wanted",
+        "descent", "in_container", "job", "name", "place_at", "process", "read_at", "status", "uid",
+        "wanted",
     )  # fmt: skip
 
-    def __init__(self, name: str, status: Stat, stat_raw: bytes, stat: int) -> None:
+    def __init__(self, name: str, status: Stat) -> None:
         self.name = name
         self.status = status
-        self.stat_raw = stat_raw
-        self.stat = stat
-        self.statm = self.io = CLOSED
-        self.statm_raw = self.io_raw = b""
         self.read_at = 0.0
-        self.seen = 0
         self.place_at = 0
         self.uid = 0
         self.job = 0
@@ -41,3 +35,21 @@ class Entry:
         self.in_container = False
         self.wanted = True
         self.process: Process | None = None
+
+
+class FileEntry(Entry):
+    """What the source `procfs` keeps.
+
+    stat, statm, io: descriptors, or CLOSED or UNUSED; *_raw: what was read last. seen: number of
+    the last reading that saw it.
+    """
+
+    __slots__ = ("io", "io_raw", "seen", "stat", "stat_raw", "statm", "statm_raw")
+
+    def __init__(self, name: str, status: Stat, stat_raw: bytes, stat: int) -> None:
+        super().__init__(name, status)
+        self.stat_raw = stat_raw
+        self.stat = stat
+        self.statm = self.io = CLOSED
+        self.statm_raw = self.io_raw = b""
+        self.seen = 0

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from ccagent.agents.sonar.cgroup import NOWHERE, Placement, parse_cgroup
 from ccagent.agents.sonar.containers import has_supervisor
-from ccagent.agents.sonar.descriptors import CLOSED, UNUSED
 from ccagent.agents.sonar.process_files import KERNEL_THREAD, STEP_DAEMON, command_text
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, VanishedError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ccagent.agents.sonar.ancestry import Ancestry
     from ccagent.agents.sonar.complaints import Complaints
     from ccagent.agents.sonar.entry import Entry
@@ -34,7 +35,7 @@ class Placer:
         self,
         node: Node,
         selection: Selection,
-        entries: dict[str, Entry],
+        entries: Mapping[str, Entry],
         complaints: Complaints,
     ) -> None:
         self._node = node
@@ -43,6 +44,11 @@ class Placer:
         self._complaints = complaints
         self._placements: dict[bytes, Placement] = {}
         self._ancestry: Ancestry | None = None
+
+    @property
+    def asks_ancestors(self) -> bool:
+        """Tell whether jobs may follow from ancestors, too."""
+        return self._ancestry is not None
 
     def look_for_steps(self) -> None:
         """Ask for job steps among the ancestors of processes from now on: Slurm has some here."""
@@ -59,8 +65,7 @@ class Placer:
         placement: Placement | None = None
         try:
             entry.uid = self._node.owner(path)
-            placement = self._parsed(self._node.read_single(f"{path}/cgroup"))
-            entry.in_container = entry.in_container or placement.container
+            placement = self.read(path)
         except NotHereError:
             self._stay_or_vanish(path)
             placement = NOWHERE
@@ -71,11 +76,26 @@ class Placer:
             self._complaints.say_once("cgroup", f"jobs of some processes can't be told: {error}")
         except CcagentError as error:
             self._complaints.errors.append(str(error))
+        self.settle(entry, placement)
+
+    def read(self, path: str) -> Placement:
+        """Read the cgroup of a process by its directory. Raises as Node.read does."""
+        cgroup = self._node.read_single(f"{path}/cgroup")
+        known = self._placements.get(cgroup)
+        if known is None:
+            if len(self._placements) >= _REMEMBERED:
+                self._placements.clear()
+            known = self._placements[cgroup] = parse_cgroup(cgroup)
+        return known
+
+    def settle(self, entry: Entry, placement: Placement | None) -> None:
+        """Conclude job, container and whether it is wanted; None: the cgroup isn't known now."""
         status = entry.status
         command = command_text(status.command, b"")
         if status.command == STEP_DAEMON:
             self.look_for_steps()
         if placement is not None:
+            entry.in_container = entry.in_container or placement.container
             if self._ancestry is None or status.flags & KERNEL_THREAD:
                 entry.job = placement.job
             else:
@@ -86,8 +106,6 @@ class Placer:
         entry.in_container = entry.in_container or has_supervisor(
             command, status.ppid, self._look_up
         )
-        if entry.io == UNUSED:
-            entry.io = CLOSED  # the owner may have changed, and with it the permission
         entry.wanted = self._selection.wants(
             self._node, entry.uid, command, in_container=entry.in_container
         )
@@ -98,14 +116,6 @@ class Placer:
             self._node.owner(path)
         except CcagentError:
             raise VanishedError(path) from None
-
-    def _parsed(self, cgroup: bytes) -> Placement:
-        known = self._placements.get(cgroup)
-        if known is None:
-            if len(self._placements) >= _REMEMBERED:
-                self._placements.clear()
-            known = self._placements[cgroup] = parse_cgroup(cgroup)
-        return known
 
     def _descent(self, pid: int) -> tuple[Stat, int] | None:
         entry = self._entries.get(str(pid))

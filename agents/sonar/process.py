@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from ccagent.agents.sonar.process_files import command_text
 from ccagent.envelopes import NO_FLOAT
+
+if TYPE_CHECKING:
+    from ccagent.agents.sonar.entry import Entry
+    from ccagent.agents.sonar.process_files import Io, Statm
+    from ccagent.node import Node
 
 
 class Process(msgspec.Struct, frozen=True, gc=False):
@@ -37,6 +43,31 @@ class Process(msgspec.Struct, frozen=True, gc=False):
     data_read: int
     data_written: int
     data_cancelled: int
+
+
+def make_process(entry: Entry, used: float, memory: Statm, io: Io, node: Node) -> Process:
+    """Make the record of a process whose place is known; used: percent of one core."""
+    status = entry.status
+    ticks, page = node.clock_ticks, node.page_size
+    return Process(
+        pid=int(entry.name),
+        ppid=status.ppid,
+        process_group=status.process_group,
+        job=entry.job,
+        uid=entry.uid,
+        command=command_text(status.command, status.state),
+        in_container=entry.in_container,
+        start_time=status.starttime / ticks,
+        cpu_seconds=status.own_ticks / ticks,
+        cpu_time=(status.all_ticks + ticks // 2) // ticks,
+        cpu_util=used,
+        resident_memory=memory.private * page // 1024,
+        virtual_memory=memory.data * page // 1024,
+        num_threads=max(0, status.num_threads - 1),
+        data_read=kilobytes(io.rchar),
+        data_written=kilobytes(io.wchar),
+        data_cancelled=kilobytes(io.cancelled_write_bytes),
+    )
 
 
 class ProcessSource(Protocol):

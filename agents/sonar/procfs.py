@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING
 
 from ccagent.agents.sonar.complaints import Complaints
 from ccagent.agents.sonar.descriptors import CLOSED, LARGEST, UNUSED, Descriptors
-from ccagent.agents.sonar.entry import Entry
+from ccagent.agents.sonar.entry import FileEntry
 from ccagent.agents.sonar.placing import Placer
-from ccagent.agents.sonar.process import Process, kilobytes, utilization
+from ccagent.agents.sonar.process import Process, make_process, utilization
 from ccagent.agents.sonar.process_files import (
     KERNEL_THREAD,
     STEP_DAEMON,
     Io,
     Stat,
     Statm,
-    command_text,
     parse_io,
     parse_stat,
     parse_statm,
 )
+from ccagent.envelopes import NO_FLOAT
 from ccagent.errors import (
     CcagentError,
     NotHereError,
@@ -54,8 +54,9 @@ class ProcfsSource:
     def __init__(self, node: Node, selection: Selection) -> None:
         self._node = node
         self._least_ticks = selection.cpu_time * node.clock_ticks
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, FileEntry] = {}
         self._reading = 0
+        self._began = 0.0
         self._descriptors = Descriptors(node)
         self._complaints = Complaints()
         self._placer = Placer(node, selection, self._entries, self._complaints)
@@ -69,6 +70,7 @@ class ProcfsSource:
         """Open every process and remember the CPU time it has used."""
         self._complaints.begin_reading()
         self._reading += 1
+        self._began = self._node.clock.monotonic()
         for entry in self._admit([name for name in self._list() if name not in self._entries]):
             entry.place_at += 1  # the sample that follows at once need not look again
 
@@ -77,6 +79,8 @@ class ProcfsSource:
         self._complaints.begin_reading()
         self._reading += 1
         reading, entries, monotonic = self._reading, self._entries, self._node.clock.monotonic
+        before, began = self._began, monotonic()
+        self._began = began
         pread = os.pread
         processes: list[Process] = []
         fresh: list[str] = []
@@ -124,7 +128,7 @@ class ProcfsSource:
                 continue
             if process is not None:
                 processes.append(process)
-        processes += self._first_readings(self._admit(fresh))
+        processes += self._first_readings(self._admit(fresh), began - before if before else 0.0)
         self._sweep()
         return processes
 
@@ -148,15 +152,15 @@ class ProcfsSource:
             )
         return names
 
-    def _admit(self, names: list[str]) -> list[Entry]:
+    def _admit(self, names: list[str]) -> list[FileEntry]:
         """Open processes that were not known, and find out whose they are."""
-        admitted: list[Entry] = []
+        admitted: list[FileEntry] = []
         for name in names:
             path, stat = f"proc/{name}/stat", CLOSED
             try:
                 stat = self._descriptors.open(path)
                 stat_raw = self._descriptors.read(stat, path)
-                entry = Entry(name, self._parsed(name, stat_raw), stat_raw, stat)
+                entry = FileEntry(name, self._parsed(name, stat_raw), stat_raw, stat)
             except _GONE:
                 self._descriptors.close(stat)
                 continue
@@ -181,19 +185,22 @@ class ProcfsSource:
         # Only now that parents are known can it be told who descends from a supervisor.
         for entry in list(admitted):
             try:
-                self._placer.place(entry, self._reading)
+                self._place(entry)
                 entry.place_at = self._reading + 1
             except _GONE:
                 self._forget(entry)
                 admitted.remove(entry)
         return admitted
 
-    def _first_readings(self, entries: list[Entry]) -> list[Process]:
-        """Make the records of processes that weren't known at the previous reading."""
+    def _first_readings(self, entries: list[FileEntry], seconds: float) -> list[Process]:
+        """Make the records of processes that weren't known at the previous reading.
+
+        seconds: since that reading; 0 if there was none.
+        """
         processes: list[Process] = []
         for entry in entries:
             try:
-                process = self._record(entry, entry.status, self._born_utilization(entry))
+                process = self._record(entry, self._first_use(entry, seconds))
             except _GONE:
                 self._forget(entry)
                 continue
@@ -201,14 +208,7 @@ class ProcfsSource:
                 processes.append(process)
         return processes
 
-    def _born_utilization(self, entry: Entry) -> float:
-        """Utilisation of a process that began since the previous reading: over its life."""
-        if self._reading <= 1:
-            return 0.0
-        age = self._node.clock.uptime() - entry.status.starttime / self._node.clock_ticks
-        return utilization(entry.status.own_ticks, max(age, 0.01), self._node.clock_ticks)
-
-    def _advance(self, entry: Entry, stat_raw: bytes) -> Process | None:
+    def _advance(self, entry: FileEntry, stat_raw: bytes) -> Process | None:
         """Take over a new reading of a known process; None if it isn't wanted."""
         before = entry.status
         status = before if stat_raw == entry.stat_raw else self._parsed(entry.name, stat_raw)
@@ -227,11 +227,28 @@ class ProcfsSource:
         entry.stat_raw, entry.status, entry.read_at = stat_raw, status, now
         # The names of kernel workers change with their work; their owner and cgroup never do.
         if self._reading >= entry.place_at or (changed and not status.flags & KERNEL_THREAD):
-            self._placer.place(entry, self._reading)
-        return self._record(entry, status, used)
+            self._place(entry)
+        return self._record(entry, used)
 
-    def _record(self, entry: Entry, status: Stat, used: float) -> Process | None:
+    def _first_use(self, entry: FileEntry, seconds: float) -> float:
+        """Give what a process used that began since the previous reading, in percent of a core.
+
+        One that could not be read before is told of over its life.
+        """
+        if not seconds:
+            return NO_FLOAT
+        age = self._node.clock.uptime() - entry.status.starttime / self._node.clock_ticks
+        return utilization(entry.status.own_ticks, max(seconds, age), self._node.clock_ticks)
+
+    def _place(self, entry: FileEntry) -> None:
+        """Find out whose it is. Raises VanishedError if the process is gone."""
+        self._placer.place(entry, self._reading)
+        if entry.io == UNUSED:
+            entry.io = CLOSED  # the owner may have changed, and with it the permission
+
+    def _record(self, entry: FileEntry, used: float) -> Process | None:
         """Build the record of a process, or give the last one if it would be equal."""
+        status = entry.status
         if not entry.wanted or status.all_ticks < self._least_ticks:
             return None
         if status.state in b"Xx" or status.process_group < 0:
@@ -239,27 +256,7 @@ class ProcfsSource:
         errors = len(self.errors)
         memory = self._memory(entry)
         io = self._io(entry)
-        ticks = self._node.clock_ticks
-        page = self._node.page_size
-        process = Process(
-            pid=int(entry.name),
-            ppid=status.ppid,
-            process_group=status.process_group,
-            job=entry.job,
-            uid=entry.uid,
-            command=command_text(status.command, status.state),
-            in_container=entry.in_container,
-            start_time=status.starttime / ticks,
-            cpu_seconds=status.own_ticks / ticks,
-            cpu_time=(status.all_ticks + ticks // 2) // ticks,
-            cpu_util=used,
-            resident_memory=memory.private * page // 1024,
-            virtual_memory=memory.data * page // 1024,
-            num_threads=max(0, status.num_threads - 1),
-            data_read=kilobytes(io.rchar),
-            data_written=kilobytes(io.wchar),
-            data_cancelled=kilobytes(io.cancelled_write_bytes),
-        )
+        process = make_process(entry, used, memory, io, self._node)
         if len(self.errors) > errors:
             entry.process = None  # not to be taken for unchanged: the error is to be told again
             return process
@@ -267,7 +264,7 @@ class ProcfsSource:
             entry.process = process
         return entry.process
 
-    def _memory(self, entry: Entry) -> Statm:
+    def _memory(self, entry: FileEntry) -> Statm:
         """Read statm; kernel threads have no memory of their own."""
         if entry.status.flags & KERNEL_THREAD:
             entry.statm = UNUSED
@@ -286,7 +283,7 @@ class ProcfsSource:
             self._complaints.add(f"/{path}", error)
             return _NO_MEMORY
 
-    def _io(self, entry: Entry) -> Io:
+    def _io(self, entry: FileEntry) -> Io:
         """Read io, which belongs to the owner and to root."""
         if entry.io == UNUSED:
             return _NO_IO
@@ -319,7 +316,7 @@ class ProcfsSource:
         except UnparsableError as error:
             raise UnparsableError(f"/proc/{name}/stat: {error}") from None
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: FileEntry) -> None:
         self._descriptors.close(entry.stat, entry.statm, entry.io)
         del self._entries[entry.name]
 

@@ -39,6 +39,7 @@ class PsutilSource:
         self._boot = psutil.boot_time()
         self._before: dict[tuple[int, float], tuple[int, float]] = {}
         self._reading = 0
+        self._began = self._before_at = 0.0
         self._has_steps = False
         self._ancestry = Ancestry(node, self._kin)
         self._kins: dict[int, tuple[Stat, int]] = {}
@@ -47,6 +48,7 @@ class PsutilSource:
     def begin(self) -> None:
         """Remember the CPU time that each process has used."""
         self._reading += 1
+        self._before_at, self._began = self._began, self._node.clock.monotonic()
         for process in psutil.process_iter():
             try:
                 self._utilization(process)
@@ -57,6 +59,7 @@ class PsutilSource:
         """Read all wanted processes."""
         self.errors = []
         self._reading += 1
+        self._before_at, self._began = self._began, self._node.clock.monotonic()
         tree: dict[int, tuple[str, int]] = {}
         found: list[tuple[psutil.Process, Placement]] = []
         seen: set[tuple[int, float]] = set()
@@ -132,7 +135,7 @@ class PsutilSource:
         )
 
     def _utilization(self, process: psutil.Process) -> float:
-        """Percent of a core since the previous reading, since its birth if that was later."""
+        """Percent of a core since the previous reading."""
         times = process.cpu_times()
         hertz = self._node.clock_ticks
         ticks = round((times.user + times.system) * hertz)
@@ -144,8 +147,9 @@ class PsutilSource:
             return utilization(ticks - before[0], now - before[1], hertz)
         if self._reading <= 1:
             return 0.0
+        # One that could not be read before is told of over its life.
         age = self._node.clock.time() - process.create_time()
-        return utilization(ticks, max(age, 0.01), hertz)
+        return utilization(ticks, max(now - self._before_at, age), hertz)
 
     def _job(self, pid: int, uid: int, placement: Placement) -> int:
         """Give the Slurm job of a process; ancestors are asked only where there is Slurm."""

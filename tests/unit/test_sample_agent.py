@@ -130,13 +130,14 @@ def test_utilization_ends_when_the_process_sleeps(node: TreeNode) -> None:
         node.still.passed += 30
 
 
-def test_a_process_born_since_the_last_sample_counts_from_its_birth(node: TreeNode) -> None:
+def test_what_a_process_used_that_began_since_the_last_sample_belongs_to_this_one(node: TreeNode) -> None:
     agent = make()
     sample(agent, node)
     node.still.passed += 30
     node.process(42, start=102000, utime=500)
 
-    assert processes(sample(agent, node))[42]["cpu_util"] == 50.0
+    # 5 of the 30 seconds, though it has run for 10 only: the sum over samples is what was used.
+    assert processes(sample(agent, node))[42]["cpu_util"] == 16.667
 
 
 def test_prepare_gives_the_first_sample_its_utilization(node: TreeNode) -> None:
@@ -161,7 +162,7 @@ def test_a_reused_pid_is_another_process(node: TreeNode, monkeypatch: pytest.Mon
 
     assert job["user"] == "bob"
     assert job["processes"][0]["cmd"] == "second"
-    assert job["processes"][0]["cpu_util"] == 90000.0
+    assert job["processes"][0]["cpu_util"] == 3000.0
 
 
 def test_samples_are_equal_with_and_without_kept_descriptors(
