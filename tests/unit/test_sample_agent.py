@@ -130,7 +130,9 @@ def test_utilization_ends_when_the_process_sleeps(node: TreeNode) -> None:
         node.still.passed += 30
 
 
-def test_what_a_process_used_that_began_since_the_last_sample_belongs_to_this_one(node: TreeNode) -> None:
+def test_what_a_process_used_that_began_since_the_last_sample_belongs_to_this_one(
+    node: TreeNode,
+) -> None:
     agent = make()
     sample(agent, node)
     node.still.passed += 30
