@@ -3,9 +3,13 @@
     python benchmarks/line_protocol.py [--points 200000] [--runs 5]
 
 The points are those of ticks of a node with 256 hardware threads: random floats of 31 metrics,
-tags `cluster`, `hostname`, `type` and `type-id`. Beside the encoder stands a plain f-string, which
-checks and escapes nothing and knows the tags beforehand: the ratios are to this. The encoder is
-measured with points that are there already, with making them, and with tags that never come again.
+tags `cluster`, `hostname`, `type` and `type-id`. Beside the encoders stands a plain f-string, which
+checks and escapes nothing and knows the tags beforehand: the ratios are to this.
+
+* Messages: what agents emit, with tags that points share, up to the bytes of whole messages; with
+  points that are there already, with making them, and with tags that never come again.
+* Encoder, decoder: the module ccagent.line_protocol, a line at a time, in the same three ways.
+
 CPU is user and system time, the median of the runs.
 """
 
@@ -18,14 +22,18 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
+from ccagent import message
 from ccagent.line_protocol import Line, decode_lines, encode
+from ccagent.node import Node
+from ccagent.points import Point, Tags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
 THREADS = 256
 METRICS = 31
 NOW = 1_700_000_000 * 10**9
+NODE = Node(hostname="c1-1", cluster="fox")
 
 
 def tag_sets(count: int) -> list[dict[str, str]]:
@@ -40,6 +48,18 @@ def points(values: list[float], tags: list[dict[str, str]]) -> list[Line]:
         Line(f"metric_{index // THREADS % METRICS}", tags[index % len(tags)], "value", value, NOW)
         for index, value in enumerate(values)
     ]
+
+
+def emitted(values: list[float], tags: list[dict[str, str]]) -> Iterator[Point]:
+    """Make points as agents emit them, in the same order."""
+    seconds = NOW / 10**9
+    for index, value in enumerate(values):
+        yield Point(f"metric_{index // THREADS % METRICS}", tags[index % len(tags)], value, seconds)
+
+
+def in_messages(emitted: Iterable[Point]) -> int:
+    """Write points in messages; give the number of bytes."""
+    return sum(len(one.body) for one in message.encode(emitted, "line", NODE))
 
 
 def plain(lines: list[Line]) -> int:
@@ -84,9 +104,19 @@ def main() -> None:
     lines = points(values, tags)
     others = points(values, tag_sets(count))
     text = "".join(encode(one) + "\n" for one in lines)
+    shared: list[dict[str, str]] = [Tags(each) for each in tags]
+    at_hand = list(emitted(values, shared))
+    not_shared = list(emitted(values, tag_sets(count)))
     gc.freeze()
     print(f"{'':44}{'points/s':>10}{'ns':>8}{'ratio':>7}")
     alone = measure("f-string", count, runs, lambda: plain(lines))
+    measure("messages", count, runs, lambda: in_messages(at_hand), alone)
+    measure(
+        "making points, messages", count, runs, lambda: in_messages(emitted(values, shared)), alone
+    )
+    measure(
+        "messages, tags that never come again", count, runs, lambda: in_messages(not_shared), alone
+    )
     measure("encoder", count, runs, lambda: encoded(lines), alone)
     measure("making points, encoder", count, runs, lambda: encoded(points(values, tags)), alone)
     measure("encoder, tags that never come again", count, runs, lambda: encoded(others), alone)

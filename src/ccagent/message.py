@@ -27,6 +27,7 @@ FORMATS: tuple[Format, ...] = ("sonar", "line")
 Record = Envelope | JsonArray | Point | Event | LogMessage
 """What an agent emits. Envelopes and arrays are for the format `sonar`, the others for `line`."""
 
+_LINES = (Point, Event, LogMessage)
 _ID_BYTES = 12
 _LARGEST = 512 * 1024
 """Characters of lines that go into one message: servers refuse large ones (NATS: above 1 MiB)."""
@@ -82,33 +83,48 @@ def encode_each(
         number = os.urandom(_ID_BYTES).hex()
         return Message(node.cluster, node.hostname, kind, form, now, body, prefix, number)
 
-    lines: dict[str, list[str]] = {}
-    sizes: dict[str, int] = {}
+    takes_envelopes, takes_lines = "sonar" in wanted, "line" in wanted
+    batches: dict[str, _Batch] = {}
     for record in records:
-        if not isinstance(record, Point | Event | LogMessage):
-            if "sonar" in wanted:
+        if not isinstance(record, _LINES):
+            if takes_envelopes:
                 yield message(record.kind, "sonar", _json(record))
             continue
-        if "line" not in wanted:
+        if not takes_lines:
             continue
-        if isinstance(record, Point):
-            kind, text = "metrics", line(record)
-        elif isinstance(record, LogMessage):
-            kind, text = f"log.{record.component}", log_line(record)
-        else:
-            kind, text = f"events.{record.subject}", event_line(record)
-        texts = lines.setdefault(kind, [])
-        if texts and sizes[kind] + len(text) > _LARGEST:
-            yield message(kind, "line", _joined(texts))
-            texts.clear()
-        texts.append(text)
-        sizes[kind] = len(text) + 1 + (sizes[kind] if len(texts) > 1 else 0)
-    for kind, texts in lines.items():
-        yield message(kind, "line", _joined(texts))
+        kind, text = _as_line(record)
+        batch = batches.get(kind)
+        if batch is None:
+            batch = batches[kind] = _Batch()
+        elif batch.size + len(text) >= _LARGEST:
+            yield message(kind, "line", batch.body())
+            batch = batches[kind] = _Batch()
+        batch.lines.append(text)
+        batch.size += len(text) + 1
+    for kind, batch in batches.items():
+        yield message(kind, "line", batch.body())
 
 
-def _joined(lines: list[str]) -> bytes:
-    return "".join(text + "\n" for text in lines).encode()
+def _as_line(record: Point | Event | LogMessage) -> tuple[str, str]:
+    """Give the kind of message and the line."""
+    if isinstance(record, Point):
+        return "metrics", line(record)
+    if isinstance(record, LogMessage):
+        return f"log.{record.component}", log_line(record)
+    return f"events.{record.subject}", event_line(record)
+
+
+class _Batch:
+    """Lines that become one message. size: characters, line breaks included."""
+
+    __slots__ = ("lines", "size")
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.size = 0
+
+    def body(self) -> bytes:
+        return ("\n".join(self.lines) + "\n").encode()
 
 
 def _json(envelope: Envelope | JsonArray) -> bytes:

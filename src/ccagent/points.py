@@ -34,7 +34,8 @@ class Tags(dict[str, str]):
         return self._text
 
 
-class Point(msgspec.Struct, frozen=True):
+# There are thousands at a time, and never circles of them for a garbage collector to find.
+class Point(msgspec.Struct, frozen=True, gc=False):
     """One metric: name, tags, value and seconds since 1970."""
 
     name: str
@@ -49,20 +50,24 @@ def line(point: Point) -> str:
     Raises EncodingError for what the line protocol can't express: a bad name, an empty tag, a
     line break, NaN or infinity.
     """
-    tags = point.tags
-    if isinstance(tags, Tags) and point.name in _CHECKED:
-        start = point.name + tags.text()
+    name, tags, value = point.name, point.tags, point.value
+    if name in _CHECKED and isinstance(tags, Tags):
+        start = name + tags.text()
     else:
-        start = measurement(point.name, tags)
-    if isinstance(point.value, float):
-        is_sendable = math.isfinite(point.value)
-    else:
-        is_sendable = not isinstance(point.value, bool) and int(point.value) in _INTEGERS
-    if not is_sendable:
-        raise EncodingError(f"metric {point.name}: {point.value!r} is not a number to send")
+        start = measurement(name, tags)
     # A Go consumer reads any of these; repr of a float is exact and has no locale.
-    value = f"{point.value}i" if isinstance(point.value, int) else repr(point.value)
-    return f"{start} value={value} {int(point.time)}"
+    is_plain = type(value) is float and math.isfinite(value)
+    text = repr(value) if is_plain else _number(name, value)
+    return f"{start} value={text} {int(point.time)}"
+
+
+def _number(name: str, value: object) -> str:
+    """Write a number as such, also one of a subclass that shows itself in other words."""
+    if isinstance(value, float) and math.isfinite(value):
+        return float.__repr__(value)
+    if isinstance(value, int) and not isinstance(value, bool) and int(value) in _INTEGERS:
+        return f"{int(value)}i"
+    raise EncodingError(f"metric {name}: {value!r} is not a number to send")
 
 
 def measurement(name: str, tags: dict[str, str]) -> str:

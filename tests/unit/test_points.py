@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.errors import EncodingError
-from ccagent.points import Point, line
+from ccagent.points import Point, Tags, line
 
 NODE = {"cluster": "fox", "hostname": "c1-1", "type": "node"}
 
@@ -141,9 +141,28 @@ def test_a_consumer_reads_what_was_written(
     assert list(read[1]) == sorted(tags)
 
 
-def test_a_number_with_a_name_is_a_number() -> None:
+def test_a_number_of_another_class_is_a_number() -> None:
     # A range looks for anything but an int itself one by one.
     class Level(IntEnum):
         HIGH = 3
 
     assert line(Point("level", {"hostname": "a"}, Level.HIGH, 1.0)).endswith(" value=3i 1")
+
+    # numpy's floats are floats too, and show themselves as np.float64(0.5).
+    class Share(float):
+        def __repr__(self) -> str:
+            return f"Share({float(self)})"
+
+    assert line(Point("share", {}, Share(0.5), 1.0)) == "share value=0.5 1"
+    with pytest.raises(EncodingError):
+        line(Point("share", {}, Share(math.nan), 1.0))
+
+
+def test_tags_that_points_share_are_checked_too() -> None:
+    line(Point("load", Tags(NODE), 1.0, 1.0))
+    with pytest.raises(EncodingError, match=r"^tag "):
+        line(Point("load", Tags(hostname=""), 1.0, 1.0))
+    with pytest.raises(EncodingError, match="metric name"):
+        line(Point("cpu load", Tags(NODE), 1.0, 1.0))
+    with pytest.raises(EncodingError, match="metric load: nan"):
+        line(Point("load", Tags(NODE), math.nan, 1.0))
