@@ -114,12 +114,14 @@ class CpuReader(Reader[CpuSettings]):
             type="node",
             description="tasks that run, want to, or wait for a disk; mean of a minute",
             source="/proc/loadavg, first field",
+            aggregation="mean",
         ),
         "cpu_load5": Metric(
             unit="",
             type="node",
             description="like cpu_load, of five minutes",
             source="/proc/loadavg, second field",
+            aggregation="mean",
             is_default=False,
         ),
         "cpu_load15": Metric(
@@ -127,6 +129,7 @@ class CpuReader(Reader[CpuSettings]):
             type="node",
             description="like cpu_load, of fifteen minutes",
             source="/proc/loadavg, third field",
+            aggregation="mean",
             is_default=False,
         ),
         "proc_run": Metric(

@@ -34,7 +34,7 @@ _UNITS: dict[str, dict[str, str]] = {
     "base": {},
 }  # fmt: skip
 _OWN_UNITS: dict[str, dict[str, str]] = {
-    "clustercockpit": {"mem_bw": "GB/s", "ib_recv": "B/s", "ib_xmit": "B/s"},
+    "clustercockpit": {"mem_bw": "GB/s", "ib_recv": "B/s", "ib_xmit": "B/s", "ib_rate": "B/s"},
     "spec": {},
     "base": {},
 }

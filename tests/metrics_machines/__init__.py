@@ -1,0 +1,30 @@
+"""Machines of which two readings are composed by hand, to see what the agent `metrics` sends.
+
+What files can't hold stands in beside them: perf_event_open(2), statvfs(3), the clock. The lines
+that each must give are in tests/data/metrics; `python -m tests.metrics_machines` writes them anew,
+after a change that is meant to change them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.metrics_machines import amd_epyc, arm_grace, intel_icelake, plain_vm
+from tests.metrics_machines.machine import Machine
+
+MACHINES: dict[str, Machine] = {
+    machine.name: machine
+    for machine in (
+        intel_icelake.MACHINE,
+        amd_epyc.MACHINE,
+        arm_grace.MACHINE,
+        plain_vm.MACHINE,
+    )
+}
+
+_DIRECTORY = Path(__file__).parent.parent / "data" / "metrics"
+
+
+def golden(name: str) -> Path:
+    """Where the lines of a machine are kept."""
+    return _DIRECTORY / f"{name}.lp"

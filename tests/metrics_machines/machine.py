@@ -1,0 +1,134 @@
+"""A machine of which two readings are known, and what the agent makes of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest.mock import patch
+
+from ccagent.agents.metrics.agent import MetricsAgent
+from ccagent.agents.metrics.perf import PerfReader
+from ccagent.agents.metrics.readers import READERS
+from ccagent.agents.metrics.reading import ReaderSettings
+from ccagent.agents.metrics.settings import MetricsSettings
+from ccagent.clock import Clock
+from ccagent.message import encode
+from ccagent.node import Node
+from ccagent.settings import convert
+from tests.metrics_machines.files import Files, Reading
+from tests.perf_counters import StandIn
+
+START = 1_795_262_400.0
+
+
+HARDWARE = (
+    "cpu", "memory", "pressure", "network", "infiniband", "nfs", "disk", "filesystem", "power",
+    "temperature", "cgroup-jobs", "perf",
+)  # fmt: skip
+"""The readers of what files and counters tell."""
+
+
+class SteppingClock(Clock):
+    """A clock that stands still, but for sleeping: however long that is, `step` is called."""
+
+    def __init__(self, step: Callable[[], float]) -> None:
+        self._passed = 50_000.0
+        self._step = step
+
+    def time(self) -> float:
+        return START + self._passed
+
+    def monotonic(self) -> float:
+        return self._passed
+
+    def uptime(self) -> float:
+        return self._passed
+
+    def sleep(self, seconds: float) -> None:
+        self._passed += self._step()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A machine.
+
+    name: of its golden output. seconds: between the readings. files: of a reading. counters: what
+    stands in for perf_event_open(2). spaces: by mount point f_frsize, f_blocks, f_bfree, f_bavail,
+    f_files, f_ffree of statvfs(3). settings: of the agent.
+    """
+
+    name: str
+    hostname: str
+    seconds: int
+    files: Callable[[Reading], Files]
+    counters: Callable[[], StandIn]
+    spaces: dict[str, tuple[int, int, int, int, int, int]]
+    page_size: int = 4096
+    settings: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+class MachineNode(Node):
+    """A machine at its first reading, below an empty directory; sleep brings it to the second."""
+
+    def __init__(self, machine: Machine, root: Path) -> None:
+        super().__init__(
+            root=str(root),
+            hostname=machine.hostname,
+            cluster="fox",
+            clock=SteppingClock(self._go_on),
+        )
+        self.clock_ticks, self.page_size = 100, machine.page_size
+        self.stand_in = machine.counters()
+        self._machine = machine
+        self._show(is_second=False)
+
+    def space(self, path: str) -> os.statvfs_result:
+        unit, blocks, free, available, inodes, free_inodes = self._machine.spaces[f"/{path}"]
+        return os.statvfs_result(
+            (unit, unit, blocks, free, available, inodes, free_inodes, free_inodes, 0, 255)
+        )
+
+    def agent(self, **settings: object) -> MetricsAgent:
+        """Make the agent. settings: more than those of the machine."""
+        stand_in = self.stand_in
+
+        class Perf(PerfReader):
+            """Counts what the machine does, not what this one does."""
+
+            def __init__(self, settings: ReaderSettings | None = None) -> None:
+                super().__init__(settings, stand_in)
+
+        with patch.dict(READERS, {Perf.name: Perf}):
+            return MetricsAgent(
+                convert(
+                    {"readers": HARDWARE, **self._machine.settings, **settings},
+                    MetricsSettings,
+                    "agents.metrics",
+                    place="test",
+                ),
+                frozenset({"line"}),
+            )
+
+    def _go_on(self) -> float:
+        self.stand_in.let_pass(self._machine.seconds)
+        self._show(is_second=True)
+        return self._machine.seconds
+
+    def _show(self, *, is_second: bool) -> None:
+        for name, content in self._machine.files(Reading(is_second=is_second)).items():
+            path = Path(self.root) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+
+
+def lines(machine: Machine, root: Path, **settings: object) -> list[str]:
+    """Give the lines of the machine's first tick. settings: more than those of the machine."""
+    node = MachineNode(machine, root)
+    agent = node.agent(**settings)
+    node.clock.sleep(agent.prepare(node))
+    messages = list(encode(agent.sample(node), "line", node))
+    agent.close()
+    assert not node.stand_in.descriptors
+    return b"".join(message.body for message in messages).decode().splitlines()
