@@ -20,13 +20,16 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     """The state of all cards, and what each process (by pid) uses of them.
 
     devices: index of the card by `major:minor` of its device file.
-    partitioned: indices of the cards that have instances.
+    addresses: of PCI by index; an instance has its card's.
+    partitioned, instances: indices of the cards that have instances, and of these.
     """
 
     cards: list[SampleGpu] = []
     processes: dict[int, list[SampleProcessGpu]] = {}
     devices: dict[str, int] = {}
+    addresses: dict[int, str] = {}
     partitioned: frozenset[int] = frozenset()
+    instances: frozenset[int] = frozenset()
 
 
 class Gpus:
@@ -58,7 +61,9 @@ class Gpus:
         cards: list[SampleGpu] = []
         processes: dict[int, list[SampleProcessGpu]] = {}
         devices: dict[str, int] = {}
+        addresses: dict[int, str] = {}
         partitioned: set[int] = set()
+        instances: set[int] = set()
         deadline = time.monotonic() + self._time_limit
         first = 0
         for library in self._libraries:
@@ -69,11 +74,13 @@ class Gpus:
             for each in states:
                 index = first + each.card.index
                 uuids[index] = each.state.uuid
+                addresses[index] = each.card.address
                 cards.append(_renumbered(each.state, index))
                 if each.card.device:
                     devices[each.card.device] = index
                 if each.card.is_instance:
                     partitioned.add(places[each.card.address])
+                    instances.add(index)
             for use in answer.reading.processes if answer.reading else ():
                 uuid = uuids.get(first + use.card)
                 if uuid is not None:
@@ -90,7 +97,9 @@ class Gpus:
             cards=cards,
             processes=processes,
             devices=devices,
+            addresses=addresses,
             partitioned=frozenset(partitioned),
+            instances=frozenset(instances),
         )
 
     def descriptions(self, errors: list[str]) -> list[SysinfoGpuCard]:

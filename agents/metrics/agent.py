@@ -6,7 +6,8 @@ import math
 from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.agent import Agent
-from ccagent.agents.metrics.forms import combined, sent_metrics
+from ccagent.agents.metrics.custom import Custom
+from ccagent.agents.metrics.forms import combined, sent_form, sent_metrics
 from ccagent.agents.metrics.paced import PacedReader
 from ccagent.agents.metrics.readers import make_readers
 from ccagent.agents.metrics.settings import MetricsSettings
@@ -18,7 +19,7 @@ from ccagent.points import Point, Tags
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.agents.metrics.reading import Metric, Place
+    from ccagent.agents.metrics.reading import Gauge, Metric, Place
     from ccagent.message import Format
     from ccagent.node import Node
 
@@ -39,6 +40,8 @@ class MetricsAgent(Agent[MetricsSettings]):
         self.metrics: dict[str, Metric] = {}
         for reader in self.readers:
             self.metrics |= reader.metrics
+        self.custom = Custom(settings, self.metrics)
+        self.metrics |= self.custom.metrics
         self.sent = sent_metrics(self.metrics, settings)
         self._paced = [PacedReader(reader) for reader in self.readers]
         self._steps = Steps(settings.time_step.seconds)
@@ -47,19 +50,23 @@ class MetricsAgent(Agent[MetricsSettings]):
 
     def prepare(self, node: Node) -> float:
         """Read counters once, so that the first sample has rates."""
-        for reader in self._paced:
-            reader.values(node, self.metrics)
+        self.custom.begin(node)
+        for reader in self.readers:
+            reader.begin(node)
+        for paced in self._paced:
+            paced.values(node, self.metrics)
         return _FIRST_INTERVAL
 
     def sample(self, node: Node) -> Iterator[Point]:
         """Read once and give the points; all of a tick have its time."""
         now = node.clock.time()
-        values = [
-            value
-            for reader in self._paced
-            if reader.is_due(now)
-            for value in reader.values(node, self.metrics)
-        ]
+        due = [reader for reader in self._paced if reader.is_due(now)]
+        self.custom.begin(node)
+        for paced in due:
+            paced.reader.begin(node)
+        values = [value for paced in due for value in paced.values(node, self.metrics)]
+        values += self.told(node, waits=self.is_only_sample)
+        values += self.custom.reckoned(values)
         if not self._clock.accepts(now, node.clock.monotonic()):
             logger.warning("agent metrics: the clock jumped; nothing is sent until it is steady")
             return
@@ -70,8 +77,20 @@ class MetricsAgent(Agent[MetricsSettings]):
                 if math.isfinite(number):
                     yield Point(sent.name, self._tags_of(node, metric, place), number, time)
 
+    def told(self, node: Node, *, waits: bool) -> list[Gauge]:
+        """Give what commands and files tell; a metric that is new is sent as the settings say."""
+        gauges = self.custom.told(node, waits=waits)
+        for name, metric in self.custom.metrics.items():
+            if name not in self.metrics:
+                form = sent_form(name, metric, self.settings, is_custom=True)
+                if form is not None:
+                    self.sent[name] = form
+            self.metrics[name] = metric
+        return gauges
+
     def close(self) -> None:
-        """Close the readers."""
+        """Close the readers, and end commands."""
+        self.custom.close()
         for reader in self.readers:
             reader.close()
 

@@ -36,37 +36,48 @@ class Sent(NamedTuple):
 
 
 def sent_metrics(metrics: dict[str, Metric], settings: MetricsSettings) -> dict[str, Sent]:
-    """Give how those metrics are sent that are. Raises ConfigurationError for unknown names."""
+    """Give how those metrics are sent that are. Raises ConfigurationError for unknown names.
+
+    What commands and files tell is not known before they do.
+    """
+    is_open = bool(settings.commands or settings.files)
     for where, names in (
         ("include", settings.include),
         ("exclude", settings.exclude),
         ("metrics", settings.metrics),
     ):
         for name in names:
-            if name not in metrics:
+            if name not in metrics and not is_open:
                 known = nearest(name, [*metrics])
                 raise ConfigurationError(
                     f"agents.metrics.{where}: {name!r} is no metric of these readers{known}"
                 )
-    found: dict[str, Sent] = {}
-    for name, metric in metrics.items():
-        own = settings.metrics.get(name)
-        wanted = metric.is_default or name in settings.include or own is not None
-        if not wanted or name in settings.exclude or (own is not None and own.drop):
-            continue
-        preset = form(settings.preset, name, metric.unit)
-        unit, scale = preset.unit, preset.factor
-        if own is None:
-            found[name] = Sent(preset.name, unit, scale, None, {})
-            continue
-        if own.unit:
-            try:
-                unit, scale = own.unit, factor(metric.unit, own.unit)
-            except ValueError as error:
-                raise ConfigurationError(f"agents.metrics.metrics.{name}: unit: {error}") from None
-        combined = _COMBINED[own.aggregation or metric.aggregation] if own.of_node else None
-        found[name] = Sent(own.name or preset.name, unit, scale * own.scale, combined, own.tags)
-    return found
+    forms = ((name, sent_form(name, metric, settings)) for name, metric in metrics.items())
+    return {name: form for name, form in forms if form is not None}
+
+
+def sent_form(
+    name: str, metric: Metric, settings: MetricsSettings, *, is_custom: bool = False
+) -> Sent | None:
+    """Give how a metric is sent, None if it isn't. Raises ConfigurationError for its unit.
+
+    is_custom: told by a command or a file, without a unit; that of the configuration is a name.
+    """
+    own = settings.metrics.get(name)
+    wanted = metric.is_default or name in settings.include or own is not None
+    if not wanted or name in settings.exclude or (own is not None and own.drop):
+        return None
+    preset = form(settings.preset, name, metric.unit)
+    unit, scale = preset.unit, preset.factor
+    if own is None:
+        return Sent(preset.name, unit, scale, None, {})
+    if own.unit:
+        try:
+            unit, scale = own.unit, 1.0 if is_custom else factor(metric.unit, own.unit)
+        except ValueError as error:
+            raise ConfigurationError(f"agents.metrics.metrics.{name}: unit: {error}") from None
+    combined = _COMBINED[own.aggregation or metric.aggregation] if own.of_node else None
+    return Sent(own.name or preset.name, unit, scale * own.scale, combined, own.tags)
 
 
 def combined(values: Iterable[Value], sent: dict[str, Sent]) -> list[Value]:

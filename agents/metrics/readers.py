@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ccagent.agents.metrics.accelerators import AcceleratorsReader
 from ccagent.agents.metrics.cgroup_jobs import CgroupJobsReader
 from ccagent.agents.metrics.cpu import CpuReader
 from ccagent.agents.metrics.disk import DiskReader
@@ -12,6 +13,7 @@ from ccagent.agents.metrics.infiniband import InfinibandReader
 from ccagent.agents.metrics.memory import MemoryReader
 from ccagent.agents.metrics.network import NetworkReader
 from ccagent.agents.metrics.nfs import NfsReader
+from ccagent.agents.metrics.own_counters import OwnCountersReader
 from ccagent.agents.metrics.perf import PerfReader
 from ccagent.agents.metrics.power import PowerReader
 from ccagent.agents.metrics.pressure import PressureReader
@@ -34,6 +36,8 @@ _READERS: tuple[type[Reader[Any]], ...] = (
     TemperatureReader,
     CgroupJobsReader,
     PerfReader,
+    OwnCountersReader,
+    AcceleratorsReader,
 )
 READERS: dict[str, type[Reader[Any]]] = {reader.name: reader for reader in _READERS}
 

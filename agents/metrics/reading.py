@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ccagent.node import Node
 
-Type = Literal["node", "socket", "memoryDomain", "core", "hwthread", "accelerator"]
+Type = Literal["node", "socket", "die", "memoryDomain", "llc", "core", "hwthread", "accelerator"]
 """The parts of a node that have metrics, in the words of ClusterCockpit."""
 
 
@@ -99,6 +99,9 @@ class Reader(ABC, Generic[S]):
         self.settings: S = self.Settings() if settings is None else settings
         self.errors: list[str] = []
         self.absent: dict[str, str] = {}
+
+    def begin(self, node: Node) -> None:
+        """Told before any reader of a sample reads, for those that wait for others' answers."""
 
     @abstractmethod
     def read(self, node: Node) -> Iterable[Gauge | Count]:

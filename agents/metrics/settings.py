@@ -7,7 +7,13 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from ccagent.agent import AgentSettings
+from ccagent.agents.metrics.accelerators import AcceleratorsSettings
 from ccagent.agents.metrics.cpu import CpuSettings
+from ccagent.agents.metrics.custom_settings import (
+    CommandSettings,
+    ExpressionSettings,
+    FileSettings,
+)
 from ccagent.agents.metrics.disk import DiskSettings
 from ccagent.agents.metrics.filesystem import FilesystemSettings
 from ccagent.agents.metrics.network import NetworkSettings
@@ -72,6 +78,20 @@ class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
     temperature: ReaderSettings = ReaderSettings()
     cgroup_jobs: ReaderSettings = ReaderSettings()
     perf: ReaderSettings = ReaderSettings()
+    ccagent: ReaderSettings = ReaderSettings()
+    accelerators: AcceleratorsSettings = AcceleratorsSettings()
+    commands: Annotated[
+        dict[str, CommandSettings],
+        Meta(description="programs that print metrics, by any name"),
+    ] = {}
+    files: Annotated[
+        dict[str, FileSettings],
+        Meta(description="files and directories that hold metrics, by any name"),
+    ] = {}
+    expressions: Annotated[
+        dict[str, ExpressionSettings],
+        Meta(description="metrics that are reckoned from others, by the metric's name"),
+    ] = {}
 
     def __post_init__(self) -> None:
         for reader in self.readers:
@@ -82,3 +102,11 @@ class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
                 raise ValueError(
                     f"metrics.{metric}: name {settings.name!r}: letters, digits and '_' only"
                 )
+        for table, sources in (("commands", self.commands), ("files", self.files)):
+            for name, source in sources.items():
+                problem = source.problem()
+                if problem:
+                    raise ValueError(f"{table}.{name}.{problem}")
+        for name in self.expressions:
+            if NAME.fullmatch(name) is None:
+                raise ValueError(f"expressions.{name}: letters, digits and '_' only")

@@ -53,21 +53,29 @@ class AgentCounters(msgspec.Struct, rename="kebab"):
 class SinkCounters(msgspec.Struct, rename="kebab"):
     """One sink, in messages.
 
-    queued: handed to the outbox. waiting: not yet taken. sent: handed to the transport,
-    repetitions included. acknowledged: taken by the other side. retried: to be sent again after
-    a failure. refused: set aside, since the other side never will take them. dropped: too much
-    waited, or too long.
+    queued: handed to the outbox. waiting: not yet taken; waiting_bytes: their size. sent: handed to
+    the transport, repetitions included. acknowledged: taken by the other side. retried: to be sent
+    again after a failure. refused: set aside, since the other side never will take them. dropped:
+    too much waited, or too long.
     last_error: what the transport said last; empty since a batch was taken without trouble.
     """
 
     queued: int = 0
     waiting: int = 0
+    waiting_bytes: int = 0
     sent: int = 0
     acknowledged: int = 0
     retried: int = 0
     refused: int = 0
     dropped: int = 0
     last_error: str = ""
+
+
+class Counters(msgspec.Struct, frozen=True):
+    """All agents and all sinks of a daemon, by name."""
+
+    agents: dict[str, AgentCounters]
+    sinks: dict[str, SinkCounters]
 
 
 def with_counters(record: Record, agent: AgentCounters, sinks: dict[str, SinkCounters]) -> Record:

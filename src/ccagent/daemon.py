@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ccagent import __version__
 from ccagent.config import build_agent, build_transport
-from ccagent.counters import resident_memory
+from ccagent.counters import Counters, resident_memory
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.lock import Lock
 from ccagent.log import logger, say
@@ -83,6 +83,7 @@ class Daemon:
         """Give what was counted since the start."""
         settings = self._configuration.settings
         node = Node(hostname=settings.hostname, cluster=settings.cluster, clock=self._clock)
+        counters = self.counters()
         return Status(
             version=__version__,
             cluster=node.cluster,
@@ -91,8 +92,15 @@ class Daemon:
             seconds=self._clock.monotonic() - self._began,
             cpu_seconds=time.process_time(),
             resident_memory=resident_memory(),
-            agents={name: runner.agent.counters for name, (_, runner) in self._runners.items()},
-            sinks={name: outbox.counters() for name, outbox in self._outboxes.items()},
+            agents=counters.agents,
+            sinks=counters.sinks,
+        )
+
+    def counters(self) -> Counters:
+        """Give what agents and sinks have counted since the start. Any thread may ask."""
+        return Counters(
+            agents={name: runner.agent.counters for name, (_, runner) in [*self._runners.items()]},
+            sinks={name: outbox.counters() for name, outbox in [*self._outboxes.items()]},
         )
 
     def reload(self) -> None:
@@ -180,6 +188,7 @@ class Daemon:
         """
         settings = configuration.settings
         node = Node(hostname=settings.hostname, cluster=settings.cluster, clock=self._clock)
+        node.own_counters = self.counters
         old = self._configuration.settings
         if settings.lock_directory != old.lock_directory:
             logger.warning("lock-directory: a change takes effect when the daemon is restarted")

@@ -19,8 +19,9 @@ from ccagent.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from ccagent.counters import Counters
     from ccagent.helper import Helper
 
 HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
@@ -40,7 +41,8 @@ class Node:
     """One machine, or a recording of one below `root`.
 
     `cluster` and `hostname` are what the records carry; without them they are found out
-    (`cluster`: the host's domain, else `local`).
+    (`cluster`: the host's domain, else `local`). `own_counters` asks the daemon that runs on it, if
+    this process is one.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Node:
         self.cluster = checked_name("cluster", cluster or self._domain() or "local")
         self.clock_ticks = os.sysconf("SC_CLK_TCK")
         self.page_size = os.sysconf("SC_PAGE_SIZE")
+        self.own_counters: Callable[[], Counters] | None = None
         self._users: dict[int, tuple[str, float]] = {}
 
     @property
@@ -127,10 +130,35 @@ class Node:
 
         return chunks(lambda: self.open(path), path, time_limit)
 
+    def read_trusted(self, path: str, limit: int) -> tuple[float, bytes]:
+        """Read a regular file that only root or this user can have written.
+
+        Gives when that was, in seconds since 1970, and what it holds. Raises as `read` does;
+        NotPermittedError for links, for files with several names, and for what others may write.
+        """
+        from ccagent.trusted_file import read
+
+        return read(self.root + path, path, limit)
+
     def list(self, path: str) -> list[str]:
         """Give the names in a directory. Raises as `read` does."""
         try:
             return os.listdir(self.root + path)
+        except OSError as error:
+            raise_for(path, error)
+
+    def directories(self, path: str) -> Sequence[str]:
+        """Give the names of the directories in a directory. Raises as `read` does."""
+        try:
+            with os.scandir(self.root + path) as entries:
+                return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            raise_for(path, error)
+
+    def inode(self, path: str) -> int:
+        """Give the number of the inode of a path. Raises as `read` does."""
+        try:
+            return os.stat(self.root + path).st_ino
         except OSError as error:
             raise_for(path, error)
 
@@ -177,15 +205,22 @@ class Node:
             self._users[uid] = (name, now + _USER_UNKNOWN_FOR)
         return name
 
-    def run(self, command: Sequence[str], *, time_limit: float, output_limit: int) -> bytes:
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        time_limit: float,
+        output_limit: int,
+        stop: int | None = None,
+    ) -> bytes:
         """Run a program without a shell and give what it printed.
 
         Raises NotHereError if there is none, ProgramError if it fails, runs over `time_limit`
-        seconds or prints more than `output_limit` bytes.
+        seconds or prints more than `output_limit` bytes, or when the descriptor `stop` can be read.
         """
         from ccagent.program import run
 
-        return run(command, time_limit=time_limit, output_limit=output_limit)
+        return run(command, time_limit=time_limit, output_limit=output_limit, stop=stop)
 
     def stream(
         self,

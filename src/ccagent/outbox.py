@@ -80,6 +80,7 @@ class Outbox:
                 self._drain.counters,
                 queued=self._queued,
                 waiting=self._waiting,
+                waiting_bytes=self._store.size(),
                 dropped=self._dropped,
             )
 

@@ -8,7 +8,7 @@ import selectors
 import signal
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import NotHereError, NotPermittedError, ProgramError
 
@@ -22,9 +22,11 @@ _GRACE = 1.0
 _ERROR_LIMIT = 4096
 
 
-def run(command: Sequence[str], *, time_limit: float, output_limit: int) -> bytes:
+def run(
+    command: Sequence[str], *, time_limit: float, output_limit: int, stop: int | None = None
+) -> bytes:
     """Run `command` without a shell and give its standard output. See `Node.run`."""
-    return b"".join(stream(command, time_limit=time_limit, output_limit=output_limit))
+    return b"".join(stream(command, time_limit=time_limit, output_limit=output_limit, stop=stop))
 
 
 def stream(
@@ -33,16 +35,18 @@ def stream(
     time_limit: float,
     output_limit: int,
     environment: Mapping[str, str] | None = None,
+    stop: int | None = None,
 ) -> Iterator[bytes]:
     """Run `command` without a shell and give its standard output as it comes. See `Node.stream`.
 
-    Whoever leaves it early ends the program.
+    Whoever leaves it early ends the program; so does who makes the descriptor `stop` readable.
     """
     process = _started(command, environment or {})
     complaint = bytearray()
     finished = False
     try:
-        yield from _collect(process, command[0], time_limit, output_limit, complaint)
+        limits = _Limits(command[0], time_limit, output_limit, stop)
+        yield from _collect(process, limits, complaint)
         finished = True
     finally:
         _end(process, kill=not finished)
@@ -73,39 +77,69 @@ def _started(command: Sequence[str], environment: Mapping[str, str]) -> subproce
         raise ProgramError(f"{name}: {error.strerror}") from None
 
 
+class _Limits(NamedTuple):
+    """name: of the program. time: seconds. output: bytes. stop: ends it when it can be read."""
+
+    name: str
+    time: float
+    output: int
+    stop: int | None
+
+
 def _collect(
-    process: subprocess.Popen[bytes],
-    name: str,
-    time_limit: float,
-    output_limit: int,
-    complaint: bytearray,
+    process: subprocess.Popen[bytes], limits: _Limits, complaint: bytearray
 ) -> Iterator[bytes]:
-    """Read both pipes to their ends and wait for the program."""
-    deadline = time.monotonic() + time_limit
+    """Give what the program writes to its standard output, and wait for its end."""
+    deadline = time.monotonic() + limits.time
     size = 0
-    too_long = ProgramError(f"{name}: not finished after {time_limit:g} s")
+    for is_output, part in _parts(process, limits, deadline):
+        if is_output:
+            size += len(part)
+            if size > limits.output:
+                raise ProgramError(f"{limits.name}: printed more than {limits.output} bytes")
+            yield part
+        elif len(complaint) < _ERROR_LIMIT:
+            complaint += part
+    if not _has_ended(process, deadline - time.monotonic()):
+        raise _too_long(limits)
+
+
+def _parts(
+    process: subprocess.Popen[bytes], limits: _Limits, deadline: float
+) -> Iterator[tuple[bool, bytes]]:
+    """Read both pipes to their ends; tell of each part whether it is standard output."""
     with selectors.PollSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ, True)  # type: ignore[arg-type]
         selector.register(process.stderr, selectors.EVENT_READ, False)  # type: ignore[arg-type]
-        while selector.get_map():
+        if limits.stop is not None:
+            selector.register(limits.stop, selectors.EVENT_READ)
+        unread = 2
+        while unread:
             ready = selector.select(max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise too_long
+                raise _too_long(limits)
             for key, _ in ready:
+                if key.fd == limits.stop:
+                    raise ProgramError(f"{limits.name}: ended, since nobody waits for it any more")
                 part = os.read(key.fd, 65536)
-                if not part:
+                if part:
+                    yield key.data, part
+                else:
                     selector.unregister(key.fileobj)
-                elif key.data:
-                    size += len(part)
-                    if size > output_limit:
-                        raise ProgramError(f"{name}: printed more than {output_limit} bytes")
-                    yield part
-                elif len(complaint) < _ERROR_LIMIT:
-                    complaint += part
+                    unread -= 1
+
+
+def _too_long(limits: _Limits) -> ProgramError:
+    return ProgramError(f"{limits.name}: not finished after {limits.time:g} s")
+
+
+def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait for the end of a program, so long at most."""
     try:
-        process.wait(max(0.0, deadline - time.monotonic()))
+        process.wait(max(0.0, seconds))
     except subprocess.TimeoutExpired:
-        raise too_long from None
+        return False
+    return True
 
 
 def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:

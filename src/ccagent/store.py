@@ -120,6 +120,15 @@ class Store:
                     count += self._disk.summary().messages - len(self._acknowledged)
             return count
 
+    def size(self) -> int:
+        """How many bytes the messages have that wait; 0 once it is closed."""
+        size = 0
+        with self._lock, contextlib.suppress(sqlite3.Error):
+            size += self._memory.summary().size
+            if self._disk is not None:
+                size += self._disk.summary().size
+        return size
+
     def close(self) -> None:
         """Close the databases."""
         with self._lock:

@@ -11,7 +11,7 @@ import pytest
 
 from ccagent.errors import NotHereError, NotPermittedError, ProgramError
 from ccagent.node import Node
-from ccagent.program import run
+from ccagent.program import run, stream
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -140,6 +140,19 @@ def test_a_program_that_prints_now_and_then_has_no_more_time() -> None:
     with pytest.raises(ProgramError, match="not finished"):
         shell("while :; do echo x; sleep 0.05; done", time_limit=0.3)
     assert time.monotonic() - begin < 2
+
+
+def test_it_can_be_ended_from_outside() -> None:
+    stop, begin = os.pipe()
+    lines = stream(
+        ["sh", "-c", "echo $$; exec sleep 1000"], time_limit=60, output_limit=100, stop=stop
+    )
+    pid = int(next(lines))
+    os.close(begin)
+    with pytest.raises(ProgramError, match="sh: ended, since nobody waits for it any more"):
+        next(lines)
+    os.close(stop)
+    assert not is_running(pid)
 
 
 def test_a_program_leads_a_group_of_its_own() -> None:

@@ -45,6 +45,20 @@ def test_messages_survive_the_process(tmp_path: Path) -> None:
     again.close()
 
 
+@pytest.mark.parametrize("is_on_disk", [True, False])
+def test_the_bytes_that_wait_are_counted(tmp_path: Path, *, is_on_disk: bool) -> None:
+    store = Store("backend", settings(tmp_path) if is_on_disk else OutboxSettings())
+    assert store.size() == 0
+    store.put([message("0", 1000)])
+    store.put([message("1", 500)])
+    assert store.size() == 1500
+    drained(store)
+    assert store.size() == 0
+    store.put([message("2", 1000)])
+    store.close()
+    assert store.size() == 0
+
+
 def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
     store = Store("backend", settings(tmp_path / "made"))
     store.put([message("0")])

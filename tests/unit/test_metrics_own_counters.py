@@ -1,0 +1,144 @@
+"""Metrics of ccagent itself: its process, and in the daemon its agents and sinks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ccagent.agents.metrics.own_counters import OwnCountersReader
+from ccagent.agents.metrics.rates import Rates
+from ccagent.agents.metrics.reading import NODE, Count, Place
+from ccagent.counters import AgentCounters, Counters, SinkCounters
+from ccagent.errors import NotHereError
+from ccagent.node import Node
+from tests.tree import TreeNode
+
+
+def agent(name: str) -> Place:
+    return Place("node", "", "agent", name)
+
+
+def sink(name: str) -> Place:
+    return Place("node", "", "sink", name)
+
+
+class Daemon:
+    """A node whose daemon has counted what the test says."""
+
+    def __init__(self, root: Path) -> None:
+        self.agents = {"sample": AgentCounters(), "metrics": AgentCounters()}
+        self.sinks = {"store": SinkCounters(), "file": SinkCounters()}
+        self.node = TreeNode(root)
+        self.node.own_counters = lambda: Counters(self.agents, self.sinks)
+        self.reader = OwnCountersReader()
+        self._rates = Rates()
+        self._moment = 0.0
+        self.tick()
+
+    def tick(self) -> dict[tuple[str, Place], float]:
+        """Let ten seconds pass and give the metrics."""
+        self._moment += 10
+        found: dict[tuple[str, Place], float] = {}
+        counts: list[Count] = []
+        for each in self.reader.read(self.node):
+            if isinstance(each, Count):
+                counts.append(each)
+            else:
+                found[each.metric, each.place] = each.value
+        rates = self._rates.of(counts, self.reader.metrics, self._moment)
+        return found | {(metric, place): rate for metric, rate, place in rates}
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Daemon:
+    return Daemon(tmp_path)
+
+
+def test_agents_are_counted_together_and_one_by_one(daemon: Daemon) -> None:
+    daemon.agents["sample"] = AgentCounters(samples=4, errors=2, left_out=1, cpu_seconds=0.5)
+    daemon.agents["metrics"] = AgentCounters(samples=6, errors=1)
+    found = daemon.tick()
+    assert found["ccagent_samples", NODE] == 1.0
+    assert found["ccagent_errors", NODE] == pytest.approx(0.3)
+    assert found["ccagent_left_out", NODE] == pytest.approx(0.1)
+    assert found["ccagent_agent_samples", agent("sample")] == pytest.approx(0.4)
+    assert found["ccagent_agent_errors", agent("metrics")] == pytest.approx(0.1)
+    assert found["ccagent_agent_left_out", agent("sample")] == pytest.approx(0.1)
+    assert found["ccagent_agent_cpu", agent("sample")] == pytest.approx(5.0)
+    assert found["ccagent_agent_cpu", agent("metrics")] == 0.0
+
+
+def test_sinks_are_counted_together_and_one_by_one(daemon: Daemon) -> None:
+    daemon.sinks["store"] = SinkCounters(
+        queued=50, waiting=30, waiting_bytes=9000, sent=20, acknowledged=10, retried=10, refused=5,
+        dropped=5,
+    )  # fmt: skip
+    daemon.sinks["file"] = SinkCounters(queued=10, waiting=1, waiting_bytes=500, sent=10)
+    found = daemon.tick()
+    assert {key: found[f"ccagent_{key}", NODE] for key in (
+        "queued", "sent", "acknowledged", "retried", "refused", "dropped", "waiting",
+        "waiting_bytes",
+    )} == {
+        "queued": 6.0, "sent": 3.0, "acknowledged": 1.0, "retried": 1.0, "refused": 0.5,
+        "dropped": 0.5, "waiting": 31, "waiting_bytes": 9500,
+    }  # fmt: skip
+    assert found["ccagent_sink_waiting", sink("store")] == 30
+    assert found["ccagent_sink_waiting_bytes", sink("file")] == 500
+    assert found["ccagent_sink_dropped", sink("store")] == pytest.approx(0.5)
+
+
+def test_one_that_begins_anew_leaves_no_trace_in_the_sum(daemon: Daemon) -> None:
+    daemon.agents = {"sample": AgentCounters(samples=100), "metrics": AgentCounters(samples=1000)}
+    daemon.tick()
+    daemon.agents = {"sample": AgentCounters(samples=2), "metrics": AgentCounters(samples=1010)}
+    assert daemon.tick()["ccagent_samples", NODE] == pytest.approx(1.2)
+    del daemon.agents["sample"]
+    assert daemon.tick()["ccagent_samples", NODE] == 0.0
+
+
+def test_a_sink_without_a_name_to_send_counts_in_the_sum(daemon: Daemon) -> None:
+    daemon.sinks = {name: SinkCounters(waiting=2) for name in ("", "a\nb", "c\\", "nats://h:4222")}
+    found = daemon.tick()
+    assert found["ccagent_waiting", NODE] == 8
+    by_sink = [place.stype_id for metric, place in found if metric == "ccagent_sink_waiting"]
+    assert by_sink == ["nats://h:4222"]
+
+
+def test_the_process_has_cpu_time_and_memory() -> None:
+    reader = OwnCountersReader()
+    process = psutil.Process()
+    before = sum(process.cpu_times()[:2])
+    told = {each.metric: each.value for each in reader.read(Node())}
+    after = sum(process.cpu_times()[:2])
+    assert set(told) == {"ccagent_cpu", "ccagent_mem_used"}
+    assert before - 0.02 <= told["ccagent_cpu"] / 1e6 <= after + 0.02
+    assert told["ccagent_mem_used"] == pytest.approx(process.memory_info().rss, rel=0.1)
+    assert reader.absent["ccagent_errors"] == "only the daemon counts this"
+    assert "ccagent_cpu" not in reader.absent
+
+
+def test_a_cpu_that_is_busy_is_a_hundred_percent() -> None:
+    rates = Rates()
+    reader = OwnCountersReader()
+    first, _ = reader.read(Node())
+    assert isinstance(first, Count)
+    rates.of([first], reader.metrics, 0.0)
+    one_more = first._replace(value=first.value + 1_000_000)
+    assert rates.of([one_more], reader.metrics, 1.0) == [("ccagent_cpu", 100.0, NODE)]
+
+
+def test_every_metric_is_told_by_the_daemon(daemon: Daemon) -> None:
+    assert {metric for metric, _ in daemon.tick()} == set(daemon.reader.metrics)
+
+
+def test_a_handful_is_sent_without_being_asked_for() -> None:
+    assert {name for name, metric in OwnCountersReader.metrics.items() if metric.is_default} == {
+        "ccagent_cpu", "ccagent_mem_used", "ccagent_errors", "ccagent_waiting", "ccagent_dropped",
+    }  # fmt: skip
+
+
+def test_a_recorded_machine_has_none(tmp_path: Path) -> None:
+    with pytest.raises(NotHereError, match="a recorded machine has no ccagent"):
+        OwnCountersReader().read(TreeNode(tmp_path))
