@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
 from ccagent.duration import Duration
-from ccagent.message import Format
+from ccagent.message import Format, in_nanoseconds
 from ccagent.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,9 +24,18 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
     format: Annotated[
         Format, Meta(description="'sonar': JSON envelopes; 'line': line protocol")
     ] = "sonar"
+    precision: Annotated[
+        Literal["s", "ns"], Meta(description="of the times in lines: seconds or nanoseconds")
+    ] = "s"
     sending_window: Annotated[
         Duration, Meta(description="send at a random moment within it, so that nodes spread out")
     ] = Duration("0s")
+
+    def fitted(self, message: Message) -> Message | None:
+        """Give a message as this sink wants it; None if it isn't of its format."""
+        if message.format != self.format:
+            return None
+        return message if self.precision == "s" else in_nanoseconds(message)
 
 
 class Transport(ABC):

@@ -78,7 +78,7 @@ class _Delivery:
     def __init__(self, configuration: Configuration, sink: str, transport: Transport) -> None:
         self._sink = sink
         self._transport = transport
-        self._format = configuration.sinks[sink].format
+        self._settings = configuration.sinks[sink]
         self._store: Store | None = None
         self._delivered = True
         if transport.is_network and configuration.outbox.directory:
@@ -88,7 +88,8 @@ class _Delivery:
 
     def take(self, messages: list[Message]) -> None:
         """Store messages, or send them if nothing is to be stored."""
-        wanted = [message for message in messages if message.format == self._format]
+        fitted = (self._settings.fitted(message) for message in messages)
+        wanted = [message for message in fitted if message is not None]
         if self._store is not None:
             self._store.put(wanted)
         elif wanted and self._delivered:

@@ -124,8 +124,9 @@ class Runner:
             records = map(self._counted, records)
         for message in encode_each(records, self.agent.wanted, self._node, prefix=self._prefix):
             for outbox in self.outboxes:
-                if outbox.settings.format == message.format:
-                    outbox.put(message)
+                fitted = outbox.settings.fitted(message)
+                if fitted is not None:
+                    outbox.put(fitted)
 
     def _counted(self, record: Record) -> Record:
         sinks = {outbox.name: outbox.counters() for outbox in self.outboxes}

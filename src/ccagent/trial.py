@@ -55,5 +55,6 @@ def _messages(configuration: Configuration, name: str) -> list[Message]:
         meta=MetadataObject(producer=PRODUCER, version=__version__),
         data=SampleData(type="sample", attributes=attributes),
     )
-    form = configuration.sinks[name].format
-    return encode([envelope, point], form, node, prefix=settings.topic_prefix)
+    sink = configuration.sinks[name]
+    messages = encode([envelope, point], sink.format, node, prefix=settings.topic_prefix)
+    return [fitted for message in messages if (fitted := sink.fitted(message)) is not None]

@@ -206,6 +206,7 @@ every = "1s"
 [sinks.store]
 url = "URL"
 format = "line"
+precision = "ns"
 [sinks.tree]
 url = "dir:OUT"
 format = "line"
@@ -215,7 +216,7 @@ format = "line"
 def test_what_the_daemon_sends_is_what_it_writes_to_files(store: Store, tmp_path: Path) -> None:
     daemon = Running(tmp_path)
     try:
-        daemon.start(DAEMON.replace("URL", store.url))
+        daemon.start(DAEMON.replace("URL", store.url.replace("precision=s", "precision=ns")))
         until(lambda: len({time for values in store.read().values() for time, _ in values}) >= 3)
         daemon.stop()
     finally:

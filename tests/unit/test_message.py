@@ -18,9 +18,12 @@ from ccagent.envelopes import (
     SysinfoEnvelope,
 )
 from ccagent.errors import EncodingError
+from ccagent.line_protocol import decode
+from ccagent.log_message import LogMessage
 from ccagent.message import Message, Record, encode
 from ccagent.node import Node
 from ccagent.points import Point
+from ccagent.transports.base import SinkSettings
 
 META = MetadataObject(producer="ccagent", version="1")
 NOW = 1_700_000_000.5
@@ -164,3 +167,20 @@ def test_many_lines_are_several_messages(node: Node) -> None:
     assert lines == encode(points[:10], "line", node)[0].body.splitlines() + lines[10:]
     assert len(lines) == 30_000
     assert lines[-1].startswith(b"load,hostname=c29999 ")
+
+
+def test_a_sink_has_its_times_in_nanoseconds_if_it_wants(node: Node) -> None:
+    wanted = SinkSettings(url="http://store", format="line", precision="ns")
+    quoted = LogMessage("ccnc", {"hostname": "c1-1"}, 'two\nlines, "quoted"', 1.0)
+    for message in encode([LOAD, MEMORY, quoted], "line", node):
+        fitted = wanted.fitted(message)
+        assert fitted is not None
+        plain, fine = message.body.decode().splitlines(), fitted.body.decode().splitlines()
+        assert [decode(text, "ns") for text in fine] == [decode(text, "s") for text in plain]
+        assert replace(fitted, body=message.body) == message
+
+
+def test_a_sink_takes_messages_of_its_format_alone(node: Node) -> None:
+    envelope, points = encode([sample()], "sonar", node), encode([LOAD], "line", node)
+    settings = SinkSettings(url="http://store", precision="ns")
+    assert [settings.fitted(message) for message in [*envelope, *points]] == [*envelope, None]
