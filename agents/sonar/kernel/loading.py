@@ -131,7 +131,7 @@ def _prepare(directory: str) -> bool:
     """Have a directory in a bpffs; tells whether it is ours to take away."""
     try:
         os.mkdir(directory)
-        os.chmod(directory, 0o755)  # noqa: S103: all may enter; the files say who may read
+        os.chmod(directory, 0o755)  # noqa: S103 - all may enter; the files say who may read
         is_new = True
     except FileExistsError:
         is_new = False
