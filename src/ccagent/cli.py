@@ -33,19 +33,25 @@ _EXTENSIONS = {
 }
 """Modules whose function `extended` gives an agent's command more to do."""
 
+_COMMANDS = {"kernel": "ccagent.agents.sonar.kernel.commands"}
+"""Commands of agents that are no sampling, and the modules that have them."""
+
 
 class Commands(click.Group):
     """The commands, among them one for each agent, built-in or installed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Name the built-in commands."""
-        return sorted({*super().list_commands(ctx), *_HELP})
+        return sorted({*super().list_commands(ctx), *_HELP, *_COMMANDS})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Find a command; an unknown name may be that of an installed agent."""
         command = super().get_command(ctx, cmd_name)
         if command is not None:
             return command
+        if cmd_name in _COMMANDS:
+            found: click.Command = getattr(import_module(_COMMANDS[cmd_name]), cmd_name)
+            return found
         if cmd_name not in _HELP:
             from ccagent.registry import agent_names
 

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * What ended processes have used, summed up by job, user and command, for whoever reads the file
+ * that the iterator below is pinned as. ended_records.py describes it.
+ *
+ * A process counts when the kernel frees its task: only then has the scheduler measured all of it.
+ * Its process group is gone by then, so it is remembered at the exit.
+ */
+#include "kernel.bpf.h"
+#include "job.bpf.h"
+
+#define LAYOUT 1
+#define BPF_MAP_TYPE_LRU_HASH 9
+#define BPF_NOEXIST 1
+
+/* Of a job the number tells all: its steps share an entry, and their cgroups are soon gone. */
+struct key {
+	__u64 cgroup;
+	__u64 cpuacct;
+	__u32 job;
+	__u32 pgid;
+	__u32 euid;
+	__u32 unused;
+	char comm[16];
+};
+
+/* Counters that only grow, as long as the entry lives: `since` tells another one. */
+struct sums {
+	__u64 processes;
+	__u64 runtime;
+	__u64 rchar;
+	__u64 wchar;
+	__u64 read_bytes;
+	__u64 write_bytes;
+	__u64 cancelled_write_bytes;
+	__u64 max_pages;
+	__u64 since;
+	__u64 last;
+};
+
+struct record {
+	struct key key;
+	struct sums sums;
+};
+
+/* Both forget what was used least recently: nobody else could. The loader may enlarge `ended`. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct key);
+	__type(value, struct sums);
+} ended SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u64);
+	__type(value, __u32);
+} leaving SEC(".maps");
+
+/* Of all keys; here `since` counts the entries made and `last` those that could not be. */
+struct sums total;
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(on_exit, struct task_struct *task)
+{
+	__u64 key = (__u64)task;
+	struct pid *group;
+	__u32 pgid;
+
+	if (task->pid != task->tgid || task->flags & PF_KTHREAD)
+		return 0;
+	group = task->signal->pids[bpf_core_enum_value(enum pid_type, PIDTYPE_PGID)];
+	pgid = group->numbers[0].nr;
+	bpf_map_update_elem(&leaving, &key, &pgid, 0);
+	return 0;
+}
+
+static __always_inline void add(struct sums *sums, struct signal_struct *signal, __u64 runtime)
+{
+	__sync_fetch_and_add(&sums->processes, 1);
+	__sync_fetch_and_add(&sums->runtime, runtime);
+	if (bpf_core_type_size(struct task_io_accounting) == sizeof(struct task_io_accounting)) {
+		__sync_fetch_and_add(&sums->rchar, signal->ioac.rchar);
+		__sync_fetch_and_add(&sums->wchar, signal->ioac.wchar);
+		__sync_fetch_and_add(&sums->read_bytes, signal->ioac.read_bytes);
+		__sync_fetch_and_add(&sums->write_bytes, signal->ioac.write_bytes);
+		__sync_fetch_and_add(&sums->cancelled_write_bytes,
+				     signal->ioac.cancelled_write_bytes);
+	}
+	if (signal->maxrss > sums->max_pages)
+		sums->max_pages = signal->maxrss;
+}
+
+SEC("tp_btf/sched_process_free")
+int BPF_PROG(on_free, struct task_struct *task)
+{
+	struct key key = {};
+	__u64 task_key = (__u64)task;
+	struct signal_struct *signal;
+	struct sums *sums;
+	__u64 runtime;
+	__u32 *pgid;
+
+	if (task->pid != task->tgid || task->flags & PF_KTHREAD)
+		return 0;
+	signal = task->signal;
+	/* The last thing a lone task did may be missing in the sum that was made at its release. */
+	runtime = signal->sum_sched_runtime;
+	if (runtime < task->se.sum_exec_runtime)
+		runtime = task->se.sum_exec_runtime;
+	add(&total, signal, runtime);
+
+	key.euid = task->real_cred->euid.val;
+	__builtin_memcpy(key.comm, task->comm, sizeof(key.comm));
+	pgid = bpf_map_lookup_elem(&leaving, &task_key);
+	if (pgid) {
+		key.pgid = *pgid;
+		bpf_map_delete_elem(&leaving, &task_key);
+	}
+	key.job = job_of(task->cgroups);
+	if (key.job) {
+		key.pgid = 0;
+	} else {
+		key.cgroup = unified_cgroup(task->cgroups);
+		key.cpuacct = controller_cgroup_id(task->cgroups, cpuacct);
+	}
+
+	sums = bpf_map_lookup_elem(&ended, &key);
+	if (!sums) {
+		struct sums empty = { .since = bpf_ktime_get_boot_ns() };
+
+		if (!bpf_map_update_elem(&ended, &key, &empty, BPF_NOEXIST))
+			__sync_fetch_and_add(&total.since, 1);
+		sums = bpf_map_lookup_elem(&ended, &key);
+		if (!sums) {
+			__sync_fetch_and_add(&total.last, 1);
+			return 0;
+		}
+	}
+	add(sums, signal, runtime);
+	sums->last = bpf_ktime_get_boot_ns();
+	return 0;
+}
+
+SEC("iter/bpf_map_elem")
+int read_ended(struct bpf_iter__bpf_map_elem *ctx)
+{
+	struct seq_file *seq = ctx->meta->seq;
+	struct key *key = ctx->key;
+	struct sums *sums = ctx->value;
+	struct record record = {};
+
+	if (is_first(ctx->meta, key) &&
+	    begin(seq, "ccexits\n", LAYOUT, sizeof(struct record), 0))
+		return 0;
+	if (!key || !sums) {
+		/* Read last, so that no entry has more than the total. */
+		record.sums = total;
+		bpf_seq_write(seq, &record, sizeof(record));
+		begin(seq, "ccended\n", LAYOUT, 0, 0);
+		return 0;
+	}
+	record.key = *key;
+	record.sums = *sums;
+	bpf_seq_write(seq, &record, sizeof(record));
+	return 0;
+}
+
+char _license[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,265 @@
+"""libbpf through ctypes: open an object, load it, attach its programs, pin what is attached.
+
+libbpf is a library of the system (libbpf.so.1, or .so.0 from 0.5 on); there is nothing to install
+for Python. Its own messages are caught: an error has the line that says why.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
+
+from ccagent.errors import CcagentError, NotHereError, NotPermittedError, ProgramError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+LIBRARIES = ("libbpf.so.1", "libbpf.so.0")
+BTF = "/sys/kernel/btf/vmlinux"
+
+_WARNING = 0
+_STRICT = 0xFFFFFFFF
+_MOST_TEXT = 64 * 1024
+_PRINT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+_NEEDED = "root, or CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN"
+
+_POINTERS = {
+    "bpf_object__open_mem": (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p),
+    "bpf_object__find_program_by_name": (ctypes.c_void_p, ctypes.c_char_p),
+    "bpf_object__find_map_by_name": (ctypes.c_void_p, ctypes.c_char_p),
+    "bpf_program__attach": (ctypes.c_void_p,),
+    "bpf_program__attach_iter": (ctypes.c_void_p, ctypes.c_void_p),
+}
+_NUMBERS = {
+    "bpf_object__load": (ctypes.c_void_p,),
+    "bpf_object__close": (ctypes.c_void_p,),
+    "bpf_map__fd": (ctypes.c_void_p,),
+    "bpf_map__set_max_entries": (ctypes.c_void_p, ctypes.c_uint32),
+    "bpf_link__pin": (ctypes.c_void_p, ctypes.c_char_p),
+    "bpf_link__destroy": (ctypes.c_void_p,),
+    "libbpf_num_possible_cpus": (),
+}
+
+
+class _OpenOptions(ctypes.Structure):
+    """The beginning of struct bpf_object_open_opts."""
+
+    _fields_ = (("size", ctypes.c_size_t), ("name", ctypes.c_char_p))
+
+
+class _IteratorOptions(ctypes.Structure):
+    """struct bpf_iter_attach_opts: `info` points to a union that begins with a map's descriptor."""
+
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("info", ctypes.POINTER(ctypes.c_uint32)),
+        ("info_size", ctypes.c_uint32),
+    )
+
+
+class Link(NamedTuple):
+    """A program attached to its place. It lasts as long as it is pinned, or held here."""
+
+    pointer: int
+    what: str
+
+
+class Library:
+    """libbpf, and what it said. Raises NotHereError if there is none."""
+
+    def __init__(self, names: tuple[str, ...] = LIBRARIES) -> None:
+        self._library = _opened(names)
+        self._said = b""
+        # Held here, because the library calls it as long as it is loaded.
+        self._listener = _PRINT(self._listen)
+        try:
+            for functions, result in ((_POINTERS, ctypes.c_void_p), (_NUMBERS, ctypes.c_int)):
+                for name, arguments in functions.items():
+                    function = getattr(self._library, name)
+                    function.argtypes, function.restype = arguments, result
+            self._library.libbpf_get_error.argtypes = (ctypes.c_void_p,)
+            self._library.libbpf_get_error.restype = ctypes.c_long
+            self._library.libbpf_set_print(self._listener)
+        except AttributeError as error:
+            raise NotHereError(f"libbpf is too old (0.5 is needed): {error}") from None
+        if hasattr(self._library, "libbpf_set_strict_mode"):
+            self._library.libbpf_set_strict_mode(ctypes.c_uint32(_STRICT))
+
+    def possible_cpus(self) -> int:
+        """Number of CPUs that the kernel has room for."""
+        return self.number("libbpf_num_possible_cpus", what="number of CPUs")
+
+    def pointer(self, function: str, *arguments: Any, what: str) -> int:
+        """Call a function that gives a pointer. Raises as `_raise` does."""
+        self._said = b""
+        result: int | None = getattr(self._library, function)(*arguments)
+        failed: int = self._library.libbpf_get_error(result)
+        if result is None or failed:
+            self._raise(-failed or ctypes.get_errno(), what)
+        return result
+
+    def number(self, function: str, *arguments: Any, what: str) -> int:
+        """Call a function that gives a number, negative if it failed. Raises as `_raise` does."""
+        self._said = b""
+        result: int = getattr(self._library, function)(*arguments)
+        if result < 0:
+            self._raise(-result if result != -1 else ctypes.get_errno() or 1, what)
+        return result
+
+    def release(self, function: str, pointer: int) -> None:
+        """Call a function that lets go of something."""
+        getattr(self._library, function)(pointer)
+
+    def _listen(self, level: int, form: bytes, arguments: int) -> int:
+        # What va_list is differs, but where it is passed on it is a pointer on x86_64 and aarch64.
+        if level == _WARNING and len(self._said) < _MOST_TEXT * 16:
+            text = ctypes.create_string_buffer(_MOST_TEXT)
+            ctypes.CDLL(None).vsnprintf(
+                text, ctypes.c_size_t(_MOST_TEXT), form, ctypes.c_void_p(arguments)
+            )
+            self._said += text.value
+        return 0
+
+    def _raise(self, code: int, what: str) -> NoReturn:
+        """Raise NotPermittedError, NotHereError or ProgramError for an errno."""
+        raise _error(code, what, self._said.decode("utf-8", "replace"))
+
+
+class Object:
+    """A BPF object file: opened, perhaps adjusted, loaded, attached.
+
+    Closing it keeps what is pinned. All methods raise NotPermittedError, NotHereError or
+    ProgramError.
+    """
+
+    def __init__(self, library: Library, name: str, content: bytes) -> None:
+        self._library = library
+        self._name = name
+        self._links: list[Link] = []
+        options = _OpenOptions(ctypes.sizeof(_OpenOptions), name.encode())
+        self._pointer = library.pointer(
+            "bpf_object__open_mem", content, len(content), ctypes.byref(options), what=name
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def set_entries(self, name: str, entries: int) -> None:
+        """Set the size of a map, before loading."""
+        self._number("bpf_map__set_max_entries", self._map(name), entries)
+
+    def load(self) -> None:
+        """Have the kernel check the programs and take them."""
+        self._number("bpf_object__load", self._pointer)
+
+    def attach(self, program: str) -> Link:
+        """Attach a program to what its section names."""
+        return self._attached(program, "bpf_program__attach", self._program(program))
+
+    def attach_iterator(self, program: str, over: str = "") -> Link:
+        """Make an iterator, for a map's elements over the map `over`."""
+        pointer = self._program(program)
+        if not over:
+            return self._attached(program, "bpf_program__attach_iter", pointer, None)
+        descriptor = ctypes.c_uint32(self._number("bpf_map__fd", self._map(over)))
+        # The kernel's union is larger in newer ones: what is missing is taken for 0.
+        options = _IteratorOptions(
+            ctypes.sizeof(_IteratorOptions), ctypes.pointer(descriptor), ctypes.sizeof(descriptor)
+        )
+        return self._attached(program, "bpf_program__attach_iter", pointer, ctypes.byref(options))
+
+    def pin(self, link: Link, path: str) -> None:
+        """Make a link a file of a mounted bpffs."""
+        self._library.number(
+            "bpf_link__pin", link.pointer, os.fsencode(path), what=f"{path} ({link.what})"
+        )
+
+    def close(self) -> None:
+        """Let go of everything; what is not pinned ends."""
+        for link in self._links:
+            self._library.release("bpf_link__destroy", link.pointer)
+        self._links.clear()
+        if self._pointer:
+            self._library.release("bpf_object__close", self._pointer)
+            self._pointer = 0
+
+    def _attached(self, program: str, function: str, *arguments: Any) -> Link:
+        what = f"{self._name}: {program}"
+        link = Link(self._library.pointer(function, *arguments, what=what), what)
+        self._links.append(link)
+        return link
+
+    def _program(self, name: str) -> int:
+        return self._library.pointer(
+            "bpf_object__find_program_by_name",
+            self._pointer,
+            name.encode(),
+            what=f"{self._name}: program {name}",
+        )
+
+    def _map(self, name: str) -> int:
+        return self._library.pointer(
+            "bpf_object__find_map_by_name",
+            self._pointer,
+            name.encode(),
+            what=f"{self._name}: map {name}",
+        )
+
+    def _number(self, function: str, *arguments: Any) -> int:
+        return self._library.number(function, *arguments, what=self._name)
+
+
+def check_kernel(btf: str = BTF) -> None:
+    """Raise NotHereError if the kernel doesn't tell how its structures are laid out."""
+    if not os.path.exists(btf):
+        raise NotHereError(
+            f"{btf}: none. Linux 5.8 (EL 8.6) or newer is needed, built with CONFIG_DEBUG_INFO_BTF"
+        )
+
+
+def essence(said: str) -> str:
+    """Pick the line that says why out of libbpf's messages.
+
+    The verifier's complaint is the last line before its statistics; else it is the first message.
+    """
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    for number, line in enumerate(lines[1:]):
+        if re.match(r"processed \d+ insns", line):
+            return lines[number]
+    first = next(iter(lines), "")
+    return re.sub(r"^libbpf: ", "", first)
+
+
+def _error(code: int, what: str, said: str) -> CcagentError:
+    reason = essence(said)
+    name = os.strerror(code)
+    told = f": {reason}" if reason else ""
+    if code in {errno.EPERM, errno.EACCES} and "processed " not in said:
+        return NotPermittedError(f"{what}: {name}: {_NEEDED} is needed{told}")
+    if code in {errno.ENOENT, errno.ESRCH}:
+        return NotHereError(f"{what}: {name}{told}")
+    return ProgramError(f"{what}: the kernel or libbpf refuses it: {reason or name}")
+
+
+@cache
+def _opened(names: tuple[str, ...]) -> ctypes.CDLL:
+    for name in names:
+        try:
+            return ctypes.CDLL(name, use_errno=True)
+        except OSError:
+            continue
+    raise NotHereError(
+        f"libbpf is not installed ({', '.join(names)}): the package libbpf (EL), libbpf1 (Debian)"
+    )

@@ -1,0 +1,77 @@
+"""What is pinned, and what it tells."""
+
+from __future__ import annotations
+
+import grp
+import os
+import stat
+
+import msgspec
+
+from ccagent.agents.sonar.kernel import ended_records, pins, task_records
+from ccagent.agents.sonar.kernel.objects import TASKS_ALONE, objects
+from ccagent.errors import CcagentError
+from ccagent.node import Node
+
+_LARGEST = 256 * 1024 * 1024
+
+
+class Status(msgspec.Struct):
+    """What is pinned. processes, ended_entries: None if this user can't read them.
+
+    state: `loaded`, `other version`, `incomplete` or `not loaded`.
+    """
+
+    directory: str
+    state: str
+    version: str = ""
+    mode: str = ""
+    group: str = ""
+    processes: int | None = None
+    ended_entries: int | None = None
+    ended_processes: int | None = None
+    refused: int | None = None
+    problems: list[str] = []
+
+
+def read_status(directory: str = pins.DIRECTORY) -> Status:
+    """Tell what is pinned, and read it."""
+    found = Status(directory, "not loaded", version=pins.version(directory))
+    try:
+        of_tasks = os.stat(os.path.join(directory, pins.TASKS))
+    except OSError:
+        if found.version or any(os.path.lexists(path) for path in pins.paths(directory)):
+            found.state = "incomplete"
+        return found
+    found.mode = f"{stat.S_IMODE(of_tasks.st_mode):04o}"
+    try:
+        found.group = grp.getgrgid(of_tasks.st_gid).gr_name
+    except KeyError:
+        found.group = str(of_tasks.st_gid)
+    if not found.version:
+        found.state = "incomplete"
+    elif found.version.removesuffix(TASKS_ALONE) == objects().version:
+        found.state = "loaded"
+    else:
+        found.state = "other version"
+    _count(found, directory)
+    return found
+
+
+def _count(found: Status, directory: str) -> None:
+    node, below = Node(), directory.lstrip("/")
+    try:
+        content = node.read(f"{below}/{pins.TASKS}", _LARGEST)
+        found.processes = sum(1 for _ in task_records.parse_tasks(content))
+    except CcagentError as error:
+        found.problems.append(str(error))
+    if not os.path.lexists(os.path.join(directory, pins.ENDED)):
+        found.problems.append("ended processes are not counted: this kernel refused the programs")
+        return
+    try:
+        ended = ended_records.parse_ended(node.read(f"{below}/{pins.ENDED}", _LARGEST))
+        found.ended_entries = len(ended.entries)
+        found.ended_processes = ended.total.processes
+        found.refused = ended.total.refused
+    except CcagentError as error:
+        found.problems.append(str(error))
