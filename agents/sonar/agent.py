@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta, structs
 
@@ -11,6 +11,7 @@ from ccagent.agents.gpu.presence import is_any_present
 from ccagent.agents.gpu.settings import GpuSettings
 from ccagent.agents.sonar.job_records import JobRecords
 from ccagent.agents.sonar.selection import Selection
+from ccagent.agents.sonar.sources import SourceName, open_source
 from ccagent.agents.sonar.system import read_system
 from ccagent.clock import timestamp
 from ccagent.duration import Duration
@@ -42,7 +43,7 @@ class SampleSettings(GpuSettings, frozen=True, kw_only=True):
     """The keys of [agents.sample]."""
 
     source: Annotated[
-        Literal["auto", "procfs", "psutil"],
+        SourceName,
         Meta(description="where processes come from; auto: the cheapest that works here"),
     ] = "auto"
     exclude_system_jobs: Annotated[
@@ -154,16 +155,13 @@ class SampleAgent(Agent[SampleSettings]):
         """Say what was left out of the sample."""
         settings = self.settings
         return {
-            "source": self._source_name(),
+            "source": self._source.name if self._source is not None else self.settings.source,
             "exclude-system-jobs": str(settings.exclude_system_jobs).lower(),
             "exclude-users": ",".join(settings.exclude_users),
             "exclude-commands": ",".join(settings.exclude_commands),
             "min-cpu-time": str(settings.min_cpu_time),
             "rollup": str(settings.rollup).lower(),
         }
-
-    def _source_name(self) -> str:
-        return "procfs" if self.settings.source == "auto" else self.settings.source
 
     def _opened(self, node: Node) -> ProcessSource:
         """Make the process source at its first use."""
@@ -175,14 +173,7 @@ class SampleAgent(Agent[SampleSettings]):
                 commands=tuple(settings.exclude_commands),
                 cpu_time=settings.min_cpu_time.seconds,
             )
-            if self._source_name() == "psutil":
-                from ccagent.agents.sonar.psutil_source import PsutilSource
-
-                self._source = PsutilSource(node, selection)
-            else:
-                from ccagent.agents.sonar.procfs import ProcfsSource
-
-                self._source = ProcfsSource(node, selection)
+            self._source = open_source(settings.source, node, selection)
         return self._source
 
     def _cards(self, node: Node) -> Gpus | None:

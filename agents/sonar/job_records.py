@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ccagent.agents.sonar.system import pid_max
 from ccagent.envelopes import NO_FLOAT, SampleJob, SampleProcess, SampleProcessGpu
-from ccagent.errors import CcagentError
 
 if TYPE_CHECKING:
     from ccagent.agents.sonar.allocations import Allocation
@@ -19,8 +19,38 @@ ALLOCATED = "_allocated_gpus_"
 
 UNKNOWN_USER = "_user_unknown"
 
-_PID_MAX = 4_194_304
 _NO_GPUS: list[SampleProcessGpu] = []
+
+Key = tuple[int, int, int]
+"""Job, epoch (0 for one of Slurm's), user id."""
+
+
+class _Known:
+    """A process and its record, as they were at the last sample.
+
+    idle: it never used CPU time, so that its average can't have changed, nor does it use cards.
+    group: the records of its job and user at this sample, shared with others of the job.
+    """
+
+    __slots__ = ("average", "group", "idle", "process", "record")
+
+    def __init__(
+        self, process: Process, average: float, record: SampleProcess, group: _Group
+    ) -> None:
+        self.process = process
+        self.average = average
+        self.record = record
+        self.group = group
+        self.idle = not process.cpu_seconds and not record.gpus
+
+
+class _Group:
+    """One job of one user, and the records of this sample."""
+
+    __slots__ = ("records",)
+
+    def __init__(self) -> None:
+        self.records: list[SampleProcess] = []
 
 
 class JobRecords:
@@ -29,7 +59,9 @@ class JobRecords:
     def __init__(self, *, batchless: bool, rollup: bool) -> None:
         self._batchless = batchless
         self._rollup = rollup
-        self._records: dict[int, tuple[Process, float, SampleProcess]] = {}
+        self._known: dict[int, _Known] = {}
+        self._groups: dict[Key, _Group] = {}
+        self._epoch = 0
         self._synthetic: SyntheticPids | None = None
 
     def make(
@@ -43,38 +75,23 @@ class JobRecords:
 
         `on_cards`: what processes use of cards, by pid.
         """
+        if epoch != self._epoch:
+            self._known, self._groups, self._epoch = {}, {}, epoch
         uptime = node.clock.uptime()
-        records, self._records = self._records, {}
-        batchless = self._batchless
-        groups: dict[tuple[int, int, int], list[SampleProcess]] = {}
+        before = self._known
+        known: dict[int, _Known] = {}
+        for group in self._groups.values():
+            group.records = []
         for process in processes:
-            age = uptime - process.start_time
-            seconds = process.cpu_seconds
-            average = (
-                round(100.0 * seconds / max(age, 0.01), 1) or NO_FLOAT if seconds else NO_FLOAT
-            )
-            gpus = on_cards.get(process.pid, _NO_GPUS)
-            known = records.get(process.pid)
-            if (
-                known is not None
-                and known[0] is process
-                and known[1] == average
-                and known[2].gpus == gpus
-            ):
-                record = known[2]
-            else:
-                record = _record(process, average, gpus)
-                known = (process, average, record)
-            self._records[process.pid] = known
-            if process.job and not batchless:
-                key = (process.job, 0, process.uid)
-            else:
-                key = (process.process_group, epoch, process.uid)
-            group = groups.get(key)
-            if group is None:
-                groups[key] = [record]
-            else:
-                group.append(record)
+            pid = process.pid
+            each = before.get(pid)
+            if each is None or each.process is not process or not each.idle or pid in on_cards:
+                each = self._renewed(each, process, uptime, on_cards.get(pid, _NO_GPUS))
+            known[pid] = each
+            each.group.records.append(each.record)
+        self._known = known
+        self._groups = {key: group for key, group in self._groups.items() if group.records}
+        groups = {key: group.records for key, group in self._groups.items()}
         if self._rollup:
             self._roll_up(node, groups)
         jobs = [
@@ -82,21 +99,43 @@ class JobRecords:
             for (job, job_epoch, uid), group in groups.items()
         ]
         # One that was there at the last sample has ended since.
-        strangers = on_cards.keys() - self._records.keys() - records.keys()
+        strangers = on_cards.keys() - known.keys() - before.keys()
         if strangers:
             from ccagent.agents.sonar.strangers import jobs_of_strangers
 
             jobs += jobs_of_strangers(node, strangers, on_cards, epoch)
         return jobs
 
+    def _renewed(
+        self, known: _Known | None, process: Process, uptime: float, gpus: list[SampleProcessGpu]
+    ) -> _Known:
+        """Make the record of a process, if it is another than before, and find its group."""
+        seconds = process.cpu_seconds
+        average = NO_FLOAT
+        if seconds:
+            age = uptime - process.start_time
+            average = round(100.0 * seconds / max(age, 0.01), 1) or NO_FLOAT
+        if known is not None and known.process is process:
+            if known.average == average and known.record.gpus == gpus:
+                return known
+            return _Known(process, average, _record(process, average, gpus), known.group)
+        if process.job and not self._batchless:
+            key = (process.job, 0, process.uid)
+        else:
+            key = (process.process_group, self._epoch, process.uid)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Group()
+        return _Known(process, average, _record(process, average, gpus), group)
+
     def _synthetic_pids(self, node: Node) -> SyntheticPids:
         if self._synthetic is None:
             from ccagent.agents.sonar.rollup import SyntheticPids
 
-            self._synthetic = SyntheticPids(_pid_max(node))
+            self._synthetic = SyntheticPids(pid_max(node))
         return self._synthetic
 
-    def _roll_up(self, node: Node, groups: dict[tuple[int, int, int], list[SampleProcess]]) -> None:
+    def _roll_up(self, node: Node, groups: dict[Key, list[SampleProcess]]) -> None:
         from ccagent.agents.sonar.rollup import rolled_up
 
         pids = self._synthetic_pids(node)
@@ -152,13 +191,6 @@ def _record(process: Process, average: float, gpus: list[SampleProcessGpu]) -> S
         data_read=process.data_read,
         data_written=process.data_written,
         data_cancelled=process.data_cancelled,
+        rolledup=process.rolledup,
         gpus=gpus,
     )
-
-
-def _pid_max(node: Node) -> int:
-    """Read /proc/sys/kernel/pid_max; the largest that Linux knows if it can't be read."""
-    try:
-        return int(node.read("proc/sys/kernel/pid_max"))
-    except (CcagentError, ValueError):
-        return _PID_MAX

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 EVERY = 20
 """Readings after which the place of a process is looked at again, whatever else it does."""
 
+ZOMBIE = b"Z"
+"""State of a process that has exited; of version 1 its cgroup is told as the root
+(proc_cgroup_show() in kernel/cgroup/cgroup.c), so what was known before holds."""
+
 _REMEMBERED = 10_000
 
 
@@ -59,8 +63,11 @@ class Placer:
 
     def place(self, entry: Entry, reading: int) -> None:
         """Find out owner, job and container. Raises VanishedError if the process is gone."""
+        was_placed = entry.place_at > 0
         # Staggered by pid, so that the processes of one job are not all due at once.
         entry.place_at = reading + EVERY - (reading + int(entry.name)) % EVERY
+        if was_placed and entry.status.state == ZOMBIE:
+            return
         path = f"proc/{entry.name}"
         placement: Placement | None = None
         try:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from ccagent.node import Node
 
 
+ENDED = " <ended>"
+"""Stands behind the command of a record of ended processes."""
+
+
 class Process(msgspec.Struct, frozen=True, gc=False):
     """One process at one reading. A source gives the same object again if nothing has changed.
 
@@ -24,6 +28,7 @@ class Process(msgspec.Struct, frozen=True, gc=False):
     cpu_util: percent of one core since the previous reading.
     resident_memory, virtual_memory, data_*: KB.
     num_threads: threads besides the first.
+    rolledup: how many processes this stands for besides one.
     """
 
     pid: int
@@ -43,6 +48,7 @@ class Process(msgspec.Struct, frozen=True, gc=False):
     data_read: int
     data_written: int
     data_cancelled: int
+    rolledup: int = 0
 
 
 def make_process(entry: Entry, used: float, memory: Statm, io: Io, node: Node) -> Process:
@@ -72,6 +78,11 @@ def make_process(entry: Entry, used: float, memory: Statm, io: Io, node: Node) -
 
 class ProcessSource(Protocol):
     """Gives all processes that the selection wants."""
+
+    @property
+    def name(self) -> str:
+        """As the configuration has it."""
+        ...
 
     @property
     def errors(self) -> list[str]:

@@ -51,6 +51,8 @@ _GONE = (NotHereError, VanishedError)
 class ProcfsSource:
     """All wanted processes of /proc. See the module for how they are read."""
 
+    name = "procfs"
+
     def __init__(self, node: Node, selection: Selection) -> None:
         self._node = node
         self._least_ticks = selection.cpu_time * node.clock_ticks

@@ -30,6 +30,8 @@ _STEP_DAEMON = STEP_DAEMON.decode("ascii")
 class PsutilSource:
     """All wanted processes of the live machine, as psutil reads them."""
 
+    name = "psutil"
+
     def __init__(self, node: Node, selection: Selection) -> None:
         if not node.is_live:
             raise ConfigurationError("source = 'psutil' reads the live machine only")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _LARGEST_CPU = 65_535
+_LARGEST_PID_MAX = 4_194_304
 _BUSY = (1, 2, 3, 6, 7)
 
 
@@ -169,6 +170,14 @@ def read_system(node: Node, errors: list[str]) -> SystemState:
         existing_entities=load.existing,
     )
     return SystemState(boot, system)
+
+
+def pid_max(node: Node) -> int:
+    """Read /proc/sys/kernel/pid_max; the largest that Linux knows if it can't be read."""
+    try:
+        return int(node.read("proc/sys/kernel/pid_max"))
+    except (CcagentError, ValueError):
+        return _LARGEST_PID_MAX
 
 
 def _uint(number: int) -> int:

@@ -3,6 +3,9 @@
  * What ended processes have used, summed up by job, user and command, for whoever reads the file
  * that the iterator below is pinned as. ended_records.py describes it.
  *
+ * A reader that comes again gets what has changed since it began to read before, and a second more:
+ * most entries don't, and there may be many.
+ *
  * A process counts when the kernel frees its task: only then has the scheduler measured all of it.
  * Its process group is gone by then, so it is remembered at the exit.
  */
@@ -12,6 +15,7 @@
 #define LAYOUT 1
 #define BPF_MAP_TYPE_LRU_HASH 9
 #define BPF_NOEXIST 1
+#define SECOND 1000000000ULL
 
 /* Of a job the number tells all: its steps share an entry, and their cgroups are soon gone. */
 struct key {
@@ -57,6 +61,22 @@ struct {
 	__type(key, __u64);
 	__type(value, __u32);
 } leaving SEC(".maps");
+
+/* A reading: what was before it need not be told; how many processes had ended when it began. */
+struct reading {
+	__u64 session;
+	__u64 since;
+	__u64 begun;
+	__u64 processes;
+};
+
+/* The last one of each process that reads. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 256);
+	__type(key, __u32);
+	__type(value, struct reading);
+} readings SEC(".maps");
 
 /* Of all keys; here `since` counts the entries made and `last` those that could not be. */
 struct sums total;
@@ -143,24 +163,51 @@ int BPF_PROG(on_free, struct task_struct *task)
 	return 0;
 }
 
+static __always_inline void begin_reading(__u32 reader, __u64 session)
+{
+	struct reading *before = bpf_map_lookup_elem(&readings, &reader);
+	struct reading reading = {
+		.session = session,
+		.begun = bpf_ktime_get_boot_ns(),
+		.processes = total.processes,
+	};
+
+	if (before && before->session == session)
+		return; /* the beginning did not fit and is told again */
+	if (before && before->begun > SECOND)
+		reading.since = before->begun - SECOND;
+	bpf_map_update_elem(&readings, &reader, &reading, 0);
+}
+
 SEC("iter/bpf_map_elem")
 int read_ended(struct bpf_iter__bpf_map_elem *ctx)
 {
 	struct seq_file *seq = ctx->meta->seq;
 	struct key *key = ctx->key;
 	struct sums *sums = ctx->value;
+	__u32 reader = bpf_get_current_pid_tgid() >> 32;
 	struct record record = {};
+	struct reading *reading;
 
-	if (is_first(ctx->meta, key) &&
-	    begin(seq, "ccexits\n", LAYOUT, sizeof(struct record), 0))
-		return 0;
+	if (is_first(ctx->meta, key)) {
+		begin_reading(reader, ctx->meta->session_id);
+		if (begin(seq, "ccexits\n", LAYOUT, sizeof(struct record), 0))
+			return 0;
+	}
+	reading = bpf_map_lookup_elem(&readings, &reader);
+	if (reading && reading->session != ctx->meta->session_id)
+		reading = 0; /* another one of the same process */
 	if (!key || !sums) {
-		/* Read last, so that no entry has more than the total. */
 		record.sums = total;
+		/* What ended meanwhile may not be among the entries. */
+		if (reading)
+			record.sums.processes = reading->processes;
 		bpf_seq_write(seq, &record, sizeof(record));
 		begin(seq, "ccended\n", LAYOUT, 0, 0);
 		return 0;
 	}
+	if (reading && sums->last < reading->since)
+		return 0;
 	record.key = *key;
 	record.sums = *sums;
 	bpf_seq_write(seq, &record, sizeof(record));

@@ -1,9 +1,11 @@
 """What the pinned iterator `ended` gives: what ended processes used, by job, user and command.
 
 Source: struct record in ended.bpf.c. The numbers are counters that only grow while the programs are
-loaded: a reader takes the difference of two readings. An entry that was long not added to may be
-forgotten when others need its place; if it comes again, it begins at 0 with another `since`.
-`Total` counts everything, so what was forgotten before it was read is the difference to its growth.
+loaded: a reader takes the difference of two readings. A process that reads again is told of the
+entries that have changed since it began to read before, in the second before that, or since then.
+An entry that was long not added to may be forgotten when others need its place; if it comes again,
+it begins at 0 with another `since`. `Total` counts everything, so what was forgotten before it was
+read is the difference to its growth.
 """
 
 from __future__ import annotations
@@ -54,7 +56,10 @@ class Ended(NamedTuple):
 
 
 class Total(NamedTuple):
-    """All that ended since the programs were loaded; `entries` made, `refused` could not be."""
+    """All that ended since the programs were loaded; `entries` made, `refused` could not be.
+
+    processes: when the reading began; entries may tell of later ones already.
+    """
 
     processes: int
     runtime: int

@@ -1,0 +1,213 @@
+"""What processes used that have ended since the reading before: rolled up by job, user, command.
+
+The kernel sums up whole lives. Of a process that an earlier reading had, what that one told is
+taken off again: it has been sent. What is left is what began and ended between two readings, and
+the last moments of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.agents.sonar.cgroup import Placement
+from ccagent.agents.sonar.kernel.ended_records import Key, parse_ended
+from ccagent.agents.sonar.kernel.task_records import KERNEL_THREAD, Task, ticks
+from ccagent.agents.sonar.process import ENDED, Process
+from ccagent.agents.sonar.process_files import command_text
+from ccagent.agents.sonar.rollup import SyntheticPids
+from ccagent.agents.sonar.system import pid_max
+from ccagent.errors import CcagentError, NotHereError, NotPermittedError
+
+if TYPE_CHECKING:
+    from ccagent.agents.sonar.kernel.ended_records import Ended, Reading
+    from ccagent.agents.sonar.selection import Selection
+    from ccagent.node import Node
+
+_LARGEST = 64 * 1024 * 1024
+_SECOND = 1_000_000_000
+_PATIENCE = 3
+"""Readings after which a process that was gone must have been summed up by the kernel."""
+
+_MOST_KNOWN = 100_000
+"""Entries remembered; the kernel has 16,384, and forgets others than we do."""
+
+
+class _Group(NamedTuple):
+    """Whose records come together. group: process group outside of jobs, else 0."""
+
+    job: int
+    group: int
+    uid: int
+
+
+class _Growth(NamedTuple):
+    """What ended since the reading before: processes, and ns on a CPU."""
+
+    processes: int
+    runtime: int
+
+
+PlaceOf = Callable[[Key], Placement]
+"""Tells where the processes of an entry were."""
+
+
+class EndedProcesses:
+    """Takes the differences of the kernel's sums."""
+
+    def __init__(self, node: Node, selection: Selection, path: str) -> None:
+        self._node = node
+        self._selection = selection
+        self._path = path
+        self._known: dict[Key, Ended] = {}
+        self._read_at = self._base = self._counted = self._lost = 0
+        self._growths: dict[Key, _Growth] = {}
+        # Told already, ns: the kernel sums a process up a moment after it is gone.
+        self._told: dict[_Group, list[tuple[int, int]]] = {}
+        self._reading = 0
+        self._pids: SyntheticPids | None = None
+
+    def read(self, errors: list[str]) -> None:
+        """Read the sums. Where they are not pinned, or not for this user, there are none."""
+        self._reading += 1
+        self._growths = {}
+        try:
+            reading = parse_ended(self._node.read(self._path, _LARGEST))
+        except CcagentError as error:
+            if not isinstance(error, NotHereError | NotPermittedError):
+                errors.append(str(error))
+            self._read_at = 0
+            return
+        self._take(reading, errors)
+
+    def _take(self, reading: Reading, errors: list[str]) -> None:
+        before, self._read_at = self._read_at, reading.header.time
+        for key, ended in reading.entries.items():
+            old = self._known.get(key)
+            if old is not None and old.since == ended.since:
+                if ended.processes > old.processes:
+                    self._growths[key] = _Growth(
+                        ended.processes - old.processes, ended.runtime - old.runtime
+                    )
+            elif before and ended.since >= before:
+                self._growths[key] = _Growth(ended.processes, ended.runtime)
+            self._known[key] = ended
+        if not before:
+            self._growths = {}
+        self._check(reading, is_first=not before, errors=errors)
+        if len(self._known) > _MOST_KNOWN:
+            self._known = dict(sorted(self._known.items(), key=_last)[-_MOST_KNOWN // 2 :])
+
+    def _check(self, reading: Reading, *, is_first: bool, errors: list[str]) -> None:
+        """Compare what was told apart with the total; what is missing is missing for good."""
+        total = reading.total.processes
+        if is_first or total < self._base:
+            # Of those that ended during the reading the total doesn't know yet.
+            late = sum(ended.last >= reading.header.time for ended in reading.entries.values())
+            self._base, self._counted, self._lost = total + late, 0, 0
+            return
+        self._counted += sum(growth.processes for growth in self._growths.values())
+        missing = total - self._base - self._counted
+        if missing > self._lost:
+            errors.append(
+                f"/{self._path}: what {missing - self._lost} ended processes used is not told apart"
+            )
+            self._lost = missing
+
+    def records(
+        self, gone: list[tuple[Task, Placement]], place_of: PlaceOf, seconds: float
+    ) -> list[Process]:
+        """Make the records. gone: processes that this reading no longer has, with their places.
+
+        seconds: since the reading before.
+        """
+        hertz = self._node.clock_ticks
+        for task, place in gone:
+            if not task.flags & KERNEL_THREAD:
+                # As exactly as it was sent.
+                told = ticks(task, hertz)[0] * (_SECOND // hertz)
+                group = _group(place, task.pgid, task.euid)
+                self._told.setdefault(group, []).append((told, self._reading))
+        found: list[Process] = []
+        if self._growths and seconds > 0:
+            groups: dict[_Group, dict[str, tuple[_Growth, bool]]] = {}
+            for key, growth in self._growths.items():
+                place = place_of(key)
+                commands = groups.setdefault(_group(place, key.pgid, key.euid), {})
+                name = command_text(key.command, b"")
+                known, _ = commands.get(name, (_Growth(0, 0), False))
+                both = _Growth(known.processes + growth.processes, known.runtime + growth.runtime)
+                commands[name] = both, place.container
+            for group, commands in groups.items():
+                found += self._of_group(group, commands, seconds)
+        self._forget()
+        if self._pids is not None:
+            self._pids.end_sample()
+        return found
+
+    def _of_group(
+        self, group: _Group, commands: dict[str, tuple[_Growth, bool]], seconds: float
+    ) -> list[Process]:
+        """Make a record for each command of a group, less what was told of it.
+
+        Outside of jobs less than a clock tick is nothing, as it is of a process that is alive.
+        """
+        least = 1 if group.job else _SECOND // self._node.clock_ticks
+        debt = sum(told for told, _ in self._told.pop(group, []))
+        found: list[Process] = []
+        for name, (growth, in_container) in sorted(commands.items()):
+            paid = min(debt, growth.runtime)
+            debt -= paid
+            used = growth.runtime - paid
+            if used >= least and self._selection.wants(
+                self._node, group.uid, name, in_container=in_container
+            ):
+                share = round(100.0 * used / _SECOND / seconds, 3)
+                found.append(self._record(group, name, growth.processes, share, in_container))
+        if debt:
+            self._told[group] = [(debt, self._reading)]
+        return found
+
+    def _record(
+        self, group: _Group, name: str, processes: int, used: float, in_container: bool
+    ) -> Process:
+        if self._pids is None:
+            self._pids = SyntheticPids(pid_max(self._node))
+        text = f"{group.job}/{group.group}/{group.uid}/{name}{ENDED}"
+        return Process(
+            pid=self._pids.of(text),
+            ppid=1,
+            process_group=group.group,
+            job=group.job,
+            uid=group.uid,
+            command=name + ENDED,
+            in_container=in_container,
+            start_time=0.0,
+            cpu_seconds=0.0,
+            cpu_time=0,
+            cpu_util=used,
+            resident_memory=0,
+            virtual_memory=0,
+            num_threads=0,
+            data_read=0,
+            data_written=0,
+            data_cancelled=0,
+            rolledup=processes - 1,
+        )
+
+    def _forget(self) -> None:
+        """Forget what was told of processes that the kernel will not sum up any more."""
+        oldest = self._reading - _PATIENCE
+        self._told = {
+            group: kept
+            for group, debts in self._told.items()
+            if (kept := [debt for debt in debts if debt[1] > oldest])
+        }
+
+
+def _group(place: Placement, process_group: int, uid: int) -> _Group:
+    return _Group(place.job, 0 if place.job else process_group, uid)
+
+
+def _last(item: tuple[Key, Ended]) -> int:
+    return item[1].last

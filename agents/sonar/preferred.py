@@ -1,0 +1,113 @@
+"""The process sources `auto` and `bpf`: the pinned iterator while it can be read, else /proc."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ccagent.agents.sonar.bpf import BpfSource
+from ccagent.agents.sonar.kernel import pins
+from ccagent.errors import CcagentError, NotHereError
+from ccagent.log import logger
+
+if TYPE_CHECKING:
+    from ccagent.agents.sonar.process import Process
+    from ccagent.agents.sonar.procfs import ProcfsSource
+    from ccagent.agents.sonar.selection import Selection
+    from ccagent.node import Node
+
+_TRIED_AGAIN_EVERY = 20
+"""Readings of /proc after which the iterator is looked for again: it may have been loaded since."""
+
+
+class PreferredSource:
+    """Takes what is cheaper. Both give the same records.
+
+    asked: the configuration names `bpf`, so that the log says why it is not used where it was
+    never loaded.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        selection: Selection,
+        *,
+        asked: bool = False,
+        directory: str = pins.DIRECTORY,
+    ) -> None:
+        self._node = node
+        self._selection = selection
+        self._asked = asked
+        self._directory = directory
+        self._bpf: BpfSource | None = None
+        self._procfs: ProcfsSource | None = None
+        self._readings = 0
+        try:
+            self._bpf = BpfSource(node, selection, directory)
+        except CcagentError as error:
+            self._fall_back(error)
+
+    @property
+    def name(self) -> str:
+        """The source that gave the last reading: `bpf` or `procfs`."""
+        return "bpf" if self._procfs is None else "procfs"
+
+    @property
+    def errors(self) -> list[str]:
+        """What could not be read or parsed at the last reading, a sentence each."""
+        source = self._procfs or self._bpf
+        return [] if source is None else source.errors
+
+    def begin(self) -> None:
+        """Take a first reading of CPU times."""
+        if self._bpf is not None:
+            try:
+                self._bpf.begin()
+            except CcagentError as error:
+                self._fall_back(error)
+            else:
+                return
+        self._opened().begin()
+
+    def read(self) -> list[Process]:
+        """Read all wanted processes."""
+        if self._bpf is not None and self._procfs is not None:
+            # It was loaded meanwhile, and begun at the last reading.
+            self._procfs.close()
+            self._procfs = None
+        if self._bpf is not None:
+            try:
+                return self._bpf.read()
+            except CcagentError as error:
+                self._fall_back(error)
+        processes = self._opened().read()
+        self._readings += 1
+        if self._readings % _TRIED_AGAIN_EVERY == 0:
+            self._try_again()
+        return processes
+
+    def close(self) -> None:
+        """Close what is open."""
+        if self._procfs is not None:
+            self._procfs.close()
+
+    def _opened(self) -> ProcfsSource:
+        if self._procfs is None:
+            from ccagent.agents.sonar.procfs import ProcfsSource
+
+            self._procfs = ProcfsSource(self._node, self._selection)
+        return self._procfs
+
+    def _fall_back(self, error: CcagentError) -> None:
+        self._bpf = None
+        self._opened()
+        if self._asked or not isinstance(error, NotHereError):
+            logger.warning("agent sample: source bpf: %s; processes are read from /proc", error)
+
+    def _try_again(self) -> None:
+        """Have the iterator read once, so that the next reading can tell utilisation."""
+        try:
+            bpf = BpfSource(self._node, self._selection, self._directory)
+            bpf.begin()
+        except CcagentError:
+            return
+        self._bpf = bpf

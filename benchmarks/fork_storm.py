@@ -1,0 +1,207 @@
+"""A storm of short processes in three jobs: what each process source attributes to each job.
+
+    python benchmarks/fork_storm.py [--processes 10000] [--milliseconds 20-200] [--every 10]
+
+As root, with the programs loaded (`ccagent kernel load`) unless --directory says where. Makes three
+control groups as Slurm would, and starts processes in them that use some CPU time each and end:
+children, children of children, and orphans whose parent ends first. Two agents sample meanwhile, at
+the same moments, with the sources `bpf` and `procfs`. What they tell by `cpu_util`, summed up over
+all intervals, is compared with what the kernel accounted to each control group.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from ccagent.agents.sonar.process import ProcessSource
+
+CGROUP = Path("/sys/fs/cgroup")
+JOBS = (990_000_001, 990_000_002, 990_000_003)
+WIDTH = 4
+"""Processes that a job has at a time."""
+
+QUIET = 3
+"""Seconds without any process of the jobs after which all are gone."""
+
+
+def burn(milliseconds: float) -> None:
+    """Use so much CPU time, from now on."""
+    end = time.process_time() + milliseconds / 1000
+    while time.process_time() < end:
+        pass
+
+
+def child(kind: int, milliseconds: float) -> None:
+    """Be one process of the storm, or two."""
+    if kind == 0:
+        burn(milliseconds)
+    elif kind == 1:
+        burn(milliseconds / 2)
+        pid = os.fork()
+        burn(milliseconds / 2)
+        if pid:
+            os.waitpid(pid, 0)
+    elif os.fork() == 0:
+        burn(milliseconds)
+    os._exit(0)
+
+
+def storm(processes: int, least: float, most: float, seed: int) -> None:
+    """Start processes, WIDTH at a time."""
+    chance = random.Random(seed)  # noqa: S311 - nothing secret depends on it
+    started = alive = 0
+    while started < processes or alive:
+        if started < processes and alive < WIDTH:
+            kind = chance.choice((0, 0, 1, 2))
+            milliseconds = chance.uniform(least, most)
+            if os.fork() == 0:
+                child(kind, milliseconds)
+            started += 1 if kind == 0 else 2
+            alive += 1
+        else:
+            os.wait()
+            alive -= 1
+
+
+@contextmanager
+def job_cgroups() -> Generator[dict[int, Path]]:
+    """Make a control group for each job, as Slurm has them."""
+    if (CGROUP / "cpuacct").is_dir():
+        top = CGROUP / "cpuacct/slurm_storm/uid_0"
+    else:
+        top = CGROUP / "system.slice/storm_slurmstepd.scope"
+    top.mkdir(parents=True, exist_ok=True)
+    made = {job: top / f"job_{job}" for job in JOBS}
+    for path in made.values():
+        path.mkdir(exist_ok=True)
+    try:
+        yield made
+    finally:
+        for path in (*made.values(), top, top.parent):
+            if path.name.startswith(("job_", "uid_", "slurm_", "storm_")):
+                path.rmdir()
+
+
+def join(path: Path) -> None:
+    """Have this process belong to a control group."""
+    (path / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
+
+
+def used(path: Path) -> float:
+    """CPU seconds that the kernel accounted to a control group."""
+    try:
+        return int((path / "cpuacct.usage").read_text(encoding="ascii")) / 1e9
+    except FileNotFoundError:
+        fields = (path / "cpu.stat").read_text(encoding="ascii").split()
+        return int(fields[fields.index("usage_usec") + 1]) / 1e6
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Let the storm pass and give CPU seconds by job: the kernel's, and those of the sources."""
+    from ccagent.agents.sonar.preferred import PreferredSource
+    from ccagent.agents.sonar.procfs import ProcfsSource
+    from ccagent.agents.sonar.selection import Selection
+    from ccagent.node import Node
+
+    node = Node()
+    selection = Selection(system_jobs=True, users=(), commands=(), cpu_time=0.0)
+    bpf = PreferredSource(node, selection, asked=True, directory=options.directory)
+    sources: dict[str, ProcessSource] = {"bpf": bpf, "procfs": ProcfsSource(node, selection)}
+    least, most = map(float, options.milliseconds.split("-"))
+    told = {name: dict.fromkeys(JOBS, 0.0) for name in sources}
+    read_at: dict[str, float] = {}
+
+    def sample() -> bool:
+        """Add what the sources tell; give whether any of it was of the jobs."""
+        found = False
+        for name, source in sources.items():
+            processes = source.read()
+            before, read_at[name] = read_at[name], time.monotonic()
+            for process in processes:
+                if process.job in JOBS:
+                    found = True
+                    told[name][process.job] += process.cpu_util / 100 * (read_at[name] - before)
+        return found
+
+    with job_cgroups() as cgroups:
+        for name, source in sources.items():
+            source.begin()
+            read_at[name] = time.monotonic()
+        begin = time.monotonic()
+        jobs = [
+            subprocess.Popen(
+                [
+                    *(sys.executable, __file__, "--storm", "--seed", str(job)),
+                    *("--processes", str(options.processes // len(JOBS))),
+                    *("--milliseconds", options.milliseconds),
+                ],
+                preexec_fn=partial(join, path),  # noqa: PLW1509 - this process has one thread
+            )
+            for job, path in cgroups.items()
+        ]
+        while any(each.poll() is None for each in jobs) or any(
+            (path / "cgroup.procs").read_text(encoding="ascii") for path in cgroups.values()
+        ):
+            time.sleep(options.every - (time.monotonic() - begin) % options.every)
+            sample()
+        # Orphans stay until init asks how they ended; then the kernel frees them.
+        quiet = 0
+        while quiet < QUIET:
+            time.sleep(1)
+            quiet = 0 if sample() else quiet + 1
+        truth = {job: used(path) for job, path in cgroups.items()}
+    if bpf.name != "bpf":
+        raise SystemExit("the programs are not loaded: ccagent kernel load")
+    return {
+        "processes": options.processes,
+        "seconds": round(time.monotonic() - begin, 1),
+        "least_ms": least,
+        "most_ms": most,
+        "jobs": [
+            {"job": job, "cgroup_s": round(truth[job], 3)}
+            | {f"{name}_s": round(told[name][job], 3) for name in sources}
+            | {f"{name}_percent": round(100 * told[name][job] / truth[job], 2) for name in sources}
+            for job in JOBS
+        ],
+    }
+
+
+def main() -> None:
+    """Measure and print a line for each job, or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--processes", type=int, default=10_000)
+    parser.add_argument("--milliseconds", default="20-200", help="CPU time of each")
+    parser.add_argument("--every", type=float, default=10.0, help="seconds between samples")
+    parser.add_argument("--directory", default="/run/ccagent-kernel")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--storm", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.storm:
+        least, most = map(float, options.milliseconds.split("-"))
+        storm(options.processes, least, most, options.seed)
+        return
+    result = measure(options)
+    if options.json:
+        json.dump(result, sys.stdout)
+        return
+    print(f"{result['processes']} processes in {result['seconds']} s")
+    for job in result["jobs"]:
+        print("  ".join(f"{name} {value}" for name, value in job.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,385 @@
+"""The process source `bpf`: the records of `procfs`, and what ended processes used."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
+from ccagent.agents.sonar.kernel.ended_records import Key
+from ccagent.message import encode
+from ccagent.points import Point
+from tests.kernel_tree import PinnedNode
+from tests.schema import validate
+from tests.tree import TreeNode
+
+JOB = "0::/system.slice/slurmstepd.scope/job_{}/step_0/user/task_0\n"
+V1 = "3:cpuacct:/slurm/uid_1001/job_{}/step_0\n1:memory:/slurm/uid_1001/job_{}/step_0\n0::/\n"
+GONE = "3:cpuacct:/\n1:memory:/\n0::/\n"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> PinnedNode:
+    return PinnedNode(tmp_path)
+
+
+def make(**keys: Any) -> SampleAgent:
+    return SampleAgent(SampleSettings(**keys), frozenset({"sonar"}))
+
+
+def sample(agent: SampleAgent, node: TreeNode) -> dict[str, Any]:
+    """One sample's attributes, validated; the pinned files are as new as /proc."""
+    if isinstance(node, PinnedNode):
+        node.pin()
+    (message,) = encode(agent.sample(node), "sonar", node)
+    attributes: dict[str, Any] = validate("SampleEnvelope", message.body)["data"]["attributes"]
+    return attributes
+
+
+def of_jobs(attributes: dict[str, Any]) -> dict[tuple[int, str], list[dict[str, Any]]]:
+    jobs = attributes.get("jobs", [])
+    return {(job["job"], job["user"]): job["processes"] for job in jobs}
+
+
+def by_pid(attributes: dict[str, Any]) -> dict[tuple[int, str], list[dict[str, Any]]]:
+    return {key: sorted(group, key=_pid) for key, group in of_jobs(attributes).items()}
+
+
+def _pid(process: dict[str, Any]) -> int:
+    return int(process["pid"])
+
+
+def of_job(number: int, command: bytes = b"sh", uid: int = 1001) -> Key:
+    return Key(0, 0, number, 0, uid, command)
+
+
+def outside(cgroup: int, group: int, command: bytes = b"sh", uid: int = 1001) -> Key:
+    return Key(cgroup, cgroup, 0, group, uid, command)
+
+
+PROCESS = st.fixed_dictionaries({
+    "command": st.sampled_from(["sleep", "python3", "a) b(", "kworker/0:1", b"\xff\xfe"]),
+    "ppid": st.sampled_from([0, 1, 2, 100, 101]),
+    "group": st.sampled_from([100, 101, 102]),
+    "uid": st.sampled_from([0, 1001, 1002, 4711]),
+    "utime": st.integers(0, 10**6),
+    "stime": st.integers(0, 10**6),
+    "children": st.integers(0, 10**6),
+    "threads": st.integers(1, 500),
+    "state": st.sampled_from("RSDZTI"),
+    "flags": st.sampled_from([0, 0x200000]),
+    "cgroup": st.sampled_from(["0::/\n", "0::/user.slice\n", JOB.format(7), V1.format(8, 8)]),
+    "statm": st.sampled_from(["300 250 50 1 0 200 0\n", "9 7 7 1 0 3 0\n"]),
+    "io": st.sampled_from([
+        "rchar: 1025\nwchar: 1024\ncancelled_write_bytes: 1\n",
+        "rchar: 0\nwchar: 99999999999\ncancelled_write_bytes: 0\n",
+    ]),
+})  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(tables=st.lists(st.dictionaries(st.integers(100, 106), PROCESS), min_size=2, max_size=4))
+def test_it_gives_the_records_that_procfs_gives(
+    tmp_path_factory: pytest.TempPathFactory, tables: list[dict[int, dict[str, Any]]]
+) -> None:
+    node = PinnedNode(tmp_path_factory.mktemp("node"))
+    agents = [make(source="bpf"), make(source="procfs")]
+    for number, table in enumerate(tables):
+        for pid in set(node.tasks) - set(table):
+            node.end(pid)
+        for pid, keys in table.items():
+            # CPU time and I/O never get less, nor does anybody come back to life.
+            before = node.tasks.get(pid)
+            if before is not None:
+                keys["utime"] += before.utime // 10_000_000
+                keys["stime"] += before.stime // 10_000_000
+            start = 50000 if before is None or number == 0 else before.start // 10_000_000
+            if keys["flags"]:
+                keys["statm"] = "0 0 0 0 0 0 0\n"  # a kernel thread has no memory of its own
+            node.process(pid, start=start, **keys)
+        of_bpf, of_procfs = (sample(agent, node) for agent in agents)
+        assert by_pid(of_bpf) == by_pid(of_procfs)
+        node.still.passed += 30
+
+
+def test_the_source_is_chosen_where_it_is_pinned(node: PinnedNode, tmp_path: Path) -> None:
+    for directory, source in ((None, "bpf"), (tmp_path / "other", "procfs")):
+        machine = node if directory is None else TreeNode(directory)
+        agent = make(extras=["attrs"])
+        (message,) = encode(agent.sample(machine), "sonar", machine)
+        attributes = validate("SampleEnvelope", message.body)["meta"]["attrs"]
+        assert {"key": "source", "value": source} in attributes
+
+
+def test_a_zombie_stays_in_its_job(node: PinnedNode) -> None:
+    # Version 1 tells that processes which have exited are in the root.
+    for source in ("bpf", "procfs"):
+        agent = make(source=source)
+        node.process(42, cgroup=V1.format(7, 7))
+        sample(agent, node)
+        node.process(42, cgroup=V1.format(7, 7), state="Z")
+        node.write("42/cgroup", GONE)
+        for _ in range(3):
+            ((process,),) = of_jobs(sample(agent, node)).values()
+        assert [*of_jobs(sample(agent, node))] == [(7, "ada")], source
+        assert process["cmd"] == "sleep <defunct>"
+
+
+def test_a_process_that_exits_meanwhile_is_where_others_of_its_cgroup_are(
+    node: PinnedNode,
+) -> None:
+    agent = make()
+    node.process(42, cgroup=V1.format(7, 7))
+    sample(agent, node)
+    node.process(43, cgroup=V1.format(7, 7))
+    node.write("43/cgroup", GONE)
+    node.process(44, cgroup=V1.format(7, 7))
+    (path,) = (node.path / "proc/44").glob("cgroup")
+    path.unlink()
+    jobs = of_jobs(sample(agent, node))
+    assert {key: {p["pid"] for p in group} for key, group in jobs.items()} == {
+        (7, "ada"): {42, 43, 44}
+    }
+
+
+def test_a_hidden_process_is_in_the_job_whose_cgroup_has_its_id(node: PinnedNode) -> None:
+    # hidepid=2: the iterator tells of it, /proc doesn't.
+    step = node.path / "sys/fs/cgroup/system.slice/slurmstepd.scope/job_7/step_0"
+    step.mkdir(parents=True)
+    node.process(42)
+    number = step.stat().st_ino
+    node.tasks[42] = node.tasks[42]._replace(cgroup=number, cpuacct=1, memory=1)
+    (node.path / "proc/42/cgroup").unlink()
+    assert [*of_jobs(sample(make(), node))] == [(7, "ada")]
+
+
+def test_what_began_and_ended_between_two_samples_is_a_record_of_its_job(
+    node: PinnedNode,
+) -> None:
+    agent = make()
+    node.process(42, cgroup=JOB.format(7), utime=5)
+    node.has_ended(of_job(7), processes=1000, runtime=50)  # before anybody looked
+    sample(agent, node)
+    node.still.passed += 30
+    node.has_ended(of_job(7), processes=12, runtime=1.5)
+    node.has_ended(of_job(7, b"tar"), processes=1, runtime=3)
+    node.has_ended(of_job(8), processes=2, runtime=0.003)
+    jobs = of_jobs(sample(agent, node))
+
+    assert [*jobs] == [(7, "ada"), (8, "ada")]
+    alive, shell, tar = jobs[7, "ada"]
+    assert alive["pid"] == 42
+    pid = shell.pop("pid")
+    assert shell == {"cmd": "sh <ended>", "ppid": 1, "cpu_util": 5.0, "rolledup": 11}
+    assert (tar["cmd"], tar["cpu_util"], tar.get("rolledup")) == ("tar <ended>", 10.0, None)
+    assert len({42, pid, tar["pid"]}) == 3
+    assert min(pid, tar["pid"]) > 32768
+    assert jobs[8, "ada"][0]["cpu_util"] == 0.01
+
+    node.still.passed += 30
+    assert [len(group) for group in of_jobs(sample(agent, node)).values()] == [1]
+
+
+def test_a_rolled_up_sample_keeps_them_apart(node: PinnedNode) -> None:
+    agent = make(rollup=True)
+    for pid in (42, 43):
+        node.process(pid, cgroup=JOB.format(7), command="sh")
+    sample(agent, node)
+    node.still.passed += 10
+    node.has_ended(of_job(7), processes=5, runtime=1)
+    group = of_jobs(sample(agent, node))[7, "ada"]
+    assert sorted((p["cmd"], p["rolledup"]) for p in group) == [("sh", 1), ("sh <ended>", 4)]
+
+
+def test_what_was_told_while_it_was_alive_is_not_told_again(node: PinnedNode) -> None:
+    agent = make()
+    node.process(42, cgroup=JOB.format(7), utime=300)
+    sample(agent, node)
+    node.still.passed += 10
+    node.process(42, cgroup=JOB.format(7), utime=500)
+    ((alive,),) = of_jobs(sample(agent, node)).values()
+    assert alive["cpu_util"] == 20.0
+
+    # It used 0.7 s more. The kernel tells of it later than the process is gone.
+    node.still.passed += 10
+    node.end(42)
+    assert of_jobs(sample(agent, node)) == {}
+    node.still.passed += 10
+    node.has_ended(of_job(7, b"sleep"), processes=1, runtime=5.7)
+    ((ended,),) = of_jobs(sample(agent, node)).values()
+    assert ended["cpu_util"] == 7.0
+
+
+def test_outside_of_jobs_they_belong_to_their_process_group(node: PinnedNode) -> None:
+    agent = make()
+    node.process(42)
+    sample(agent, node)
+    node.still.passed += 10
+    cgroup = node.cgroup("0::/user.slice\n")
+    node.has_ended(outside(cgroup, 42), processes=2, runtime=1)
+    node.has_ended(outside(cgroup, 99), processes=3, runtime=0.5)
+    # Less than a clock tick: of a process that is alive that would be nothing, too.
+    node.has_ended(outside(cgroup, 98), processes=3, runtime=0.009)
+    jobs = of_jobs(sample(agent, node))
+    assert {key: [p["cmd"] for p in group] for key, group in jobs.items()} == {
+        (42, "ada"): ["sleep", "sh <ended>"],
+        (99, "ada"): ["sh <ended>"],
+    }
+
+
+def test_who_is_not_wanted_alive_is_not_wanted_ended(node: PinnedNode) -> None:
+    agent = make(exclude_users=["bob"], exclude_commands=["cc1"], exclude_system_jobs=True)
+    sample(agent, node)
+    node.still.passed += 10
+    for key in (of_job(7, uid=1002), of_job(7, b"cc1plus"), of_job(7, uid=0), of_job(7, b"ld")):
+        node.has_ended(key, processes=1, runtime=1)
+    ((ended,),) = of_jobs(sample(agent, node)).values()
+    assert ended["cmd"] == "ld <ended>"
+
+
+def test_an_entry_that_the_kernel_forgot_begins_anew(node: PinnedNode) -> None:
+    agent = make()
+    node.has_ended(of_job(7), processes=10, runtime=10)
+    sample(agent, node)
+    node.still.passed += 10
+    del node.ended[of_job(7)]
+    node.has_ended(of_job(7), processes=1, runtime=2)
+    ((ended,),) = of_jobs(sample(agent, node)).values()
+    assert (ended["cpu_util"], ended.get("rolledup")) == (20.0, None)
+
+
+def test_what_is_not_told_apart_is_reported_once(node: PinnedNode) -> None:
+    agent = make()
+    sample(agent, node)
+    node.count(3)
+    (error,) = sample(agent, node)["errors"]
+    assert "what 3 ended processes used is not told apart" in error["detail"]
+    assert "errors" not in sample(agent, node)
+    node.count(2)
+    assert "what 2 ended" in sample(agent, node)["errors"][0]["detail"]
+
+
+def test_programs_that_are_loaded_anew_count_from_zero(node: PinnedNode) -> None:
+    agent = make()
+    node.has_ended(of_job(7), processes=10, runtime=10)
+    sample(agent, node)
+    node.still.passed += 10
+    node.ended.clear()
+    node.total = node.total._replace(processes=0)
+    node.has_ended(of_job(7), processes=1, runtime=1)
+    attributes = sample(agent, node)
+    ((ended,),) = of_jobs(attributes).values()
+    assert ended["cpu_util"] == 10.0
+    assert "errors" not in attributes
+
+
+def test_they_are_no_processes_of_the_jobs_points(node: PinnedNode) -> None:
+    agent = SampleAgent(SampleSettings(), frozenset({"line"}))
+    node.process(42, cgroup=JOB.format(7))
+    node.pin()
+    list(agent.sample(node))
+    node.still.passed += 10
+    node.has_ended(of_job(7), processes=5, runtime=1)
+    node.pin()
+    points = {p.name: p.value for p in agent.sample(node) if isinstance(p, Point)}
+    assert points["job_processes"] == 1
+    assert points["job_cpu_util"] == 10.0
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def of_another_layout(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[8] += 1
+    path.write_bytes(content)
+
+
+def not_readable(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES: list[tuple[Callable[[Path], None], str]] = [
+    (truncated, "cut off"),
+    (of_another_layout, "layout 2"),
+    (not_readable, "directory"),
+    (Path.unlink, "tasks"),
+]
+
+
+@pytest.mark.parametrize(("damage", "reason"), DAMAGES)
+def test_without_the_iterator_proc_is_read(
+    node: PinnedNode,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[Path], None],
+    reason: str,
+) -> None:
+    agent = make(source="bpf")
+    node.process(42, utime=100)
+    sample(agent, node)
+    damage(node.directory / "tasks")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            node.still.passed += 10
+            (message,) = encode(agent.sample(node), "sonar", node)
+            assert b'"pid":42' in message.body
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "source bpf: " in line
+    assert reason in line
+    assert line.endswith("; processes are read from /proc")
+
+
+def test_it_is_used_again_when_it_is_back(node: PinnedNode) -> None:
+    agent = make(source="auto")
+    node.process(42)
+    sample(agent, node)
+    not_readable(node.directory / "tasks")
+    sources: list[str] = []
+    for number in range(24):
+        if number == 3:
+            (node.directory / "tasks").rmdir()
+        if number >= 3:
+            node.pin()
+        node.still.passed += 10
+        node.process(42, utime=100 * number)
+        if number >= 3:
+            node.pin()
+        (message,) = encode(agent.sample(node), "sonar", node)
+        sources.append(agent.attributes()["source"])
+        if number > 1:
+            assert b'"cpu_util":10.0' in message.body
+    assert sources == ["procfs"] * 20 + ["bpf"] * 4
+
+
+def test_nothing_is_said_where_it_was_never_pinned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = TreeNode(tmp_path)
+    node.process(42)
+    sample(make(source="auto"), node)
+    assert not caplog.records
+    sample(make(source="bpf"), node)
+    assert len(caplog.records) == 1
+
+
+@given(content=st.binary(max_size=2000))
+@settings(deadline=None, max_examples=50)
+def test_no_content_costs_a_sample(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    node = PinnedNode(tmp_path_factory.mktemp("node"))
+    node.process(42)
+    for name in ("tasks", "ended"):
+        (node.directory / name).write_bytes(content)
+        agent = make()
+        (message,) = encode(agent.sample(node), "sonar", node)
+        assert b'"pid":42' in message.body or name == "ended"
+        node.pin()
