@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -25,7 +25,7 @@ NODE = Node(hostname="localhost", cluster="local")
 
 
 @contextmanager
-def own_directory() -> Iterator[str]:
+def own_directory() -> Generator[str]:
     """A place to load to that is not there before, nor afterwards. Others can reach it."""
     directory = f"/run/ccagent-test-kernel-{os.getpid()}"
     loading.unload(directory)
@@ -137,7 +137,7 @@ class JobGroup:
 
 
 @contextmanager
-def hierarchy(version: str) -> Iterator[str]:
+def hierarchy(version: str) -> Generator[str]:
     """Mount control groups of one version: `v1` has the controller cpuacct."""
     root = f"/run/ccagent-test-cgroup-{os.getpid()}"
     os.mkdir(root)
