@@ -43,7 +43,9 @@ def read_tasks(directory: str) -> dict[int, Task]:
 
 
 def read_ended(directory: str) -> Reading:
-    return parse_ended(NODE.read(f"{directory}/{pins.ENDED}".lstrip("/"), 1 << 28))
+    """All entries, read by a process of its own."""
+    result = subprocess.run(["cat", f"{directory}/{pins.ENDED}"], capture_output=True, check=True)
+    return parse_ended(result.stdout)
 
 
 def program_ids(directory: str) -> list[int]:

@@ -306,6 +306,7 @@ def test_the_total_counts_all(directory: str) -> None:
     reading = read_ended(directory)
     assert reading.total.refused == 0
     assert reading.total.entries >= len(reading.entries)
-    # Read last: processes may have ended meanwhile.
-    assert reading.total.processes >= sum(one.processes for one in reading.entries.values())
-    assert reading.total.runtime >= sum(one.runtime for one in reading.entries.values())
+    # It may be of the moment when the reading began.
+    later = read_ended(directory).total
+    assert later.processes >= sum(one.processes for one in reading.entries.values()) >= 20
+    assert later.runtime >= sum(one.runtime for one in reading.entries.values())
