@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from typing import NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, ProgramError
@@ -27,13 +28,17 @@ class Mount(NamedTuple):
 def parse_mounts(content: str, device: str) -> Mount | None:
     """Find the last mount of a device `MAJOR:MINOR` in /proc/PID/mountinfo. See proc(5)."""
     found: Mount | None = None
-    for line in content.splitlines():
+    for line in content.split("\n"):
         before, dash, after = line.partition(" - ")
-        fields, rest = before.split(), after.split()
+        fields, rest = before.split(" "), after.split(" ")
         if dash and len(fields) >= 6 and len(rest) >= 2 and fields[2] == device:
-            point = fields[4].replace("\\040", " ").replace("\\134", "\\")
-            found = Mount(point, rest[0], rest[1])
+            found = Mount(_unescaped(fields[4]), rest[0], _unescaped(rest[1]))
     return found
+
+
+def _unescaped(name: str) -> str:
+    """Undo what seq_path() of the kernel makes of spaces and backslashes."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), name)
 
 
 def mount_of(directory: str) -> Mount | None:

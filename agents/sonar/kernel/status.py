@@ -59,7 +59,7 @@ def read_status(directory: str = pins.DIRECTORY) -> Status:
 
 
 def _count(found: Status, directory: str) -> None:
-    node, below = Node(), directory.lstrip("/")
+    node, below = Node(hostname="localhost", cluster="local"), directory.lstrip("/")
     try:
         content = node.read(f"{below}/{pins.TASKS}", _LARGEST)
         found.processes = sum(1 for _ in task_records.parse_tasks(content))

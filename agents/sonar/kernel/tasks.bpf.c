@@ -184,7 +184,8 @@ static __always_inline __u64 anon_pages(struct mm_struct *mm)
 	} else if (has_plain_memory()) {
 		struct mm_struct___before *before = (void *)mm;
 
-		pages = before->rss_stat.count[MM_ANONPAGES].counter;
+		/* The verifier follows no array of a typedef. */
+		bpf_core_read(&pages, sizeof(pages), &before->rss_stat.count[MM_ANONPAGES].counter);
 	}
 	return pages > 0 ? pages : 0;
 }
