@@ -93,7 +93,7 @@ class PinnedNode(TreeNode):
     def has_ended(self, key: Key, processes: int, runtime: float) -> None:
         """Let so many processes end that have used so many seconds of CPU time in all."""
         now = self._now()
-        old = self.ended.get(key, Ended(*[0] * 8, since=now, last=now))
+        old = self.ended.get(key, Ended(0, 0, 0, 0, 0, 0, 0, 0, now, now))
         used = round(runtime * 1e9)
         self.ended[key] = old._replace(
             processes=old.processes + processes, runtime=old.runtime + used, last=now

@@ -248,10 +248,7 @@ class BpfSource:
     def _place(self, entry: TaskEntry) -> None:
         """Find out job and container."""
         task = entry.task
-        if entry.status.state == ZOMBIE:
-            if not entry.place_at:
-                entry.uid = task.euid
-                self._placer.settle(entry, self._places.of_task(task))
+        if entry.place_at and entry.status.state == ZOMBIE:
             entry.place_at = _NEVER
             return
         entry.uid = task.euid
