@@ -89,6 +89,11 @@ class Connection:
         return self._wait(self._publish(messages)) if messages else []
 
     @property
+    def server(self) -> str:
+        """Which of the servers it is, as a URL."""
+        return self._server
+
+    @property
     def answer(self) -> str:
         """What the server said to the last messages."""
         stored = self._batch.stored if self._batch is not None else ""

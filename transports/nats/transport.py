@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ccagent import PRODUCER
 from ccagent.errors import ConfigurationError, RetryableError
-from ccagent.transports.base import SinkSettings, Transport
+from ccagent.transports.base import Reached, SinkSettings, Transport
 from ccagent.transports.nats.settings import (
     NatsSettings,
     checked,
@@ -67,6 +67,10 @@ class NatsTransport(Transport):
             except RetryableError as error:
                 raise RetryableError(str(error), delivered=done) from None
             done = self._publish(connection, messages, done)
+
+    def reach(self, message: Message) -> Reached:
+        """Connect and log in. Raises RetryableError."""
+        return Reached(f"{self._connected(message.node).server} lets us in")
 
     def close(self) -> None:
         """Let go of the connection. Nothing is pending on it: `send` has waited for all."""
