@@ -130,7 +130,7 @@ class LustreAgent(Agent[LustreSettings]):
             yield Need("targets with jobstats", "what jobs read and write", is_vital=is_all)
         if settings.jobstats or settings.statistics:
             purpose = "what isn't in files that this user may read"
-            yield Need("lctl", purpose, program=settings.lctl)
+            yield Need(settings.lctl, purpose, is_program=True)
         if "llite" in settings.statistics:
             yield Need("mounted Lustre", "statistics of clients")
 

@@ -50,11 +50,11 @@ class ClusterAgent(Agent[ClusterSettings]):
         from ccagent.needs import Need
 
         settings = self.settings
-        yield Need("sinfo", "all of it", is_vital=True, program=settings.sinfo)
+        yield Need(settings.sinfo, "all of it", is_vital=True, is_program=True)
         question = (settings.sinfo, "--noheader", "--format=%D nodes")
         yield Need("controller of Slurm", "all of it", is_vital=True, question=question)
         if "line" in self.wanted:
-            yield Need("squeue", "all of it", is_vital=True, program=settings.squeue)
+            yield Need(settings.squeue, "all of it", is_vital=True, is_program=True)
 
     def sample(self, node: Node) -> Iterator[Record]:
         """Ask sinfo: one ClusterEnvelope, of errors if Slurm does not answer.

@@ -85,11 +85,11 @@ class JobsAgent(Agent[JobsSettings]):
         from ccagent.needs import Need
 
         settings = self.settings
-        yield Need("sacct", "all of it", is_vital=True, program=settings.sacct)
+        yield Need(settings.sacct, "all of it", is_vital=True, is_program=True)
         question = (settings.sacct, "--noheader", "--allocations", "--starttime=now",
                     "--format=JobIDRaw")  # fmt: skip
         yield Need("accounting of Slurm", "all of it", is_vital=True, question=question)
-        yield Need("squeue", "held and dependent jobs", program=settings.squeue)
+        yield Need(settings.squeue, "held and dependent jobs", is_program=True)
 
     def sample(self, node: Node) -> Iterator[Record]:
         """Ask sacct and squeue: a JobsEnvelope for each batch of new and changed jobs.

@@ -105,8 +105,8 @@ class SampleAgent(Agent[SampleSettings]):
                 yield Need(subject, "what jobs use, as their control groups have it")
         if settings.gpu_makers and self._wants_allocations:
             purpose = "cards of jobs that no control group tells"
-            yield Need("scontrol", purpose, program=settings.scontrol)
-            yield Need("squeue", "users of jobs without processes", program=settings.squeue)
+            yield Need(settings.scontrol, purpose, is_program=True)
+            yield Need(settings.squeue, "users of jobs without processes", is_program=True)
 
     def prepare(self, node: Node) -> float:
         """Read CPU times, so that the first sample can tell utilisation 100 ms later."""

@@ -122,7 +122,7 @@ class SysinfoAgent(Agent[SysinfoSettings]):
             commands += [(each.command, f"the version of {each.key}") for each in settings.software]
         for command, purpose in commands:
             if words := split_command(command):
-                yield Need(words[0], purpose, program=words[0])
+                yield Need(words[0], purpose, is_program=True)
 
     def sample(self, node: Node) -> Iterator[SysinfoEnvelope]:
         """Read the machine and yield one envelope; what can't be read is logged and left out."""

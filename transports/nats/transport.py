@@ -70,7 +70,8 @@ class NatsTransport(Transport):
 
     def reach(self, message: Message) -> Reached:
         """Connect and log in. Raises RetryableError."""
-        return Reached(f"{self._connected(message.node).server} lets us in")
+        connection = self._connected(message.node)
+        return Reached(f"{connection.server if len(self._servers) > 1 else 'it'} lets us in")
 
     def close(self) -> None:
         """Let go of the connection. Nothing is pending on it: `send` has waited for all."""

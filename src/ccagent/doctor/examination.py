@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ccagent.doctor.cgroups import check_cgroups
@@ -16,8 +17,9 @@ from ccagent.doctor.limits import check_limits
 from ccagent.doctor.lustre import check_lustre
 from ccagent.doctor.processes import check_processes
 from ccagent.doctor.programs import check_programs
+from ccagent.doctor.service import check_service
 from ccagent.doctor.sinks import SECONDS, check_sinks
-from ccagent.doctor.space import check_service, check_space
+from ccagent.doctor.space import check_space
 from ccagent.doctor.task_iterator import check_task_iterator
 from ccagent.doctor.together import together
 from ccagent.errors import CcagentError
@@ -62,7 +64,7 @@ def examine(
     seconds: float = LIMIT,
 ) -> list[Finding]:
     """Run the checks and give their findings by area, with what they cost."""
-    tasks = [lambda check=check: list(check(site)) for check in checks.values()]
+    tasks = [partial(_run, name, check, site) for name, check in checks.items()]
     findings: list[Finding] = []
     for name, outcome in zip(checks, together(tasks, seconds), strict=True):
         if isinstance(outcome, CcagentError):
@@ -73,6 +75,17 @@ def examine(
     order = {area: number for number, area in enumerate(areas)}
     findings.sort(key=lambda finding: order[finding.area])
     return [with_costs(finding, site.demands) for finding in findings]
+
+
+def _run(name: str, check: Callable[[Site], Iterable[Finding]], site: Site) -> list[Finding]:
+    """Run a check; what it has found before it fails counts."""
+    findings: list[Finding] = []
+    try:
+        for finding in check(site):
+            findings.append(finding)  # noqa: PERF402 - extend would lose them when it fails
+    except CcagentError as error:
+        findings.append(_failed(name, error))
+    return findings
 
 
 def stopped(findings: Sequence[Finding]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,7 @@ def check_gpus(site: Site) -> Iterator[Finding]:
     for settings in site.configuration.agents.values():
         if isinstance(settings, GpuSettings):
             makers |= dict.fromkeys(settings.gpu_makers)
-    tasks = [lambda maker=maker: _examined(site.node, maker) for maker in makers]
+    tasks = [partial(_examined, site.node, maker) for maker in makers]
     for maker, outcome in zip(makers, together(tasks, SECONDS + 2), strict=True):
         if isinstance(outcome, CcagentError):
             yield judge_cards(maker, errors=[str(outcome)])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ccagent.doctor.demands import Site
     from ccagent.node import Node
 
-SECONDS = 8.0
+SECONDS = 5.0
 """Which a program has for its answer."""
 
 _OUTPUT_LIMIT = 4 * 1024 * 1024
@@ -37,24 +37,23 @@ _OPTIONAL = ("lstopo-no-graphics",)
 
 def check_programs(site: Site) -> Iterator[Finding]:
     """Look for each program, ask those that are known for their version, and put the questions."""
-    asked: dict[str, tuple[str, Sequence[str]]] = {}
-    subjects: dict[str, str] = {}
-    for _, is_configured, need in site.demands:
-        if need.program:
-            subjects.setdefault(need.subject, need.program)
-        if need.question and is_configured:
-            asked.setdefault(need.subject, (need.question[0], need.question))
-    for program in _OPTIONAL:
-        if program not in subjects.values():
-            subjects[program] = program
-    found = {subject: area_of(program) for subject, program in subjects.items()}
-    commands = {subject: _version(program) for subject, program in subjects.items()}
-    commands |= {subject: question for subject, (_, question) in asked.items()}
-    found |= {subject: area_of(program) for subject, (program, _) in asked.items()}
+    programs = dict.fromkeys(
+        [demand.need.subject for demand in site.demands if demand.need.is_program]
+    ) | dict.fromkeys(_OPTIONAL)
+    questions = {
+        need.subject: need.question
+        for _, is_configured, need in site.demands
+        if need.question and is_configured
+    }
+    commands = {program: _version(program) for program in programs} | questions
     tasks = [partial(_outcome, site.node, command) for command in commands.values()]
-    outcomes = together(tasks, 2 * SECONDS)
-    for (subject, area), outcome in zip(found.items(), outcomes, strict=True):
-        yield judge_program(area, subject, outcome)
+    for (subject, command), outcome in zip(
+        commands.items(), together(tasks, 2 * SECONDS), strict=True
+    ):
+        program = command[0] or subject
+        # That it is missing is told of the program itself.
+        if subject in programs or not isinstance(outcome, NotHereError) or program not in programs:
+            yield judge_program(area_of(program), subject, outcome)
 
 
 def area_of(program: str) -> str:

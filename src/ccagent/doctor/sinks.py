@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ccagent.doctor.clock import judge_other_clock
@@ -22,16 +23,17 @@ SECONDS = 20.0
 
 _REMEDIES = {
     "does not resolve": "see to the name in url, and to the name servers of this host",
-    "refused": "start the server, see to the port in url and to firewalls",
-    "certificate": "use the name in url that its certificate is for, and set ca-file to who signed",
+    "connection refused": "start the server, see to the port in url and to firewalls",
+    "certificate": "use the name in url that its certificate is for, set ca-file to who signed it",
     "tls": "see whether the port is the one with TLS, and the scheme of url fits",
-    "login": "see to user and password-file",
-    "not authori": "see to user and password-file",
-    "authorization": "see to user, password-file or token-file",
-    "unauthorized": "see to user, password-file or token-file",
-    "forbidden": "let this user write there",
+    "login": "see to user and to password-file or token-file, and that the server knows them",
+    "password": "see to user and to password-file or token-file, and that the server knows them",
+    "authori": "see to user and to password-file or token-file, and that the server knows them",
     "no answer": "see to firewalls between here and there, and whether the server hangs",
     "not finished after": "see to firewalls between here and there, and whether the server hangs",
+    "permission denied": "let this user write there",
+    "not a directory": "set another path in url",
+    "read-only": "mount it for writing, or set another path in url",
 }
 """What helps, by words of the reason; the first that fits."""
 
@@ -40,7 +42,7 @@ def check_sinks(site: Site) -> Iterator[Finding]:
     """Reach all sinks at once, each within its limit."""
     configuration = site.configuration
     names = list(configuration.sinks)
-    tasks = [lambda name=name: _reached(configuration, name, site.delivers) for name in names]
+    tasks = [partial(_reached, configuration, name, delivers=site.delivers) for name in names]
     for name, outcome in zip(names, together(tasks, SECONDS), strict=True):
         yield judge_sink(name, configuration.sinks[name].url, outcome)
         if isinstance(outcome, Reached) and outcome.ahead is not None:
@@ -88,7 +90,7 @@ def _remedy(reason: str) -> str:
     return "see to what the other side says"
 
 
-def _reached(configuration: Configuration, name: str, delivers: bool) -> Reached | None:
+def _reached(configuration: Configuration, name: str, *, delivers: bool) -> Reached | None:
     if delivers:
         return Reached(f"took a message; {try_sink(configuration, name)}".rstrip("; "))
     return reach_sink(configuration, name)

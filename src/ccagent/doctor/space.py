@@ -1,4 +1,4 @@
-"""Room for the outbox, and whether it can be written."""
+"""Room for the outbox on disk, and whether this user may write it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from ccagent.doctor.finding import Finding
 from ccagent.doctor.mounts import mounted_at, read_mounts
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.registry import transport_class
+from ccagent.store import file_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ccagent.doctor.demands import Site
     from ccagent.node import Node
@@ -31,6 +32,8 @@ class Room(NamedTuple):
     free: int
     inodes: int | None
     is_writable: bool
+    foreign: tuple[str, ...] = ()
+    """Files of outboxes that this user may not write."""
 
 
 def check_space(site: Site) -> Iterator[Finding]:
@@ -45,7 +48,7 @@ def check_space(site: Site) -> Iterator[Finding]:
         yield judge_memory(len(sinks))
         return
     wanted = outbox.max_bytes * max(1, len(sinks))
-    yield judge_space(outbox.directory, _room(site.node, outbox.directory), wanted)
+    yield judge_space(outbox.directory, _room(site.node, outbox.directory, sinks), wanted)
 
 
 def judge_memory(sinks: int) -> Finding:
@@ -76,6 +79,11 @@ def judge_space(directory: str, room: Room | CcagentError, wanted: int) -> Findi
             f"{directory} can't be written by this user",
             f"give it to the user that ccagent runs as: chown ccagent {directory}",
         )
+    if room.foreign:
+        return _problem(
+            f"{', '.join(room.foreign)} can't be written by this user",
+            "somebody else has run ccagent with this configuration: chown these files",
+        )
     found = f"{directory}: {size(room.free)} free on {room.type}"
     if room.free < wanted:
         return _problem(
@@ -104,43 +112,13 @@ def size(number: int) -> str:
     return f"{value:.0f} {unit}" if value >= 100 or unit == "B" else f"{value:.1f} {unit}"
 
 
-def check_service(site: Site) -> Iterator[Finding]:
-    """Tell whether the daemon could take its lock, if it is to."""
-    directory = site.configuration.settings.lock_directory
-    if not directory:
-        return
-    node = site.node
-    path = directory.lstrip("/")
-    try:
-        node.owner(path)
-        refusal = "" if node.is_writable(path) else "this user may not write there"
-    except CcagentError as error:
-        refusal = str(error)
-    yield judge_lock(directory, refusal)
-
-
-def judge_lock(directory: str, refusal: str) -> Finding:
-    """Judge the directory of the lock; without it the daemon does not start."""
-    if refusal:
-        return Finding(
-            area="daemon",
-            subject="lock-directory",
-            state="problem",
-            found=f"{directory}: {refusal}",
-            costs=["ccagent run: does not start"],
-            stops=["the daemon"],
-            advice="make it for the user of the service (RuntimeDirectory=ccagent)",
-        )
-    return Finding(area="daemon", subject="lock-directory", state="good", found=directory)
-
-
 def _problem(found: str, advice: str) -> Finding:
     return Finding(
         area=AREA, subject=SUBJECT, state="problem", found=found, costs=[_LOSS], advice=advice
     )
 
 
-def _room(node: Node, directory: str) -> Room | CcagentError:
+def _room(node: Node, directory: str, sinks: Sequence[str]) -> Room | CcagentError:
     """Look at a directory, or where it would be made."""
     path = directory
     try:
@@ -156,10 +134,20 @@ def _room(node: Node, directory: str) -> Room | CcagentError:
         mount = mounted_at(read_mounts(node), path)
     except CcagentError as error:
         return error
+    files = [os.path.join(directory, file_of(sink)) for sink in sinks]
     read_only = bool(answer.f_flag & os.ST_RDONLY)
     return Room(
         type=mount.type if mount is not None else "?",
         free=answer.f_bavail * (answer.f_frsize or answer.f_bsize),
         inodes=answer.f_favail if answer.f_files else None,
         is_writable=not read_only and node.is_writable(path.lstrip("/")),
+        foreign=tuple(file for file in files if _is_foreign(node, file.lstrip("/"))),
     )
+
+
+def _is_foreign(node: Node, file: str) -> bool:
+    try:
+        node.owner(file)
+    except CcagentError:
+        return False
+    return not node.is_writable(file)
