@@ -155,7 +155,7 @@ def test_what_is_down_and_what_has_no_name(tmp_path: Path) -> None:
 def test_nats(tmp_path: Path) -> None:
     with Bench(tmp_path) as bench:
         server = bench.serve(f'authorization {{ user: "fox", password: "{PASSWORD}" }}\n')
-        login = f'user = "fox"\npassword-file = "{secret(tmp_path)}"\njetstream = true'
+        login = f'user = "fox"\npassword-file = "{secret(tmp_path)}"'
         told = Told(tmp_path, backend(server.url, login))
         assert (told.code, told.sink()["state"]) == (0, "good")
         assert told.sink()["found"] == f"{server.url}: it lets us in"
@@ -164,6 +164,35 @@ def test_nats(tmp_path: Path) -> None:
         assert told.code == 1
         assert "password-file" in told.sink()["advice"]
         assert "wrong" not in told.output
+
+
+def test_jetstream(tmp_path: Path) -> None:
+    with Bench(tmp_path) as bench:
+        server = bench.serve()
+        told = Told(tmp_path, backend(server.url, "jetstream = true"))
+        assert told.code == 1
+        assert told.sink()["found"] == f"{server.url}: no stream takes the subject 'fox.sample'"
+        assert "nats stream add" in told.sink()["advice"]
+        server.add_stream("fox.>")
+        told = Told(tmp_path, backend(server.url, "jetstream = true"))
+        assert (told.code, told.sink()["state"]) == (0, "good")
+        assert told.sink()["found"].endswith("stream 'all' takes the subject 'fox.sample'")
+        assert server.count() == 0
+        plain = bench.serve(with_jetstream=False)
+        told = Told(tmp_path, backend(plain.url, "jetstream = true"))
+        assert (told.code, told.sink()["found"]) == (1, f"{plain.url}: no JetStream for this user")
+
+
+def test_jetstream_that_this_user_may_not_ask(tmp_path: Path) -> None:
+    allowed = 'publish: ["fox.>"], subscribe: ["_INBOX.>"]'
+    user = f'user: "fox", password: "{PASSWORD}", permissions: {{ {allowed} }}'
+    with Bench(tmp_path) as bench:
+        server = bench.serve(f"authorization {{ users: [ {{ {user} }} ] }}\n")
+        login = f'user = "fox"\npassword-file = "{secret(tmp_path)}"\njetstream = true'
+        told = Told(tmp_path, backend(server.url, login))
+        assert (told.code, told.sink()["state"]) == (0, "good")
+        assert told.sink()["found"].endswith("not ask whether a stream takes 'fox.sample'")
+        assert told.seconds < 5
 
 
 def test_nats_that_is_called_otherwise(tmp_path: Path, authority: Authority) -> None:

@@ -29,6 +29,8 @@ _REMEDIES = {
     "login": "see to user and to password-file or token-file, and that the server knows them",
     "password": "see to user and to password-file or token-file, and that the server knows them",
     "authori": "see to user and to password-file or token-file, and that the server knows them",
+    "no stream takes": "make a stream that takes it (nats stream add), or set subject",
+    "no jetstream": "turn JetStream on for the account of this user, or leave out jetstream",
     "no answer": "see to firewalls between here and there, and whether the server hangs",
     "not finished after": "see to firewalls between here and there, and whether the server hangs",
     "permission denied": "let this user write there",
