@@ -156,6 +156,11 @@ def test_the_outbox_of_somebody_else(open_path: Path) -> None:
     """
     file = configured(open_path, text)
     assert findings(run("--json", "--config", file).stdout)["outbox"]["state"] == "good"
+    other = configured(open_path, text.replace("/outbox", "/absent/outbox"))
+    assert findings(run("--json", "--config", other).stdout)["outbox"]["state"] == "good"
+    result = run("--json", "--config", other, command=(sys.executable, "-c", AS_NOBODY))
+    assert "this user can't make it" in findings(result.stdout)["outbox"]["found"]
+    configured(open_path, text)
     result = run("--json", "--config", file, command=(sys.executable, "-c", AS_NOBODY))
     found = findings(result.stdout)["outbox"]
     assert found["state"] == "problem"

@@ -271,7 +271,7 @@ DISK = Room("xfs", free=10 * 2**30, inodes=10_000, is_writable=True)
         (DISK._replace(is_writable=False), "problem", "can't be written by this user"),
         (DISK._replace(type="tmpfs"), "good", "not the machine"),
         (DISK._replace(foreign=("/s/a.outbox",)), "problem", "/s/a.outbox can't be written"),
-        (NotHereError("/s: Input/output error"), "problem", "can't be used: /s: Input/output"),
+        (NotHereError("/s: Input/output error"), "problem", "/s: Input/output error"),
     ],
 )
 def test_room_for_the_outbox(room: Room | NotHereError, state: str, said: str) -> None:

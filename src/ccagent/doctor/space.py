@@ -71,7 +71,7 @@ def judge_space(directory: str, room: Room | CcagentError, wanted: int) -> Findi
     """Judge the file system of the directory; wanted: bytes that all outboxes may take."""
     if isinstance(room, CcagentError):
         return _problem(
-            f"{directory} can't be used: {room}",
+            str(room),
             f"make it for ccagent's user alone: install -d -o ccagent -m 0700 {directory}",
         )
     if not room.is_writable:
@@ -130,6 +130,8 @@ def _room(node: Node, directory: str, sinks: Sequence[str]) -> Room | CcagentErr
                 if path == "/":
                     raise
                 path = os.path.dirname(path.rstrip("/"))
+        if path != directory and not node.is_writable(path.lstrip("/")):
+            return NotHereError(f"{directory}: there is none, and this user can't make it")
         answer = node.space(path.lstrip("/"))
         mount = mounted_at(read_mounts(node), path)
     except CcagentError as error:
