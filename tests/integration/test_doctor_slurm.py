@@ -14,7 +14,9 @@ pytest_plugins = ["tests.slurm_fixture"]
 
 def test_a_master_can_work(slurm: SlurmCluster, tmp_path: Path) -> None:
     file = tmp_path / "ccagent.toml"
-    file.write_text('cluster = "fox"\n[agents.jobs]\nevery = "1m"\n[agents.cluster]\nevery = "1h"\n')
+    file.write_text(
+        'cluster = "fox"\n[agents.jobs]\nevery = "1m"\n[agents.cluster]\nevery = "1h"\n'
+    )
     command = slurm.enter(*CCAGENT, "doctor", "--json", "--config", str(file))
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     found = {each["subject"]: each for each in json.loads(result.stdout)}
