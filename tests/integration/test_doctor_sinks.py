@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ccagent.doctor.sinks import shown
 from tests.certificates import Authority
 from tests.http_server import Handler, Server
 from tests.kafka_cluster import Cluster
@@ -133,6 +134,29 @@ def test_http_with_another_time(
     assert told.code == 0
 
 
+def test_what_is_in_a_url_of_the_command_line_stays_hidden() -> None:
+    url = f"http://127.0.0.1:{free_port()}/in?token=hidden"
+    result = subprocess.run(
+        [*CCAGENT, "doctor", "--sink", url], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 1
+    assert "sink --sink http://127.0.0.1:" in result.stdout
+    assert "hidden" not in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("stdout:", "stdout"),
+        ("dir:/data/a@b", "dir:/data/a@b"),
+        ("http://host/in?token=hidden", "http://host/in"),
+        ("nats://fox:hidden@host,fox:hidden@other", "nats://other"),
+    ],
+)
+def test_urls_are_shown_without_secrets(url: str, said: str) -> None:
+    assert shown(url) == said
+
+
 def test_what_is_down_and_what_has_no_name(tmp_path: Path) -> None:
     told = Told(
         tmp_path,
@@ -216,6 +240,9 @@ def test_mqtt(tmp_path: Path, serve: Callable[..., Broker]) -> None:
     for protocol in ("5", "3.1.1"):
         told = Told(tmp_path, backend(broker.url(), f'{login}\nprotocol = "{protocol}"'))
         assert (told.code, told.sink()["state"]) == (0, "good")
+    # MQTT 5 and 3.1.1 (mosquitto calls it 2), and a session that the broker forgets.
+    assert "-doctor (p5, c1, " in broker.log
+    assert "-doctor (p2, c1, " in broker.log
     assert "PUBLISH" not in broker.log
     assert "Will message" not in broker.log
     secret(tmp_path, "wrong")

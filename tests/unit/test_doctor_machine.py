@@ -270,6 +270,7 @@ DISK = Room("xfs", free=10 * 2**30, inodes=10_000, is_writable=True)
         (DISK._replace(inodes=None), "good", "10.0 GiB"),
         (DISK._replace(is_writable=False), "problem", "can't be written by this user"),
         (DISK._replace(type="tmpfs"), "good", "not the machine"),
+        (DISK._replace(type="nfs4"), "problem", "free on nfs4, on which several hosts"),
         (DISK._replace(foreign=("/s/a.outbox",)), "problem", "/s/a.outbox can't be written"),
         (NotHereError("/s: Input/output error"), "problem", "/s: Input/output error"),
     ],

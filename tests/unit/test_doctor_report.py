@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -107,6 +108,12 @@ def test_json_has_all_fields_always() -> None:
         "area": "slurm", "subject": "sacct", "state": "good", "found": "25.05",
         "costs": [], "stops": [], "advice": "",
     }  # fmt: skip
+
+
+def test_names_of_files_that_are_no_utf_8() -> None:
+    (read,) = json.loads(as_json([msgspec.structs.replace(GOOD, found="a\udcffb")]))
+    assert read["found"] == "a?b"
+    assert "a\\udcffb" in report([msgspec.structs.replace(GOOD, found="a\udcffb")], [])
 
 
 def test_what_hangs_is_left_behind() -> None:

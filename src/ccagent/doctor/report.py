@@ -62,12 +62,32 @@ def summary(findings: Sequence[Finding], agents: Sequence[str]) -> str:
 
 def as_json(findings: Sequence[Finding]) -> bytes:
     """Give an array of objects with the fields of a finding."""
-    return msgspec.json.format(msgspec.json.encode(findings), indent=2)
+    try:
+        content = msgspec.json.encode(findings)
+    except UnicodeEncodeError:
+        content = msgspec.json.encode([_encodable(finding) for finding in findings])
+    return msgspec.json.format(content, indent=2)
 
 
 def exit_status(findings: Sequence[Finding]) -> int:
     """Give 1 if something that is configured can't work, else 0."""
     return int(bool(stopped(findings)))
+
+
+def _encodable(finding: Finding) -> Finding:
+    """Replace what was no UTF-8 in names of files."""
+
+    def clean(text: str) -> str:
+        return text.encode("utf-8", "replace").decode()
+
+    return msgspec.structs.replace(
+        finding,
+        subject=clean(finding.subject),
+        found=clean(finding.found),
+        costs=list(map(clean, finding.costs)),
+        stops=list(map(clean, finding.stops)),
+        advice=clean(finding.advice),
+    )
 
 
 def _entry(finding: Finding, column: int, width: int) -> Iterator[str]:

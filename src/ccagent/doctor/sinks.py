@@ -9,6 +9,7 @@ from ccagent.doctor.clock import judge_other_clock
 from ccagent.doctor.finding import Finding
 from ccagent.doctor.together import together
 from ccagent.errors import CcagentError, ProgramError
+from ccagent.registry import transport_class
 from ccagent.transports.base import Reached
 from ccagent.trial import reach_sink, try_sink
 
@@ -78,10 +79,11 @@ def judge_sink(name: str, url: str, outcome: Reached | CcagentError | None) -> F
 
 def shown(url: str) -> str:
     """Give a URL without what could be secret in it."""
-    scheme, slashes, rest = url.partition("//")
-    if not slashes:
-        return scheme.rstrip(":")
-    return f"{scheme}{slashes}{rest.partition('?')[0].rpartition('@')[2]}"
+    if not transport_class(url).is_network:
+        return url.rstrip(":")
+    scheme, colon, rest = url.partition(":")
+    slashes = "//" if rest.startswith("//") else ""
+    return f"{scheme}{colon}{slashes}{rest.lstrip('/').partition('?')[0].rpartition('@')[2]}"
 
 
 def _remedy(reason: str) -> str:

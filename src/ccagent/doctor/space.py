@@ -22,6 +22,9 @@ SUBJECT = "outbox"
 
 _FEWEST_INODES = 100
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+_SHARED = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "afs"})
+"""Source: sqlite.org/wal.html: all processes that use a database must be on one host."""
+
 _LOSS = "all: what can't be sent waits in memory alone, and is lost with the process"
 
 
@@ -92,6 +95,11 @@ def judge_space(directory: str, room: Room | CcagentError, wanted: int) -> Findi
         )
     if room.inodes is not None and room.inodes < _FEWEST_INODES:
         return _problem(f"{found}, but {room.inodes} inodes", "remove files from that file system")
+    if room.type in _SHARED:
+        return _problem(
+            f"{found}, on which several hosts could write: SQLite's log (WAL) needs one host's",
+            "have it on a disk of this machine, or set outbox.memory = true",
+        )
     if room.type in _IN_MEMORY:
         found += ", which is memory: it outlives the process, but not the machine"
     return Finding(
