@@ -40,9 +40,14 @@ ccagent.cli.cli(["doctor", *sys.argv[1:]])
 def run(
     *arguments: str, command: tuple[str, ...] = (*CCAGENT, "doctor")
 ) -> subprocess.CompletedProcess[str]:
+    environment = dict(os.environ)
+    if command[0] != CCAGENT[0] or command[1] == "-c":
+        # Nobody may not write what coverage has measured.
+        environment = {name: text for name, text in environment.items() if "COVERAGE" not in name}
     return subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
+        [*command, *arguments], capture_output=True, text=True, timeout=60, check=False,
+        env=environment,
+    )  # fmt: skip
 
 
 def findings(text: str) -> dict[str, dict[str, Any]]:
