@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
 from msgspec import Meta
 
@@ -38,6 +38,18 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
         return message if self.precision == "s" else in_nanoseconds(message)
 
 
+class Reached(NamedTuple):
+    """What came of reaching the other side without giving it anything.
+
+    said: what it answered, in half a sentence. ahead: seconds by which our clock is ahead of its
+    own, None if it doesn't tell; doubt: by how much that may be wrong.
+    """
+
+    said: str
+    ahead: float | None = None
+    doubt: float = 0.0
+
+
 class Transport(ABC):
     """Carries messages to one receiver. Used by one thread at a time."""
 
@@ -57,6 +69,13 @@ class Transport(ABC):
 
         Raises RetryableError or RejectedError, whose `delivered` says how many were taken.
         """
+
+    def reach(self, message: Message) -> Reached | None:  # noqa: ARG002 - for those that can
+        """Connect and log in as for this message, without delivering it or disturbing others.
+
+        None: it can't be told without delivering. Raises as `send` does.
+        """
+        return None
 
     def close(self) -> None:  # noqa: B027 - not all hold any
         """Let go of connections and files."""

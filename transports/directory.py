@@ -17,6 +17,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 import struct
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -26,7 +27,7 @@ from msgspec import Meta
 
 from ccagent.errors import ConfigurationError, RetryableError
 from ccagent.log import logger
-from ccagent.transports.base import SinkSettings, Transport
+from ccagent.transports.base import Reached, SinkSettings, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,6 +74,21 @@ class DirectoryTransport(Transport):
                 reason = error.strerror or str(error)
                 raise RetryableError(f"{path}: {reason}", delivered=number) from None
             self.answer = f"appended to {path}"
+
+    def reach(self, message: Message) -> Reached:
+        """Tell whether the file could be written, or made. Raises RetryableError."""
+        file = path = os.path.join(self._directory, file_of(message))
+        while not os.path.lexists(path) and path != "/":
+            path = str(os.path.dirname(path))
+        try:
+            mode = os.stat(path).st_mode
+        except OSError as error:
+            raise RetryableError(f"{path}: {error.strerror}") from None
+        if not stat.S_ISDIR(mode) and path != file:
+            raise RetryableError(f"{path}: {os.strerror(errno.ENOTDIR)}")
+        if not os.access(path, os.W_OK):
+            raise RetryableError(f"{path}: {os.strerror(errno.EACCES)}")
+        return Reached(f"{path} can be written")
 
     def _append(self, path: str, lines: bytes) -> None:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC

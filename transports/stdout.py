@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
-from ccagent.transports.base import SinkSettings, Transport
+from ccagent.transports.base import Reached, SinkSettings, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +40,10 @@ class StdoutTransport(Transport):
         if form not in {"", "wrapped"}:
             raise ConfigurationError(f"{settings.url}: there are 'stdout:' and 'stdout:wrapped'")
         self._wrapped = form == "wrapped"
+
+    def reach(self, message: Message) -> Reached:  # noqa: ARG002 - it is there for any
+        """Standard output is there as long as we are."""
+        return Reached("standard output")
 
     def send(self, messages: Sequence[Message]) -> None:
         """Print messages. A reader that went away is a RejectedError."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
@@ -10,6 +10,11 @@ from ccagent.agent import AgentSettings
 from ccagent.agents.gpu.presence import directories
 from ccagent.duration import Duration
 from ccagent.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.needs import Need
 
 
 class GpuSettings(AgentSettings, frozen=True, kw_only=True):
@@ -22,6 +27,13 @@ class GpuSettings(AgentSettings, frozen=True, kw_only=True):
         Duration,
         Meta(description="after this long a sample goes without what a GPU library has not told"),
     ] = Duration("10s")
+
+    def needs(self) -> Iterator[Need]:
+        """Give what an agent with these settings needs of the cards."""
+        from ccagent.needs import Need
+
+        for maker in self.gpu_makers:
+            yield Need(f"{maker} cards", f"GPUs of {maker}")
 
     def __post_init__(self) -> None:
         for maker in self.gpu_makers:

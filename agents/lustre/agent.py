@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ccagent.agents.lustre.client_rates import ClientRates
     from ccagent.agents.lustre.records import Value
     from ccagent.message import Format, Record
+    from ccagent.needs import Need
     from ccagent.node import Node
 
 
@@ -118,6 +119,20 @@ class LustreAgent(Agent[LustreSettings]):
     formats: ClassVar[frozenset[Format]] = frozenset(FORMATS)
     extras: ClassVar[frozenset[str]] = frozenset()
     Settings = LustreSettings
+
+    def needs(self) -> Iterator[Need]:
+        """Targets of a server, or for statistics of a client a mounted file system."""
+        from ccagent.needs import Need
+
+        settings = self.settings
+        if settings.jobstats:
+            is_all = not settings.statistics
+            yield Need("targets with jobstats", "what jobs read and write", is_vital=is_all)
+        if settings.jobstats or settings.statistics:
+            purpose = "what isn't in files that this user may read"
+            yield Need(settings.lctl, purpose, is_program=True)
+        if "llite" in settings.statistics:
+            yield Need("mounted Lustre", "statistics of clients")
 
     def __init__(self, settings: LustreSettings, wanted: frozenset[Format]) -> None:
         super().__init__(settings, wanted)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ccagent.agents.metrics.reading import Gauge, Metric, Place
     from ccagent.message import Format
+    from ccagent.needs import Need
     from ccagent.node import Node
 
 _FIRST_INTERVAL = 1.0
@@ -47,6 +48,15 @@ class MetricsAgent(Agent[MetricsSettings]):
         self._steps = Steps(settings.time_step.seconds)
         self._clock = ClockGuard()
         self._tags: dict[tuple[Place, str], Tags] = {}
+
+    def needs(self) -> Iterator[Need]:
+        """What the readers need that some machines lack."""
+        from ccagent.needs import Need
+
+        for reader in self.readers:
+            sent = [name for name in reader.metrics if name in self.sent]
+            for subject in reader.needs if sent else ():
+                yield Need(subject, ", ".join(sent), is_vital=len(self.readers) == 1)
 
     def prepare(self, node: Node) -> float:
         """Read counters once, so that the first sample has rates."""

@@ -25,6 +25,7 @@ class CgroupJobsReader(Reader[ReaderSettings]):
     """Memory, CPU, I/O and pressure of each Slurm job on this node: `stype=job`."""
 
     name = "cgroup-jobs"
+    needs = ("control groups", "control groups of jobs")
     metrics: ClassVar[dict[str, Metric]] = {
         "job_mem_used": _metric(
             "B", 1, "memory that counts towards the job's limit, its page cache included",

@@ -108,6 +108,7 @@ class CpuReader(Reader[CpuSettings]):
 
     name = "cpu"
     Settings = CpuSettings
+    needs = ("/proc",)
     metrics: ClassVar[dict[str, Metric]] = {
         "cpu_load": Metric(
             unit="",

@@ -88,6 +88,7 @@ class InfinibandReader(Reader[ReaderSettings]):
     """
 
     name = "infiniband"
+    needs = ("InfiniBand",)
     metrics: ClassVar[dict[str, Metric]] = {
         "ib_recv": Metric(
             unit="B/s",

@@ -100,6 +100,7 @@ class MemoryReader(Reader[ReaderSettings]):
     """Memory of the node and, of NUMA nodes with memory, used and free; swap, faults, OOM kills."""
 
     name = "memory"
+    needs = ("/proc",)
     metrics: ClassVar[dict[str, Metric]] = {
         "mem_used": Metric(
             unit="B",

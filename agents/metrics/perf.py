@@ -44,6 +44,7 @@ class PerfReader(Reader[ReaderSettings]):
     """Reads the counters of all cores and memory controllers, which it keeps open."""
 
     name: ClassVar[str] = "perf"
+    needs = ("hardware counters",)
     metrics: ClassVar[dict[str, Metric]] = {
         "clock": Metric(
             unit="Hz",

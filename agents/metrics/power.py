@@ -81,6 +81,7 @@ class PowerReader(Reader[ReaderSettings]):
     """
 
     name = "power"
+    needs = ("RAPL",)
     metrics: ClassVar[dict[str, Metric]] = {
         "cpu_power": Metric(
             unit="W",

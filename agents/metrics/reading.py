@@ -93,6 +93,8 @@ class Reader(ABC, Generic[S]):
 
     name: ClassVar[str]
     metrics: ClassVar[dict[str, Metric]]
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Findings of `ccagent doctor` that say whether it can read anything."""
     Settings: ClassVar[type[Any]] = ReaderSettings
 
     def __init__(self, settings: S | None = None) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from ccagent.agents.slurm.node_events import NodeState
     from ccagent.message import Format, Record
+    from ccagent.needs import Need
     from ccagent.node import Node
 
 _OUTPUT_LIMIT = 64 * 1024 * 1024
@@ -43,6 +44,17 @@ class ClusterAgent(Agent[ClusterSettings]):
     name = "cluster"
     formats: ClassVar[frozenset[Format]] = frozenset(FORMATS)
     Settings = ClusterSettings
+
+    def needs(self) -> Iterator[Need]:
+        """Two programs, and a controller that answers; the question asks for a number of nodes."""
+        from ccagent.needs import Need
+
+        settings = self.settings
+        yield Need(settings.sinfo, "all of it", is_vital=True, is_program=True)
+        question = (settings.sinfo, "--noheader", "--format=%D nodes")
+        yield Need("controller of Slurm", "all of it", is_vital=True, question=question)
+        if "line" in self.wanted:
+            yield Need(settings.squeue, "all of it", is_vital=True, is_program=True)
 
     def sample(self, node: Node) -> Iterator[Record]:
         """Ask sinfo: one ClusterEnvelope, of errors if Slurm does not answer.

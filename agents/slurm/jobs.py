@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ccagent.envelopes import SlurmJob
     from ccagent.events import Event
     from ccagent.message import Format, Record
+    from ccagent.needs import Need
     from ccagent.node import Node
 
 _OVERLAP = 600
@@ -78,6 +79,17 @@ class JobsAgent(Agent[JobsSettings]):
         self._state: SentState | None = None
         self._until: int | None = None
         self._complaints = 0
+
+    def needs(self) -> Iterator[Need]:
+        """Accounting above all; the question asks for no job."""
+        from ccagent.needs import Need
+
+        settings = self.settings
+        yield Need(settings.sacct, "all of it", is_vital=True, is_program=True)
+        question = (settings.sacct, "--noheader", "--allocations", "--starttime=now",
+                    "--format=JobIDRaw")  # fmt: skip
+        yield Need("accounting of Slurm", "all of it", is_vital=True, question=question)
+        yield Need(settings.squeue, "held and dependent jobs", is_program=True)
 
     def sample(self, node: Node) -> Iterator[Record]:
         """Ask sacct and squeue: a JobsEnvelope for each batch of new and changed jobs.

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ccagent.agents.sonar.job_cgroups import JobAccounts
     from ccagent.agents.sonar.process import Process, ProcessSource
     from ccagent.message import Format, Record
+    from ccagent.needs import Need
     from ccagent.node import Node
 
 _FIRST_INTERVAL = 0.1
@@ -88,6 +89,25 @@ class SampleAgent(Agent[SampleSettings]):
         self._allocations: Allocations | None = None
         self._accounts: JobAccounts | None = None
         self._boot = 0
+
+    def needs(self) -> Iterator[Need]:
+        """What is left out without it, and what a sample can't do without."""
+        from ccagent.needs import Need
+
+        settings = self.settings
+        yield Need("/proc", "all of it", is_vital=True)
+        yield Need("processes of others", "processes and jobs of other users")
+        yield Need("I/O of others", "what other users' processes read and write")
+        yield Need("open files", "more CPU time: files are opened again for each sample")
+        yield Need("task iterator", "the way to read processes that costs least")
+        yield from settings.needs()
+        if "line" in self.wanted or "job-cgroups" in settings.extras:
+            for subject in ("control groups", "control groups of jobs"):
+                yield Need(subject, "what jobs use, as their control groups have it")
+        if settings.gpu_makers and self._wants_allocations:
+            purpose = "cards of jobs that no control group tells"
+            yield Need(settings.scontrol, purpose, is_program=True)
+            yield Need(settings.squeue, "users of jobs without processes", is_program=True)
 
     def prepare(self, node: Node) -> float:
         """Read CPU times, so that the first sample can tell utilisation 100 ms later."""

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.message import Format
+    from ccagent.needs import Need
     from ccagent.node import Node
 
 
@@ -105,6 +106,23 @@ class SysinfoAgent(Agent[SysinfoSettings]):
     formats: ClassVar[frozenset[Format]] = frozenset({"sonar"})
     extras: ClassVar[frozenset[str]] = frozenset({"attrs", "format", "software"})
     Settings = SysinfoSettings
+
+    def needs(self) -> Iterator[Need]:
+        """The files and programs that it is told to use."""
+        from ccagent.needs import Need
+
+        settings = self.settings
+        yield Need("/proc", "memory of the node")
+        yield from settings.needs()
+        commands = [
+            (settings.topo_svg_command, "the topology as a picture"),
+            (settings.topo_text_command, "the topology as text"),
+        ]
+        if "software" in settings.extras:
+            commands += [(each.command, f"the version of {each.key}") for each in settings.software]
+        for command, purpose in commands:
+            if words := split_command(command):
+                yield Need(words[0], purpose, is_program=True)
 
     def sample(self, node: Node) -> Iterator[SysinfoEnvelope]:
         """Read the machine and yield one envelope; what can't be read is logged and left out."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ccagent.message import Format, Record
+    from ccagent.needs import Need
     from ccagent.node import Node
 
 
@@ -85,6 +86,10 @@ class Agent(ABC, Generic[S]):
     @abstractmethod
     def sample(self, node: Node) -> Iterable[Record]:
         """Read the machine once. Nothing that a file below /proc or /sys holds makes it raise."""
+
+    def needs(self) -> Iterable[Need]:
+        """What it can't do without with these settings, or not everything: for the doctor."""
+        return ()
 
     def handed_on(self) -> None:
         """Told when all records of the last sample are in the outboxes, or taken."""

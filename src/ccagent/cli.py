@@ -236,6 +236,20 @@ def status(as_json: bool, verbose: int, **options: Any) -> None:
 
 
 @cli.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--deliver", is_flag=True, help="Send each sink a marked message, to be sure.")
+@_common
+def doctor(as_json: bool, deliver: bool, verbose: int, **options: Any) -> None:
+    """Tell what this machine has and lacks; exit status 1 if an agent or sink can't work."""
+    from ccagent.config import DEFAULT_PATH
+    from ccagent.doctor.commands import doctor
+
+    _log(verbose)
+    options["path"] = options["path"] or (DEFAULT_PATH if os.path.exists(DEFAULT_PATH) else None)
+    sys.exit(doctor(_configuration(options), is_json=as_json, delivers=deliver))
+
+
+@cli.command()
 def agents() -> None:
     """List the agents."""
     from ccagent.registry import agent_class, agent_names

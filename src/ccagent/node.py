@@ -186,6 +186,10 @@ class Node:
         """Tell whether this user may read a file."""
         return os.access(self.root + path, os.R_OK)
 
+    def is_writable(self, path: str) -> bool:
+        """Tell whether this user may write a file, or make files in a directory."""
+        return os.access(self.root + path, os.W_OK)
+
     def user(self, uid: int) -> str:
         """Give the name of a user, `_user_<uid>` for one that nobody knows.
 

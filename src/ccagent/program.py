@@ -72,6 +72,11 @@ def _started(command: Sequence[str], environment: Mapping[str, str]) -> subproce
     except (FileNotFoundError, NotADirectoryError):
         raise NotHereError(f"{name}: no such program") from None
     except PermissionError:
+        from shutil import which
+
+        # So it ends too if a directory of PATH can't be looked into, and no other has it.
+        if not os.path.dirname(name) and which(name, os.F_OK, search["PATH"]) is None:
+            raise NotHereError(f"{name}: no such program") from None
         raise NotPermittedError(f"{name}: not permitted to run it") from None
     except OSError as error:
         raise ProgramError(f"{name}: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""Trying a sink: one marked message, sent at once and around the outbox."""
+"""Trying a sink: one marked message, sent at once and around the outbox, or not at all."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from ccagent.points import Point
 if TYPE_CHECKING:
     from ccagent.config import Configuration
     from ccagent.message import Message
+    from ccagent.transports.base import Reached
 
 MARK = "this is a test: ccagent sinks test"
 """What the message says of itself, in `errors` of the sample."""
@@ -28,6 +29,15 @@ def try_sink(configuration: Configuration, name: str) -> str:
     try:
         transport.send(_messages(configuration, name))
         return transport.answer
+    finally:
+        transport.close()
+
+
+def reach_sink(configuration: Configuration, name: str) -> Reached | None:
+    """Connect and log in without delivering; None if that can't be. Raises TransportError."""
+    transport = build_transport(configuration.sinks[name])
+    try:
+        return transport.reach(_messages(configuration, name)[0])
     finally:
         transport.close()
 

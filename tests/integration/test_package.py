@@ -44,7 +44,7 @@ def test_agents_and_transports_are_inside_the_package_and_nowhere_else(
 def test_all_modules_are_in_it(wheel: zipfile.ZipFile) -> None:
     ours = {
         f"ccagent/{path.relative_to(ROOT / 'src/ccagent').as_posix()}"
-        for path in (ROOT / "src/ccagent").glob("*.py")
+        for path in (ROOT / "src/ccagent").rglob("*.py")
     } | {
         f"ccagent/{path.relative_to(ROOT).as_posix()}"
         for folder in ("agents", "transports")

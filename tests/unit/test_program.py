@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -67,6 +69,18 @@ def test_there_is_no_such_program(tmp_path: Path) -> None:
     for name in ("no-such-program", str(tmp_path / "absent"), "/dev/null/program"):
         with pytest.raises(NotHereError, match=f"^{name}: no such program"):
             run([name], time_limit=1, output_limit=1)
+
+
+def test_a_directory_of_the_path_that_may_not_be_searched_hides_nothing(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    script = (
+        "import os, shutil, ccagent.program as p\n"
+        f"os.setuid(65534); os.environ['PATH'] = '/usr/bin:{tmp_path}'\n"
+        "try: p.run(['no-such-program'], time_limit=1, output_limit=1)\n"
+        "except p.NotHereError as error: print(error)"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout
+    assert said == b"no-such-program: no such program\n"
 
 
 def test_a_file_that_is_no_program(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ class Answer(NamedTuple):
     status: int
     body: bytes
     retry_after: str
+    date: str
 
 
 class Connection:
@@ -41,13 +42,28 @@ class Connection:
         self._connection: http.client.HTTPConnection | None = None
 
     def post(self, path: str, body: bytes, headers: dict[str, str]) -> Answer:
-        """Send a request and read its answer. Raises HTTPException or OSError."""
+        """Post a body and read the answer. Raises HTTPException or OSError."""
+        return self._request("POST", path, body, headers)
+
+    def ask(self, path: str, headers: dict[str, str]) -> Answer:
+        """Ask without a body for nothing but the head of an answer (HEAD). Raises as `post`."""
+        return self._request("HEAD", path, None, headers)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _request(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
+    ) -> Answer:
         if self._proxy is not None and self._context is None:
             path = f"http://{self._server}{path}"
         is_kept = self._connection is not None
         while True:
             try:
-                return self._exchange(path, body, headers)
+                return self._exchange(method, path, body, headers)
             except (http.client.HTTPException, OSError) as error:
                 self.close()
                 # A server may close a kept connection at any time: that is worth one more try.
@@ -56,13 +72,9 @@ class Connection:
                     continue
                 raise
 
-    def close(self) -> None:
-        """Close the connection."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _exchange(self, path: str, body: bytes, headers: dict[str, str]) -> Answer:
+    def _exchange(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
+    ) -> Answer:
         if self._connection is None:
             self._connection = self._made()
             self._connection.connect()
@@ -71,7 +83,7 @@ class Connection:
             connection.sock.settimeout(self._seconds)
         # A server that refuses a body half-way has answered, and says why.
         with contextlib.suppress(*_CLOSED):
-            connection.request("POST", path, body, headers)
+            connection.request(method, path, body, headers)
         response = connection.getresponse()
         try:
             answer = response.read(_LARGEST_ANSWER)
@@ -79,7 +91,8 @@ class Connection:
                 self.close()
         finally:
             response.close()
-        return Answer(response.status, answer, response.getheader("Retry-After", ""))
+        after, date = (response.getheader(name, "") for name in ("Retry-After", "Date"))
+        return Answer(response.status, answer, after, date)
 
     def _made(self) -> http.client.HTTPConnection:
         host, port = self._proxy or self._server

@@ -19,7 +19,7 @@ from ccagent import PRODUCER, __version__
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
 from ccagent.log import printable
 from ccagent.secret import read_secret
-from ccagent.transports.base import SinkSettings, Transport
+from ccagent.transports.base import Reached, SinkSettings, Transport
 from ccagent.transports.http.connection import Connection, explained
 from ccagent.transports.http.posts import posts
 from ccagent.transports.http.settings import HttpSettings, checked, proxy_of, server_of
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from ccagent.message import Message
 
 _TRY_AGAIN = frozenset({408, 425, 429})
+_LOGIN = frozenset({401, 403, 407})
+_NOBODY_BEHIND = frozenset({500, 502, 503, 504})
+_HALF_A_SECOND = 0.5
+"""A Date has whole seconds."""
 _LONGEST_NUMBER = 9
 _CONTENT_TYPES = {"sonar": "application/json", "line": "text/plain; charset=utf-8"}
 
@@ -71,6 +75,32 @@ class HttpTransport(Transport):
                     for part in posts(messages[number : number + 1], self._settings.max_payload):
                         self._deliver(messages[number], part.body, number)
             delivered += post.messages
+
+    def reach(self, message: Message) -> Reached:
+        """Ask with HEAD where a message would go, with its headers.
+
+        A server that doesn't know HEAD there is reached all the same; one that wants another
+        login, or has none behind it, is not. Raises RetryableError or RejectedError.
+        """
+        try:
+            headers = self._headers(message)
+        except ConfigurationError as error:
+            raise RetryableError(str(error)) from None
+        before = time.time()
+        try:
+            answer = self._connection.ask(self._path(message), headers)
+        except (HTTPException, OSError) as error:
+            text = f"{self._place}: {_shown(explained(error), headers)}"
+            raise RetryableError(text) from None
+        after = time.time()
+        said = f"{answer.status} {responses.get(answer.status, '')}"
+        if answer.status in _LOGIN:
+            raise RejectedError(f"{self._place}: {said}: the login is refused")
+        if answer.status in _NOBODY_BEHIND:
+            raise RetryableError(f"{self._place}: {said}")
+        date = date_of(answer.date)
+        ahead = None if date is None else (before + after) / 2 - date - _HALF_A_SECOND
+        return Reached(f"it answers HEAD with {said}", ahead, (after - before) / 2)
 
     def _deliver(self, message: Message, body: bytes, delivered: int) -> None:
         """Post one body, to the place and with the headers of `message`."""
@@ -156,6 +186,14 @@ def retry_after(value: str, now: float) -> float:
         return max(0.0, parsedate_to_datetime(value).timestamp() - now)
     except (ValueError, OverflowError):
         return 0.0
+
+
+def date_of(value: str) -> float | None:
+    """Give the seconds since 1970 of a Date header (RFC 9110, 6.6.1); None if it is none."""
+    try:
+        return parsedate_to_datetime(value).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _shown(text: str, headers: dict[str, str]) -> str:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent import PRODUCER
-from ccagent.errors import ConfigurationError
+from ccagent.errors import ConfigurationError, RetryableError
 from ccagent.log import logger
 from ccagent.secret import read_secret, secret_path
 from ccagent.transports.kafka import faults
@@ -94,6 +94,24 @@ class Connection:
                 break
             expected += 1
         return Outcome(reports, _without(self._secret, self._awaited(reports, expected)))
+
+    def reach(self, topic: str) -> str:
+        """Ask for the brokers, and tell of them and of a topic. Raises RetryableError."""
+        from confluent_kafka import KafkaException
+
+        producer, deadline = self._held[0], time.monotonic() + self._settings.time_limit.seconds
+        while True:
+            rest = deadline - time.monotonic()
+            try:
+                brokers = producer.list_topics(timeout=max(_TICK, min(rest, _DOWN_FOR)))
+            except KafkaException as error:
+                producer.poll(0)
+                reason = self._explained_trouble() or faults.plain(error.args[0].str())
+                if self._troubles.are_lasting or rest <= _DOWN_FOR:
+                    raise RetryableError(_without(self._secret, reason)) from None
+            else:
+                known = "there" if topic in brokers.topics else "not there yet"
+                return f"{len(brokers.brokers)} brokers; the topic {topic} is {known}"
 
     def explained(self, error: KafkaError, topic: str, message: Message) -> str:
         """Say why a message was not taken."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
 from ccagent.log import printable
-from ccagent.transports.base import SinkSettings, Transport
+from ccagent.transports.base import Reached, SinkSettings, Transport
 from ccagent.transports.kafka.connection import Connection
 from ccagent.transports.kafka.settings import KafkaSettings, checked
 from ccagent.transports.kafka.topics import is_topic, topic_of
@@ -89,6 +89,16 @@ class KafkaTransport(Transport):
                 raise RejectedError(text, delivered=first)
             # A broker judges whole batches: only a message sent alone can be blamed.
             alone = True
+
+    def reach(self, message: Message) -> Reached:
+        """Connect, log in, and ask for the brokers and the topic. Raises RetryableError."""
+        topic = topic_of(self._settings.topic, message)
+        try:
+            return Reached(self._connected(message.cluster, delivered=0).reach(topic))
+        except RetryableError as error:
+            raise RetryableError(self._said(str(error))) from None
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Destroy the producer with all that it still holds."""

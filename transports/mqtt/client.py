@@ -48,6 +48,8 @@ class Options(NamedTuple):
     """Whether messages are to be retained."""
     seconds: float
     """The longest wait for any answer."""
+    is_passing: bool = False
+    """Whether the broker is to forget us when we go."""
 
 
 class _Whole(socket.socket):
@@ -101,8 +103,8 @@ class Client(paho.Client):
         try:
             if options.protocol == "5":
                 session = Properties(PacketTypes.CONNECT)
-                session.SessionExpiryInterval = _SESSION_SECONDS
-                clean = options.qos == 2
+                session.SessionExpiryInterval = 0 if options.is_passing else _SESSION_SECONDS
+                clean = options.qos == 2 or options.is_passing
                 self.connect(
                     options.host, options.port, _KEEP_ALIVE, clean_start=clean, properties=session
                 )
@@ -164,7 +166,7 @@ def make_client(options: Options, heard: Heard) -> Client:
     is_5 = options.protocol == "5"
     # A client that remembers no packet identifiers must not use those of an old session at
     # QoS 2: the broker would take a new message for the repetition of an old one.
-    clean = options.qos == 2
+    clean = options.qos == 2 or options.is_passing
     client = Client(
         CallbackAPIVersion.VERSION2,
         options.client_id,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
 from ccagent.log import logger
 from ccagent.secret import read_secret
-from ccagent.transports.base import SinkSettings, Transport
+from ccagent.transports.base import Reached, SinkSettings, Transport
 from ccagent.transports.mqtt.settings import ENCRYPTED, PORTS, WEBSOCKETS, MqttSettings, checked
 from ccagent.transports.mqtt.topics import filled
 from ccagent.transports.network import tls_context
@@ -78,6 +78,14 @@ class MqttTransport(Transport):
             self._suspected(lost, messages[delivered], delivered)
             raise RetryableError(f"{self._place}: {lost}", delivered=delivered)
         raise RejectedError(f"{self._place}: {unsendable}", delivered=delivered)
+
+    def reach(self, message: Message) -> Reached:
+        """Connect and log in, under another client id and without a status.
+
+        Those of a daemon that is connected already stay as they are. Raises as `send` does.
+        """
+        self._opened(message, is_passing=True).close()
+        return Reached("the broker lets us in")
 
     def close(self) -> None:
         """Say `offline`, disconnect."""
@@ -157,15 +165,21 @@ class MqttTransport(Transport):
 
     def _connected(self, first: Message) -> Connection:
         """Give the connection; make one if there is none, as that node which speaks first."""
-        from ccagent.transports.mqtt.client import Options
-        from ccagent.transports.mqtt.connection import Connection, LostError
-
         if self._connection is not None and self._connection.is_open:
             return self._connection
         if self._connection is not None:
             self._connection.abandon()
             self._connection = None
+        self._connection = self._opened(first)
+        return self._connection
+
+    def _opened(self, first: Message, *, is_passing: bool = False) -> Connection:
+        """Make a connection. Raises RetryableError or RejectedError."""
+        from ccagent.transports.mqtt.client import Options
+        from ccagent.transports.mqtt.connection import Connection, LostError
+
         settings, target = self._settings, self._target
+        status = "" if is_passing else settings.status_topic
         path = f"{target.path or '/mqtt'}{'?' if target.query else ''}{target.query}"
         try:
             options = Options(
@@ -175,12 +189,13 @@ class MqttTransport(Transport):
                 context=tls_context(settings) if target.scheme in ENCRYPTED else None,
                 protocol=settings.protocol,
                 qos=settings.qos,
-                client_id=_of(first, settings.client_id),
+                client_id=_of(first, settings.client_id) + ("-doctor" if is_passing else ""),
                 user=settings.user,
                 password=read_secret(settings.password_file) if settings.password_file else "",
-                status_topic=_of(first, settings.status_topic) if settings.status_topic else "",
+                status_topic=_of(first, status) if status else "",
                 retains=bool(settings.status_topic) or settings.retain_sysinfo,
                 seconds=settings.time_limit.seconds,
+                is_passing=is_passing,
             )
             connection = Connection(options)
         except ConfigurationError as error:
@@ -192,7 +207,6 @@ class MqttTransport(Transport):
             raise RetryableError(f"{self._place}: {error}") from None
         if connection.is_status_refused:
             logger.warning("%s: the broker refuses %s", self._place, options.status_topic)
-        self._connection = connection
         return connection
 
     def _topic(self, message: Message) -> str:

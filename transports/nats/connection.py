@@ -10,6 +10,7 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import msgspec
 import nats.errors
 
 from ccagent.errors import RetryableError
@@ -33,6 +34,9 @@ _GRACE = 1.0
 """Seconds that a healthy connection has for its end."""
 
 _LOOK = 0.2
+_STREAM_NAMES = "$JS.API.STREAM.NAMES"
+"""Where JetStream is asked for streams by subject (JetStream wire API reference)."""
+
 _HEADER_SIZE = len("NATS/1.0\r\nNats-Msg-Id: \r\n\r\n")
 
 
@@ -50,6 +54,12 @@ class Way(NamedTuple):
     has_certificate: bool
     seconds: float
     acknowledged: bool
+
+
+class _Streams(msgspec.Struct):
+    """What JetStream says to the question for streams."""
+
+    streams: list[str] | None = None
 
 
 class Connection:
@@ -87,6 +97,15 @@ class Connection:
     def publish(self, messages: Sequence[Outgoing]) -> list[Answer]:
         """Publish messages: None for those taken, else the reason."""
         return self._wait(self._publish(messages)) if messages else []
+
+    def stream_of(self, subject: str) -> str:
+        """Name the stream that takes a subject, empty for none. Raises RetryableError."""
+        return self._wait(self._named_stream(subject))
+
+    @property
+    def server(self) -> str:
+        """Which of the servers it is, as a URL."""
+        return self._server
 
     @property
     def answer(self) -> str:
@@ -178,6 +197,17 @@ class Connection:
             batch.settle_rest(None)
         await batch.settled
 
+    async def _named_stream(self, subject: str) -> str:
+        found: list[str] = []
+
+        async def ask() -> None:
+            question = msgspec.json.encode({"subject": subject})
+            reply = await self._client.request(_STREAM_NAMES, question, self._way.seconds)
+            found.extend(msgspec.json.decode(reply.data, type=_Streams).streams or ())
+
+        await self._limited(ask())
+        return found[0] if found else ""
+
     async def _limited(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run until it is done, the time limit is over, or the connection has failed."""
         task = self._loop.create_task(coroutine)
@@ -214,9 +244,8 @@ class Connection:
 
     async def _on_error(self, error: Exception) -> None:
         text = str(error)
-        if "permissions violation for publish" in text.lower():
-            if self._batch is not None:
-                self._batch.forbid(text)
+        if "permissions violation for publish" in text.lower() and self._batch is not None:
+            self._batch.forbid(text)
         elif not self._failed.done():
             self._failed.set_result(error)
 

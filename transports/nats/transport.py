@@ -11,8 +11,8 @@ import socket
 from typing import TYPE_CHECKING
 
 from ccagent import PRODUCER
-from ccagent.errors import ConfigurationError, RetryableError
-from ccagent.transports.base import SinkSettings, Transport
+from ccagent.errors import ConfigurationError, RejectedError, RetryableError
+from ccagent.transports.base import Reached, SinkSettings, Transport
 from ccagent.transports.nats.settings import (
     NatsSettings,
     checked,
@@ -67,6 +67,26 @@ class NatsTransport(Transport):
             except RetryableError as error:
                 raise RetryableError(str(error), delivered=done) from None
             done = self._publish(connection, messages, done)
+
+    def reach(self, message: Message) -> Reached:
+        """Connect and log in; for JetStream ask which stream takes the subject.
+
+        Raises RetryableError, RejectedError if no stream does.
+        """
+        connection = self._connected(message.node)
+        said = f"{connection.server if len(self._servers) > 1 else 'it'} lets us in"
+        if not self._settings.jetstream:
+            return Reached(said)
+        subject = subject_of(message, self._settings.subject)
+        try:
+            stream = connection.stream_of(subject)
+        except RetryableError as error:
+            if "no responders" in str(error):
+                raise RejectedError(f"{connection.server}: no JetStream for this user") from None
+            return Reached(f"{said}, but not ask whether a stream takes {subject!r}")
+        if not stream:
+            raise RejectedError(f"{connection.server}: no stream takes the subject {subject!r}")
+        return Reached(f"{said}; stream {stream!r} takes the subject {subject!r}")
 
     def close(self) -> None:
         """Let go of the connection. Nothing is pending on it: `send` has waited for all."""

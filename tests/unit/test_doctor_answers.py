@@ -1,0 +1,116 @@
+"""What programs, libraries and sinks answer, judged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ccagent.doctor.gpus import judge_cards
+from ccagent.doctor.lustre import judge_targets
+from ccagent.doctor.programs import area_of, judge_program
+from ccagent.doctor.sinks import judge_sink
+from ccagent.errors import (
+    CcagentError,
+    NotHereError,
+    NotPermittedError,
+    ProgramError,
+    RejectedError,
+)
+from ccagent.transports.base import Reached
+
+FATAL = "sinfo: exit status 1: sinfo: error: lookup failed\nsinfo: fatal: No configuration source"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state", "said"),
+    [
+        ("slurm 25.05.1", "good", "slurm 25.05.1"),
+        (NotHereError("sinfo: no such program"), "missing", "sinfo: no such program"),
+        (NotPermittedError("sinfo: not permitted to run it"), "problem", "sinfo: not permitted"),
+        (ProgramError(FATAL), "problem", "sinfo: fatal: No configuration source"),
+        (ProgramError("sinfo: not finished after 5 s"), "problem", "sinfo: not finished after 5 s"),
+        (ProgramError(""), "problem", ""),
+        (ProgramError("x" * 5000), "problem", "x" * 240),
+    ],
+)
+def test_programs(outcome: str | CcagentError, state: str, said: str) -> None:
+    finding = judge_program("slurm", "sinfo", outcome)
+    assert finding.state == state
+    assert finding.found.startswith(said)
+    assert len(finding.found) <= 240
+    assert bool(finding.advice) == (state != "good")
+
+
+@pytest.mark.parametrize(
+    ("program", "area"),
+    [
+        ("sacct", "slurm"),
+        ("/opt/slurm/bin/scontrol", "slurm"),
+        ("lstopo-no-graphics", "topology"),
+        ("/usr/sbin/lctl", "lustre"),
+        ("mpirun", "programs"),
+        ("", "programs"),
+    ],
+)
+def test_areas_of_programs(program: str, area: str) -> None:
+    assert area_of(program) == area
+
+
+@pytest.mark.parametrize(
+    ("cards", "state", "said"),
+    [
+        ({}, "missing", "none"),
+        ({"package": "amdsmi"}, "missing", "its Python package amdsmi is missing too"),
+        ({"on_bus": ["0000:0e:00.0"]}, "problem", "no driver has any"),
+        ({"driven": ["a", "b"], "told": ["H100"]}, "problem", "2 by the driver, 1 by its library"),
+        ({"driven": ["a", "b"], "told": ["H100", "H100"]}, "good", "2: H100"),
+        # Instances of partitioned cards are told besides them.
+        ({"driven": ["a"], "told": ["H100", "H100 MIG 1g.10gb"]}, "good", "1: H100, H100 MIG"),
+        ({"driven": ["a"], "errors": ["NVML: mismatch"]}, "problem", "1 by the driver; NVML: mis"),
+    ],
+)
+def test_cards(cards: dict[str, Any], state: str, said: str) -> None:
+    finding = judge_cards("amd", **cards)
+    assert finding.state == state
+    assert said in finding.found
+
+
+def test_a_library_without_its_package_is_told_how_to_get_it() -> None:
+    finding = judge_cards("amd", driven=["a"], errors=["AMD SMI: no amdsmi"], package="amdsmi")
+    assert finding.advice == "install its Python package: pip install amdsmi"
+
+
+def test_targets() -> None:
+    many = [f"fs-OST{number:04x}" for number in range(10)]
+    assert judge_targets(many, []).found.endswith("fs-OST0007 and 2 more")
+    finding = judge_targets(["fs-OST0000"], ["lctl: not permitted to run it"])
+    assert (finding.state, finding.found) == ("problem", "1; lctl: not permitted to run it")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state", "said", "advised"),
+    [
+        (Reached("it lets us in"), "good", "nats://host: it lets us in", ""),
+        (None, "good", "nats://host: not tried", "--deliver"),
+        (ProgramError("not finished after 20 s"), "problem", "nats://host: not fin", "firewalls"),
+        (
+            RejectedError("nats://host: 403 Forbidden: the login is refused"),
+            "problem",
+            "403",
+            "user",
+        ),
+        (
+            RejectedError("nats://host: something new"),
+            "problem",
+            "something new",
+            "other side says",
+        ),
+    ],
+)
+def test_sinks(outcome: Reached | CcagentError | None, state: str, said: str, advised: str) -> None:
+    finding = judge_sink("a", "nats://host", outcome)
+    assert finding.state == state
+    assert said in finding.found
+    assert advised in finding.advice
+    assert finding.stops == ([] if state == "good" else ["sink a"])

@@ -1,0 +1,201 @@
+"""Which processes a user sees, judged on trees: hidepid, capabilities, groups, limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ccagent.doctor.identity import CAPABILITIES, Identity, check_identity, parse_identity
+from ccagent.doctor.limits import check_limits, judge_limit, parse_limit
+from ccagent.doctor.mounts import mounted_at, parse_mounts
+from ccagent.doctor.processes import check_processes
+from ccagent.errors import NotPermittedError, UnparsableError
+from tests.doctor_site import ALL, BOTH, NONE, PTRACE, found, mounted, status
+from tests.tree import TreeNode
+
+LIMITS = (
+    "Limit                     Soft Limit           Hard Limit           Units     \n"
+    "Max processes             192000               192000               processes \n"
+    "Max open files            1024                 {hard:20} files     \n"
+)
+
+
+class Guarded(TreeNode):
+    """A machine that lets nobody read what is in `closed`, whoever runs the test."""
+
+    closed: tuple[str, ...] = ("io", "fd")
+
+    def read(self, path: str, limit: int = 1 << 24) -> bytes:
+        self._refuse(path)
+        return super().read(path, limit)
+
+    def list(self, path: str) -> list[str]:
+        self._refuse(path)
+        return super().list(path)
+
+    def _refuse(self, path: str) -> None:
+        if path.rpartition("/")[2] in self.closed:
+            raise NotPermittedError(f"/{path}: Permission denied")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Guarded:
+    node = Guarded(tmp_path)
+    node.write("self/status", status())
+    node.write("self/mountinfo", mounted())
+    node.process(100)
+    return node
+
+
+def test_a_plain_machine_as_an_ordinary_user(node: Guarded) -> None:
+    findings = found(check_processes, node)
+    assert {subject: finding.state for subject, finding in findings.items()} == {
+        "/proc": "good",
+        "processes of others": "good",
+        "I/O of others": "problem",
+        "open files of others": "missing",
+    }
+    assert "CAP_SYS_PTRACE CAP_DAC_READ_SEARCH" in findings["I/O of others"].advice
+
+
+@pytest.mark.parametrize(
+    ("options", "identity", "state", "said"),
+    [
+        ("rw", status(), "good", "without hidepid"),
+        ("rw,hidepid=off", status(), "good", "without hidepid"),
+        ("rw,hidepid=0", status(), "good", "without hidepid"),
+        ("rw,hidepid=1", status(), "problem", "its own processes alone"),
+        ("rw,hidepid=2", status(), "problem", "its own processes alone"),
+        ("rw,hidepid=invisible", status(), "problem", "hidepid=invisible"),
+        ("rw,hidepid=noaccess", status(), "problem", "hidepid=noaccess"),
+        ("rw,hidepid=2", status(capabilities=PTRACE), "good", "CAP_SYS_PTRACE overrides"),
+        ("rw,gid=27,hidepid=2", status(groups="4 27"), "good", "a member"),
+        ("rw,gid=27,hidepid=2", status(groups="4 28"), "problem", "alone"),
+        ("rw,hidepid=2", status(groups="0"), "good", "gid=0, of which this user is a member"),
+        ("rw,gid=27,hidepid=ptraceable", status(groups="27"), "problem", "alone"),
+        ("rw,hidepid=4", status(capabilities=ALL), "good", "overrides"),
+        ("rw,hidepid=later", status(), "problem", "hidepid=later"),
+    ],
+)
+def test_hidepid(node: Guarded, options: str, identity: str, state: str, said: str) -> None:
+    node.write("self/mountinfo", mounted(options))
+    node.write("self/status", identity)
+    finding = found(check_processes, node)["processes of others"]
+    assert finding.state == state
+    assert said in finding.found
+
+
+def test_membership_in_the_group_of_the_mount_is_advised_where_it_helps(node: Guarded) -> None:
+    node.write("self/mountinfo", mounted("rw,gid=27,hidepid=2"))
+    assert "the group gid=27" in found(check_processes, node)["processes of others"].advice
+    node.write("self/mountinfo", mounted("rw,gid=27,hidepid=4"))
+    assert "gid" not in found(check_processes, node)["processes of others"].advice
+
+
+def test_what_can_be_read_counts_more_than_capabilities(node: Guarded) -> None:
+    node.write("self/status", status(capabilities=BOTH))
+    assert found(check_processes, node)["I/O of others"].state == "problem"
+    node.closed = ()
+    (node.path / "proc/100/fd").mkdir()
+    node.write("self/status", status())
+    findings = found(check_processes, node)
+    assert findings["I/O of others"].state == findings["open files of others"].state == "good"
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "state"), [(BOTH, "good"), (PTRACE, "problem"), (NONE, "problem")]
+)
+def test_with_nobody_else_capabilities_decide(node: Guarded, capabilities: str, state: str) -> None:
+    node.end(100)
+    node.process(101, uid=990)
+    node.write("self/status", status(capabilities=capabilities))
+    assert found(check_processes, node)["I/O of others"].state == state
+
+
+def test_a_proc_of_processes_alone(node: Guarded) -> None:
+    (node.path / "proc/stat").unlink()
+    finding = found(check_processes, node)["/proc"]
+    assert finding.state == "problem"
+    assert finding.found == "/proc/stat: No such file or directory"
+    assert "ProcSubset=all" in finding.advice
+
+
+def test_who_asks(node: Guarded) -> None:
+    node.write("self/status", status(1001))
+    findings = found(check_identity, node, cluster="fox")
+    assert findings["user"].found == "ada, capabilities that matter: none"
+    assert findings["cluster name"].found == "test.org, as configured"
+    node.write("self/status", status(0, ALL))
+    user = found(check_identity, node)["user"]
+    assert user.found == "root, capabilities that matter: all"
+    assert "runuser" in user.advice
+    node.write("self/status", status(0, BOTH))
+    assert found(check_identity, node)["user"].found.endswith("CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE")
+
+
+def test_names_that_many_have(node: Guarded) -> None:
+    node.hostname, node.cluster = "localhost", "local"
+    findings = found(check_identity, node)
+    assert findings["host name"].state == findings["cluster name"].state == "problem"
+    assert found(check_identity, node, cluster="local")["cluster name"].state == "good"
+
+
+def test_a_user_without_more_groups_than_its_own() -> None:
+    identity = parse_identity(status(groups="").encode())
+    assert identity == (990, frozenset({990}), frozenset())
+
+
+@pytest.mark.parametrize(
+    ("hard", "processes", "state"),
+    [("4096", 1280, "good"), ("4096", 1281, "problem"), ("unlimited", 40_000, "good")],
+)
+def test_open_files_against_processes(hard: str, processes: int, state: str) -> None:
+    finding = judge_limit(parse_limit(LIMITS.format(hard=hard).encode()), processes)
+    assert finding.state == state
+    assert str(processes) in finding.found
+    assert ("LimitNOFILE=65536" in finding.advice) == (state == "problem")
+
+
+def test_processes_are_counted(node: Guarded) -> None:
+    node.write("self/limits", LIMITS.format(hard="4096"))
+    assert found(check_limits, node)["open files"].found.endswith("1 there are")
+
+
+def test_of_mounts_at_one_point_the_last_is_seen() -> None:
+    text = mounted(more="31 27 0:5 / /var/lib/my\\040spool rw - tmpfs tmpfs rw,size=1k\n"
+                   "32 27 0:6 / /var/lib/my\\040spool rw - xfs /dev/sdb rw\n")  # fmt: skip
+    mounts = parse_mounts(text.encode())
+    for path, kind in (
+        ("/var/lib/my spool/ccagent", "xfs"),
+        ("/var/lib/my spool", "xfs"),
+        ("/var/lib/my spools", "ext4"),
+        ("/", "ext4"),
+    ):
+        mount = mounted_at(mounts, path)
+        assert mount is not None
+        assert mount.type == kind
+    assert mounted_at([], "/") is None
+
+
+@given(st.binary(max_size=400))
+def test_parsers_refuse_what_they_do_not_know(content: bytes) -> None:
+    for parse in (parse_identity, parse_limit):
+        try:
+            parse(content)
+        except UnparsableError:
+            continue
+    assert len(parse_mounts(content)) <= content.count(b" - ")
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.frozensets(st.integers(0, 2**32 - 1)),
+    st.sets(st.sampled_from(sorted(CAPABILITIES))),
+)
+def test_any_identity_is_read_back(uid: int, groups: frozenset[int], held: set[str]) -> None:
+    bits = sum(1 << CAPABILITIES[name] for name in held)
+    text = status(uid, f"{bits:016x}", " ".join(map(str, groups)))
+    assert parse_identity(text.encode()) == Identity(uid, groups | {uid}, frozenset(held))
