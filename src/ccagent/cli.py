@@ -165,25 +165,33 @@ def run(verbose: int, **options: Any) -> None:
 
 @cli.group()
 def config() -> None:
-    """Check a configuration file, or print the defaults."""
+    """Check a configuration, print the defaults, or import Sonar's configuration."""
 
 
 @config.command()
 @click.argument("file")
 def check(file: str) -> None:
-    """Check FILE; exit status 2 and one message if it can't be used."""
-    from ccagent.config import load
+    """Check FILE, with conf.d beside it; exit status 2 and one message if it can't be used."""
+    from ccagent.config import check_files
+    from ccagent.config_files import read_files
 
-    load(file)
-    click.echo(f"{file}: no errors")
+    files = read_files(file)
+    check_files(files, files.table)
+    click.echo(f"{', '.join(files.paths)}: no errors")
 
 
 @config.command()
-def defaults() -> None:
-    """Print every key of every agent and sink with its default, as TOML."""
-    from ccagent.defaults import defaults
+@click.option("--template", "is_template", is_flag=True, help="As a file to begin with.")
+def defaults(is_template: bool) -> None:
+    """Print every key of every agent and sink with its default, as TOML.
 
-    click.echo(defaults(), nl=False)
+    With --template all is commented out, so that the file changes nothing until it is edited.
+    """
+    from ccagent.defaults import defaults, template
+    from ccagent.registry import agent_names, transport_names
+
+    text = template(agent_names(), transport_names()) if is_template else defaults()
+    click.echo(text, nl=False)
 
 
 @cli.group(invoke_without_command=True)
@@ -288,11 +296,13 @@ def _configuration(
     options: dict[str, Any], *, agent: str = "", assignments: tuple[str, ...] = ()
 ) -> Configuration:
     """Join file and options to one checked configuration; with `agent` of that one alone."""
-    from ccagent.config import check, read_table
+    from ccagent.config import check_files
+    from ccagent.config_files import Files, read_files
     from ccagent.options import for_agent, with_options, with_values
 
     path = options["path"]
-    table = read_table(path) if path else {}
+    files = read_files(path) if path else Files({}, ["command line"], {})
+    table = files.table
     if agent:
         table = with_values(for_agent(table, agent), "agents", [agent], assignments)
     form = options["form"] or (_only_format(agent) if agent and not table.get("sinks") else None)
@@ -301,7 +311,7 @@ def _configuration(
         if not options["sinks"]:
             raise ConfigurationError("--sink-set: is for sinks given by --sink")
         table = with_values(table, "sinks", table["sinks"], options["sink_values"])
-    return check(table, path or "command line")
+    return check_files(files, table)
 
 
 def _only_format(agent: str) -> str | None:

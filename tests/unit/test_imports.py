@@ -25,6 +25,7 @@ OURS = {
     "ccagent.agents.sonar.process_files", "ccagent.agents.sonar.procfs",
     "ccagent.agents.sonar.selection",
     "ccagent.agents.sonar.system", "ccagent.cli", "ccagent.clock", "ccagent.config",
+    "ccagent.config_files",
     "ccagent.counters",
     "ccagent.duration", "ccagent.envelopes", "ccagent.errors",
     "ccagent.events", "ccagent.json_array", "ccagent.log", "ccagent.log_message",
