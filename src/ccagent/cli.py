@@ -54,8 +54,25 @@ class Commands(click.Group):
         return _agent_command(cmd_name)
 
 
+def _version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
+    if not is_wanted:
+        return
+    from ccagent.commit import commit
+
+    found = commit()
+    click.echo(f"ccagent, version {__version__}" + (f" ({found})" if found else ""))
+    ctx.exit()
+
+
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="ccagent")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Show the version and the commit.",
+)
 def cli() -> None:
     """Collect what the nodes of a compute cluster know, and send it where it is kept."""
 
@@ -84,7 +101,9 @@ def _common(function: Callable[..., None]) -> Callable[..., None]:
             type=click.Choice(["sonar", "line"]),
             help="Sonar JSON envelopes, or line protocol.",
         ),
-        click.option("--config", "path", metavar="FILE", help="Configuration file."),
+        click.option(
+            "--config", "path", type=click.Path(), metavar="FILE", help="Configuration file."
+        ),
         click.option("--cluster", metavar="NAME", help="Name of the cluster in every record."),
     ):
         function = option(function)
@@ -169,7 +188,7 @@ def config() -> None:
 
 
 @config.command()
-@click.argument("file")
+@click.argument("file", type=click.Path())
 def check(file: str) -> None:
     """Check FILE, with conf.d beside it; exit status 2 and one message if it can't be used."""
     from ccagent.config import check_files
@@ -192,6 +211,31 @@ def defaults(is_template: bool) -> None:
 
     text = template(agent_names(), transport_names()) if is_template else defaults()
     click.echo(text, nl=False)
+
+
+@config.command("import")
+@click.argument("file", type=click.Path())
+def import_(file: str) -> None:
+    """Turn FILE, the configuration of Sonar's daemon, into one of ccagent on stdout.
+
+    What can't be carried over is said on stderr, and stands in comments.
+    """
+    from ccagent.sonar_import import imported
+
+    found = imported(file)
+    click.echo(found.text, nl=False)
+    for note in found.notes:
+        click.echo(f"ccagent: {note}", err=True)
+
+
+@cli.command(hidden=True)
+@click.argument("directory", type=click.Path())
+def generate(directory: str) -> None:
+    """Write man pages, completions and a configuration file below DIRECTORY, for packages."""
+    from ccagent.generate import generate
+
+    for path in generate(cli, directory):
+        click.echo(path)
 
 
 @cli.group(invoke_without_command=True)

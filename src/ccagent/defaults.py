@@ -9,13 +9,13 @@ from ccagent.config import GlobalSettings, OutboxSettings
 from ccagent.described import described
 from ccagent.registry import agent_class, agent_names, transport_class, transport_names
 from ccagent.settings import joined
-from ccagent.transports.base import SinkSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ccagent.described import Key
     from ccagent.settings import Settings
+    from ccagent.transports.base import Transport
 
 _TEMPLATE = """\
 # The configuration of ccagent. Every key stands here with its default, commented out: this file
@@ -48,16 +48,26 @@ def sections(agents: Iterable[str], transports: Iterable[str]) -> Iterator[Secti
     """Give all tables that a configuration may have, those within others after them."""
     yield from _section("", GlobalSettings, "")
     yield from _section("outbox", OutboxSettings, "where messages wait until they are taken")
+    yield from agent_sections(agents)
+    for schemes, found in sink_sections(transports):
+        yield found._replace(table=f"sinks.some-{schemes[0]}-sink")
+
+
+def agent_sections(agents: Iterable[str]) -> Iterator[Section]:
+    """Give the tables of agents, those within others after them."""
     for name in agents:
         agent = agent_class(name)
         yield from _section(f"agents.{name}", agent.Settings, _first_line(agent))
-    seen: set[type[SinkSettings]] = set()
+
+
+def sink_sections(transports: Iterable[str]) -> Iterator[tuple[list[str], Section]]:
+    """Give the tables of the kinds of sinks, each with the schemes whose URLs mean it."""
+    found: dict[type[Transport], list[str]] = {}
     for scheme in transports:
-        transport = transport_class(f"{scheme}:")
-        if transport.Settings not in seen or transport.Settings is SinkSettings:
-            seen.add(transport.Settings)
-            table = f"sinks.some-{scheme}-sink"
-            yield from _section(table, transport.Settings, _first_line(transport))
+        found.setdefault(transport_class(f"{scheme}:"), []).append(scheme)
+    for transport, schemes in found.items():
+        for section in _section("sinks.NAME", transport.Settings, _first_line(transport)):
+            yield schemes, section
 
 
 def _section(
@@ -134,6 +144,7 @@ def _setting(key: Key) -> str:
 
 
 def _first_line(described_class: type) -> str:
+    """Give the first line of what a class says of itself."""
     return (described_class.__doc__ or "").strip().partition("\n")[0]
 
 
