@@ -22,5 +22,11 @@ def script(program: click.Group, shell: str) -> str:
     kind = get_completion_class(shell)
     if kind is None:
         raise ValueError(f"{shell!r} is not one of {', '.join(FILES)}")
+    shell_completion = kind(program, {}, "ccagent", "_CCAGENT_COMPLETE")
     # Bash's own source() would run bash to learn its version.
-    return ShellComplete.source(kind(program, {}, "ccagent", "_CCAGENT_COMPLETE"))
+    text = ShellComplete.source(shell_completion)
+    if shell != "zsh":
+        return text
+    # Click's last lines complete at the first call of an autoloaded file, and not at the second.
+    definition, _, _ = text.partition("\nif [[ $zsh_eval_context")
+    return f'{definition}\n{shell_completion.func_name} "$@"\n'
