@@ -37,7 +37,10 @@ def extended(
         take_sample(**options)
 
     recorded = click.Option(
-        ["--input", "recorded"], metavar="FILE", help="Read this dump of lctl get_param instead."
+        ["--input", "recorded"],
+        type=click.Path(),
+        metavar="FILE",
+        help="Read this dump of lctl get_param instead.",
     )
     group = click.Group(
         command.name,
@@ -48,7 +51,7 @@ def extended(
     )
 
     @group.command()
-    @click.option("--config", "path", metavar="FILE", help="Configuration file.")
+    @click.option("--config", "path", type=click.Path(), metavar="FILE", help="Configuration file.")
     @click.option("--json", "is_json", is_flag=True, help="As JSON.")
     def check(path: str | None, is_json: bool) -> None:
         """Tell whether jobstats are on, and what will be lost; exit status 1 for a problem."""

@@ -15,7 +15,7 @@ from ccagent.errors import ConfigurationError, UnparsableError
 from ccagent.log import printable
 from ccagent.node import checked_name
 from ccagent.settings import as_table
-from ccagent.sonar_keys import KEYS, LOGIN_FILE, Kind, Known
+from ccagent.sonar_keys import HOSTNAME, KEYS, LOGIN_FILE, Kind, Known
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,10 +116,14 @@ class _Conversion:
             found.append(("agents.sample.exclude-system-jobs", True))
         if "cluster" in self._cadences:
             found.append(("agents.cluster.on-startup", True))
-        if ("kafka", "broker-address") in self._found:
-            found.append(("sinks.kafka.sending-window", "5m"))
-            if ("kafka", "timeout") not in self._found:
-                self._note(None, "kafka.timeout is 30m by default; here outbox.max-age is 7d")
+        for sink, address in (("kafka", "broker-address"), ("http", "api-root")):
+            if (sink, address) not in self._found:
+                continue
+            found.append((f"sinks.{sink}.sending-window", "5m"))
+            if (sink, "timeout") not in self._found:
+                self._note(None, f"{sink}.timeout is 30m by default; here outbox.max-age is 7d")
+        if ("global", "hostname-only") not in self._found:
+            self._note(None, f"global.hostname-only is true by default: {HOSTNAME}")
         if "jobs" in self._cadences and ("jobs", "uncompleted") not in self._found:
             self._note(None, "jobs.uncompleted is false by default; here all jobs are told")
         return found

@@ -12,6 +12,10 @@ LOGIN_FILE = "/etc/ccagent/password"
 """The file that a password has to be put into, since configurations hold none."""
 
 
+HOSTNAME = "nodes are named as they call themselves: set hostname where that has a domain"
+"""What becomes of hostname-only, which is true unless it is set."""
+
+
 class Kind(enum.Enum):
     """What a value may be."""
 
@@ -52,6 +56,7 @@ _SINKS = {
     ("kafka", "rest-endpoint"): Known(note=_REST),
     ("kafka", "http-proxy"): Known(note=_REST),
     ("kafka", "rest-proxy"): Known(note=_REST),
+    ("kafka", "http-payload-limit"): Known(note=_REST),
     ("kafka", "sending-window"): Known("sinks.kafka.sending-window", Kind.DURATION),
     ("kafka", "timeout"): Known("outbox.max-age", Kind.DURATION),
     ("kafka", "ca-file"): Known("sinks.kafka.ca-file", Kind.PATH),
@@ -61,7 +66,8 @@ _SINKS = {
     ("http", "http-proxy"): Known("sinks.http.proxy"),
     ("http", "ca-file"): Known("sinks.http.ca-file", Kind.PATH),
     ("http", "sending-window"): Known("sinks.http.sending-window", Kind.DURATION),
-    ("http", "timeout"): Known("sinks.http.time-limit", Kind.DURATION),
+    ("http", "timeout"): Known("outbox.max-age", Kind.DURATION),
+    ("http", "http-payload-limit"): Known(note="each envelope is a request of its own"),
     ("http", "upload-password"): Known("sinks.http.password-file", Kind.SECRET, _PASSWORD),
     ("http", "upload-password-file"): Known("sinks.http.password-file", Kind.PATH, _OTHERS),
     ("directory", "data-directory"): Known("sinks.directory.url", Kind.PATH),
@@ -103,7 +109,7 @@ KEYS = {
     ("global", "topic-prefix"): Known("topic-prefix", Kind.NAME),
     ("global", "hostname-only"): Known(
         kind=Kind.BOOL,
-        note="nodes are named as they call themselves: set hostname where that has a domain",
+        note=HOSTNAME,
         only=True,
     ),
     **_SINKS,
