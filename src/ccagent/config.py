@@ -66,7 +66,8 @@ class OutboxSettings(Settings, frozen=True, kw_only=True):
     max_bytes: Annotated[
         int,
         Meta(
-            ge=1, description="per sink, 64 MiB at most in memory; beyond, the oldest are dropped"
+            ge=1,
+            description="bytes per sink, 64 MiB at most in memory; beyond, the oldest are dropped",
         ),
     ] = 256 * 1024 * 1024
     max_age: Annotated[Duration, Meta(description="older messages are dropped")] = Duration("7d")

@@ -152,6 +152,8 @@ class _Conversion:
         for name, sink in sinks.items():
             if "url" not in sink:
                 raise ConfigurationError(f"[{name}]: where to is empty")
+            if name != "directory" and "@" in sink["url"]:
+                raise ConfigurationError(f"[{name}]: a login in the address: take it out")
             if name == "kafka":
                 sink["url"] = f"kafka{'s' if sink.get('ca-file') else ''}://{sink['url']}"
             elif name == "directory":

@@ -56,8 +56,9 @@ def wheel(built: Path) -> zipfile.ZipFile:
 def installed(built: Path) -> Path:
     """The directory of programs of an empty environment into which the wheel was installed."""
     environment = built.parent / "environment"
-    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-    subprocess.run([environment / "bin/python", *PIP, "install", built], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    pip = [sys.executable, *PIP, "--python", str(environment / "bin/python")]
+    subprocess.run([*pip, "install", built], check=True)
     return environment / "bin"
 
 
@@ -104,7 +105,7 @@ def test_it_knows_its_commit(wheel: zipfile.ZipFile) -> None:
 
 
 def test_its_requirements_agree(installed: Path) -> None:
-    subprocess.run([installed / "python", *PIP, "check"], check=True)
+    subprocess.run([sys.executable, *PIP, "--python", installed / "python", "check"], check=True)
 
 
 def test_what_is_installed_runs(installed: Path, tmp_path: Path) -> None:

@@ -65,5 +65,14 @@ def test_a_sample_imports_only_the_parts_of_ours_that_it_needs(modules: set[str]
     assert {name for name in modules if name.startswith("ccagent")} <= OURS
 
 
+def test_the_help_imports_no_agent() -> None:
+    modules = imported_by("--help")
+    assert not modules & (HEAVY | {"msgspec"})
+    agents = {name for name in modules if name.startswith("ccagent.agents.")}
+    assert {name.partition("ccagent.agents.")[2] for name in agents} == {
+        "lustre", "lustre.commands", "metrics", "metrics.commands",
+    }  # fmt: skip
+
+
 def test_nothing_is_called_agents_or_transports_at_the_top_level(modules: set[str]) -> None:
     assert not modules & {"agents", "transports"}

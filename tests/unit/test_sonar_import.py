@@ -109,6 +109,8 @@ def test_no_password_is_ever_shown() -> None:
         with pytest.raises(UnparsableError) as caught:
             parse(f"[kafka]\n{line}")
         assert "S3CRET" not in str(caught.value)
+    with pytest.raises(ConfigurationError, match=r"^\[http\]: a login in the address"):
+        convert(f"{GLOBAL}[http]\napi-root = https://me:S3CRET@example.org/api")
 
 
 def test_values_of_others_stay_values() -> None:
