@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
-from ccagent.agents.lustre.check import as_json, exit_status, findings, report
-from ccagent.agents.lustre.jobstats_settings import read_settings
 from ccagent.errors import ConfigurationError
-from ccagent.node import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,11 +31,16 @@ def extended(
         if context.invoked_subcommand is not None:
             return
         if recorded is not None:
+            import json
+
             options["assignments"] = (*options["assignments"], f"input={json.dumps(recorded)}")
         take_sample(**options)
 
     recorded = click.Option(
-        ["--input", "recorded"], metavar="FILE", help="Read this dump of lctl get_param instead."
+        ["--input", "recorded"],
+        type=click.Path(),
+        metavar="FILE",
+        help="Read this dump of lctl get_param instead.",
     )
     group = click.Group(
         command.name,
@@ -51,10 +51,15 @@ def extended(
     )
 
     @group.command()
-    @click.option("--config", "path", metavar="FILE", help="Configuration file.")
+    @click.option("--config", "path", type=click.Path(), metavar="FILE", help="Configuration file.")
     @click.option("--json", "is_json", is_flag=True, help="As JSON.")
     def check(path: str | None, is_json: bool) -> None:
         """Tell whether jobstats are on, and what will be lost; exit status 1 for a problem."""
+        from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
+        from ccagent.agents.lustre.check import as_json, exit_status, findings, report
+        from ccagent.agents.lustre.jobstats_settings import read_settings
+        from ccagent.node import Node
+
         configuration = configure(path)
         settings = configuration.agents[LustreAgent.name]
         if not isinstance(settings, LustreSettings):

@@ -80,7 +80,9 @@ class MetricsAgent(Agent[MetricsSettings]):
         if not self._clock.accepts(now, node.clock.monotonic()):
             logger.warning("agent metrics: the clock jumped; nothing is sent until it is steady")
             return
-        for time, step in self._steps.add(now, combined(values, self.sent)):
+        # An only sample is told as it is: the step that it is of will not be seen to end.
+        steps = Steps(0.0) if self.is_only_sample else self._steps
+        for time, step in steps.add(now, combined(values, self.sent)):
             for metric, value, place in step:
                 sent = self.sent[metric]
                 number = value * sent.factor

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ccagent.agents.metrics.agent import MetricsAgent
-from ccagent.agents.metrics.cluster_config import cluster_config
-from ccagent.agents.metrics.listing import listed
-from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.errors import ConfigurationError
-from ccagent.node import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +29,10 @@ def extended(
         if not (is_list or is_config):
             take_sample(**options)
             return
+        from ccagent.agents.metrics.agent import MetricsAgent
+        from ccagent.agents.metrics.settings import MetricsSettings
+        from ccagent.node import Node
+
         configuration = configure(options["path"])
         settings = configuration.agents[MetricsAgent.name]
         if not isinstance(settings, MetricsSettings):
@@ -43,8 +41,14 @@ def extended(
         node = Node(hostname=general.hostname, cluster=options["cluster"] or general.cluster)
         agent = MetricsAgent(settings, frozenset({"line"}))
         if is_list:
+            from ccagent.agents.metrics.listing import listed
+
             click.echo(listed(agent, node))
         else:
+            import json
+
+            from ccagent.agents.metrics.cluster_config import cluster_config
+
             click.echo(json.dumps(cluster_config(agent, node), indent=2))
         agent.close()
 

@@ -66,20 +66,42 @@ class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
         dict[str, MetricSettings],
         Meta(description="how a metric is sent, by its name"),
     ] = {}
-    cpu: CpuSettings = CpuSettings()
-    memory: ReaderSettings = ReaderSettings()
-    pressure: ReaderSettings = ReaderSettings()
-    network: NetworkSettings = NetworkSettings()
-    infiniband: ReaderSettings = ReaderSettings()
-    nfs: ReaderSettings = ReaderSettings()
-    disk: DiskSettings = DiskSettings()
-    filesystem: FilesystemSettings = FilesystemSettings()
-    power: ReaderSettings = ReaderSettings()
-    temperature: ReaderSettings = ReaderSettings()
-    cgroup_jobs: ReaderSettings = ReaderSettings()
-    perf: ReaderSettings = ReaderSettings()
-    ccagent: ReaderSettings = ReaderSettings()
-    accelerators: AcceleratorsSettings = AcceleratorsSettings()
+    cpu: Annotated[CpuSettings, Meta(description="the reader of processor time and load")] = (
+        CpuSettings()
+    )
+    memory: Annotated[ReaderSettings, Meta(description="the reader of memory")] = ReaderSettings()
+    pressure: Annotated[
+        ReaderSettings, Meta(description="the reader of pressure stall information")
+    ] = ReaderSettings()
+    network: Annotated[NetworkSettings, Meta(description="the reader of network interfaces")] = (
+        NetworkSettings()
+    )
+    infiniband: Annotated[
+        ReaderSettings, Meta(description="the reader of InfiniBand and Omni-Path")
+    ] = ReaderSettings()
+    nfs: Annotated[ReaderSettings, Meta(description="the reader of NFS clients")] = ReaderSettings()
+    disk: Annotated[DiskSettings, Meta(description="the reader of local disks")] = DiskSettings()
+    filesystem: Annotated[
+        FilesystemSettings, Meta(description="the reader of local file systems")
+    ] = FilesystemSettings()
+    power: Annotated[ReaderSettings, Meta(description="the reader of power and energy")] = (
+        ReaderSettings()
+    )
+    temperature: Annotated[ReaderSettings, Meta(description="the reader of temperatures")] = (
+        ReaderSettings()
+    )
+    cgroup_jobs: Annotated[
+        ReaderSettings, Meta(description="the reader of control groups of jobs")
+    ] = ReaderSettings()
+    perf: Annotated[ReaderSettings, Meta(description="the reader of hardware counters")] = (
+        ReaderSettings()
+    )
+    ccagent: Annotated[ReaderSettings, Meta(description="the reader of ccagent's own counters")] = (
+        ReaderSettings()
+    )
+    accelerators: Annotated[
+        AcceleratorsSettings, Meta(description="the reader of accelerators")
+    ] = AcceleratorsSettings()
     commands: Annotated[
         dict[str, CommandSettings],
         Meta(description="programs that print metrics, by any name"),

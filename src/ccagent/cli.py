@@ -60,8 +60,25 @@ class Commands(click.Group):
         return _agent_command(cmd_name)
 
 
+def _version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
+    if not is_wanted:
+        return
+    from ccagent.commit import commit
+
+    found = commit()
+    click.echo(f"ccagent, version {__version__}" + (f" ({found})" if found else ""))
+    ctx.exit()
+
+
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="ccagent")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Show the version and the commit.",
+)
 def cli() -> None:
     """Collect what the nodes of a compute cluster know, and send it where it is kept."""
 
@@ -90,7 +107,9 @@ def _common(function: Callable[..., None]) -> Callable[..., None]:
             type=click.Choice(["sonar", "line"]),
             help="Sonar JSON envelopes, or line protocol.",
         ),
-        click.option("--config", "path", metavar="FILE", help="Configuration file."),
+        click.option(
+            "--config", "path", type=click.Path(), metavar="FILE", help="Configuration file."
+        ),
         click.option("--cluster", metavar="NAME", help="Name of the cluster in every record."),
     ):
         function = option(function)
@@ -171,25 +190,58 @@ def run(verbose: int, **options: Any) -> None:
 
 @cli.group()
 def config() -> None:
-    """Check a configuration file, or print the defaults."""
+    """Check a configuration, print the defaults, or import Sonar's configuration."""
 
 
 @config.command()
-@click.argument("file")
+@click.argument("file", type=click.Path())
 def check(file: str) -> None:
-    """Check FILE; exit status 2 and one message if it can't be used."""
-    from ccagent.config import load
+    """Check FILE, with conf.d beside it; exit status 2 and one message if it can't be used."""
+    from ccagent.config import check_files
+    from ccagent.config_files import read_files
 
-    load(file)
-    click.echo(f"{file}: no errors")
+    files = read_files(file)
+    check_files(files, files.table)
+    click.echo(f"{', '.join(files.paths)}: no errors")
 
 
 @config.command()
-def defaults() -> None:
-    """Print every key of every agent and sink with its default, as TOML."""
-    from ccagent.defaults import defaults
+@click.option("--template", "is_template", is_flag=True, help="As a file to begin with.")
+def defaults(is_template: bool) -> None:
+    """Print every key of every agent and sink with its default, as TOML.
 
-    click.echo(defaults(), nl=False)
+    With --template all is commented out, so that the file changes nothing until it is edited.
+    """
+    from ccagent.defaults import defaults, template
+    from ccagent.registry import agent_names, transport_names
+
+    text = template(agent_names(), transport_names()) if is_template else defaults()
+    click.echo(text, nl=False)
+
+
+@config.command("import")
+@click.argument("file", type=click.Path())
+def import_(file: str) -> None:
+    """Turn FILE, the configuration of Sonar's daemon, into one of ccagent on stdout.
+
+    What can't be carried over is said on stderr, and stands in comments.
+    """
+    from ccagent.sonar_import import imported
+
+    found = imported(file)
+    click.echo(found.text, nl=False)
+    for note in found.notes:
+        click.echo(f"ccagent: {note}", err=True)
+
+
+@cli.command(hidden=True)
+@click.argument("directory", type=click.Path())
+def generate(directory: str) -> None:
+    """Write man pages, completions and a configuration file below DIRECTORY, for packages."""
+    from ccagent.generate import generate
+
+    for path in generate(cli, directory):
+        click.echo(path)
 
 
 @cli.group(invoke_without_command=True)
@@ -308,11 +360,13 @@ def _configuration(
     options: dict[str, Any], *, agent: str = "", assignments: tuple[str, ...] = ()
 ) -> Configuration:
     """Join file and options to one checked configuration; with `agent` of that one alone."""
-    from ccagent.config import check, read_table
+    from ccagent.config import check_files
+    from ccagent.config_files import Files, read_files
     from ccagent.options import for_agent, with_options, with_values
 
     path = options["path"]
-    table = read_table(path) if path else {}
+    files = read_files(path) if path else Files({}, ["command line"], {})
+    table = files.table
     if agent:
         table = with_values(for_agent(table, agent), "agents", [agent], assignments)
     form = options["form"] or (_only_format(agent) if agent and not table.get("sinks") else None)
@@ -321,7 +375,7 @@ def _configuration(
         if not options["sinks"]:
             raise ConfigurationError("--sink-set: is for sinks given by --sink")
         table = with_values(table, "sinks", table["sinks"], options["sink_values"])
-    return check(table, path or "command line")
+    return check_files(files, table)
 
 
 def _only_format(agent: str) -> str | None:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from ccagent.agent import AgentSettings
+from ccagent.config_files import read_files
 from ccagent.duration import Duration
 from ccagent.errors import ConfigurationError
 from ccagent.message import FORMATS, Format
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ccagent.agent import Agent
+    from ccagent.config_files import Files
     from ccagent.transports.base import Transport
 
 T = TypeVar("T")
@@ -64,7 +66,8 @@ class OutboxSettings(Settings, frozen=True, kw_only=True):
     max_bytes: Annotated[
         int,
         Meta(
-            ge=1, description="per sink, 64 MiB at most in memory; beyond, the oldest are dropped"
+            ge=1,
+            description="bytes per sink, 64 MiB at most in memory; beyond, the oldest are dropped",
         ),
     ] = 256 * 1024 * 1024
     max_age: Annotated[Duration, Meta(description="older messages are dropped")] = Duration("7d")
@@ -92,24 +95,21 @@ class Configuration(msgspec.Struct, frozen=True):
         return frozenset(self.sinks[sink].format for sink in self.sinks_of(agent))
 
 
-def read_table(path: str) -> dict[str, Any]:
-    """Read a file of TOML, unchecked. Raises ConfigurationError."""
-    import tomllib
-
-    try:
-        with open(path, "rb") as file:
-            return tomllib.loads(file.read().decode("utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{path}: not text in UTF-8") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigurationError(f"{path}: {error}") from None
-
-
 def load(path: str) -> Configuration:
-    """Read and check a file. Raises ConfigurationError naming file, key and reason."""
-    return check(read_table(path), path)
+    """Read and check a file, with `conf.d` beside it.
+
+    Raises ConfigurationError naming file, key and reason.
+    """
+    files = read_files(path)
+    return check_files(files, files.table)
+
+
+def check_files(files: Files, table: dict[str, Any]) -> Configuration:
+    """Check a table that comes from files, so that errors name the one where a key stands."""
+    try:
+        return check(table, files.paths[0])
+    except ConfigurationError as error:
+        raise ConfigurationError(files.named(str(error))) from None
 
 
 def check(table: dict[str, Any], place: str) -> Configuration:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -10,22 +12,54 @@ from pathlib import Path
 
 import pytest
 
+from ccagent import __version__
+
 ROOT = Path(__file__).parent.parent.parent
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "build", "*.egg-info", "__pycache__", ".*_cache")
 
 
+COMMIT = "0123456789abcdef" * 2 + "01234567"
+PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """The wheel of a clean copy of the sources."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of a clean copy of the sources, made of a source distribution of a checkout."""
     directory = tmp_path_factory.mktemp("wheel")
-    shutil.copytree(ROOT, directory / "source", symlinks=True, ignore=LEFT_OUT)
+    source = directory / "source"
+    shutil.copytree(ROOT, source, symlinks=True, ignore=LEFT_OUT)
+    (source / ".git").mkdir()
+    (source / ".git" / "HEAD").write_text(f"{COMMIT}\n")
+    tools = directory / "tools"
+    python = [sys.executable]
+    subprocess.run([*python, *PIP, "install", "--target", tools, "setuptools>=77"], check=True)
+    environment = os.environ | {"PYTHONPATH": str(tools)}
+    program = "import setuptools.build_meta as b; b.build_sdist('..')"
     subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check",
-         "--no-deps", "--wheel-dir", str(directory), str(directory / "source")],
-        check=True,
+        [*python, "-c", program], cwd=source, env=environment, check=True, capture_output=True
+    )
+    (sdist,) = directory.glob("ccagent-*.tar.gz")
+    subprocess.run(
+        [*python, *PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", directory,
+         sdist], env=environment, check=True,
     )  # fmt: skip
-    (built,) = directory.glob("ccagent-*.whl")
+    (found,) = directory.glob("ccagent-*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> zipfile.ZipFile:
     return zipfile.ZipFile(built)
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path) -> Path:
+    """The directory of programs of an empty environment into which the wheel was installed."""
+    environment = built.parent / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    pip = [sys.executable, *PIP, "--python", str(environment / "bin/python")]
+    subprocess.run([*pip, "install", built], check=True)
+    return environment / "bin"
 
 
 def test_agents_and_transports_are_inside_the_package_and_nowhere_else(
@@ -51,3 +85,52 @@ def test_all_modules_are_in_it(wheel: zipfile.ZipFile) -> None:
         for path in (ROOT / folder).rglob("*.py")
     }
     assert {name for name in wheel.namelist() if name.endswith(".py")} == ours
+
+
+def test_what_is_no_module_is_in_it_too(wheel: zipfile.ZipFile) -> None:
+    data = {
+        f"ccagent/{path.relative_to(ROOT).as_posix()}"
+        for folder in ("agents", "transports")
+        for path in (ROOT / folder).rglob("*.*")
+        if path.suffix not in {".py", ".pyc", ".md", ".c", ".h"}
+    }
+    assert "ccagent/agents/metrics/perf_events/intel_skylake_sp.toml" in data
+    packaged = {name for name in wheel.namelist() if name.startswith("ccagent/")}
+    assert {name for name in packaged if not name.endswith(".py")} == data | {
+        "ccagent/py.typed",
+        "ccagent/_commit",
+    }
+
+
+def test_it_knows_its_commit(wheel: zipfile.ZipFile) -> None:
+    assert wheel.read("ccagent/_commit").decode() == f"{COMMIT[:12]}\n"
+
+
+def test_its_requirements_agree(installed: Path) -> None:
+    subprocess.run([sys.executable, *PIP, "--python", installed / "python", "check"], check=True)
+
+
+def test_what_is_installed_runs(installed: Path, tmp_path: Path) -> None:
+    def said(*arguments: str | Path) -> str:
+        done = subprocess.run(
+            [installed / "ccagent", *arguments], cwd=tmp_path, capture_output=True, text=True,
+            timeout=60, check=True,
+        )  # fmt: skip
+        return done.stdout
+
+    assert said("--version") == f"ccagent, version {__version__} ({COMMIT[:12]})\n"
+    assert "[agents.sample]" in said("config", "defaults")
+    assert said("generate", tmp_path / "generated").count("\n") == 6
+    assert said("sample", "--once").startswith("{")
+
+
+def test_the_help_costs_less_than_80_ms(installed: Path) -> None:
+    """The least of ten, since other work on the machine only adds to it."""
+    least = 1.0
+    for _ in range(10):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([installed / "ccagent", "--help"], stdout=subprocess.DEVNULL, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+        least = min(least, spent)
+    assert least < 0.08

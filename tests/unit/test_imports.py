@@ -26,6 +26,7 @@ OURS = {
     "ccagent.agents.sonar.kernel", "ccagent.agents.sonar.kernel.pins",
     "ccagent.agents.sonar.selection", "ccagent.agents.sonar.sources",
     "ccagent.agents.sonar.system", "ccagent.cli", "ccagent.clock", "ccagent.config",
+    "ccagent.config_files",
     "ccagent.counters",
     "ccagent.duration", "ccagent.envelopes", "ccagent.errors",
     "ccagent.events", "ccagent.json_array", "ccagent.log", "ccagent.log_message",
@@ -63,6 +64,15 @@ def test_a_sample_imports_nothing_heavy(modules: set[str]) -> None:
 
 def test_a_sample_imports_only_the_parts_of_ours_that_it_needs(modules: set[str]) -> None:
     assert {name for name in modules if name.startswith("ccagent")} <= OURS
+
+
+def test_the_help_imports_no_agent() -> None:
+    modules = imported_by("--help")
+    assert not modules & (HEAVY | {"msgspec"})
+    agents = {name for name in modules if name.startswith("ccagent.agents.")}
+    assert {name.partition("ccagent.agents.")[2] for name in agents} == {
+        "lustre", "lustre.commands", "metrics", "metrics.commands",
+    }  # fmt: skip
 
 
 def test_nothing_is_called_agents_or_transports_at_the_top_level(modules: set[str]) -> None:

@@ -89,6 +89,11 @@ class TestRulesOfTheStore:
         assert len(series) == len(set(series))
         assert {int(line["time"]) % 60 for line in lines} == {0}
 
+    def test_2_an_only_sample_is_told_as_it_is(self, tmp_path: Path) -> None:
+        machine = Machine(tmp_path, **{"time-step": "60s", "readers": ["cpu"]})
+        machine.agent.is_only_sample = True
+        assert values(machine.sample(10, user=500), "cpu_user")["node"] == 25.0
+
     def test_3_a_node_has_no_type_id(self, machine: Machine) -> None:
         for line in machine.sample(user=100):
             assert ("type-id" in tags(line)) == (tags(line)["type"] != "node")

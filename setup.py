@@ -1,0 +1,42 @@
+"""What pyproject.toml can't say: the package holds the commit that it was built from."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
+
+_HERE = Path(__file__).parent
+_COMMIT = runpy.run_path(str(_HERE / "src/ccagent/commit.py"))
+
+
+def _write_commit(package: Path) -> None:
+    """Write the commit of this working tree, if it is one, into a copy of the package."""
+    commit: str = _COMMIT["commit_of"](str(_HERE))
+    if commit:
+        (package / _COMMIT["FILE"]).write_text(f"{commit}\n", encoding="ascii")
+
+
+class BuildWithCommit(build_py):
+    """Builds the package; an editable one reads the commit from its checkout."""
+
+    def run(self) -> None:
+        """Build, and add the commit."""
+        super().run()
+        if not self.editable_mode:
+            _write_commit(Path(self.build_lib) / "ccagent")
+
+
+class SdistWithCommit(sdist):
+    """Makes a source distribution that knows its commit."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        """Copy the files, and add the commit."""
+        super().make_release_tree(base_dir, files)
+        _write_commit(Path(base_dir) / "src/ccagent")
+
+
+setup(cmdclass={"build_py": BuildWithCommit, "sdist": SdistWithCommit})

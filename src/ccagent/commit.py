@@ -1,0 +1,60 @@
+"""Which commit this is: written into the package when it was built, else read from a checkout.
+
+The build (setup.py) runs this file by itself, so it imports nothing of ours; and `git` is not
+needed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+FILE = "_commit"
+"""Where the build writes it, beside this file."""
+
+_ABBREVIATED = 12
+_FULL = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+
+
+def commit() -> str:
+    """Give the abbreviated commit, or an empty string where nobody knows."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    source, name = os.path.split(os.path.dirname(here))
+    written = _first_line(os.path.join(here, FILE))
+    return written or (commit_of(source) if name == "src" else "")
+
+
+def commit_of(directory: str) -> str:
+    """Give the abbreviated commit that a git working tree has checked out, or an empty string.
+
+    Source: gitrepository-layout(5).
+    """
+    repository = os.path.join(directory, ".git")
+    if os.path.isfile(repository):
+        repository = os.path.join(directory, _first_line(repository).removeprefix("gitdir: "))
+    head = _first_line(os.path.join(repository, "HEAD"))
+    reference = head.removeprefix("ref: ")
+    if reference != head:
+        common = os.path.join(repository, _first_line(os.path.join(repository, "commondir")))
+        head = _first_line(os.path.join(common, reference)) or _packed(common, reference)
+    return head[:_ABBREVIATED] if _FULL.fullmatch(head) else ""
+
+
+def _packed(repository: str, reference: str) -> str:
+    for line in _text(os.path.join(repository, "packed-refs")).splitlines():
+        found, _, name = line.partition(" ")
+        if name == reference:
+            return found
+    return ""
+
+
+def _first_line(path: str) -> str:
+    return _text(path).partition("\n")[0].strip()
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,184 @@
+"""`conf.d/*.toml` beside the main file: how they are joined, and how a mistake in one is named."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ccagent.config import Configuration, load
+from ccagent.config_files import read_files
+from ccagent.errors import ConfigurationError
+
+MAIN = """
+cluster = "fox"
+[agents.sample]
+every = "30s"
+[sinks.out]
+url = "stdout:"
+"""
+
+
+class Directory:
+    """A directory with `ccagent.toml` and `conf.d`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.main = path / "ccagent.toml"
+        self.main.write_text(MAIN)
+        (path / "conf.d").mkdir()
+
+    def add(self, name: str, content: str | bytes) -> Path:
+        path = self.path / "conf.d" / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    def table(self) -> dict[str, Any]:
+        return read_files(str(self.main)).table
+
+    def load(self) -> Configuration:
+        return load(str(self.main))
+
+    def refusal(self) -> str:
+        """What is said, with paths below the directory."""
+        with pytest.raises(ConfigurationError) as caught:
+            self.load()
+        return str(caught.value).replace(f"{self.path}/", "")
+
+
+@pytest.fixture
+def etc(tmp_path: Path) -> Directory:
+    return Directory(tmp_path)
+
+
+def test_tables_of_the_same_name_are_joined(etc: Directory) -> None:
+    etc.add("10-sample.toml", "[agents.sample]\nrollup = true\n[agents.sysinfo]\nevery = '1d'")
+    etc.add("20-sinks.toml", "[sinks.tree]\nurl = 'dir:/tmp'\n[outbox]\nmax-age = '1d'")
+    assert etc.table() == {
+        "cluster": "fox",
+        "agents": {"sample": {"every": "30s", "rollup": True}, "sysinfo": {"every": "1d"}},
+        "sinks": {"out": {"url": "stdout:"}, "tree": {"url": "dir:/tmp"}},
+        "outbox": {"max-age": "1d"},
+    }
+    assert list(etc.load().sinks) == ["out", "tree"]
+
+
+def test_files_are_taken_in_the_order_of_their_names(etc: Directory) -> None:
+    for name in ("b", "a", "10", "9", "B"):
+        etc.add(f"{name}.toml", f"[sinks.{name}]\nurl = 'stdout:'")
+    assert list(etc.load().sinks) == ["out", "10", "9", "B", "a", "b"]
+    paths = read_files(str(etc.main)).paths
+    assert [Path(path).name for path in paths] == [
+        "ccagent.toml", "10.toml", "9.toml", "B.toml", "a.toml", "b.toml",
+    ]  # fmt: skip
+
+
+def test_what_editors_and_package_managers_leave_is_not_read(etc: Directory) -> None:
+    for name in ("a.toml~", ".a.toml", "a.toml.rpmnew", "a.toml.dpkg-old", "README"):
+        etc.add(name, "not TOML")
+    assert etc.table() == read_files(str(etc.main)).table
+    assert len(read_files(str(etc.main)).paths) == 1
+
+
+def test_without_the_directory_there_is_only_the_main_file(tmp_path: Path) -> None:
+    main = tmp_path / "ccagent.toml"
+    main.write_text(MAIN)
+    assert read_files(str(main)).paths == [str(main)]
+    (tmp_path / "conf.d").write_text("a file")
+    assert read_files(str(main)).paths == [str(main)]
+
+
+def test_a_file_by_a_relative_path_has_its_directory_beside_it(
+    etc: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    etc.add("a.toml", "[sinks.a]\nurl = 'stdout:'")
+    monkeypatch.chdir(etc.path)
+    assert list(load("ccagent.toml").sinks) == ["out", "a"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("cluster = 'fox'", "conf.d/b.toml: cluster: stands in ccagent.toml already"),
+        ("[agents.sample]\nevery = '1m'",
+         "conf.d/b.toml: agents.sample.every: stands in ccagent.toml already"),
+        ("[sinks.tree]\nurl = 'dir:/x'",
+         "conf.d/b.toml: sinks.tree.url: stands in conf.d/a.toml already"),
+        ("sinks = 3", "conf.d/b.toml: sinks: stands in ccagent.toml already"),
+        ("[cluster]\nname = 'fox'", "conf.d/b.toml: cluster: stands in ccagent.toml already"),
+        ("[agents.sysinfo]\nsoftware = []",
+         "conf.d/b.toml: agents.sysinfo.software: stands in conf.d/a.toml already"),
+    ],
+)  # fmt: skip
+def test_a_key_that_stands_twice_is_an_error_that_names_both_files(
+    etc: Directory, content: str, said: str
+) -> None:
+    software = "[[agents.sysinfo.software]]\nkey = 'x'\nfile = '/x'"
+    etc.add("a.toml", f"[sinks.tree]\nurl = 'dir:/tmp'\n{software}")
+    etc.add("b.toml", content)
+    assert etc.refusal() == said
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("\n\nx = [1 2]", "conf.d/b.toml: Unclosed array (at line 3, "),
+        (".".join("a" * 2_000) + " = 1", "conf.d/b.toml: tables nested too deep"),
+        (b"a = 1\nx = '\xff'", "conf.d/b.toml: not text in UTF-8 (at line 2)"),
+        (b"a = '\0'", "conf.d/b.toml: Found invalid character '\\x00' (at line 1, "),
+        ("[" * 100_000, "conf.d/b.toml: "),
+        (b" " * 4_194_305, "conf.d/b.toml: larger than 4194304 bytes"),
+        ("clustr = 'x'", "conf.d/b.toml: clustr: unknown key; did you mean 'cluster'?"),
+        ("[agents.sample]\nrolup = true", "conf.d/b.toml: agents.sample.rolup: unknown key"),
+        ("[agents.sample]\nrollup = 'yes'",
+         "conf.d/b.toml: agents.sample.rollup: expected true or false, got a string"),
+        ("[agents.sampel]", "conf.d/b.toml: agents.sampel: 'sampel' is an unknown agent"),
+        ("[sinks.x]\nurl = 'dri:/x'", "conf.d/b.toml: sinks.x: 'dri' is an unknown kind of sink"),
+        ("[outbox]\ndirectory = 'x'", "conf.d/b.toml: outbox.directory: an absolute path"),
+        ("hostname = 'a b'", "conf.d/b.toml: hostname 'a b': letters, digits"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_the_file_where_it_stands(
+    etc: Directory, content: str | bytes, said: str
+) -> None:
+    etc.add("a.toml", "[sinks.a]\nurl = 'stdout:'")
+    etc.add("b.toml", content)
+    assert etc.refusal().startswith(said)
+
+
+def test_a_mistake_in_the_main_file_is_named_with_it(etc: Directory) -> None:
+    etc.add("a.toml", "[agents.sample]\nrollup = true")
+    etc.main.write_text("[agents.sample]\nevery = '45s'")
+    assert etc.refusal().startswith("ccagent.toml: agents.sample.every: '45s' does not divide")
+
+
+def test_what_is_no_file(etc: Directory) -> None:
+    (etc.path / "conf.d" / "a.toml").mkdir()
+    assert etc.refusal() == "conf.d/a.toml: not a regular file"
+    (etc.path / "conf.d" / "a.toml").rmdir()
+    os.mkfifo(etc.path / "conf.d" / "a.toml")
+    assert etc.refusal() == "conf.d/a.toml: not a regular file"
+
+
+def test_a_link_to_nowhere(etc: Directory) -> None:
+    (etc.path / "conf.d" / "a.toml").symlink_to("nowhere")
+    assert etc.refusal() == "conf.d/a.toml: No such file or directory"
+
+
+def test_what_others_may_write_is_refused(etc: Directory) -> None:
+    path = etc.add("a.toml", "")
+    path.chmod(0o646)
+    assert etc.refusal() == "conf.d/a.toml: others can write it: chmod o-w it"
+    path.chmod(0o664)
+    (etc.path / "conf.d").chmod(0o777)
+    assert etc.refusal() == "conf.d: others can write it: chmod o-w it"
+
+
+def test_what_belongs_to_another_user_is_refused(etc: Directory) -> None:
+    path = etc.add("a.toml", "")
+    os.chown(path, 65534, -1)
+    assert etc.refusal() == "conf.d/a.toml: belongs to another user (uid 65534)"
+    os.chown(etc.main, 65534, -1)
+    assert list(etc.load().sinks) == ["out"]
