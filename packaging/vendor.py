@@ -1,0 +1,141 @@
+"""Brings the wheels that the packages hold together, and unpacks them into one tree.
+
+    vendor.py fetch DIRECTORY --arch ARCH         download what of wheels.txt is missing there
+    vendor.py unpack DIRECTORY TREE --arch ARCH   unpack it, for all versions of Python, side by side
+    vendor.py add DIRECTORY TREE --arch ARCH      unpack any wheels of a directory: our own
+
+One tree serves all of them: extension modules carry version and machine in their names, all else is
+the same in each wheel of a version, which is checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+MINORS = (11, 12, 13)
+"""CPython 3.x."""
+
+GLIBC = (28, 17)
+"""The platforms that are asked for: glibc 2.28 is that of EL 8."""
+
+LIST = Path(__file__).parent / "wheels.txt"
+BUILDER = "setuptools"
+LEFT_OUT = {"RECORD", "WHEEL", "INSTALLER", "REQUESTED", "top_level.txt", "direct_url.json"}
+"""Of *.dist-info: what describes one wheel, not what is in it."""
+
+
+class Pinned(NamedTuple):
+    """A line of wheels.txt."""
+
+    name: str
+    version: str
+    hashes: frozenset[str]
+
+    def is_in(self, wheel: str) -> bool:
+        """Tell whether a file name is that of a wheel of this very version."""
+        name, version, *_ = wheel.split("-")
+        return (name.replace("_", "-").lower(), version) == (self.name, self.version)
+
+
+def pinned(text: str) -> list[Pinned]:
+    """Read wheels.txt: `name==version --hash=sha256:... `, with continued lines."""
+    lines = re.sub(r"#.*", "", text).replace("\\\n", " ").splitlines()
+    found: list[Pinned] = []
+    for line in filter(str.strip, lines):
+        requirement, *options = line.split()
+        name, _, version = requirement.partition("==")
+        hashes = frozenset(option.removeprefix("--hash=sha256:") for option in options)
+        found.append(Pinned(name, version, hashes))
+    return found
+
+
+def fits(wheel: str, minor: int, arch: str) -> bool:
+    """Tell whether a wheel is for CPython 3.`minor` on `arch`, by its name alone."""
+    *_, python, abi, platform = wheel.removesuffix(".whl").split("-")
+    if platform == "any":
+        return "py3" in python.split(".")
+    stable = abi == "abi3" and int(python.removeprefix("cp3")) <= minor
+    return (stable or abi == f"cp3{minor}") and f"_{arch}" in platform
+
+
+def chosen(directory: Path, arch: str) -> list[Path]:
+    """Choose for each line of wheels.txt and each Python a wheel. Raises SystemExit."""
+    names = sorted(path.name for path in directory.glob("*.whl"))
+    wheels: dict[str, None] = {}
+    for each in pinned(LIST.read_text()):
+        for minor in MINORS:
+            fitting = [name for name in names if each.is_in(name) and fits(name, minor, arch)]
+            if not fitting:
+                sys.exit(f"{directory}: no wheel of {each.name} {each.version}, 3.{minor}, {arch}")
+            found = hashlib.sha256((directory / fitting[0]).read_bytes()).hexdigest()
+            if found not in each.hashes:
+                sys.exit(f"{fitting[0]}: its sha256 is {found}, which wheels.txt hasn't")
+            wheels[fitting[0]] = None
+    return [directory / name for name in wheels]
+
+
+def fetch(directory: Path, arch: str) -> None:
+    """Download what is missing, each file once. pip checks the hashes too."""
+    directory.mkdir(parents=True, exist_ok=True)
+    names = [path.name for path in directory.glob("*.whl")]
+    wanted = pinned(LIST.read_text())
+    for minor in MINORS:
+        if all(any(p.is_in(n) and fits(n, minor, arch) for n in names) for p in wanted):
+            continue
+        platforms = [f"--platform=manylinux_2_{glibc}_{arch}" for glibc in GLIBC]
+        subprocess.run(
+            [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+             "--no-deps", "--only-binary=:all:", "--require-hashes", "--implementation=cp",
+             f"--python-version=3.{minor}", f"--platform=manylinux2014_{arch}", *platforms,
+             f"--dest={directory}", f"--requirement={LIST}"],
+            check=True,
+        )  # fmt: skip
+
+
+def unpack(wheel: Path, tree: Path) -> None:
+    """Unpack a wheel; what is there already must be the same."""
+    with zipfile.ZipFile(wheel) as archive:
+        for entry in archive.infolist():
+            *folders, name = entry.filename.split("/")
+            about = folders and folders[0].endswith(".dist-info")
+            if not name or (about and name in LEFT_OUT):
+                continue
+            if ".." in folders or folders[:1] == [""] or ".data" in (folders or [""])[0]:
+                sys.exit(f"{wheel.name}: {entry.filename}: does not belong into a tree of modules")
+            content = archive.read(entry)
+            target = tree.joinpath(*folders, name)
+            if target.exists() and target.read_bytes() != content and not about:
+                sys.exit(f"{wheel.name}: {entry.filename}: differs from that of another wheel")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+            target.chmod(0o755 if ".so" in name else 0o644)
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("action", choices=["fetch", "unpack", "add"])
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("tree", type=Path, nargs="?")
+    parser.add_argument("--arch", required=True)
+    options = parser.parse_args()
+    if options.action == "fetch":
+        fetch(options.directory, options.arch)
+        chosen(options.directory, options.arch)
+        return
+    any_wheels = options.action == "add"
+    wheels = options.directory.glob("*.whl") if any_wheels else chosen(options.directory, options.arch)
+    for wheel in wheels:
+        if not wheel.name.startswith(BUILDER):
+            unpack(wheel, options.tree)
+
+
+if __name__ == "__main__":
+    main()
