@@ -6,7 +6,7 @@ layout() {
     core=$1/ccagent-core
     home=$core/usr/lib/ccagent
     "$python" "$here/vendor.py" unpack "$wheels" "$home" --arch "$arch"
-    "$python" "$here/vendor.py" add "$work/wheel" "$home" --arch "$arch"
+    "$python" "$here/vendor.py" build "$wheels" "$home" "$work/source" --arch "$arch"
 
     generated "$top/build/man" "$core/usr/share/man"
     generated "$top/build/completions" "$core/usr/share"

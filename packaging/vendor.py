@@ -1,20 +1,22 @@
 """Brings the wheels that the packages hold together, and unpacks them into one tree.
 
-    vendor.py fetch DIRECTORY --arch ARCH         download what of wheels.txt is missing there
-    vendor.py unpack DIRECTORY TREE --arch ARCH   unpack it, for all versions of Python, side by side
-    vendor.py add DIRECTORY TREE --arch ARCH      unpack any wheels of a directory: our own
+    vendor.py fetch DIRECTORY                 download what of wheels.txt is missing there
+    vendor.py unpack DIRECTORY TREE           unpack it, for all versions of Python, side by side
+    vendor.py build DIRECTORY TREE SOURCE     build the wheel of a source tree and unpack it, too
 
-One tree serves all of them: extension modules carry version and machine in their names, all else is
-the same in each wheel of a version, which is checked.
+One tree serves all of them: extension modules carry version and machine in their names, all else
+is the same in each wheel of a version, which is checked.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import platform
 import re
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -58,11 +60,11 @@ def pinned(text: str) -> list[Pinned]:
 
 def fits(wheel: str, minor: int, arch: str) -> bool:
     """Tell whether a wheel is for CPython 3.`minor` on `arch`, by its name alone."""
-    *_, python, abi, platform = wheel.removesuffix(".whl").split("-")
-    if platform == "any":
+    *_, python, abi, machine = wheel.removesuffix(".whl").split("-")
+    if machine == "any":
         return "py3" in python.split(".")
     stable = abi == "abi3" and int(python.removeprefix("cp3")) <= minor
-    return (stable or abi == f"cp3{minor}") and f"_{arch}" in platform
+    return (stable or abi == f"cp3{minor}") and f"_{arch}" in machine
 
 
 def chosen(directory: Path, arch: str) -> list[Path]:
@@ -118,23 +120,45 @@ def unpack(wheel: Path, tree: Path) -> None:
             target.chmod(0o755 if ".so" in name else 0o644)
 
 
+def build(directory: Path, tree: Path, source: Path, arch: str) -> None:
+    """Build a wheel with the setuptools of `directory` and nothing else, and unpack it."""
+    with tempfile.TemporaryDirectory() as work:
+        for wheel in chosen(directory, arch):
+            if wheel.name.startswith(BUILDER):
+                unpack(wheel, Path(work, "tools"))
+        program = (
+            "import os, sys; sys.path.insert(0, sys.argv[1]); os.chdir(sys.argv[2]); "
+            "from setuptools.build_meta import build_wheel; build_wheel(sys.argv[3])"
+        )
+        built = Path(work, "built")
+        subprocess.run(
+            [sys.executable, "-I", "-S", "-B", "-c", program, f"{work}/tools", source, built],
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
+        for wheel in built.glob("*.whl"):
+            unpack(wheel, tree)
+
+
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("action", choices=["fetch", "unpack", "add"])
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("tree", type=Path, nargs="?")
-    parser.add_argument("--arch", required=True)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("action", choices=["fetch", "unpack", "build"])
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH")
+    parser.add_argument("--arch", default=platform.machine())
     options = parser.parse_args()
+    directory, *others = options.paths
     if options.action == "fetch":
-        fetch(options.directory, options.arch)
-        chosen(options.directory, options.arch)
-        return
-    any_wheels = options.action == "add"
-    wheels = options.directory.glob("*.whl") if any_wheels else chosen(options.directory, options.arch)
-    for wheel in wheels:
-        if not wheel.name.startswith(BUILDER):
-            unpack(wheel, options.tree)
+        fetch(directory, options.arch)
+        chosen(directory, options.arch)
+    elif options.action == "build":
+        build(directory, *others, options.arch)
+    else:
+        for wheel in chosen(directory, options.arch):
+            if not wheel.name.startswith(BUILDER):
+                unpack(wheel, *others)
 
 
 if __name__ == "__main__":
