@@ -32,6 +32,9 @@ BUILDER = "setuptools"
 LEFT_OUT = {"RECORD", "WHEEL", "INSTALLER", "REQUESTED", "top_level.txt", "direct_url.json"}
 """Of *.dist-info: what describes one wheel, not what is in it."""
 
+STRAY = {"example.py"}
+"""What a wheel holds that is nobody's module."""
+
 
 class Pinned(NamedTuple):
     """A line of wheels.txt."""
@@ -107,7 +110,7 @@ def unpack(wheel: Path, tree: Path) -> None:
         for entry in archive.infolist():
             *folders, name = entry.filename.split("/")
             about = folders and folders[0].endswith(".dist-info")
-            if not name or (about and name in LEFT_OUT):
+            if not name or (about and name in LEFT_OUT) or entry.filename in STRAY:
                 continue
             if ".." in folders or folders[:1] == [""] or ".data" in (folders or [""])[0]:
                 sys.exit(f"{wheel.name}: {entry.filename}: does not belong into a tree of modules")
@@ -131,11 +134,14 @@ def build(directory: Path, tree: Path, source: Path, arch: str) -> None:
             "from setuptools.build_meta import build_wheel; build_wheel(sys.argv[3])"
         )
         built = Path(work, "built")
-        subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-I", "-S", "-B", "-c", program, f"{work}/tools", source, built],
-            stdout=subprocess.DEVNULL,
-            check=True,
+            capture_output=True,
+            text=True,
+            check=False,
         )
+        if done.returncode:
+            sys.exit(f"{source}: {done.stdout}{done.stderr}")
         for wheel in built.glob("*.whl"):
             unpack(wheel, tree)
 
@@ -154,11 +160,12 @@ def main() -> None:
         fetch(directory, options.arch)
         chosen(directory, options.arch)
     elif options.action == "build":
-        build(directory, *others, options.arch)
+        tree, source = others
+        build(directory, tree, source, options.arch)
     else:
         for wheel in chosen(directory, options.arch):
             if not wheel.name.startswith(BUILDER):
-                unpack(wheel, *others)
+                unpack(wheel, others[0])
 
 
 if __name__ == "__main__":

@@ -25,16 +25,12 @@ UNITS = (
     *("ccagent.service", "ccagent-kernel.service"),
     *("ccagent-sample.service", "ccagent-sample.timer"),
 )
-JOB_STATS = """job_stats:
-- job_id:          1:2:r01
-  snapshot_time:   1669010520
-  write_bytes:     { samples: 1, unit: bytes, min: 4096, max: 4096, sum: 4096 }
-"""
+JOB_STATS = ROOT / "tests/data/lustre/layouts/ost_v2_14_0.txt"
 LCTL = """#!/bin/sh
 case $1,$2 in
     list_param,obdfilter.*) echo obdfilter.scratch-OST0001.job_stats ;;
-    get_param,*) cat /job_stats ;;
-    *) exit 2 ;;
+    get_param,*) echo obdfilter.scratch-OST0001.job_stats=; cat /job_stats ;;
+    *) echo error: No such file or directory >&2; exit 2 ;;
 esac
 """
 
@@ -232,14 +228,16 @@ def test_a_lustre_server_gets_its_agent_alone_and_needs_lctl_alone(
     tables = [tomllib.loads(file.read_text()) for file in files]
     assert [list(table["agents"]) for table in tables if "agents" in table] == [["lustre"]]
 
-    (root.path / "job_stats").write_text(JOB_STATS)
+    _, _, job_stats = JOB_STATS.read_text().partition("obdfilter.scratch-OST0001.job_stats=\n")
+    (root.path / "job_stats").write_text(job_stats)
     lctl = root.path / "usr/sbin/lctl"
     lctl.write_text(LCTL)
     lctl.chmod(0o755)
     told = root.run("ccagent", "lustre", "--once", "--config", CONFIGURATION, user="ccagent")
-    (record,) = json.loads(told.splitlines()[-1])
-    assert (record["target"], record["entry_id"]) == ("scratch-OST0001", "1:2:r01")
-    assert record["write_bytes"] == 4096
+    records = json.loads(told[told.index("[{") :])
+    assert records[0]["target"] == "scratch-OST0001"
+    assert records[0]["entry_id"] == "11317854:17627127:r01c01"
+    assert records[0]["write_bytes"] == 26214400
 
 
 @pytest.mark.parametrize("role", ["ccagent", "ccagent-slurm", "ccagent-lustre"])
