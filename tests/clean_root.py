@@ -18,7 +18,7 @@ _PROGRAMS = (
     *("getent", "grep", "head", "id", "kill", "ls", "mkdir", "mv", "rm", "sed", "setpriv", "sleep"),
     *("sort", "stat", "tar", "touch", "true", "uname", "diff", "ldconfig", "start-stop-daemon"),
     *("dpkg", "dpkg-deb", "dpkg-query", "dpkg-split", "dpkg-statoverride", "dpkg-trigger"),
-    *("dpkg-maintscript-helper", "deb-systemd-invoke", "rpm", "rpmkeys", "python3.11"),
+    *("dpkg-maintscript-helper", "rpm", "rpmkeys", "python3.11"),
     *("systemctl", "systemd-analyze", "systemd-sysusers"),
 )
 _PYTHON = "/usr/lib/python3.11"

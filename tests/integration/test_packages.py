@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -358,3 +359,10 @@ def test_a_wheel_that_is_not_the_pinned_one_is_refused(tmp_path: Path, first: Bu
     )  # fmt: skip
     assert done.returncode == 1
     assert f"{click.name}: its sha256 is" in done.stderr
+
+
+def test_every_dependency_is_pinned_and_nothing_else() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {re.split("[<>=]", each)[0] for each in project["dependencies"]}
+    lines = (ROOT / "packaging/wheels.txt").read_text().splitlines()
+    assert {line.partition("==")[0] for line in lines if "==" in line} == {*wanted, "setuptools"}
