@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LONGEST_NAME = 512
-_NAME = re.compile(rb"[A-Za-z][\w@:-]*+(?:\.[^=\s]++)?+")
+_NAME = re.compile(rb"[A-Za-z][\w@:-]*+(?:\.[^=\s]++)?")
 _LEFT_OUT = b".job_stats"
 
 

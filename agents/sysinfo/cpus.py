@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +10,7 @@ import msgspec
 
 from ccagent.agents.sysinfo import read_parsed
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.interpreter import python
 from ccagent.node import raise_for
 
 if TYPE_CHECKING:
@@ -215,8 +215,7 @@ def ask_py_cpuinfo(node: Node) -> str:
     Costs a second of CPU: it starts tools such as lscpu and measures the clock. It has no limit
     of its own for any of that, hence a process which is given one.
     """
-    # -P: a cpuinfo.py in the working directory is not what is meant.
-    command = [sys.executable or "python3", "-P", "-m", "cpuinfo", "--json"]
+    command = [*python("from cpuinfo.cpuinfo import main; main()"), "--json"]
     try:
         output = node.run(command, time_limit=10.0, output_limit=1 << 20)
         return msgspec.json.decode(output, type=_Described).brand_raw.strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import time
@@ -15,6 +16,7 @@ from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.lock import Lock
 from ccagent.log import logger, say
 from ccagent.node import Node
+from ccagent.notify import Notifier
 from ccagent.outbox import Outbox
 from ccagent.runner import Runner
 from ccagent.schedule import Schedule
@@ -59,6 +61,7 @@ class Daemon:
         self._began = clock.monotonic()
         self._serves_status = serves_status
         self._status_socket: StatusSocket | None = None
+        self._notifier = Notifier()
         self._wake_up, self._woken = os.pipe()
         os.set_blocking(self._wake_up, False)
         os.set_blocking(self._woken, False)
@@ -118,7 +121,9 @@ class Daemon:
             self._status_socket = StatusSocket(path, self.status)
         try:
             self._apply(self._configuration)
+            self._notifier.ready(self._summary())
             while not self._stopping:
+                self._notifier.alive()
                 if self._reload:
                     self._reload = False
                     self._read_again()
@@ -130,6 +135,7 @@ class Daemon:
                 self._clock.wait(self._until_next(), self._wake_up)
                 self._drain_wake_ups()
         finally:
+            self._notifier.stopping()
             self._end()
 
     def handle_signals(self) -> None:
@@ -167,18 +173,26 @@ class Daemon:
         if self._stopping or self._reload or self._report:
             return 0.0
         now = self._clock.time()
+        longest = min(_LONGEST_WAIT, (self._notifier.watchdog or math.inf) / 2)
         ticks = [schedule.next for schedule, _ in self._runners.values() if schedule is not None]
-        return max(0.0, min(min(ticks, default=now + _LONGEST_WAIT) - now, _LONGEST_WAIT))
+        return max(0.0, min(min(ticks, default=now + longest) - now, longest))
 
     def _read_again(self) -> None:
         """Take over a changed configuration; keep the old one if the new one is bad."""
+        self._notifier.reloading()
         try:
             configuration = self._load()
             self._apply(configuration)
         except CcagentError as error:
             logger.error("configuration not read again, the old one stays: %s", error)
+            self._notifier.ready(f"configuration not read again, the old one stays: {error}")
             return
         logger.info("configuration read again")
+        self._notifier.ready(self._summary())
+
+    def _summary(self) -> str:
+        """Tell in a line what runs."""
+        return f"agents: {', '.join(self._runners)}; sinks: {', '.join(self._outboxes) or 'none'}"
 
     def _apply(self, configuration: Configuration) -> None:
         """Start what the configuration has and the daemon hasn't, and let go of the rest.
@@ -272,6 +286,7 @@ class Daemon:
             self._status_socket.close()
         if self._lock is not None:
             self._lock.release()
+        self._notifier.close()
         os.close(self._wake_up)
         os.close(self._woken)
 

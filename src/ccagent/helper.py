@@ -12,11 +12,11 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING, NoReturn
 
 from ccagent.errors import ProgramError
+from ccagent.interpreter import python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,7 +147,7 @@ class _Running:
         self.socket, theirs = socket.socketpair()
         self._received = bytearray()
         with theirs:
-            command = [sys.executable, "-I", "-c", _program(target, theirs.fileno()), *arguments]
+            command = [*python(_program(target, theirs.fileno())), *arguments]
             try:
                 self.process = subprocess.Popen(
                     command,
@@ -209,14 +209,6 @@ def serve(descriptor: int, reply: Callable[[bytes], bytes]) -> None:
 
 
 def _program(target: str, descriptor: int) -> str:
-    """Give the text of a program that calls the target with the descriptor and the arguments.
-
-    It imports from where this process does: the interpreter may have been started with a path of
-    its own.
-    """
+    """Give the text of a program that calls the target with the descriptor and the arguments."""
     module, _, function = target.partition(":")
-    path = [entry for entry in sys.path if entry]
-    return (
-        f"import sys; sys.path[:] = {path!r}; from {module} import {function}; "
-        f"{function}({descriptor}, *sys.argv[1:])"
-    )
+    return f"from {module} import {function}; {function}({descriptor}, *sys.argv[1:])"

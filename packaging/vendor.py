@@ -1,0 +1,172 @@
+"""Brings the wheels that the packages hold together, and unpacks them into one tree.
+
+    vendor.py fetch DIRECTORY                 download what of wheels.txt is missing there
+    vendor.py unpack DIRECTORY TREE           unpack it, for all versions of Python, side by side
+    vendor.py build DIRECTORY TREE SOURCE     build the wheel of a source tree and unpack it, too
+
+One tree serves all of them: extension modules carry version and machine in their names, all else
+is the same in each wheel of a version, which is checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+MINORS = (11, 12, 13)
+"""CPython 3.x."""
+
+GLIBC = (28, 17)
+"""The platforms that are asked for: glibc 2.28 is that of EL 8."""
+
+LIST = Path(__file__).parent / "wheels.txt"
+BUILDER = "setuptools"
+LEFT_OUT = {"RECORD", "WHEEL", "INSTALLER", "REQUESTED", "top_level.txt", "direct_url.json"}
+"""Of *.dist-info: what describes one wheel, not what is in it."""
+
+STRAY = {"example.py"}
+"""What a wheel holds that is nobody's module."""
+
+
+class Pinned(NamedTuple):
+    """A line of wheels.txt."""
+
+    name: str
+    version: str
+    hashes: frozenset[str]
+
+    def is_in(self, wheel: str) -> bool:
+        """Tell whether a file name is that of a wheel of this very version."""
+        name, version, *_ = wheel.split("-")
+        return (name.replace("_", "-").lower(), version) == (self.name, self.version)
+
+
+def pinned(text: str) -> list[Pinned]:
+    """Read wheels.txt: `name==version --hash=sha256:... `, with continued lines."""
+    lines = re.sub(r"#.*", "", text).replace("\\\n", " ").splitlines()
+    found: list[Pinned] = []
+    for line in filter(str.strip, lines):
+        requirement, *options = line.split()
+        name, _, version = requirement.partition("==")
+        hashes = frozenset(option.removeprefix("--hash=sha256:") for option in options)
+        found.append(Pinned(name, version, hashes))
+    return found
+
+
+def fits(wheel: str, minor: int, arch: str) -> bool:
+    """Tell whether a wheel is for CPython 3.`minor` on `arch`, by its name alone."""
+    *_, python, abi, machine = wheel.removesuffix(".whl").split("-")
+    if machine == "any":
+        return "py3" in python.split(".")
+    stable = abi == "abi3" and int(python.removeprefix("cp3")) <= minor
+    return (stable or abi == f"cp3{minor}") and f"_{arch}" in machine
+
+
+def chosen(directory: Path, arch: str) -> list[Path]:
+    """Choose for each line of wheels.txt and each Python a wheel. Raises SystemExit."""
+    names = sorted(path.name for path in directory.glob("*.whl"))
+    wheels: dict[str, None] = {}
+    for each in pinned(LIST.read_text()):
+        for minor in MINORS:
+            fitting = [name for name in names if each.is_in(name) and fits(name, minor, arch)]
+            if not fitting:
+                sys.exit(f"{directory}: no wheel of {each.name} {each.version}, 3.{minor}, {arch}")
+            found = hashlib.sha256((directory / fitting[0]).read_bytes()).hexdigest()
+            if found not in each.hashes:
+                sys.exit(f"{fitting[0]}: its sha256 is {found}, which wheels.txt hasn't")
+            wheels[fitting[0]] = None
+    return [directory / name for name in wheels]
+
+
+def fetch(directory: Path, arch: str) -> None:
+    """Download what is missing, each file once. pip checks the hashes too."""
+    directory.mkdir(parents=True, exist_ok=True)
+    names = [path.name for path in directory.glob("*.whl")]
+    wanted = pinned(LIST.read_text())
+    for minor in MINORS:
+        if all(any(p.is_in(n) and fits(n, minor, arch) for n in names) for p in wanted):
+            continue
+        platforms = [f"--platform=manylinux_2_{glibc}_{arch}" for glibc in GLIBC]
+        subprocess.run(
+            [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+             "--no-deps", "--only-binary=:all:", "--require-hashes", "--implementation=cp",
+             f"--python-version=3.{minor}", f"--platform=manylinux2014_{arch}", *platforms,
+             f"--dest={directory}", f"--requirement={LIST}"],
+            check=True,
+        )  # fmt: skip
+
+
+def unpack(wheel: Path, tree: Path) -> None:
+    """Unpack a wheel; what is there already must be the same."""
+    with zipfile.ZipFile(wheel) as archive:
+        for entry in archive.infolist():
+            *folders, name = entry.filename.split("/")
+            about = folders and folders[0].endswith(".dist-info")
+            if not name or (about and name in LEFT_OUT) or entry.filename in STRAY:
+                continue
+            if ".." in folders or folders[:1] == [""] or ".data" in (folders or [""])[0]:
+                sys.exit(f"{wheel.name}: {entry.filename}: does not belong into a tree of modules")
+            content = archive.read(entry)
+            target = tree.joinpath(*folders, name)
+            if target.exists() and target.read_bytes() != content and not about:
+                sys.exit(f"{wheel.name}: {entry.filename}: differs from that of another wheel")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+            target.chmod(0o755 if ".so" in name else 0o644)
+
+
+def build(directory: Path, tree: Path, source: Path, arch: str) -> None:
+    """Build a wheel with the setuptools of `directory` and nothing else, and unpack it."""
+    with tempfile.TemporaryDirectory() as work:
+        for wheel in chosen(directory, arch):
+            if wheel.name.startswith(BUILDER):
+                unpack(wheel, Path(work, "tools"))
+        program = (
+            "import os, sys; sys.path.insert(0, sys.argv[1]); os.chdir(sys.argv[2]); "
+            "from setuptools.build_meta import build_wheel; build_wheel(sys.argv[3])"
+        )
+        built = Path(work, "built")
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-B", "-c", program, f"{work}/tools", source, built],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            sys.exit(f"{source}: {done.stdout}{done.stderr}")
+        for wheel in built.glob("*.whl"):
+            unpack(wheel, tree)
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("action", choices=["fetch", "unpack", "build"])
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH")
+    parser.add_argument("--arch", default=platform.machine())
+    options = parser.parse_args()
+    directory, *others = options.paths
+    if options.action == "fetch":
+        fetch(directory, options.arch)
+        chosen(directory, options.arch)
+    elif options.action == "build":
+        tree, source = others
+        build(directory, tree, source, options.arch)
+    else:
+        for wheel in chosen(directory, options.arch):
+            if not wheel.name.startswith(BUILDER):
+                unpack(wheel, others[0])
+
+
+if __name__ == "__main__":
+    main()
