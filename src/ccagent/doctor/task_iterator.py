@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from ccagent.agents.sonar.kernel import pins
 from ccagent.doctor.finding import Finding
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from ccagent.node import Node
 
 SUBJECT = "task iterator"
-PINNED = "run/ccagent-kernel/tasks"
+PINNED = f"{pins.DIRECTORY.strip('/')}/{pins.TASKS}"
 """The file that gives a record of each process."""
 
 _BTF = "sys/kernel/btf/vmlinux"
