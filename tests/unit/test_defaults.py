@@ -123,8 +123,8 @@ def test_the_template_holds_all_keys_with_their_defaults() -> None:
     assert set(software) == {"key", "name", "command", "file"}
     of_metrics = document["agents"]["metrics"]
     assert of_metrics.pop("metrics")["NAME"]["scale"] == 1.0
-    for table, key in (("commands", "command"), ("files", "path"), ("expressions", "expression")):
-        assert key in of_metrics.pop(table)["NAME"]
+    for name, key in (("commands", "command"), ("files", "path"), ("expressions", "expression")):
+        assert key in of_metrics.pop(name)["NAME"]
     assert document == expected
 
 
