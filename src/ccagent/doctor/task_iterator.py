@@ -88,9 +88,9 @@ def judge_kernel(kernel: Kernel) -> Finding:
     if kernel.lockdown == "confidentiality":
         lacks.append("lockdown=confidentiality keeps BPF from reading")
     if not lacks:
-        advice = "optional: root loads and pins it once, when the service starts"
+        advice = "optional, as root: ccagent kernel load (a package: enable ccagent-kernel)"
     elif lacks == ["there is no libbpf"]:
-        advice = "install libbpf (Debian: libbpf1), then have root load it"
+        advice = "install libbpf (Debian: libbpf1), then as root: ccagent kernel load"
     else:
         advice = "processes are read from /proc instead, which works"
     found = f"not pinned; {'; '.join(lacks)}" if lacks else (
