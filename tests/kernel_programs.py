@@ -97,6 +97,19 @@ os.setuid({NOBODY})
     )  # fmt: skip
 
 
+_REAPER = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ)
+try:
+    while not os.wait()[1]:
+        pass
+    sys.exit("it failed")
+except ChildProcessError:
+    pass
+"""
+
+
 class JobGroup:
     """A control group as Slurm makes them, in a hierarchy that is mounted for it alone."""
 
@@ -116,12 +129,9 @@ class JobGroup:
         return int(text[0]) if len(text) == 1 else int(text[text.index("usage_usec") + 1]) * 1000
 
     def run(self, script: str) -> None:
-        """Run a script of the shell in the group, and wait for all that it starts."""
-        subprocess.run(["sh", "-c", f"echo $$ > {self.path}/cgroup.procs; {script}"], check=True)
-        deadline = time.monotonic() + 30
-        while Path(self.path, "cgroup.procs").read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        """Run a script of the shell in the group, and wait for all that it starts, orphans too."""
+        join = f"echo $$ > {self.path}/cgroup.procs; {script}"
+        subprocess.run([sys.executable, "-c", _REAPER, "sh", "-c", join], check=True, timeout=60)
 
     def remove(self) -> None:
         """Remove the group and those above it."""
