@@ -206,7 +206,7 @@ def entries_of(directory: str, job: int) -> dict[Key, Ended]:
 
 
 def wait_for_processes(directory: str, job: int, number: int) -> None:
-    """Wait until the kernel has freed them: it may miss some while others load programs."""
+    """Wait until the kernel has freed them; of some it does not tell (see the README)."""
     counts = [-1]
 
     def settled() -> bool:
