@@ -153,7 +153,7 @@ class BpfSource:
             there = (*gone, *found.values())
             self._places.descents = {each.task.pgid: each.descent for each in there}
         gone_from = [(entry.task, self._left(entry)) for entry in gone]
-        processes += self._ended.records(gone_from, self._places.of_ended, seconds)
+        processes += self._ended.records(gone_from, self._places.of_ended, seconds, self.errors)
         return processes
 
     def close(self) -> None:

@@ -150,7 +150,8 @@ def test_a_storm_of_short_processes_is_attributed_to_its_jobs(directory: str) ->
         capture_output=True, text=True, check=True, timeout=300,
     )  # fmt: skip
     for job in json.loads(result.stdout)["jobs"]:
-        assert 96 < job["bpf_percent"] < 104, job
+        # The kernel passes over some processes now and then: see kernel/README.md.
+        assert 90 < job["bpf_percent"] < 104, job
         assert job["procfs_percent"] < 60, job
 
 
