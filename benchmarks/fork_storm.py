@@ -44,18 +44,15 @@ def burn(milliseconds: float) -> None:
         pass
 
 
-def child(kind: int, milliseconds: float) -> None:
-    """Be one process of the storm, or two."""
-    if kind == 0:
-        burn(milliseconds)
-    elif kind == 1:
-        burn(milliseconds / 2)
-        pid = os.fork()
-        burn(milliseconds / 2)
-        if pid:
-            os.waitpid(pid, 0)
-    elif os.fork() == 0:
-        burn(milliseconds)
+def child(kind: int, mine: float, childs: float) -> None:
+    """Be one process of the storm, or two: that wait for each other, or don't."""
+    pid = os.fork() if kind else 0
+    if kind and not pid:
+        burn(childs)
+        os._exit(0)
+    burn(mine)
+    if kind == 1:
+        os.waitpid(pid, 0)
     os._exit(0)
 
 
@@ -66,9 +63,9 @@ def storm(processes: int, least: float, most: float, seed: int) -> None:
     while started < processes or alive:
         if started < processes and alive < WIDTH:
             kind = chance.choice((0, 0, 1, 2))
-            milliseconds = chance.uniform(least, most)
+            mine, childs = chance.uniform(least, most), chance.uniform(least, most)
             if os.fork() == 0:
-                child(kind, milliseconds)
+                child(kind, mine, childs)
             started += 1 if kind == 0 else 2
             alive += 1
         else:
