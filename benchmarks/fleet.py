@@ -18,6 +18,8 @@ import asyncio
 import contextlib
 import json
 import os
+import random
+import re
 import resource
 import socket
 import ssl
@@ -89,6 +91,15 @@ def sample(*keys: str) -> bytes:
     for key in ("exclude-system-jobs=true", *keys):
         command += ["--set", key]
     return subprocess.run(command, capture_output=True, check=True).stdout.strip()
+
+
+def other(body: bytes) -> bytes:
+    """Give all numbers of three digits or more other values, so that samples do not repeat."""
+    return re.sub(rb"[1-9]\d{2,}", lambda m: b"%d" % _number(len(m[0])), body)
+
+
+def _number(digits: int) -> int:
+    return random.randrange(10 ** (digits - 1), 10**digits)  # noqa: S311
 
 
 def cpu(servers: Sequence[subprocess.Popen[bytes]]) -> float:
@@ -266,7 +277,7 @@ def sizes(directory: str) -> None:
     body = bodies[-1]
     store = Store("fleet", OutboxSettings(directory=directory))
     messages = [
-        Message(CLUSTER, "c1-1", "sample", "sonar", 0.0, body, "", f"{number:024}")
+        Message(CLUSTER, "c1-1", "sample", "sonar", 0.0, other(body), "", f"{number:024}")
         for number in range(2000)
     ]
     for message in messages:

@@ -33,7 +33,7 @@ NOT_RUN = {
     "apt-get install -y curl mosquitto mosquitto-clients victoria-metrics":
         ("tests/run has installed them", "tests/run", "need mosquitto_sub mosquitto-clients"),
     "ccagent jobs --once":
-        ("needs Slurm's master", "tests/integration/test_slurm_agent.py", "ccagent.agents.slurm.jobs"),
+        ("needs Slurm's master", "tests/integration/test_slurm_agent.py", "JobsAgent(settings"),
     "ccagent lustre --once":
         ("needs a server of Lustre", "tests/integration/test_lustre_delivery.py", '"lustre"'),
     "ccagent run":

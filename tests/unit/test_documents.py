@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from ccagent.cli import main
+from ccagent.cli import cli
 from ccagent.config import check
+from tests.certificates import Authority
 from tests.documents import ROOT, anchors, configurations, documents, links
 
 if TYPE_CHECKING:
@@ -25,18 +26,35 @@ ADDED = {
 OTHERS = {"project"}
 """Tables that are no configuration of ccagent's: those of a package's pyproject.toml."""
 
-ELSEWHERE = {"ccagent-kernel", "ccagent-sample.timer"}
-
-
 def all_configurations() -> Iterator[tuple[str, str]]:
     for path in documents():
         for text in configurations(path):
             yield path.relative_to(ROOT).as_posix(), text
 
 
-def test_every_configuration_of_a_document_passes_the_check() -> None:
+def stands_for(file: str, authority: Authority) -> str:
+    """What a file has that a configuration names: CA, certificate and key, or any secret."""
+    if file == "ca.pem":
+        return Path(authority.certificate).read_text()
+    if file.endswith((".pem", ".key")):
+        certificate, key = authority.certify("node")
+        return Path(certificate if file.endswith(".pem") else key).read_text()
+    return "secret\n"
+
+
+def test_every_configuration_of_a_document_passes_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the secrets and certificates that they name are other files."""
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    (tmp_path / "authority").mkdir()
+    authority = Authority(tmp_path / "authority")
     checked: set[str] = set()
-    for name, text in all_configurations():
+    for name, written in all_configurations():
+        text = written.replace("/etc/ccagent", str(tmp_path))
+        for file in re.findall(rf'-file = "(?:{tmp_path}/|credential:)([\w.-]+)"', text):
+            (tmp_path / file).write_text(stands_for(file, authority))
+            (tmp_path / file).chmod(0o600)
         table = tomllib.loads(text)
         if not OTHERS & set(table):
             check(tomllib.loads(text + ADDED.get(name, "")), name)
@@ -61,8 +79,8 @@ def test_commands_in_the_text_exist(name: str) -> None:
     found = re.findall(r"`ccagent ([^`]+)`", (ROOT / name).read_text())
     assert found
     for words in found:
-        command: click.Command | None = main
-        context = click.Context(main)
+        command: click.Command | None = cli
+        context = click.Context(cli)
         for word in words.split():
             if not isinstance(command, click.Group) or word.startswith("-"):
                 break
@@ -76,11 +94,11 @@ def test_commands_in_the_text_exist(name: str) -> None:
 def test_the_readme_names_findings_and_drop_ins_that_there_are() -> None:
     readme = (ROOT / "README.md").read_text()
     table = readme[readme.index("| symptom |") :].split("\n\n", maxsplit=1)[0]
-    rows = [row.split(" | ") for row in table.splitlines()[2:]]
+    rows = [row.split("|") for row in table.splitlines()[2:]]
     known = (ROOT / "src/ccagent/doctor/README.md").read_text()
-    subjects = {subject for row in rows for subject in re.findall(r"`(.*?)`", row[1])}
+    subjects = {subject for row in rows for subject in re.findall(r"`(.*?)`", row[2])}
     assert len(rows) == 9
     assert len(subjects) > 8
-    assert all(f"`{subject}`" in known for subject in subjects)
+    assert [s for s in subjects if f"`{s}`" not in known and f"| {s} |" not in known] == []
     for drop_in in re.findall(r"`([\w-]+\.conf)`", table):
         assert list((ROOT / "packaging/tree").rglob(f"drop-ins/{drop_in}"))
