@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 _FENCE = re.compile(r"^```(\w*) ?(.*)\n((?:.*\n)*?)```$", re.MULTILINE)
 _INDENTED = re.compile(r"^\n((?: {4}.*\n)+)", re.MULTILINE)
-_TOML = re.compile(r"\[|[\w-]+ = ")
+_TABLE = re.compile(r"\[+[a-z]")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -35,11 +35,9 @@ class Block(NamedTuple):
 
 def documents() -> list[Path]:
     """All Markdown files that are the project's."""
-    return sorted(
-        path
-        for folder in ("agents", "transports", "packaging", "src", "benchmarks", "tests")
-        for path in (ROOT / folder).rglob("*.md")
-    ) + [ROOT / "README.md", ROOT / "CHANGELOG.md"]
+    folders = ("agents", "transports", "packaging", "src", "benchmarks", "tests")
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*.md")]
+    return sorted([*found, ROOT / "README.md", ROOT / "CHANGELOG.md"])
 
 
 def blocks(path: Path) -> Iterator[Block]:
@@ -49,11 +47,11 @@ def blocks(path: Path) -> Iterator[Block]:
 
 
 def configurations(path: Path) -> Iterator[str]:
-    """Give the TOML of fenced blocks, and of indented ones that look like it."""
+    """Give the TOML of fenced blocks, and of indented ones that begin with a table."""
     text = path.read_text()
     yield from (block.text for block in blocks(path) if block.kind == "toml")
     for indented in _INDENTED.findall(_FENCE.sub("", text)):
-        if _TOML.match(indented.strip()):
+        if _TABLE.match(indented.strip()):
             yield re.sub(r"^ {4}", "", indented, flags=re.MULTILINE)
 
 

@@ -168,7 +168,7 @@ class Walk:
             time.sleep(0.2)
             done = self._inside.run(typed)
         if command.endswith("&"):
-            port = LISTENS.get(command.split()[0])
+            port = LISTENS.get(command.partition(" ")[0])
             reached = f"(exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null"
             wait = f"for i in $(seq 200); do {reached} && break; sleep 0.05; done"
             self._inside.run(wait if port else "sleep 1")

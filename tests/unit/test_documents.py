@@ -14,6 +14,7 @@ from ccagent.cli import cli
 from ccagent.config import check
 from tests.certificates import Authority
 from tests.documents import ROOT, anchors, configurations, documents, links
+from tests.nats_server import new_seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,34 +27,39 @@ ADDED = {
 OTHERS = {"project"}
 """Tables that are no configuration of ccagent's: those of a package's pyproject.toml."""
 
+
 def all_configurations() -> Iterator[tuple[str, str]]:
     for path in documents():
         for text in configurations(path):
             yield path.relative_to(ROOT).as_posix(), text
 
 
-def stands_for(file: str, authority: Authority) -> str:
-    """What a file has that a configuration names: CA, certificate and key, or any secret."""
-    if file == "ca.pem":
-        return Path(authority.certificate).read_text()
-    if file.endswith((".pem", ".key")):
-        certificate, key = authority.certify("node")
-        return Path(certificate if file.endswith(".pem") else key).read_text()
-    return "secret\n"
+@pytest.fixture
+def secrets(tmp_path: Path) -> dict[str, str]:
+    """What is in the files that configurations name, by name."""
+    (tmp_path / "authority").mkdir()
+    authority = Authority(tmp_path / "authority")
+    certificate, key = authority.certify("node")
+    files = {"ca.pem": authority.certificate, "node.pem": certificate, "node.key": key}
+    seed = new_seed()
+    creds = (
+        "-----BEGIN NATS USER JWT-----\ne30.e30.x\n------END NATS USER JWT------\n"
+        f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+    )
+    found = {name: Path(path).read_text() for name, path in files.items()}
+    return found | {"nkey": seed, "fox.creds": creds}
 
 
 def test_every_configuration_of_a_document_passes_the_check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, secrets: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the secrets and certificates that they name are other files."""
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
-    (tmp_path / "authority").mkdir()
-    authority = Authority(tmp_path / "authority")
     checked: set[str] = set()
     for name, written in all_configurations():
         text = written.replace("/etc/ccagent", str(tmp_path))
         for file in re.findall(rf'-file = "(?:{tmp_path}/|credential:)([\w.-]+)"', text):
-            (tmp_path / file).write_text(stands_for(file, authority))
+            (tmp_path / file).write_text(secrets.get(file, "secret\n"))
             (tmp_path / file).chmod(0o600)
         table = tomllib.loads(text)
         if not OTHERS & set(table):
@@ -61,13 +67,15 @@ def test_every_configuration_of_a_document_passes_the_check(
             checked.add(name)
     assert checked >= {
         "README.md", "src/ccagent/README.md", "packaging/fleet.md",
-        *(f"agents/{agent}/README.md" for agent in ("log", "lustre", "metrics", "slurm", "sysinfo")),
+        *(f"agents/{name}/README.md" for name in ("log", "lustre", "metrics", "slurm", "sysinfo")),
         *(f"transports/{name}/README.md" for name in ("http", "kafka", "mqtt", "nats")),
     }  # fmt: skip
     assert set(ADDED) <= checked
 
 
-@pytest.mark.parametrize("document", documents(), ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize(
+    "document", documents(), ids=lambda path: path.relative_to(ROOT).as_posix()
+)
 def test_links_lead_somewhere(document: Path) -> None:
     for file, anchor in links(document):
         assert file.exists(), file
@@ -79,14 +87,15 @@ def test_commands_in_the_text_exist(name: str) -> None:
     found = re.findall(r"`ccagent ([^`]+)`", (ROOT / name).read_text())
     assert found
     for words in found:
-        command: click.Command | None = cli
+        command: click.Command = cli
         context = click.Context(cli)
         for word in words.split():
             if not isinstance(command, click.Group) or word.startswith("-"):
                 break
-            command = command.get_command(context, word)
-            assert command is not None, words
-        options = {name for p in command.get_params(context) for name in p.opts} if command else {}
+            inner = command.get_command(context, word)
+            assert inner is not None, words
+            command = inner
+        options = {option for one in command.get_params(context) for option in one.opts}
         for option in re.findall(r"(?<!\S)--[\w-]+", words):
             assert option in options, words
 
