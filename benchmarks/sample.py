@@ -1,6 +1,8 @@
 """What a sample costs: CPU, system calls and memory, for each process source.
 
-    python benchmarks/sample.py [--processes 10,1000,4000] [--source procfs,psutil] [--json FILE]
+    python benchmarks/sample.py [--processes 10,1000,4000] [--source bpf,procfs] [--json FILE]
+
+`bpf` needs `ccagent kernel load`, and is left out without it.
 
 Starts N sleeping processes (as the user nobody when run as root), ten in each process group, and
 measures in fresh processes of their own:
@@ -39,7 +41,8 @@ COMMAND = ["ccagent"] if shutil.which("ccagent") else [sys.executable, "-m", "cc
 GROUP = 10
 NOBODY = 65534
 ONE_SHOT_RUNS = 9
-TRACED_SAMPLES = {"procfs": (5, 25)}
+TRACED_SAMPLES = {"procfs": (5, 25), "bpf": (5, 25)}
+PINNED = "/run/ccagent-kernel/tasks"
 OTHERWISE_TRACED = (2, 4)
 
 
@@ -178,6 +181,8 @@ def measure(number: int, sources: list[str], samples: int) -> Iterator[dict[str,
     with sleeping_processes(number):
         processes = sum(name.isdecimal() for name in os.listdir("/proc"))
         for source in sources:
+            if source == "bpf" and not os.access(PINNED, os.R_OK):
+                continue
             daemon = daemon_cost(source, samples)
             shot = one_shot([*COMMAND, "sample", "--once", "--set", f"source={source}"])
             yield {
@@ -223,7 +228,7 @@ def main() -> None:
     """Measure and print a table, or JSON too."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--processes", default="10,1000,4000")
-    parser.add_argument("--source", default="procfs,psutil")
+    parser.add_argument("--source", default="bpf,procfs,psutil")
     parser.add_argument("--samples", type=int, default=30)
     parser.add_argument("--json", help="also write the rows to this file")
     parser.add_argument("--worker", help=argparse.SUPPRESS)

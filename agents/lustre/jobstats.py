@@ -12,6 +12,7 @@ Source: lprocfs_jobstats.c of Lustre at those versions, as `lctl get_param` or t
 from __future__ import annotations
 
 import re
+import sys
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,14 +30,15 @@ _JOB_ID, _INDENTATION, _SNAPSHOT, _START, _OTHER = range(8, 13)
 _SHOWN = 80
 
 # Every alternative takes a whole line, and the last takes any, so that the text is gone through
-# once. All quantifiers are possessive, so nothing is tried twice; but for those of groups: Python
-# before 3.11.5 goes on in the middle of a possessive group that has failed (gh-106052).
+# once. All quantifiers are possessive, so nothing is tried twice; those of groups only where Python
+# can: before 3.11.5 it goes on in the middle of a possessive group that has failed (gh-106052).
+_POSSESSIVE = b"+" if sys.version_info >= (3, 11, 5) else b""
 _NUMBER = rb"(\d{1,20}+)"
 _STAT = (
     rb" {2}([\w.]{1,64}+): *+\{ samples: *+" + _NUMBER + rb", unit: *+(\w{1,16}+)"
     rb"(?:, min: *+" + _NUMBER + rb", max: *+" + _NUMBER + rb", sum: *+" + _NUMBER +
-    rb"(?:, sumsq: *+" + _NUMBER + rb")?)?"
-    rb"(?:, hist: \{([^{}\n]*+)\})? *+\}[ \r]*+\n"
+    rb"(?:, sumsq: *+" + _NUMBER + rb")?" + _POSSESSIVE + rb")?" + _POSSESSIVE +
+    rb"(?:, hist: \{([^{}\n]*+)\})?" + _POSSESSIVE + rb" *+\}[ \r]*+\n"
 )  # fmt: skip
 _TIME = rb"_time *+: *+([\d.]{1,41}+)(?: secs\.nsecs)?[ \r]*+\n"
 _LINE = (
@@ -46,7 +48,7 @@ _LINE = (
 )  # fmt: skip
 # Most operations have never been done: most lines of the text are of this kind. (A set of
 # characters instead of the look behind would take twice the time.)
-_UNUSED = rb"(?: {2}[\w.]{1,64}+: *+\{ samples: *+0,[^\n]*+(?<=\})\n)*"
+_UNUSED = rb"(?: {2}[\w.]{1,64}+: *+\{ samples: *+0,[^\n]*+(?<=\})\n)*" + _POSSESSIVE
 
 _FAST = re.compile(_UNUSED + _LINE)
 _PLAIN = re.compile(_LINE)

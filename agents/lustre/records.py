@@ -69,7 +69,7 @@ class RecordMaker:
             {} if sparse else {kind: dict.fromkeys(names, 0) for kind, names in OPERATIONS.items()}
         )
         self._users: dict[int, str] = {}
-        self._names: dict[bytes, str] = {}
+        self._names: dict[bytes, tuple[str, str, str, bool]] = {}
 
     def identity(self, entry_id: str) -> Identity:
         """Tell what an id means."""
@@ -139,26 +139,34 @@ class RecordMaker:
         """
         names = self._names
         for line in entry.lines:
-            name = names.get(line[0])
-            if name is None:
-                name = self._name(line[0])
-            if line[5] and (line[2] == b"bytes" or line[0] in _BYTES):
-                short = name.removesuffix("_bytes")
-                record[f"{short}_bytes"] = _uint(line[5])
+            known = names.get(line[0])
+            if known is None:
+                known = self._name(line[0])
+            name, short, of_bytes, counts_bytes = known
+            total = line[5]
+            if not name:
+                continue
+            if total and (counts_bytes or line[2] == b"bytes"):
+                record[of_bytes] = int(total) if len(total) < _DIGITS else _uint(total)
                 if not record.get(short):
                     record[short] = _uint(line[1])
-            elif name:
+            else:
                 samples = line[1]
                 record[name] = int(samples) if len(samples) < _DIGITS else _uint(samples)
 
-    def _name(self, operation: bytes) -> str:
-        """Give the name of an operation's counter; empty for one that isn't to be counted."""
+    def _name(self, operation: bytes) -> tuple[str, str, str, bool]:
+        """Give the names of an operation's counters, of samples (twice) and of bytes.
+
+        The first is empty for one that isn't to be counted. And whether it always counts bytes.
+        """
         name = operation.decode("ascii", "replace")
         if name in _FIELDS:
             name = ""
+        short = name.removesuffix("_bytes")
+        known = (name, short, f"{short}_bytes", operation in _BYTES)
         if len(self._names) < _REMEMBERED:
-            self._names[operation] = name
-        return name
+            self._names[operation] = known
+        return known
 
     def _identify(self, record: dict[str, Value], identity: Identity) -> None:
         """Add what the id says, and the id of the series."""
@@ -209,10 +217,10 @@ def _uint(text: bytes) -> int:
 
 def _seconds(text: bytes, boot: float) -> Value:
     """Give seconds since 1970: whole ones as they are printed, else to a microsecond."""
+    if text.isdigit():
+        return int(text) if len(text) < _DIGITS else _uint(text)
     if not text:
         return None
-    if text.isdigit():
-        return _uint(text)
     try:
         return round(float(text) + boot, 6)
     except ValueError:

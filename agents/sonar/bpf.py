@@ -19,6 +19,7 @@ from ccagent.agents.sonar.entry import Entry
 from ccagent.agents.sonar.kernel import pins
 from ccagent.agents.sonar.kernel.task_records import (
     INEXACT,
+    LARGEST_READING,
     Task,
     command,
     parse_header,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from ccagent.agents.sonar.selection import Selection
     from ccagent.node import Node
 
-LARGEST_READING = 256 * 1024 * 1024
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """PROC_PID_INIT_INO in include/linux/proc_ns.h."""
 
@@ -153,7 +153,7 @@ class BpfSource:
             there = (*gone, *found.values())
             self._places.descents = {each.task.pgid: each.descent for each in there}
         gone_from = [(entry.task, self._left(entry)) for entry in gone]
-        processes += self._ended.records(gone_from, self._places.of_ended, seconds)
+        processes += self._ended.records(gone_from, self._places.of_ended, seconds, self.errors)
         return processes
 
     def close(self) -> None:

@@ -15,8 +15,7 @@ from ccagent.agents.sonar.kernel.ended_records import Key, parse_ended
 from ccagent.agents.sonar.kernel.task_records import KERNEL_THREAD, Task, ticks
 from ccagent.agents.sonar.process import ENDED, Process
 from ccagent.agents.sonar.process_files import command_text
-from ccagent.agents.sonar.rollup import SyntheticPids
-from ccagent.agents.sonar.system import pid_max
+from ccagent.agents.sonar.rollup import pids_of_ended
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 
 if TYPE_CHECKING:
@@ -28,6 +27,14 @@ _LARGEST = 64 * 1024 * 1024
 _SECOND = 1_000_000_000
 _PATIENCE = 3
 """Readings after which a process that was gone must have been summed up by the kernel."""
+
+_MOST_COMMANDS = 50
+"""Records of a group: what more commands used is one record, whatever names users give them."""
+
+_OTHERS = "_others_"
+
+_MOST_GROUPS = 1000
+"""Process groups outside of jobs, those that used most."""
 
 _MOST_KNOWN = 100_000
 """Entries remembered; the kernel has 16,384, and forgets others than we do."""
@@ -46,6 +53,14 @@ class _Growth(NamedTuple):
 
     processes: int
     runtime: int
+    in_container: bool = False
+
+    def plus(self, other: _Growth) -> _Growth:
+        return _Growth(
+            self.processes + other.processes,
+            self.runtime + other.runtime,
+            self.in_container or other.in_container,
+        )
 
 
 PlaceOf = Callable[[Key], Placement]
@@ -65,7 +80,7 @@ class EndedProcesses:
         # Told already, ns: the kernel sums a process up a moment after it is gone.
         self._told: dict[_Group, list[tuple[int, int]]] = {}
         self._reading = 0
-        self._pids: SyntheticPids | None = None
+        self._pids = pids_of_ended()
 
     def read(self, errors: list[str]) -> None:
         """Read the sums. Where they are not pinned, or not for this user, there are none."""
@@ -115,7 +130,11 @@ class EndedProcesses:
             self._lost = missing
 
     def records(
-        self, gone: list[tuple[Task, Placement]], place_of: PlaceOf, seconds: float
+        self,
+        gone: list[tuple[Task, Placement]],
+        place_of: PlaceOf,
+        seconds: float,
+        errors: list[str],
     ) -> list[Process]:
         """Make the records. gone: processes that this reading no longer has, with their places.
 
@@ -130,23 +149,32 @@ class EndedProcesses:
                 self._told.setdefault(group, []).append((told, self._reading))
         found: list[Process] = []
         if self._growths and seconds > 0:
-            groups: dict[_Group, dict[str, tuple[_Growth, bool]]] = {}
-            for key, growth in self._growths.items():
-                place = place_of(key)
-                commands = groups.setdefault(_group(place, key.pgid, key.euid), {})
-                name = command_text(key.command, b"")
-                known, _ = commands.get(name, (_Growth(0, 0), False))
-                both = _Growth(known.processes + growth.processes, known.runtime + growth.runtime)
-                commands[name] = both, place.container
-            for group, commands in groups.items():
+            for group, commands in self._groups(place_of, errors).items():
                 found += self._of_group(group, commands, seconds)
         self._forget()
-        if self._pids is not None:
-            self._pids.end_sample()
+        self._pids.end_sample()
         return found
 
+    def _groups(self, place_of: PlaceOf, errors: list[str]) -> dict[_Group, dict[str, _Growth]]:
+        """Sum up what ended by command, and those by whom they belong to."""
+        groups: dict[_Group, dict[str, _Growth]] = {}
+        for key, growth in self._growths.items():
+            place = place_of(key)
+            commands = groups.setdefault(_group(place, key.pgid, key.euid), {})
+            name = command_text(key.command, b"")
+            before = commands.get(name, _Growth(0, 0, place.container))
+            commands[name] = before.plus(growth)
+        outside = [group for group in groups if not group.job]
+        if len(outside) > _MOST_GROUPS:
+            outside.sort(key=lambda group: sum(each.runtime for each in groups[group].values()))
+            for group in outside[:-_MOST_GROUPS]:
+                del groups[group]
+            count = len(outside) - _MOST_GROUPS
+            errors.append(f"what ended in {count} process groups is left out: there are too many")
+        return groups
+
     def _of_group(
-        self, group: _Group, commands: dict[str, tuple[_Growth, bool]], seconds: float
+        self, group: _Group, commands: dict[str, _Growth], seconds: float
     ) -> list[Process]:
         """Make a record for each command of a group, less what was told of it.
 
@@ -154,25 +182,21 @@ class EndedProcesses:
         """
         least = 1 if group.job else _SECOND // self._node.clock_ticks
         debt = sum(told for told, _ in self._told.pop(group, []))
-        found: list[Process] = []
-        for name, (growth, in_container) in sorted(commands.items()):
+        rest: dict[str, _Growth] = {}
+        for name, growth in sorted(commands.items(), key=_runtime, reverse=True):
             paid = min(debt, growth.runtime)
             debt -= paid
-            used = growth.runtime - paid
-            if used >= least and self._selection.wants(
-                self._node, group.uid, name, in_container=in_container
+            left = growth._replace(runtime=growth.runtime - paid)
+            if left.runtime >= least and self._selection.wants(
+                self._node, group.uid, name, in_container=left.in_container
             ):
-                share = round(100.0 * used / _SECOND / seconds, 3)
-                found.append(self._record(group, name, growth.processes, share, in_container))
+                kept = name if len(rest) < _MOST_COMMANDS else _OTHERS
+                rest[kept] = rest.get(kept, _Growth(0, 0)).plus(left)
         if debt:
             self._told[group] = [(debt, self._reading)]
-        return found
+        return [self._record(group, name, rest[name], seconds) for name in sorted(rest)]
 
-    def _record(
-        self, group: _Group, name: str, processes: int, used: float, in_container: bool
-    ) -> Process:
-        if self._pids is None:
-            self._pids = SyntheticPids(pid_max(self._node))
+    def _record(self, group: _Group, name: str, ended: _Growth, seconds: float) -> Process:
         text = f"{group.job}/{group.group}/{group.uid}/{name}{ENDED}"
         return Process(
             pid=self._pids.of(text),
@@ -181,18 +205,18 @@ class EndedProcesses:
             job=group.job,
             uid=group.uid,
             command=name + ENDED,
-            in_container=in_container,
+            in_container=ended.in_container,
             start_time=0.0,
             cpu_seconds=0.0,
             cpu_time=0,
-            cpu_util=used,
+            cpu_util=round(100.0 * ended.runtime / _SECOND / seconds, 3),
             resident_memory=0,
             virtual_memory=0,
             num_threads=0,
             data_read=0,
             data_written=0,
             data_cancelled=0,
-            rolledup=processes - 1,
+            rolledup=ended.processes - 1,
         )
 
     def _forget(self) -> None:
@@ -211,3 +235,7 @@ def _group(place: Placement, process_group: int, uid: int) -> _Group:
 
 def _last(item: tuple[Key, Ended]) -> int:
     return item[1].last
+
+
+def _runtime(item: tuple[str, _Growth]) -> int:
+    return item[1].runtime

@@ -130,9 +130,9 @@ class JobRecords:
 
     def _synthetic_pids(self, node: Node) -> SyntheticPids:
         if self._synthetic is None:
-            from ccagent.agents.sonar.rollup import SyntheticPids
+            from ccagent.agents.sonar.rollup import pids_of_living
 
-            self._synthetic = SyntheticPids(pid_max(node))
+            self._synthetic = pids_of_living(pid_max(node))
         return self._synthetic
 
     def _roll_up(self, node: Node, groups: dict[Key, list[SampleProcess]]) -> None:

@@ -10,18 +10,20 @@ from ccagent.envelopes import NO_FLOAT, SampleProcess, SampleProcessGpu
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_FIRST_OF_ENDED = 2**30
 _LARGEST_PID = 2**31 - 1
 
 
 class SyntheticPids:
-    """Pids for rolled-up records: above pid_max, unique, and the same while a group is seen.
+    """Pids of records that stand for several processes: unique, the same while a group is seen.
 
     They follow from the group's key, so that one-shot runs agree with each other as well.
     """
 
-    def __init__(self, pid_max: int) -> None:
-        self._first = min(pid_max, _LARGEST_PID // 2) + 1
+    def __init__(self, pids: range) -> None:
+        self._range = pids
         self._pids: dict[str, int] = {}
+        self._taken: set[int] = set()
         self._seen: set[str] = set()
 
     def of(self, key: str) -> int:
@@ -29,18 +31,29 @@ class SyntheticPids:
         self._seen.add(key)
         pid = self._pids.get(key)
         if pid is None:
-            span = _LARGEST_PID - self._first
-            pid = self._first + crc32(key.encode("utf-8", "replace")) % span
-            taken = set(self._pids.values())
-            while pid in taken:
-                pid = self._first + (pid - self._first + 1) % span
+            first, span = self._range.start, len(self._range)
+            pid = first + crc32(key.encode("utf-8", "replace")) % span
+            while pid in self._taken:
+                pid = first + (pid - first + 1) % span
             self._pids[key] = pid
+            self._taken.add(pid)
         return pid
 
     def end_sample(self) -> None:
         """Forget the groups that this sample didn't have."""
         self._pids = {key: pid for key, pid in self._pids.items() if key in self._seen}
+        self._taken = set(self._pids.values())
         self._seen.clear()
+
+
+def pids_of_living(pid_max: int) -> SyntheticPids:
+    """Pids for processes that live: above those that real ones can have."""
+    return SyntheticPids(range(min(pid_max, _FIRST_OF_ENDED // 2) + 1, _FIRST_OF_ENDED))
+
+
+def pids_of_ended() -> SyntheticPids:
+    """Pids for processes that have ended, which those of living ones never meet."""
+    return SyntheticPids(range(_FIRST_OF_ENDED, _LARGEST_PID))
 
 
 def rolled_up(

@@ -259,14 +259,26 @@ class Daemon:
         return None if every is None else Schedule(every.seconds, self._clock.time())
 
     def _see_off(self) -> None:
-        """Close the sinks that a reload has replaced, once nothing goes to them any more."""
+        """Close the sinks that a reload has replaced, once nothing goes to them any more.
+
+        What waits for one is left to the sink that has its name now. One whose name has gone goes
+        on until it has sent what it has.
+        """
         self._leaving_runners = [old for old in self._leaving_runners if old.is_alive]
         if self._leaving_runners:
             return
+        self._hand_over()
         for outbox in self._leaving_outboxes:
             if outbox.is_idle:
                 outbox.close()
-        self._leaving_outboxes = [old for old in self._leaving_outboxes if not old.is_idle]
+        self._leaving_outboxes = [old for old in self._leaving_outboxes if old.is_alive]
+
+    def _hand_over(self) -> list[Outbox]:
+        """Leave what waits for replaced sinks to their successors; give the replaced."""
+        replaced = [old for old in self._leaving_outboxes if old.name in self._outboxes]
+        for outbox in replaced:
+            outbox.hand_over(self._outboxes[outbox.name])
+        return replaced
 
     def _end(self) -> None:
         """Let everybody finish what is in hand, agents first, within a few seconds."""
@@ -278,6 +290,8 @@ class Daemon:
             runner.close()
         for runner in runners:
             runner.join((deadline - self._clock.monotonic()) / 2)
+        for outbox in self._hand_over():
+            outbox.join((deadline - self._clock.monotonic()) / 2)
         for outbox in outboxes:
             outbox.close()
         for outbox in outboxes:

@@ -50,6 +50,7 @@ class Outbox:
         self._queued = 0
         self._dropped = 0
         self._closing = False
+        self._successor: Outbox | None = None
         self._send_at = 0.0
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name=f"sink {name}", daemon=True)
@@ -57,21 +58,29 @@ class Outbox:
 
     def put(self, message: Message) -> None:
         """Take a message over. Does not wait for the sink, whatever that does."""
-        dropped = self._store.put([message])
         with self._changed:
-            self._queued += 1
-            self._dropped += dropped
-            if not self._waiting:
-                window = self.settings.sending_window.seconds
-                self._send_at = time.monotonic() + random.uniform(0.0, window)  # noqa: S311
-            self._waiting += 1
-            self._changed.notify_all()
+            successor = self._successor
+            if successor is None:
+                self._dropped += self._store.put([message])
+                self._queued += 1
+                if not self._waiting:
+                    window = self.settings.sending_window.seconds
+                    self._send_at = time.monotonic() + random.uniform(0.0, window)  # noqa: S311
+                self._waiting += 1
+                self._changed.notify_all()
+        if successor is not None:
+            successor.put(message)
 
     @property
     def is_idle(self) -> bool:
         """True when nothing waits."""
         with self._changed:
             return not self._waiting
+
+    @property
+    def is_alive(self) -> bool:
+        """True until the thread has ended."""
+        return self._thread.is_alive()
 
     def counters(self) -> SinkCounters:
         """Give what was counted since the start."""
@@ -90,6 +99,19 @@ class Outbox:
             self._closing = True
             self._changed.notify_all()
 
+    def hand_over(self, successor: Outbox) -> None:
+        """Ask the thread to end, and to leave what waits, or comes yet, to another outbox."""
+        with self._changed:
+            self._successor = successor
+            self._closing = True
+            self._changed.notify_all()
+
+    def look(self) -> None:
+        """Look what others have put into the store."""
+        with self._changed:
+            self._waiting = self._store.count()
+            self._changed.notify_all()
+
     def join(self, seconds: float) -> None:
         """Wait for the thread to end; say what is lost, or left for the next time."""
         self._thread.join(max(0.0, seconds))
@@ -102,7 +124,7 @@ class Outbox:
 
     def _work(self) -> None:
         pause = _FIRST_PAUSE
-        while self._wait_for_work():
+        while self._wait_for_work() and self._successor is None:
             if not self._drain.is_ours():
                 self._rest(_OTHER_DRAINS)
                 if self._closing:
@@ -118,7 +140,24 @@ class Outbox:
             rest = pause * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
             self._rest(max(rest, min(outcome.after, _LONGEST_AFTER)))
             pause = min(pause * 2, _LONGEST_PAUSE)
+        if self._successor is not None:
+            self._leave_to(self._successor)
         self._drain.close()
+        if self._successor is not None:
+            self._successor.look()
+
+    def _leave_to(self, successor: Outbox) -> None:
+        """Move what waits to another outbox, unless that has the same file."""
+        same_file = self._store.is_on_disk and self._store.path == successor._store.path
+        while not same_file and self._drain.is_ours():
+            spool, batch = self._store.oldest()
+            if not batch:
+                break
+            for waiting in batch:
+                successor.put(waiting.message)
+            self._store.remove(spool, batch)
+        with self._changed:
+            self._waiting = 0
 
     def _wait_for_work(self) -> bool:
         """Wait until there is something to send; False when all is sent and it is to end."""

@@ -13,7 +13,7 @@ import pytest
 
 from ccagent.agents.sonar.kernel import exclusion, loading, pins, status
 from ccagent.agents.sonar.kernel.objects import Objects, objects
-from ccagent.errors import NotHereError, ProgramError
+from ccagent.errors import NotHereError, ProgramError, UnparsableError
 from tests.kernel_programs import (
     NOBODY,
     SOURCES,
@@ -52,7 +52,7 @@ int tasks(struct bpf_iter__task *ctx)
 	if (task && (!CHECKS || bpf_core_field_exists(task->no_such_field)))
 		value = task->no_such_field;
 	if (is_first(ctx->meta, task))
-		begin(ctx->meta->seq, "cctasks\\n", 1, 296, value);
+		begin(ctx->meta->seq, "cctasks\\n", LAYOUT, 296, value);
 	if (!task)
 		begin(ctx->meta->seq, "ccended\\n", 1, 0, 0);
 	return 0;
@@ -255,13 +255,23 @@ def test_where_ended_processes_can_t_be_counted_the_living_are_told(
 def test_a_field_that_another_kernel_has_is_named_or_done_without(
     directory: str, tmp_path: Path
 ) -> None:
-    unchecked = FIELD_OF_ANOTHER_KERNEL.replace("CHECKS", "0")
+    source = FIELD_OF_ANOTHER_KERNEL.replace("LAYOUT", "1")
+    unchecked = source.replace("CHECKS", "0")
     with pytest.raises(ProgramError, match="failed to resolve CO-RE .*no_such_field"):
         loading.load(directory, programs=Objects(compiled(tmp_path, unchecked), b""))
     assert not is_left(directory)
-    checked = FIELD_OF_ANOTHER_KERNEL.replace("CHECKS", "1")
+    checked = source.replace("CHECKS", "1")
     loading.load(directory, programs=Objects(compiled(tmp_path, checked), objects().ended))
     assert read_tasks(directory) == {}
+
+
+def test_programs_of_another_layout_than_the_agent_s_are_not_left(
+    directory: str, tmp_path: Path
+) -> None:
+    source = FIELD_OF_ANOTHER_KERNEL.replace("LAYOUT", "9").replace("CHECKS", "1")
+    with pytest.raises(UnparsableError, match="layout 9 with records of 296 bytes instead of 1"):
+        loading.load(directory, programs=Objects(compiled(tmp_path, source), objects().ended))
+    assert not is_left(directory)
 
 
 def test_what_is_not_ours_stays(directory: str) -> None:

@@ -127,7 +127,7 @@ def test_a_job_at_work_and_its_card(
     attributes, points = sampled(agent)
     assert points[f"job_gpus_idle {batch}"] == 0
     assert points[f"job_gpu_util {batch}"] == 42
-    assert points[f"job_gpu_mem_used {batch}"] == 0.5
+    assert points[f"job_gpu_mem_used {batch}"] == 0.536870912
     used = [
         process["gpus"]
         for each in attributes["jobs"]

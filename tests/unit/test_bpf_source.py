@@ -244,6 +244,31 @@ def test_who_is_not_wanted_alive_is_not_wanted_ended(node: PinnedNode) -> None:
     assert ended["cmd"] == "ld <ended>"
 
 
+def test_many_names_make_few_records(node: PinnedNode) -> None:
+    agent = make()
+    sample(agent, node)
+    node.still.passed += 10
+    for number in range(2000):
+        node.has_ended(of_job(7, b"%d" % number), processes=1, runtime=0.001 + number / 1e6)
+    ((group),) = of_jobs(sample(agent, node)).values()
+    assert len(group) == 51
+    (others,) = [process for process in group if process["cmd"] == "_others_ <ended>"]
+    assert others["rolledup"] == 2000 - 50 - 1
+    assert sum(process["cpu_util"] for process in group) == pytest.approx(39.99, abs=0.05)
+
+
+def test_of_many_process_groups_those_are_told_that_used_most(node: PinnedNode) -> None:
+    agent = make()
+    sample(agent, node)
+    node.still.passed += 10
+    for number in range(1, 1101):
+        node.has_ended(outside(1, number), processes=1, runtime=0.01 + number / 1000)
+    attributes = sample(agent, node)
+    assert {job for job, _ in of_jobs(attributes)} == set(range(101, 1101))
+    (error,) = attributes["errors"]
+    assert "what ended in 100 process groups is left out" in error["detail"]
+
+
 def test_an_entry_that_the_kernel_forgot_begins_anew(node: PinnedNode) -> None:
     agent = make()
     node.has_ended(of_job(7), processes=10, runtime=10)

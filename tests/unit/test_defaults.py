@@ -121,7 +121,10 @@ def test_the_template_holds_all_keys_with_their_defaults() -> None:
     assert expected["agents"]["sysinfo"].pop("software") == []
     (software,) = document["agents"]["sysinfo"].pop("software")
     assert set(software) == {"key", "name", "command", "file"}
-    assert document["agents"]["metrics"].pop("metrics")["NAME"]["scale"] == 1.0
+    of_metrics = document["agents"]["metrics"]
+    assert of_metrics.pop("metrics")["NAME"]["scale"] == 1.0
+    for name, key in (("commands", "command"), ("files", "path"), ("expressions", "expression")):
+        assert key in of_metrics.pop(name)["NAME"]
     assert document == expected
 
 

@@ -71,7 +71,8 @@ def test_the_help_imports_no_agent() -> None:
     assert not modules & (HEAVY | {"msgspec"})
     agents = {name for name in modules if name.startswith("ccagent.agents.")}
     assert {name.partition("ccagent.agents.")[2] for name in agents} == {
-        "lustre", "lustre.commands", "metrics", "metrics.commands",
+        "lustre", "lustre.commands", "metrics", "metrics.commands", "sonar", "sonar.kernel",
+        "sonar.kernel.commands", "sonar.kernel.pins",
     }  # fmt: skip
 
 

@@ -132,6 +132,7 @@ def test_a_step_has_the_mean(site: Site) -> None:
     site.start(files=FILES, **{"time-step": "60s"})
     agent = site.agent
     assert agent is not None
+    agent.is_only_sample = False
     bodies = b""
     for value in (1, 2, 3, 0):
         site.node.still.sleep(30 if value < 3 else 31)

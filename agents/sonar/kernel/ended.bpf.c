@@ -62,8 +62,12 @@ struct {
 	__type(value, __u32);
 } leaving SEC(".maps");
 
-/* A reading: what was before it need not be told; how many processes had ended when it began. */
+/*
+ * A reading: when its reader started, which tells another one with the same pid; what was before
+ * `since` need not be told; how many processes had ended when it began.
+ */
 struct reading {
+	__u64 reader;
 	__u64 session;
 	__u64 since;
 	__u64 begun;
@@ -166,6 +170,7 @@ int BPF_PROG(on_free, struct task_struct *task)
 static __always_inline void begin_reading(__u32 reader, __u64 session)
 {
 	struct reading *before = bpf_map_lookup_elem(&readings, &reader);
+	struct task_struct *task = (void *)bpf_get_current_task();
 	struct reading reading = {
 		.session = session,
 		.begun = bpf_ktime_get_boot_ns(),
@@ -174,7 +179,9 @@ static __always_inline void begin_reading(__u32 reader, __u64 session)
 
 	if (before && before->session == session)
 		return; /* the beginning did not fit and is told again */
-	if (before && before->begun > SECOND)
+	if (bpf_core_field_exists(task->start_boottime))
+		bpf_core_read(&reading.reader, sizeof(reading.reader), &task->start_boottime);
+	if (before && before->begun > SECOND && before->reader == reading.reader)
 		reading.since = before->begun - SECOND;
 	bpf_map_update_elem(&readings, &reader, &reading, 0);
 }

@@ -11,12 +11,12 @@ import os
 from contextlib import suppress
 from typing import NamedTuple
 
-from ccagent.agents.sonar.kernel import mounting, pins
+from ccagent.agents.sonar.kernel import mounting, pins, task_records
 from ccagent.agents.sonar.kernel.exclusion import alone
 from ccagent.agents.sonar.kernel.libbpf import BTF, LIBRARIES, Library, Object, check_kernel
 from ccagent.agents.sonar.kernel.objects import TASKS_ALONE, Objects, objects
 from ccagent.errors import CcagentError, ProgramError
-from ccagent.node import raise_for
+from ccagent.node import Node, raise_for
 
 _KEYS = 16384
 _KEYS_PER_CPU = 256
@@ -51,7 +51,8 @@ def load(
     """Load and pin; where the same is pinned already, only mode and group are set.
 
     Raises NotHereError if libbpf, BTF or a part of the kernel is lacking, NotPermittedError without
-    privilege, ProgramError if the kernel refuses; then nothing is left behind.
+    privilege, ProgramError if the kernel refuses, UnparsableError if what is read is not of this
+    layout; then nothing is left behind.
     """
     programs = programs or objects()
     group = default_group() if group is None else group
@@ -90,9 +91,13 @@ def unload(directory: str = pins.DIRECTORY) -> bool:
 
 
 def _pin_tasks(library: Library, content: bytes, directory: str) -> None:
+    path = os.path.join(directory, pins.TASKS)
     with Object(library, "tasks", content) as programs:
         programs.load()
-        programs.pin(programs.attach_iterator("tasks"), os.path.join(directory, pins.TASKS))
+        programs.pin(programs.attach_iterator("tasks"), path)
+    # At the first reading it finds out where the CPUs' counters are: none may read beside it.
+    node = Node(hostname="localhost", cluster="local")
+    task_records.parse_header(node.read(path.lstrip("/"), task_records.LARGEST_READING))
 
 
 def _pin_ended(library: Library, content: bytes, directory: str) -> str:

@@ -13,8 +13,6 @@ from ccagent.agents.sonar.kernel.objects import TASKS_ALONE, objects
 from ccagent.errors import CcagentError
 from ccagent.node import Node
 
-_LARGEST = 256 * 1024 * 1024
-
 
 class Status(msgspec.Struct):
     """What is pinned. processes, ended_entries: None if this user can't read them.
@@ -61,7 +59,7 @@ def read_status(directory: str = pins.DIRECTORY) -> Status:
 def _count(found: Status, directory: str) -> None:
     node, below = Node(hostname="localhost", cluster="local"), directory.lstrip("/")
     try:
-        content = node.read(f"{below}/{pins.TASKS}", _LARGEST)
+        content = node.read(f"{below}/{pins.TASKS}", task_records.LARGEST_READING)
         found.processes = sum(1 for _ in task_records.parse_tasks(content))
     except CcagentError as error:
         found.problems.append(str(error))
@@ -69,7 +67,9 @@ def _count(found: Status, directory: str) -> None:
         found.problems.append("ended processes are not counted: this kernel refused the programs")
         return
     try:
-        ended = ended_records.parse_ended(node.read(f"{below}/{pins.ENDED}", _LARGEST))
+        ended = ended_records.parse_ended(
+            node.read(f"{below}/{pins.ENDED}", task_records.LARGEST_READING)
+        )
         found.ended_entries = len(ended.entries)
         found.ended_processes = ended.total.processes
         found.refused = ended.total.refused

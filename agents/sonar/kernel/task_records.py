@@ -17,6 +17,8 @@ MAGIC = b"cctasks\n"
 LAYOUT = 1
 RECORD = struct.Struct("<10IHB5x21Q48s32s")
 
+LARGEST_READING = 256 * 1024 * 1024
+
 HAS_IO = 1
 """Feature: the kernel accounts for the I/O of tasks."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from ccagent.agents.sonar.kernel import pins
 from ccagent.doctor.finding import Finding
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from ccagent.node import Node
 
 SUBJECT = "task iterator"
-PINNED = "run/ccagent-kernel/tasks"
+PINNED = f"{pins.DIRECTORY.strip('/')}/{pins.TASKS}"
 """The file that gives a record of each process."""
 
 _BTF = "sys/kernel/btf/vmlinux"
@@ -87,9 +88,9 @@ def judge_kernel(kernel: Kernel) -> Finding:
     if kernel.lockdown == "confidentiality":
         lacks.append("lockdown=confidentiality keeps BPF from reading")
     if not lacks:
-        advice = "optional: root loads and pins it once, when the service starts"
+        advice = "optional, as root: ccagent kernel load (a package: enable ccagent-kernel)"
     elif lacks == ["there is no libbpf"]:
-        advice = "install libbpf (Debian: libbpf1), then have root load it"
+        advice = "install libbpf (Debian: libbpf1), then as root: ccagent kernel load"
     else:
         advice = "processes are read from /proc instead, which works"
     found = f"not pinned; {'; '.join(lacks)}" if lacks else (

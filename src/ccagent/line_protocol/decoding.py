@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 _LATEST_SECOND = SIGNED.stop // SECOND
 _EARLIEST_NANOSECOND = 10**17
 
-_MEASUREMENT = re.compile(r"(?:[^, \\\x00-\x1f\x7f\ud800-\udfff]++|\\[, ]|\\)++")
-_WORD = re.compile(r"(?:[^,= \\\x00-\x1f\x7f\ud800-\udfff]++|\\[,= ]|\\)++")
+_MEASUREMENT = re.compile(r"(?:[^, \\\x00-\x1f\x7f\ud800-\udfff]++|\\[, ]|\\)+")
+_WORD = re.compile(r"(?:[^,= \\\x00-\x1f\x7f\ud800-\udfff]++|\\[,= ]|\\)+")
 _ESCAPES = {_MEASUREMENT: re.compile(r"\\([, ])"), _WORD: re.compile(r"\\([,= ])")}
 _VALUE = re.compile(
     r"""
-    "(?P<string> (?: [^"\\\ud800-\udfff]++ | \\[^\ud800-\udfff] )*+ )"
+    "(?P<string> (?: [^"\\\ud800-\udfff]++ | \\[^\ud800-\udfff] )* )"
     | (?: (?P<signed> -?[0-9]{1,20} )i | (?P<unsigned> [0-9]{1,20} )u
         | (?P<real> -?(?: [0-9]++\.?[0-9]*+ | \.[0-9]++ )(?: [eE][+-]?[0-9]++ )? )
         | (?P<true> t|T|true|True|TRUE ) | (?P<false> f|F|false|False|FALSE )
@@ -34,7 +34,7 @@ _WRITTEN_AS_LETTER = {"n": "\n", "r": "\r", "t": "\t"}
 _TIME = re.compile(r"-?[0-9]{1,20}")
 _COMMA, _EQUALS, _SPACES = re.compile(","), re.compile("="), re.compile(" ++")
 _END = re.compile(r" *+\r?(?:\n|\Z)")
-_BETWEEN = re.compile(r"(?: *+(?:#[^\n]*+|\r)?\n)*+ *+(?:#[^\n]*+|\r?\Z)?")
+_BETWEEN = re.compile(r"(?: *+(?:#[^\n]*+|\r)?\n)* *+(?:#[^\n]*+|\r?\Z)?")
 """Empty lines and comments, and the spaces that a line may begin with."""
 
 
