@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -107,7 +108,11 @@ class Terminal:
         assert self._process.stdin is not None
         self._process.stdin.write(b"kill $(jobs -p) 2>/dev/null; wait; exit\n")
         self._process.stdin.close()
-        self._process.wait(20)
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
         self._thread.join()
 
     def _read(self) -> None:
