@@ -1,0 +1,113 @@
+"""What all documents say can be done as they say it: configurations, links, commands, names."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from ccagent.cli import cli
+from ccagent.config import check
+from tests.certificates import Authority
+from tests.documents import ROOT, anchors, configurations, documents, links
+from tests.nats_server import new_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ADDED = {
+    "agents/log/README.md": '[sinks.cockpit]\nurl = "nats://127.0.0.1"\nformat = "line"\n',
+}
+"""What a configuration of a document names and leaves to the reader."""
+
+OTHERS = {"project"}
+"""Tables that are no configuration of ccagent's: those of a package's pyproject.toml."""
+
+
+def all_configurations() -> Iterator[tuple[str, str]]:
+    for path in documents():
+        for text in configurations(path):
+            yield path.relative_to(ROOT).as_posix(), text
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> dict[str, str]:
+    """What is in the files that configurations name, by name."""
+    (tmp_path / "authority").mkdir()
+    authority = Authority(tmp_path / "authority")
+    certificate, key = authority.certify("node")
+    files = {"ca.pem": authority.certificate, "node.pem": certificate, "node.key": key}
+    seed = new_seed()
+    creds = (
+        "-----BEGIN NATS USER JWT-----\ne30.e30.x\n------END NATS USER JWT------\n"
+        f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+    )
+    found = {name: Path(path).read_text() for name, path in files.items()}
+    return found | {"nkey": seed, "fox.creds": creds}
+
+
+def test_every_configuration_of_a_document_passes_the_check(
+    tmp_path: Path, secrets: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the secrets and certificates that they name are other files."""
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    checked: set[str] = set()
+    for name, written in all_configurations():
+        text = written.replace("/etc/ccagent", str(tmp_path))
+        for file in re.findall(rf'-file = "(?:{tmp_path}/|credential:)([\w.-]+)"', text):
+            (tmp_path / file).write_text(secrets.get(file, "secret\n"))
+            (tmp_path / file).chmod(0o600)
+        table = tomllib.loads(text)
+        if not OTHERS & set(table):
+            check(tomllib.loads(text + ADDED.get(name, "")), name)
+            checked.add(name)
+    assert checked >= {
+        "README.md", "src/ccagent/README.md", "packaging/fleet.md",
+        *(f"agents/{name}/README.md" for name in ("log", "lustre", "metrics", "slurm", "sysinfo")),
+        *(f"transports/{name}/README.md" for name in ("http", "kafka", "mqtt", "nats")),
+    }  # fmt: skip
+    assert set(ADDED) <= checked
+
+
+@pytest.mark.parametrize(
+    "document", documents(), ids=lambda path: path.relative_to(ROOT).as_posix()
+)
+def test_links_lead_somewhere(document: Path) -> None:
+    for file, anchor in links(document):
+        assert file.exists(), file
+        assert not anchor or anchor in anchors(file), f"{file}#{anchor}"
+
+
+@pytest.mark.parametrize("name", ["README.md", "packaging/fleet.md", "src/ccagent/README.md"])
+def test_commands_in_the_text_exist(name: str) -> None:
+    found = re.findall(r"`ccagent ([^`]+)`", (ROOT / name).read_text())
+    assert found
+    for words in found:
+        command: click.Command = cli
+        context = click.Context(cli)
+        for word in words.split():
+            if not isinstance(command, click.Group) or word.startswith("-"):
+                break
+            inner = command.get_command(context, word)
+            assert inner is not None, words
+            command = inner
+        options = {option for one in command.get_params(context) for option in one.opts}
+        for option in re.findall(r"(?<!\S)--[\w-]+", words):
+            assert option in options, words
+
+
+def test_the_readme_names_findings_and_drop_ins_that_there_are() -> None:
+    readme = (ROOT / "README.md").read_text()
+    table = readme[readme.index("| symptom |") :].split("\n\n", maxsplit=1)[0]
+    rows = [row.split("|") for row in table.splitlines()[2:]]
+    known = (ROOT / "src/ccagent/doctor/README.md").read_text()
+    subjects = {subject for row in rows for subject in re.findall(r"`(.*?)`", row[2])}
+    assert len(rows) == 9
+    assert len(subjects) > 8
+    assert [s for s in subjects if f"`{s}`" not in known and f"| {s} |" not in known] == []
+    for drop_in in re.findall(r"`([\w-]+\.conf)`", table):
+        assert list((ROOT / "packaging/tree").rglob(f"drop-ins/{drop_in}"))
