@@ -328,3 +328,28 @@ def test_without_cgroups_ancestry_tells_the_job() -> None:
             assert time.monotonic() < deadline
             time.sleep(0.2)
         assert_is_the_users_work(jobs_sampled(cluster)[number])
+
+
+@pytest.mark.parametrize(
+    ("command", "tools", "kind"),
+    [
+        ("jobs", ("sacct", "squeue"), "JobsEnvelope"),
+        ("cluster", ("sinfo", "squeue"), "ClusterEnvelope"),
+    ],
+)
+def test_the_commands(
+    slurm: SlurmCluster, records: list[SlurmJob], command: str, tools: tuple[str, str], kind: str
+) -> None:
+    keys = (option for tool in tools for option in ("--set", f"{tool}={slurm.programs / tool}"))
+    result = subprocess.run(
+        [sys.executable, "-m", "ccagent", command, "--once", "--cluster", "fox", *keys],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    envelopes = [validate(kind, line)["data"]["attributes"] for line in lines]
+    if command == "jobs":
+        told = {job["job_id"] for each in envelopes for job in each["slurm_jobs"]}
+        assert told >= {record.job_id for record in records}
+    else:
+        assert envelopes[0]["partitions"]
