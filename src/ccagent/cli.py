@@ -199,10 +199,11 @@ def check(file: str) -> None:
     """Check FILE, with conf.d beside it; exit status 2 and one message if it can't be used."""
     from ccagent.config import check_files
     from ccagent.config_files import read_files
+    from ccagent.log import printable
 
     files = read_files(file)
     check_files(files, files.table)
-    click.echo(f"{', '.join(files.paths)}: no errors")
+    click.echo(f"{printable(', '.join(files.paths))}: no errors")
 
 
 @config.command()
