@@ -92,15 +92,19 @@ def as_table(value: object) -> dict[str, Any]:
 
 def refuse_nul(value: object, where: str, place: str) -> None:
     """Raise ConfigurationError for the character NUL, which no path, program or name can hold."""
-    if isinstance(value, str) and "\0" in value:
-        raise ConfigurationError(f"{place}: {where}: can't hold the character NUL")
-    if isinstance(value, list):
-        for each in cast("list[object]", value):
-            refuse_nul(each, where, place)
-    for key, inner in as_table(value).items():
-        full = joined(where, key)
-        refuse_nul(key, full, place)
-        refuse_nul(inner, full, place)
+    match value:
+        case str() if "\0" in value:
+            raise ConfigurationError(f"{place}: {where}: can't hold the character NUL")
+        case list():
+            for each in cast("list[object]", value):
+                refuse_nul(each, where, place)
+        case dict():
+            for key, inner in as_table(cast("object", value)).items():
+                full = joined(where, key)
+                refuse_nul(key, full, place)
+                refuse_nul(inner, full, place)
+        case _:
+            pass
 
 
 def unknown_key(place: str, full: str, key: str, known: tuple[str, ...]) -> None:
