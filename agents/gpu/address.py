@@ -26,9 +26,3 @@ def listed(node: Node, directory: str) -> list[str]:
     except CcagentError:
         return []
     return sorted(filter(None, map(canonical, names)))
-
-
-def sysfs_name(address: str) -> str:
-    """Give an address as sysfs writes it: `0000:0e:00.0`, more digits only if they are needed."""
-    domain, colon, rest = address.lower().partition(":")
-    return f"{int(domain, 16):04x}{colon}{rest}"

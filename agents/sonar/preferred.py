@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.agents.sonar.bpf import BpfSource
 from ccagent.agents.sonar.kernel import pins
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.log import logger
 
 if TYPE_CHECKING:
+    from ccagent.agents.sonar.bpf import BpfSource
     from ccagent.agents.sonar.process import Process
     from ccagent.agents.sonar.procfs import ProcfsSource
     from ccagent.agents.sonar.selection import Selection
@@ -20,7 +20,7 @@ _TRIED_AGAIN_EVERY = 20
 
 
 class PreferredSource:
-    """Takes what is cheaper. Both give the same records.
+    """Takes what is cheaper. Both give the same records; of what isn't used nothing is imported.
 
     asked: the configuration names `bpf`, so that the log says why it is not used where it was
     never loaded.
@@ -41,8 +41,9 @@ class PreferredSource:
         self._bpf: BpfSource | None = None
         self._procfs: ProcfsSource | None = None
         self._readings = 0
+        self._was_used = False
         try:
-            self._bpf = BpfSource(node, selection, directory)
+            self._bpf = self._found()
         except CcagentError as error:
             self._fall_back(error)
 
@@ -76,9 +77,12 @@ class PreferredSource:
             self._procfs = None
         if self._bpf is not None:
             try:
-                return self._bpf.read()
+                processes = self._bpf.read()
             except CcagentError as error:
                 self._fall_back(error)
+            else:
+                self._was_used = True
+                return processes
         processes = self._opened().read()
         self._readings += 1
         if self._readings % _TRIED_AGAIN_EVERY == 0:
@@ -90,6 +94,13 @@ class PreferredSource:
         if self._procfs is not None:
             self._procfs.close()
 
+    def _found(self) -> BpfSource:
+        """Open the iterator if it is pinned. Raises CcagentError."""
+        self._node.inode(f"{self._directory.strip('/')}/{pins.TASKS}")
+        from ccagent.agents.sonar.bpf import BpfSource
+
+        return BpfSource(self._node, self._selection, self._directory)
+
     def _opened(self) -> ProcfsSource:
         if self._procfs is None:
             from ccagent.agents.sonar.procfs import ProcfsSource
@@ -100,13 +111,13 @@ class PreferredSource:
     def _fall_back(self, error: CcagentError) -> None:
         self._bpf = None
         self._opened()
-        if self._asked or not isinstance(error, NotHereError):
+        if self._asked or self._was_used or not isinstance(error, NotHereError):
             logger.warning("agent sample: source bpf: %s; processes are read from /proc", error)
 
     def _try_again(self) -> None:
         """Have the iterator read once, so that the next reading can tell utilisation."""
         try:
-            bpf = BpfSource(self._node, self._selection, self._directory)
+            bpf = self._found()
             bpf.begin()
         except CcagentError:
             return

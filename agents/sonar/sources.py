@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from ccagent.agents.sonar.kernel import pins
-from ccagent.errors import CcagentError, NotHereError
-
 if TYPE_CHECKING:
     from ccagent.agents.sonar.process import ProcessSource
     from ccagent.agents.sonar.selection import Selection
@@ -21,21 +18,10 @@ def open_source(name: SourceName, node: Node, selection: Selection) -> ProcessSo
         from ccagent.agents.sonar.psutil_source import PsutilSource
 
         return PsutilSource(node, selection)
-    if name == "bpf" or (name == "auto" and _is_pinned(node)):
+    if name in {"auto", "bpf"}:
         from ccagent.agents.sonar.preferred import PreferredSource
 
         return PreferredSource(node, selection, asked=name == "bpf")
     from ccagent.agents.sonar.procfs import ProcfsSource
 
     return ProcfsSource(node, selection)
-
-
-def _is_pinned(node: Node) -> bool:
-    """Tell whether the iterator is loaded, be it readable or not."""
-    try:
-        node.inode(f"{pins.DIRECTORY.strip('/')}/{pins.TASKS}")
-    except NotHereError:
-        return False
-    except CcagentError:
-        return True
-    return True

@@ -94,9 +94,6 @@ class SysinfoSettings(GpuSettings, frozen=True, kw_only=True):
                 split_command(command)
             except ValueError as error:
                 raise ValueError(f"{key}: {error}") from None
-        for key, path in (("cuda-root", self.cuda_root), ("rocm-root", self.rocm_root)):
-            if "\0" in path:
-                raise ValueError(f"{key}: a path can't hold the character NUL")
 
 
 class SysinfoAgent(Agent[SysinfoSettings]):

@@ -39,8 +39,6 @@ class SoftwareSettings(Settings, frozen=True):
     def __post_init__(self) -> None:
         if bool(self.file) == bool(split_command(self.command)):
             raise ValueError(f"{self.key!r} needs either 'command' or 'file'")
-        if "\0" in self.file:
-            raise ValueError("'file' can't hold the character NUL")
 
 
 class _Component(msgspec.Struct):

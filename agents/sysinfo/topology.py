@@ -17,8 +17,6 @@ def split_command(command: str) -> list[str]:
 
     Raises ValueError with the reason if that is impossible.
     """
-    if "\0" in command:
-        raise ValueError("a command can't hold the character NUL")
     try:
         return shlex.split(command)
     except ValueError as error:

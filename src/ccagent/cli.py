@@ -199,10 +199,11 @@ def check(file: str) -> None:
     """Check FILE, with conf.d beside it; exit status 2 and one message if it can't be used."""
     from ccagent.config import check_files
     from ccagent.config_files import read_files
+    from ccagent.log import printable
 
     files = read_files(file)
     check_files(files, files.table)
-    click.echo(f"{', '.join(files.paths)}: no errors")
+    click.echo(f"{printable(', '.join(files.paths))}: no errors")
 
 
 @config.command()
@@ -248,25 +249,28 @@ def generate(directory: str) -> None:
 @_common
 @click.pass_context
 def outbox(ctx: click.Context, /, verbose: int, **options: Any) -> None:
-    """Show what waits for each sink, and what was refused."""
+    """Show what waits for each sink, and what was refused.
+
+    Without --config it reads /etc/ccagent/ccagent.toml.
+    """
     from ccagent.config import DEFAULT_PATH
 
     _log(verbose)
     options["path"] = options["path"] or DEFAULT_PATH
-    ctx.obj = _configuration(options)
+    ctx.obj = lambda: _configuration(options)
     if ctx.invoked_subcommand is None:
         from ccagent.waiting import report
 
-        click.echo(report(ctx.obj), nl=False)
+        click.echo(report(ctx.obj()), nl=False)
 
 
 @outbox.command()
 @click.pass_obj
-def flush(configuration: Configuration) -> None:
+def flush(load: Callable[[], Configuration]) -> None:
     """Send what waits, now; exit status 1 if something is left."""
     from ccagent.waiting import flush
 
-    if not flush(configuration):
+    if not flush(load()):
         sys.exit(1)
 
 
@@ -274,7 +278,10 @@ def flush(configuration: Configuration) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @_common
 def status(as_json: bool, verbose: int, **options: Any) -> None:
-    """Ask the running daemon what it has done; exit status 1 if none runs."""
+    """Ask the running daemon what it has done; exit status 1 if none runs.
+
+    Without --config it reads /etc/ccagent/ccagent.toml, if there is one.
+    """
     from ccagent.config import DEFAULT_PATH
     from ccagent.status_socket import read_status
 
@@ -292,7 +299,10 @@ def status(as_json: bool, verbose: int, **options: Any) -> None:
 @click.option("--deliver", is_flag=True, help="Send each sink a marked message, to be sure.")
 @_common
 def doctor(as_json: bool, deliver: bool, verbose: int, **options: Any) -> None:
-    """Tell what this machine has and lacks; exit status 1 if an agent or sink can't work."""
+    """Tell what this machine has and lacks; exit status 1 if an agent or sink can't work.
+
+    Without --config it reads /etc/ccagent/ccagent.toml, if there is one.
+    """
     from ccagent.config import DEFAULT_PATH
     from ccagent.doctor.commands import doctor
 

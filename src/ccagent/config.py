@@ -14,7 +14,7 @@ from ccagent.errors import ConfigurationError
 from ccagent.message import FORMATS, Format
 from ccagent.node import checked_name
 from ccagent.registry import agent_class, transport_class
-from ccagent.settings import Settings, as_table, convert, nearest
+from ccagent.settings import Settings, as_table, convert, nearest, refuse_nul
 from ccagent.transports.base import SinkSettings
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ def check_files(files: Files, table: dict[str, Any]) -> Configuration:
 
 def check(table: dict[str, Any], place: str) -> Configuration:
     """Check a whole configuration; `place` is what its errors call it."""
+    refuse_nul(table, "", place)
     top = {key: value for key, value in table.items() if key not in _TABLES}
     known = [*GlobalSettings.__struct_encode_fields__, *_TABLES]
     for key in top:

@@ -73,7 +73,9 @@ def read_table(path: str) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         line = text.count(b"\n", 0, error.start) + 1
         raise ConfigurationError(f"{path}: not text in UTF-8 (at line {line})") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except RecursionError:
+        raise ConfigurationError(f"{path}: nested too deep") from None
+    except ValueError as error:  # TOMLDecodeError, and a number of more digits than Python reads
         raise ConfigurationError(f"{path}: {error}") from None
 
 

@@ -34,7 +34,7 @@ def with_values(
             raise ConfigurationError(f"{assignment}: expected KEY=VALUE")
         try:
             values[key] = tomllib.loads(f"value = {text}")["value"]
-        except (tomllib.TOMLDecodeError, KeyError):
+        except (ValueError, KeyError, RecursionError):
             values[key] = text
     tables = as_table(table.get(kind))
     changed = {name: as_table(tables.get(name)) | values for name in names}

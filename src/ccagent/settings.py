@@ -32,11 +32,20 @@ def convert(table: object, settings: type[T], where: str, *, place: str) -> T:
     try:
         return msgspec.convert(table, settings, dec_hook=_make)
     except msgspec.ValidationError as error:
+        _convert_named(as_table(table), settings, where, place)
         reason, _, path = str(error).rpartition(" - at `$")
         key = (path.rstrip("`").lstrip(".") if reason else "").replace("[...]", "")
         raise ConfigurationError(
             f"{place}: {joined(where, key)}: {_plain(reason or str(error))}"
         ) from None
+
+
+def _convert_named(table: dict[str, Any], settings: type[Settings], where: str, place: str) -> None:
+    """Fill tables that have names one by one: msgspec doesn't tell which of them is wrong."""
+    for key, kind in tables_of(settings).items():
+        if isinstance(kind, tuple):
+            for name, inner in as_table(table.get(key)).items():
+                convert(inner, kind[0], joined(where, key, name), place=place)
 
 
 def _check_keys(table: dict[str, Any], settings: type[Settings], where: str, place: str) -> None:
@@ -79,6 +88,23 @@ def tables_of(settings: type[Settings]) -> dict[str, type[Settings] | tuple[type
 def as_table(value: object) -> dict[str, Any]:
     """Give a value of TOML if it is a table, else an empty one."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def refuse_nul(value: object, where: str, place: str) -> None:
+    """Raise ConfigurationError for the character NUL, which no path, program or name can hold."""
+    match value:
+        case str() if "\0" in value:
+            raise ConfigurationError(f"{place}: {where}: can't hold the character NUL")
+        case list():
+            for each in cast("list[object]", value):
+                refuse_nul(each, where, place)
+        case dict():
+            for key, inner in as_table(cast("object", value)).items():
+                full = joined(where, key)
+                refuse_nul(key, full, place)
+                refuse_nul(inner, full, place)
+        case _:
+            pass
 
 
 def unknown_key(place: str, full: str, key: str, known: tuple[str, ...]) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from ccagent.agents.sonar.kernel import exclusion, loading, pins, status
 from ccagent.agents.sonar.kernel.objects import Objects, objects
+from ccagent.agents.sonar.kernel.pinned_file import END, HEADER
+from ccagent.agents.sonar.kernel.task_records import parse_tasks
 from ccagent.errors import NotHereError, ProgramError, UnparsableError
 from tests.kernel_programs import (
     NOBODY,
@@ -177,6 +179,26 @@ print(sum(task.rchar for task in tasks if task.euid == 0) > 0)
     assert f"Permission denied: '{directory}/tasks'" in denied.stderr
     told = as_nobody(f"print(status.read_status('{directory}'))", group=NOBODY - 1)
     assert f"/{pins.TASKS}: Permission denied" in told.stdout
+
+
+def test_a_process_that_begins_after_the_end_was_read_breaks_nothing(directory: str) -> None:
+    loading.load(directory)
+    with open(f"{directory}/{pins.TASKS}", "rb", buffering=0) as file:
+        content = b""
+        while not content[-HEADER.size :].startswith(END):
+            content += file.read(65536)
+        end = len(content)
+        # Only pids above the last thread's are looked for, and pids begin again at times.
+        last = max(int(path.name) for path in Path("/proc").glob("[0-9]*/task/*"))
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(last))
+        with subprocess.Popen(["sleep", "60"]) as late:
+            while piece := file.read(65536):
+                content += piece
+            late.kill()
+    assert len(content) > end
+    before = list(parse_tasks(content))
+    assert os.getpid() in {task.pid for task in before}
+    assert late.pid not in {task.pid for task in before}
 
 
 @pytest.mark.parametrize("action", ["load", "unload"])

@@ -385,6 +385,34 @@ def test_it_is_used_again_when_it_is_back(node: PinnedNode) -> None:
     assert sources == ["procfs"] * 20 + ["bpf"] * 4
 
 
+def test_it_is_found_when_it_is_loaded_after_the_first_sample(node: PinnedNode) -> None:
+    pinned = node.directory.rename(node.directory.with_name("elsewhere"))
+    agent = make(source="auto")
+    node.process(42)
+    sources: list[str] = []
+    for number in range(23):
+        if number == 10:
+            pinned.rename(node.directory)
+        node.still.passed += 10
+        list(agent.sample(node))
+        sources.append(agent.attributes()["source"])
+    assert sources == ["procfs"] * 20 + ["bpf"] * 3
+
+
+def test_it_is_said_when_it_is_unloaded_whoever_chose_it(
+    node: PinnedNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = make(source="auto")
+    node.process(42)
+    sample(agent, node)
+    node.directory.rename(node.directory.with_name("elsewhere"))
+    for _ in range(3):
+        node.still.passed += 10
+        list(agent.sample(node))
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.endswith("; processes are read from /proc")
+
+
 def test_nothing_is_said_where_it_was_never_pinned(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -312,6 +312,14 @@ def test_lock_directory(node: TreeNode) -> None:
     table = {"lock-directory": "/run/ccagent"}
     finding = found(check_service, node, **table)["lock-directory"]
     assert finding.stops == ["the daemon"]
-    assert "No such file" in finding.found
+    assert finding.found == "/run/ccagent: there is none"
     (node.path / "run/ccagent").mkdir(parents=True)
     assert found(check_service, node, **table)["lock-directory"].state == "good"
+
+
+def test_a_directory_that_comes_with_the_service_is_no_problem(node: TreeNode) -> None:
+    table = {"lock-directory": "/run/ccagent"}
+    put(node, "usr/lib/systemd/system/ccagent.service", "[Service]\nRuntimeDirectory=ccagent\n")
+    assert found(check_service, node, **table)["lock-directory"].state == "good"
+    put(node, "etc/systemd/system/ccagent.service", "[Service]\nRuntimeDirectory=other more\n")
+    assert found(check_service, node, **table)["lock-directory"].state == "problem"

@@ -90,6 +90,15 @@ def test_ended_ones_come_back_as_they_were(entries: dict[Key, Ended], total: Tot
     assert reading.total == total
 
 
+@given(st.lists(TASKS, max_size=3), st.lists(TASKS, min_size=1, max_size=3))
+def test_who_began_while_the_end_was_read_is_not_looked_at(
+    tasks: list[Task], late: list[Task]
+) -> None:
+    content = of_tasks(tasks) + b"".join(RECORD.pack(*task) for task in late)
+    assert list(parse_tasks(content)) == tasks
+    assert [parse_record(raw) for raw in raw_records(content)] == tasks
+
+
 @given(st.data())
 def test_a_reading_that_was_cut_off_is_refused(data: st.DataObject) -> None:
     for content, parse in (

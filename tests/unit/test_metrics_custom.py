@@ -193,8 +193,8 @@ def test_they_are_part_of_the_configuration_of_the_cluster(site: Site) -> None:
     [
         ({"commands": {"x": {"command": ["ls"]}}}, "commands.x.command: 'ls' is no absolute path"),
         ({"commands": {"x": {"command": ["/bin/ls", "a\0"]}}}, "commands.x.command: with a NUL"),
-        ({"commands": {"x": {"command": []}}}, "agents.metrics.commands.command: "),
-        ({"commands": {"x": {}}}, "agents.metrics.commands: "),
+        ({"commands": {"x": {"command": []}}}, "agents.metrics.commands.x.command: "),
+        ({"commands": {"x": {}}}, "agents.metrics.commands.x: "),
         ({"commands": {"x": {"command": ["/x"], "evry": "1s"}}}, "commands.x.evry: unknown key"),
         ({"commands": {"x": {"command": ["/x"], "every": 5}}}, "5 is not a duration"),
         ({"files": {"x": {"path": "x.lp"}}}, "files.x.path: 'x.lp' is no absolute path"),

@@ -45,3 +45,8 @@ def test_values_are_toml_or_else_text() -> None:
 def test_a_value_needs_a_key(text: str) -> None:
     with pytest.raises(ConfigurationError, match="expected KEY=VALUE"):
         with_values({}, "sinks", ["a"], (text,))
+
+
+@pytest.mark.parametrize("text", ["9" * 5_000, "[" * 100_000, "2020-13-40", "'"])
+def test_what_toml_can_t_read_is_text(text: str) -> None:
+    assert with_values({}, "sinks", ["a"], (f"x={text}",)) == {"sinks": {"a": {"x": text}}}

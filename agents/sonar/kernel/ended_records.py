@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from ccagent.agents.sonar.kernel.pinned_file import HEADER, Header, parse_frame
+from ccagent.agents.sonar.kernel.pinned_file import HEADER, Header, end_of, parse_frame
 from ccagent.errors import UnparsableError
 
 MAGIC = b"ccexits\n"
@@ -84,9 +84,10 @@ class Reading(NamedTuple):
 def parse_ended(content: bytes) -> Reading:
     """Parse a reading. Raises UnparsableError if it isn't complete and of this layout."""
     header = parse_frame(content, MAGIC, LAYOUT, RECORD.size)
+    end = end_of(content, RECORD.size)
     records = [
         (Key._make((*fields[:5], fields[5].partition(b"\0")[0])), fields[6:])
-        for fields in RECORD.iter_unpack(memoryview(content)[HEADER.size : -HEADER.size])
+        for fields in RECORD.iter_unpack(memoryview(content)[HEADER.size : end])
     ]
     if not records or records[-1][0] != _NOBODY:
         raise UnparsableError("there is no total")

@@ -3,8 +3,11 @@
     header  32 bytes: magic (8), layout (4), size of a record (4), time (8), features (8)
     records
     end     32 bytes: a header with the magic `ccended`
+    late    records of processes that began while the end was read; not looked at
 
-All numbers are little-endian. Source: struct header in kernel.bpf.h.
+All numbers are little-endian. Source: struct header in kernel.bpf.h. The call of read(2) that finds
+nothing more looks for more once again, and the end is written but once: bpf_seq_read() in
+kernel/bpf/bpf_iter.c.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ class Header(NamedTuple):
 def parse_frame(content: bytes, magic: bytes, layout: int, size: int) -> Header:
     """Check that a file is complete and has the expected layout.
 
-    Its records lie in content[HEADER.size : -HEADER.size]. Raises UnparsableError.
+    Its records lie in content[HEADER.size : end_of(content, size)]. Raises UnparsableError.
     """
     if len(content) < 2 * HEADER.size:
         raise UnparsableError(f"{len(content)} bytes: less than a header and an end")
@@ -47,7 +50,17 @@ def parse_frame(content: bytes, magic: bytes, layout: int, size: int) -> Header:
             f"layout {header.layout} with records of {header.size} bytes "
             f"instead of {layout} with {size}"
         )
-    end = Header._make(HEADER.unpack_from(content, len(content) - HEADER.size))
-    if end.magic != END or (len(content) - 2 * HEADER.size) % size:
+    if end_of(content, size) < 0:
         raise UnparsableError(f"{len(content)} bytes: cut off")
     return header
+
+
+def end_of(content: bytes, size: int) -> int:
+    """Tell where the end begins, below 0 if there is none.
+
+    No record begins like it: that would be a pid beyond any pid_max, or as large a cgroup id.
+    """
+    at = len(content) - HEADER.size
+    while at >= HEADER.size and not content.startswith(END, at):
+        at -= size
+    return -1 if at < HEADER.size or (at - HEADER.size) % size else at

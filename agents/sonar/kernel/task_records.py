@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.sonar.kernel.pinned_file import HEADER, Header, parse_frame
+from ccagent.agents.sonar.kernel.pinned_file import HEADER, Header, end_of, parse_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +98,7 @@ def parse_header(content: bytes) -> Header:
 def raw_records(content: bytes) -> list[bytes]:
     """Cut a checked reading into records: one that equals the last reading's needs no parsing."""
     size = RECORD.size
-    return [content[at : at + size] for at in range(HEADER.size, len(content) - HEADER.size, size)]
+    return [content[at : at + size] for at in range(HEADER.size, end_of(content, size), size)]
 
 
 def parse_record(raw: bytes) -> Task:
@@ -109,7 +109,8 @@ def parse_record(raw: bytes) -> Task:
 def parse_tasks(content: bytes) -> Iterator[Task]:
     """Parse a whole reading. Raises UnparsableError at once if it isn't of this layout."""
     parse_header(content)
-    return map(Task._make, RECORD.iter_unpack(memoryview(content)[HEADER.size : -HEADER.size]))
+    end = end_of(content, RECORD.size)
+    return map(Task._make, RECORD.iter_unpack(memoryview(content)[HEADER.size : end]))
 
 
 def command(task: Task) -> bytes:

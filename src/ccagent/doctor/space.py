@@ -80,12 +80,14 @@ def judge_space(directory: str, room: Room | CcagentError, wanted: int) -> Findi
     if not room.is_writable:
         return _problem(
             f"{directory} can't be written by this user",
-            f"give it to the user that ccagent runs as: chown ccagent {directory}",
+            "give it, and what is in it, to the user that ccagent runs as: "
+            f"chown ccagent {directory} {directory}/*.outbox*",
         )
     if room.foreign:
         return _problem(
             f"{', '.join(room.foreign)} can't be written by this user",
-            "somebody else has run ccagent with this configuration: chown these files",
+            "somebody else has run ccagent with this configuration; give them to its user: "
+            f"chown ccagent {directory}/*.outbox*",
         )
     found = f"{directory}: {size(room.free)} free on {room.type}"
     if room.free < wanted:
