@@ -16,9 +16,11 @@ import pytest
 
 from ccagent.agents.sonar.kernel import loading
 from ccagent.agents.sonar.kernel.ended_records import Ended, Key
+from ccagent.agents.sonar.kernel.objects import objects
 from ccagent.agents.sonar.kernel.task_records import INEXACT, KERNEL_THREAD, Task, command, ticks
 from tests.kernel_programs import (
     NOBODY,
+    SOURCES,
     JobGroup,
     hierarchy,
     own_directory,
@@ -322,3 +324,36 @@ def test_the_total_counts_all(directory: str) -> None:
     later = read_ended(directory).total
     assert later.processes >= sum(one.processes for one in reading.entries.values()) >= 20
     assert later.runtime >= sum(one.runtime for one in reading.entries.values())
+
+
+def test_an_entry_that_nobody_added_to_for_long_is_taken_away(
+    tmp_path: Path,
+) -> None:
+    # Ten minutes, but for this test.
+    clang = tmp_path / "clang"
+    clang.write_text('#!/bin/sh\nexec clang -DSTALE_AFTER=1000000000ULL "$@"\n')
+    clang.chmod(0o755)
+    subprocess.run(
+        [SOURCES / "build", tmp_path], env=os.environ | {"CLANG": str(clang)}, check=True
+    )
+    command = tmp_path / "shortlived"
+    command.symlink_to("/bin/true")
+    key = command.name.encode()
+
+    def told(directory: str) -> list[Ended]:
+        entries = read_ended(directory).entries
+        return [ended for found, ended in entries.items() if found.command == key]
+
+    with own_directory() as directory:
+        loading.load(directory, programs=objects(str(tmp_path)))
+        subprocess.run([command], check=True)
+        until(lambda: told(directory))
+        (first,) = told(directory)
+        assert first.processes == 1
+        time.sleep(1.5)
+        assert told(directory) == []
+        subprocess.run([command], check=True)
+        until(lambda: told(directory))
+        (second,) = told(directory)
+        assert second.processes == 1
+        assert second.since > first.last

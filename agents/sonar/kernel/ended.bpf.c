@@ -4,7 +4,8 @@
  * that the iterator below is pinned as. ended_records.py describes it.
  *
  * A reader that comes again gets what has changed since it began to read before, and a second more:
- * most entries don't, and there may be many.
+ * most entries don't, and there may be many. Those that have not changed for long are taken away, since
+ * each costs every reading.
  *
  * A process counts when the kernel frees its task: only then has the scheduler measured all of it.
  * Its process group is gone by then, so it is remembered at the exit.
@@ -16,6 +17,12 @@
 #define BPF_MAP_TYPE_LRU_HASH 9
 #define BPF_NOEXIST 1
 #define SECOND 1000000000ULL
+
+/* Nobody is expected to read less often than this. The tests shorten it. */
+#ifndef STALE_AFTER
+#define STALE_AFTER (600 * SECOND)
+#endif
+#define STALE_AT_MOST 256 /* a reading; a power of 2 */
 
 /* Of a job the number tells all: its steps share an entry, and their cgroups are soon gone. */
 struct key {
@@ -81,6 +88,10 @@ struct {
 	__type(key, __u32);
 	__type(value, struct reading);
 } readings SEC(".maps");
+
+/* Entries that are to be taken away when the reading ends: not while it goes over them. */
+struct key stale[STALE_AT_MOST];
+__u32 stales;
 
 /* Of all keys; here `since` counts the entries made and `last` those that could not be. */
 struct sums total;
@@ -152,7 +163,8 @@ int BPF_PROG(on_free, struct task_struct *task)
 
 	sums = bpf_map_lookup_elem(&ended, &key);
 	if (!sums) {
-		struct sums empty = { .since = bpf_ktime_get_boot_ns() };
+		__u64 now = bpf_ktime_get_boot_ns();
+		struct sums empty = { .since = now, .last = now };
 
 		if (!bpf_map_update_elem(&ended, &key, &empty, BPF_NOEXIST))
 			__sync_fetch_and_add(&total.since, 1);
@@ -184,6 +196,25 @@ static __always_inline void begin_reading(__u32 reader, __u64 session)
 	if (before && before->begun > SECOND && before->reader == reading.reader)
 		reading.since = before->begun - SECOND;
 	bpf_map_update_elem(&readings, &reader, &reading, 0);
+	stales = 0;
+}
+
+static __always_inline int is_stale(struct sums *sums, struct reading *reading)
+{
+	return sums->last + STALE_AFTER < reading->begun;
+}
+
+static __always_inline void take_stale_away(struct reading *reading)
+{
+	for (__u32 at = 0; at < STALE_AT_MOST; at++) {
+		struct sums *sums;
+
+		if (at >= stales)
+			break;
+		sums = bpf_map_lookup_elem(&ended, &stale[at]);
+		if (sums && is_stale(sums, reading))
+			bpf_map_delete_elem(&ended, &stale[at]);
+	}
 }
 
 SEC("iter/bpf_map_elem")
@@ -207,10 +238,21 @@ int read_ended(struct bpf_iter__bpf_map_elem *ctx)
 	if (!key || !sums) {
 		record.sums = total;
 		/* What ended meanwhile may not be among the entries. */
-		if (reading)
+		if (reading) {
 			record.sums.processes = reading->processes;
+			take_stale_away(reading);
+		}
 		bpf_seq_write(seq, &record, sizeof(record));
 		begin(seq, "ccended\n", LAYOUT, 0, 0);
+		return 0;
+	}
+	if (reading && is_stale(sums, reading)) {
+		__u32 at = stales;
+
+		if (at < STALE_AT_MOST) {
+			stale[at & (STALE_AT_MOST - 1)] = *key;
+			stales = at + 1;
+		}
 		return 0;
 	}
 	if (reading && sums->last < reading->since)
