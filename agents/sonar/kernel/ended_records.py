@@ -3,9 +3,9 @@
 Source: struct record in ended.bpf.c. The numbers are counters that only grow while the programs are
 loaded: a reader takes the difference of two readings. A process that reads again is told of the
 entries that have changed since it began to read before, in the second before that, or since then.
-An entry that was not added to for ten minutes, or for long when others need its place, is forgotten;
+An entry that was not added to for ten minutes, or for long when others need its place, is gone;
 if it comes again, it begins at 0 with another `since`. `Total` counts everything, so what was
-forgotten before it was read is the difference to its growth.
+gone before it was read is the difference to its growth.
 """
 
 from __future__ import annotations
