@@ -38,6 +38,8 @@ _NOT_HERE = frozenset(
     {errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 )
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE})
+_OF_DISTRIBUTIONS = 3
+"""Levels of perf_event_paranoid from which on Debian's kernels ask for CAP_SYS_ADMIN."""
 
 
 class Event(NamedTuple):
@@ -158,6 +160,11 @@ def explained(error: OSError, paranoid: str) -> CcagentError:
             return NotPermittedError(
                 f"{text}, though kernel.perf_event_paranoid is {paranoid}: "
                 "a filter of system calls (of a container?) or a security module forbids it"
+            )
+        if paranoid.isdigit() and int(paranoid) >= _OF_DISTRIBUTIONS:
+            return NotPermittedError(
+                f"{text}: where kernel.perf_event_paranoid is {paranoid}, a distribution's level, "
+                "CAP_PERFMON is not enough: set it to 2 with CAP_PERFMON, or to 0 without"
             )
         return NotPermittedError(
             f"{text}: to count on whole cpus needs the capability CAP_PERFMON (CAP_SYS_ADMIN "

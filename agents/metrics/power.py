@@ -29,7 +29,7 @@ _ADVICE = (
     "only root may read the energy counters; let the agent's group read them with a udev rule,"
     ' SUBSYSTEM=="powercap", ACTION=="add", KERNEL=="*-rapl:*",'
     ' RUN+="/bin/chgrp ccagent %S%p/energy_uj", RUN+="/bin/chmod 0440 %S%p/energy_uj",'
-    " or give its service AmbientCapabilities=CAP_DAC_READ_SEARCH"
+    " or give its service CapabilityBoundingSet= and AmbientCapabilities=CAP_DAC_READ_SEARCH"
 )
 
 

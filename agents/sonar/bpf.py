@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from ccagent.agents.sonar.selection import Selection
     from ccagent.node import Node
 
-_INITIAL_PID_NAMESPACE = 0xEFFFFFFC
-"""PROC_PID_INIT_INO in include/linux/proc_ns.h."""
-
 _SECOND = 1_000_000_000
 _NEVER = 1 << 62
 _PLACE = slice(1, 7)
@@ -88,8 +85,8 @@ class BpfSource:
         self._placer = Placer(node, selection, self._by_name, self._complaints)
         self._places = CgroupPlaces(node)
         self._ended = EndedProcesses(node, selection, f"{directory.lstrip('/')}/{pins.ENDED}")
-        if node.is_live and node.inode("proc/self/ns/pid") != _INITIAL_PID_NAMESPACE:
-            raise NotHereError("source bpf: the pids of this pid namespace are not the kernel's")
+        if node.is_live and node.inode("proc/self/ns/pid") != pins.FIRST_PID_NAMESPACE:
+            raise NotHereError("the pids of this pid namespace are not the kernel's")
 
     @property
     def errors(self) -> list[str]:

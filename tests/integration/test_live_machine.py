@@ -34,7 +34,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 UNPRIVILEGED = f"""
 import os, ccagent.cli, ccagent.once, ccagent.agents.sonar.agent, ccagent.agents.sonar.procfs
-import ccagent.transports.stdout, logging, traceback
+import ccagent.agents.sonar.preferred, ccagent.transports.stdout, logging, traceback
 os.setgroups([])
 os.setgid({NOBODY})
 os.setuid({NOBODY})

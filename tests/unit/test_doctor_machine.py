@@ -104,6 +104,7 @@ NEW = Kernel("6.12.0", has_btf=True, library="libbpf.so.1", lockdown="", pinned=
         (NEW._replace(release="5.4.0-1"), "missing", "5.4.0-1 is older than 5.8", "/proc instead"),
         (NEW._replace(library=""), "missing", "there is no libbpf", "install libbpf"),
         (NEW._replace(lockdown="confidentiality"), "missing", "lockdown", "/proc instead"),
+        (NEW._replace(pinned=True, has_own_pids=True), "missing", "pid namespace", "on the node"),
         (NEW._replace(lockdown="integrity"), "missing", "could", "optional"),
         # What is pinned works, whatever could be loaded.
         (NEW._replace(has_btf=False, pinned=True), "good", "can be read", ""),
@@ -176,7 +177,7 @@ def test_hardware_counters_that_are_not_permitted(paranoid: str) -> None:
     refusal = explained(PermissionError(13, ""), paranoid)
     finding = judge_counters(["cpu_core", "cpu_atom"], paranoid, refusal)
     assert finding.state == "problem"
-    assert f"and it is {paranoid}" in finding.found
+    assert f" is {paranoid}" in finding.found
     assert "CAP_PERFMON" in finding.advice
 
 

@@ -58,7 +58,8 @@ def test_a_plain_machine_as_an_ordinary_user(node: Guarded) -> None:
         "I/O of others": "problem",
         "open files of others": "missing",
     }
-    assert "CAP_SYS_PTRACE CAP_DAC_READ_SEARCH" in findings["I/O of others"].advice
+    advice = findings["I/O of others"].advice
+    assert "CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (with CapabilityBoundingSet= and" in advice
 
 
 @pytest.mark.parametrize(
@@ -93,6 +94,19 @@ def test_membership_in_the_group_of_the_mount_is_advised_where_it_helps(node: Gu
     assert "the group gid=27" in found(check_processes, node)["processes of others"].advice
     node.write("self/mountinfo", mounted("rw,gid=27,hidepid=4"))
     assert "gid" not in found(check_processes, node)["processes of others"].advice
+
+
+def test_where_the_task_iterator_is_read_it_tells_what_proc_hides(node: Guarded) -> None:
+    node.write("self/mountinfo", mounted("rw,hidepid=2"))
+    pinned = node.path / "run/ccagent-kernel/tasks"
+    pinned.parent.mkdir(parents=True)
+    pinned.touch()
+    hidden = ("processes of others", "I/O of others")
+    findings = found(check_processes, node)
+    assert [findings[subject].state for subject in hidden] == ["good", "good"]
+    assert "hidepid=2" in findings["processes of others"].found
+    findings = found(check_processes, node, agents={"sample": {"every": "1m", "source": "procfs"}})
+    assert [findings[subject].state for subject in hidden] == ["problem", "problem"]
 
 
 def test_what_can_be_read_counts_more_than_capabilities(node: Guarded) -> None:

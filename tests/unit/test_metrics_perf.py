@@ -399,7 +399,8 @@ def test_a_time_page_may_not_tell_the_rate(content: bytes) -> None:
     ("number", "paranoid", "kind", "words"),
     [
         (errno.EACCES, "2", NotPermittedError, "CAP_PERFMON"),
-        (errno.EACCES, "4", NotPermittedError, "perf_event_paranoid at 0 or less, and it is 4"),
+        (errno.EACCES, "1", NotPermittedError, "perf_event_paranoid at 0 or less, and it is 1"),
+        (errno.EACCES, "3", NotPermittedError, "CAP_PERFMON is not enough: set it to 2"),
         (errno.EPERM, "", NotPermittedError, "perf_event_paranoid at 0 or less"),
         (errno.EPERM, "-1", NotPermittedError, "a filter of system calls (of a container?)"),
         (errno.EMFILE, "2", NotPermittedError, "the hard limit is too low"),

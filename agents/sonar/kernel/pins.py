@@ -11,6 +11,9 @@ import os
 DIRECTORY = "/run/ccagent-kernel"
 """A bpffs is mounted here, unless the directory already lies in one."""
 
+FIRST_PID_NAMESPACE = 0xEFFFFFFC
+"""PROC_PID_INIT_INO in include/linux/proc_ns.h: the namespace whose pids the programs tell."""
+
 TASKS = "tasks"
 """File: a record for each process. See task_records.py."""
 

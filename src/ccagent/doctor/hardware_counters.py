@@ -56,8 +56,8 @@ def judge_counters(pmus: Sequence[str], paranoid: str, refusal: CcagentError | N
         subject=SUBJECT,
         state="problem",
         found=f"PMU {', '.join(pmus)}, but {refusal}",
-        advice="AmbientCapabilities=CAP_PERFMON for the service (CAP_SYS_ADMIN before Linux 5.8), "
-        "or sysctl kernel.perf_event_paranoid=0",
+        advice="sysctl kernel.perf_event_paranoid=0; or 2 at most, and CapabilityBoundingSet= and "
+        "AmbientCapabilities=CAP_PERFMON for the service (CAP_SYS_ADMIN before Linux 5.8)",
     )
 
 

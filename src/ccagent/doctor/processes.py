@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ccagent.doctor.finding import Finding
 from ccagent.doctor.identity import read_identity
 from ccagent.doctor.mounts import mounted_at, read_mounts
+from ccagent.doctor.task_iterator import is_usable
 from ccagent.errors import CcagentError, NotPermittedError
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ _HIDEPID = {"": 0, "0": 0, "off": 0, "1": 1, "noaccess": 1, "2": 2, "invisible":
 """Numbers are what kernels before 5.8 show."""
 _TRACED = 4
 _TRIED = 50
-_BOTH = "AmbientCapabilities=CAP_SYS_PTRACE CAP_DAC_READ_SEARCH"
+_SET = "with CapabilityBoundingSet= and AmbientCapabilities="
+_ITERATOR = "load the task iterator"
+_TELLS = "; the task iterator tells them"
 
 
 def check_processes(site: Site) -> Iterator[Finding]:
@@ -47,9 +50,9 @@ def check_processes(site: Site) -> Iterator[Finding]:
     hidepid = mount.option("hidepid") if mount is not None and is_proc else ""
     gid = mount.option("gid") if mount is not None and is_proc else ""
     visible = judge_visibility(hidepid, int(gid) if gid.isdecimal() else 0, identity)
-    yield visible
     others = list(islice(_others(node, identity.uid), _TRIED))
-    yield judge_io(_tried(node, others, "io"), identity)
+    for finding in (visible, judge_io(_tried(node, others, "io"), identity)):
+        yield _with_iterator(finding) if _reads_iterator(site) else finding
     yield judge_descriptors(_tried(node, others, "fd"), identity)
 
 
@@ -78,8 +81,10 @@ def judge_visibility(hidepid: str, gid: int, identity: Identity) -> Finding:
         return _seen(f"{said}, which CAP_SYS_PTRACE overrides")
     if level in {1, 2} and gid in identity.groups:
         return _seen(f"{said} and gid={gid}, of which this user is a member")
-    advice = f"give the service {_BOTH}"
-    if level != _TRACED:
+    advice = (
+        f"{_ITERATOR}, or give the service CAP_SYS_PTRACE ({_SET}; hidepid.conf of the packages)"
+    )
+    if level != _TRACED and gid:
         advice += f", or its user the group gid={gid} of the mount (SupplementaryGroups=)"
     return Finding(
         area=AREA,
@@ -105,7 +110,8 @@ def judge_io(tried: bool | None, identity: Identity) -> Finding:
         subject="I/O of others",
         state="problem",
         found="/proc/PID/io of other users can't be read",
-        advice=f"give the service {_BOTH}, or load the task iterator",
+        advice=f"{_ITERATOR}, or give the service CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH "
+        f"({_SET}; io.conf of the packages)",
     )
 
 
@@ -118,6 +124,21 @@ def judge_descriptors(tried: bool | None, identity: Identity) -> Finding:
         subject="open files of others",
         state="good" if can else "missing",
         found=found,
+    )
+
+
+def _reads_iterator(site: Site) -> bool:
+    """Tell whether samples come from the task iterator, which hides nothing."""
+    settings = site.configuration.agents.get("sample")
+    source = getattr(settings, "source", "auto")
+    return source in {"auto", "bpf"} and is_usable(site.node)
+
+
+def _with_iterator(finding: Finding) -> Finding:
+    if finding.state == "good":
+        return finding
+    return Finding(
+        area=AREA, subject=finding.subject, state="good", found=f"{finding.found}{_TELLS}"
     )
 
 

@@ -30,6 +30,7 @@ class Kernel(NamedTuple):
     """What an iterator needs.
 
     release: of the kernel. pinned: None if nothing is, else whether this user may read it.
+    has_own_pids: /proc is that of a pid namespace below the first.
     library: the file name of libbpf, empty if there is none. lockdown: its mode, if known.
     """
 
@@ -38,6 +39,7 @@ class Kernel(NamedTuple):
     library: str
     lockdown: str
     pinned: bool | None
+    has_own_pids: bool = False
 
 
 def check_task_iterator(site: Site) -> Iterator[Finding]:
@@ -50,8 +52,14 @@ def check_task_iterator(site: Site) -> Iterator[Finding]:
             library=_library() if node.is_live else _LIBRARIES[0],
             lockdown=parse_lockdown(_text(node, _LOCKDOWN)),
             pinned=_pinned(node),
+            has_own_pids=_has_own_pids(node),
         )
     )
+
+
+def is_usable(node: Node) -> bool:
+    """Tell whether this user can read it, and its pids are those of /proc."""
+    return bool(_pinned(node)) and not _has_own_pids(node)
 
 
 def parse_lockdown(text: str) -> str:
@@ -68,6 +76,14 @@ def is_old(release: str) -> bool:
 
 def judge_kernel(kernel: Kernel) -> Finding:
     """Judge whether the iterator can be read, or loaded."""
+    if kernel.has_own_pids:
+        return Finding(
+            area="kernel",
+            subject=SUBJECT,
+            state="missing",
+            found="this is a pid namespace of its own, and the kernel tells other pids",
+            advice="run ccagent on the node, not in a container; /proc is read instead",
+        )
     if kernel.pinned:
         return Finding(area="kernel", subject=SUBJECT, state="good", found=f"/{PINNED} can be read")
     if kernel.pinned is False:
@@ -104,6 +120,13 @@ def _text(node: Node, path: str) -> str:
         return node.read(path).decode("ascii", "replace").strip()
     except CcagentError:
         return ""
+
+
+def _has_own_pids(node: Node) -> bool:
+    try:
+        return node.inode("proc/self/ns/pid") != pins.FIRST_PID_NAMESPACE
+    except CcagentError:
+        return False
 
 
 def _pinned(node: Node) -> bool | None:
