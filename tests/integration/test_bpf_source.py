@@ -38,7 +38,6 @@ def still(process: Process) -> Process | None:
         return None
     return replace(
         process,
-        cpu_util=0.0,
         cpu_seconds=0.0,
         cpu_time=0,
         resident_memory=0,
@@ -49,7 +48,8 @@ def still(process: Process) -> Process | None:
 
 
 def table(processes: list[Process]) -> dict[int, Process]:
-    return {process.pid: process for process in processes}
+    """By pid, without utilisation: the intervals of two sources don't begin at the same moment."""
+    return {process.pid: replace(process, cpu_util=0.0) for process in processes}
 
 
 def test_for_each_process_it_gives_what_procfs_gives(directory: str) -> None:
@@ -145,7 +145,7 @@ def test_in_another_pid_namespace_proc_is_read(directory: str) -> None:
     assert fewest == 1
 
 
-def test_a_storm_of_short_processes_is_attributed_to_its_jobs(directory: str) -> None:
+def storm(directory: str) -> list[dict[str, float]]:
     result = subprocess.run(
         [
             *(sys.executable, STORM, "--json", "--directory", directory),
@@ -153,9 +153,18 @@ def test_a_storm_of_short_processes_is_attributed_to_its_jobs(directory: str) ->
         ],
         capture_output=True, text=True, check=True, timeout=300,
     )  # fmt: skip
-    for job in json.loads(result.stdout)["jobs"]:
+    jobs: list[dict[str, float]] = json.loads(result.stdout)["jobs"]
+    return jobs
+
+
+def test_a_storm_of_short_processes_is_attributed_to_its_jobs(directory: str) -> None:
+    for is_last in (False, True):
+        jobs = storm(directory)
         # The kernel passes over some processes now and then: see kernel/README.md.
-        assert 90 < job["bpf_percent"] < 104, job
+        if is_last or all(95 < job["bpf_percent"] < 103 for job in jobs):
+            break
+    for job in jobs:
+        assert 95 < job["bpf_percent"] < 103, job
         assert job["procfs_percent"] < 60, job
 
 
