@@ -19,12 +19,15 @@ from ccagent.agents.sonar.rollup import pids_of_ended
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 
 if TYPE_CHECKING:
-    from ccagent.agents.sonar.kernel.ended_records import Ended, Reading
+    from ccagent.agents.sonar.kernel.ended_records import Reading
     from ccagent.agents.sonar.selection import Selection
     from ccagent.node import Node
 
 _LARGEST = 64 * 1024 * 1024
 _SECOND = 1_000_000_000
+_PRUNED_EVERY = 20
+"""Readings after which what the kernel has forgotten is forgotten here."""
+
 _PATIENCE = 3
 """Readings after which a process that was gone must have been summed up by the kernel."""
 
@@ -36,8 +39,11 @@ _OTHERS = "_others_"
 _MOST_GROUPS = 1000
 """Process groups outside of jobs, those that used most."""
 
-_MOST_KNOWN = 100_000
-"""Entries remembered; the kernel has 16,384, and forgets others than we do."""
+_MOST_KNOWN = 70_000
+"""Entries remembered: the kernel has 16,384, or 256 for each CPU."""
+
+_FORGOTTEN_AFTER = 660 * _SECOND
+"""The kernel forgets what nobody added to for ten minutes."""
 
 
 class _Group(NamedTuple):
@@ -67,6 +73,15 @@ PlaceOf = Callable[[Key], Placement]
 """Tells where the processes of an entry were."""
 
 
+class _Known(NamedTuple):
+    """What an entry had at the last reading that told of it. See Ended."""
+
+    since: int
+    processes: int
+    runtime: int
+    last: int
+
+
 class EndedProcesses:
     """Takes the differences of the kernel's sums."""
 
@@ -74,7 +89,7 @@ class EndedProcesses:
         self._node = node
         self._selection = selection
         self._path = path
-        self._known: dict[Key, Ended] = {}
+        self._known: dict[Key, _Known] = {}
         self._read_at = self._base = self._counted = self._lost = 0
         self._growths: dict[Key, _Growth] = {}
         # Told already, ns: the kernel sums a process up a moment after it is gone.
@@ -106,12 +121,16 @@ class EndedProcesses:
                     )
             elif before and ended.since >= before:
                 self._growths[key] = _Growth(ended.processes, ended.runtime)
-            self._known[key] = ended
+            self._known[key] = _Known(ended.since, ended.processes, ended.runtime, ended.last)
         if not before:
             self._growths = {}
         self._check(reading, is_first=not before, errors=errors)
-        if len(self._known) > _MOST_KNOWN:
-            self._known = dict(sorted(self._known.items(), key=_last)[-_MOST_KNOWN // 2 :])
+        if self._reading % _PRUNED_EVERY == 0 or len(self._known) > _MOST_KNOWN:
+            oldest = reading.header.time - _FORGOTTEN_AFTER
+            kept = {key: known for key, known in self._known.items() if known.last >= oldest}
+            if len(kept) > _MOST_KNOWN:
+                kept = dict(sorted(kept.items(), key=_last)[-_MOST_KNOWN // 2 :])
+            self._known = kept
 
     def _check(self, reading: Reading, *, is_first: bool, errors: list[str]) -> None:
         """Compare what was told apart with the total; what is missing is missing for good."""
@@ -233,7 +252,7 @@ def _group(place: Placement, process_group: int, uid: int) -> _Group:
     return _Group(place.job, 0 if place.job else process_group, uid)
 
 
-def _last(item: tuple[Key, Ended]) -> int:
+def _last(item: tuple[Key, _Known]) -> int:
     return item[1].last
 
 
