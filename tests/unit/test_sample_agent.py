@@ -492,7 +492,7 @@ def test_an_epoch_before_2020_is_not_negative(node: TreeNode) -> None:
 
 
 def test_descriptors_are_closed_with_their_processes(node: TreeNode) -> None:
-    agent = make()
+    agent = make(source="procfs")
     agent.prepare(node)
     source = agent._source
     assert isinstance(source, ProcfsSource)
