@@ -78,6 +78,7 @@ class BpfSource:
         self._selection = selection
         self._path = f"{directory.lstrip('/')}/{pins.TASKS}"
         self._entries: dict[bytes, TaskEntry] = {}
+        self._order: list[TaskEntry] = []
         self._by_name: dict[str, TaskEntry] = {}
         self._reading = 0
         self._read_at = 0.0
@@ -110,48 +111,62 @@ class BpfSource:
         self._reading += 1
         before, self._read_at = self._read_at, self._node.clock.monotonic()
         seconds = self._read_at - before if self._reading > 1 else 0.0
-        reading, entries = self._reading, self._entries
-        found: dict[bytes, TaskEntry] = {}
-        fresh: list[TaskEntry] = []
-        processes: list[Process] = []
-        for raw in raw_records(content):
-            pid = raw[:4]
-            entry = entries.get(pid)
-            if entry is not None:
-                process = entry.process
-                if (
-                    raw == entry.raw
-                    and reading < entry.place_at
-                    and (process is None or not process.cpu_util)
-                ):
-                    # The process slept.
-                    found[pid] = entry
-                    if process is not None:
-                        processes.append(process)
-                    continue
-                task = parse_record(raw)
-                if task.start == entry.task.start:
-                    found[pid] = entry
-                    self._advance(entry, task, raw, seconds)
-                    if entry.process is not None:
-                        processes.append(entry.process)
-                    continue
-            else:
-                task = parse_record(raw)
-            entry = TaskEntry(str(task.pid), self._status(task), task, raw)
-            found[pid] = entry
-            fresh.append(entry)
-        gone: list[TaskEntry] = []
-        if fresh or len(found) < len(entries):
-            gone = [entry for pid, entry in entries.items() if found.get(pid) is not entry]
-        self._entries = found
-        processes += self._admit(fresh, gone, seconds)
+        known, fresh, gone = self._take(raw_records(content), seconds)
+        for entry in gone:
+            pid = entry.raw[:4]
+            if self._entries.get(pid) is entry:
+                del self._entries[pid]
+        processes = known + self._admit(fresh, gone, seconds)
         if self._placer.asks_ancestors:
-            there = (*gone, *found.values())
+            there = (*gone, *self._order)
             self._places.descents = {each.task.pgid: each.descent for each in there}
         gone_from = [(entry.task, self._left(entry)) for entry in gone]
         processes += self._ended.records(gone_from, self._places.of_ended, seconds, self.errors)
         return processes
+
+    def _take(
+        self, raws: list[bytes], seconds: float
+    ) -> tuple[list[Process], list[TaskEntry], list[TaskEntry]]:
+        """Take a reading over: give processes that were known, and which are new and gone."""
+        reading, order = self._reading, self._order
+        processes: list[Process] = []
+        fresh: list[TaskEntry] = []
+        now: list[TaskEntry] = []
+        at, last = 0, len(order)
+        for raw in raws:
+            # The kernel goes by pid, so that most are where they were.
+            if at < last:
+                entry = order[at]
+                if raw == entry.raw and reading < entry.place_at:
+                    process = entry.process
+                    if process is None or not process.cpu_util:
+                        # The process slept.
+                        now.append(entry)
+                        at += 1
+                        if process is not None:
+                            processes.append(process)
+                        continue
+            known = self._entries.get(raw[:4])
+            task = parse_record(raw)
+            if known is None or task.start != known.task.start:
+                entry = TaskEntry(str(task.pid), self._status(task), task, raw)
+                self._entries[raw[:4]] = entry
+                fresh.append(entry)
+            else:
+                entry = known
+                self._advance(entry, task, raw, seconds)
+                if entry.process is not None:
+                    processes.append(entry.process)
+                while at < last and order[at] is not entry:
+                    at += 1
+                at += 1
+            now.append(entry)
+        self._order = now
+        gone: list[TaskEntry] = []
+        if len(now) - len(fresh) < last:
+            there = set(map(id, now))
+            gone = [entry for entry in order if id(entry) not in there]
+        return processes, fresh, gone
 
     def close(self) -> None:
         """Hold nothing open."""
