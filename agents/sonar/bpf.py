@@ -77,7 +77,6 @@ class BpfSource:
         self._node = node
         self._selection = selection
         self._path = f"{directory.lstrip('/')}/{pins.TASKS}"
-        self._entries: dict[bytes, TaskEntry] = {}
         self._order: list[TaskEntry] = []
         self._by_name: dict[str, TaskEntry] = {}
         self._reading = 0
@@ -97,7 +96,7 @@ class BpfSource:
     def begin(self) -> None:
         """Remember the CPU time that each process has used."""
         self.read()
-        for entry in self._entries.values():
+        for entry in self._order:
             if entry.place_at != _NEVER:
                 entry.place_at += 1  # the sample that follows at once need not look again
 
@@ -112,10 +111,6 @@ class BpfSource:
         before, self._read_at = self._read_at, self._node.clock.monotonic()
         seconds = self._read_at - before if self._reading > 1 else 0.0
         known, fresh, gone = self._take(raw_records(content), seconds)
-        for entry in gone:
-            pid = entry.raw[:4]
-            if self._entries.get(pid) is entry:
-                del self._entries[pid]
         processes = known + self._admit(fresh, gone, seconds)
         if self._placer.asks_ancestors:
             there = (*gone, *self._order)
@@ -146,11 +141,11 @@ class BpfSource:
                         if process is not None:
                             processes.append(process)
                         continue
-            known = self._entries.get(raw[:4])
             task = parse_record(raw)
+            name = str(task.pid)
+            known = self._by_name.get(name)
             if known is None or task.start != known.task.start:
-                entry = TaskEntry(str(task.pid), self._status(task), task, raw)
-                self._entries[raw[:4]] = entry
+                entry = TaskEntry(name, self._status(task), task, raw)
                 fresh.append(entry)
             else:
                 entry = known
