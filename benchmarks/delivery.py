@@ -12,10 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
-import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,13 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.request import Request, urlopen
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks.servers import free_port, server
 from ccagent.config import OutboxSettings, build_transport, check_sink
 from ccagent.drain import Drain
 from ccagent.message import Message
 from ccagent.store import BATCH, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Mapping
 
     from ccagent.message import Format
 
@@ -52,37 +52,6 @@ bind-address = "127.0.0.1:0"
   bind-address = "127.0.0.1:{port}"
   log-enabled = false
 """
-
-
-def free_port() -> int:
-    """Give a port that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
-
-
-@contextlib.contextmanager
-def server(port: int, *command: str) -> Generator[subprocess.Popen[bytes]]:
-    """Run a server until it is needed no more."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"], "/usr/sbin"])
-    program = shutil.which(command[0], path=path)
-    if program is None:
-        sys.exit(f"{command[0]} is not installed")
-    process = subprocess.Popen(
-        [program, *command[1:]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            time.sleep(0.05)
-        yield process
-    finally:
-        process.kill()
-        process.wait()
 
 
 def messages(count: int, form: Format) -> list[Message]:

@@ -21,7 +21,6 @@ import os
 import random
 import re
 import resource
-import shutil
 import socket
 import ssl
 import subprocess
@@ -32,6 +31,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks.servers import free_port, server
 from ccagent.config import OutboxSettings, build_transport, check_sink
 from ccagent.message import Message
 from ccagent.store import Store
@@ -67,35 +69,6 @@ class Load(NamedTuple):
 
     connections: int
     body: bytes
-
-
-def free_port() -> int:
-    """Give a port that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
-
-
-@contextlib.contextmanager
-def server(port: int, *command: str) -> Generator[subprocess.Popen[bytes]]:
-    """Run a program until it is needed no more; wait until somebody listens on the port."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"], "/usr/sbin"])
-    program = shutil.which(command[0], path=path)
-    if program is None:
-        sys.exit(f"{command[0]} is not installed")
-    quiet = subprocess.DEVNULL
-    process = subprocess.Popen([program, *command[1:]], stdout=quiet, stderr=quiet)
-    try:
-        for _ in range(400):
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            time.sleep(0.05)
-        yield process
-    finally:
-        process.kill()
-        process.wait()
 
 
 @contextlib.contextmanager
