@@ -33,8 +33,11 @@ _EXTENSIONS = {
 }
 """Modules whose function `extended` gives an agent's command more to do."""
 
-_COMMANDS = {"kernel": "ccagent.agents.sonar.kernel.commands"}
-"""Commands of agents that are no sampling, and the modules that have them."""
+_COMMANDS = {
+    "config": "ccagent.config_commands",
+    "kernel": "ccagent.agents.sonar.kernel.commands",
+}
+"""Groups of commands, and the modules that have them."""
 
 
 class Commands(click.Group):
@@ -186,53 +189,6 @@ def run(verbose: int, **options: Any) -> None:
         return configuration
 
     _run_daemon(load, serves_status=True)
-
-
-@cli.group()
-def config() -> None:
-    """Check a configuration, print the defaults, or import Sonar's configuration."""
-
-
-@config.command()
-@click.argument("file", type=click.Path())
-def check(file: str) -> None:
-    """Check FILE, with conf.d beside it; exit status 2 and one message if it can't be used."""
-    from ccagent.config import check_files
-    from ccagent.config_files import read_files
-    from ccagent.log import printable
-
-    files = read_files(file)
-    check_files(files, files.table)
-    click.echo(f"{printable(', '.join(files.paths))}: no errors")
-
-
-@config.command()
-@click.option("--template", "is_template", is_flag=True, help="As a file to begin with.")
-def defaults(is_template: bool) -> None:
-    """Print every key of every agent and sink with its default, as TOML.
-
-    With --template all is commented out, so that the file changes nothing until it is edited.
-    """
-    from ccagent.defaults import defaults, template
-    from ccagent.registry import agent_names, transport_names
-
-    text = template(agent_names(), transport_names()) if is_template else defaults()
-    click.echo(text, nl=False)
-
-
-@config.command("import")
-@click.argument("file", type=click.Path())
-def import_(file: str) -> None:
-    """Turn FILE, the configuration of Sonar's daemon, into one of ccagent on stdout.
-
-    What can't be carried over is said on stderr, and stands in comments.
-    """
-    from ccagent.sonar_import import imported
-
-    found = imported(file)
-    click.echo(found.text, nl=False)
-    for note in found.notes:
-        click.echo(f"ccagent: {note}", err=True)
 
 
 @cli.command(hidden=True)

@@ -1,0 +1,52 @@
+"""The commands `ccagent config`."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.group()
+def config() -> None:
+    """Check a configuration, print the defaults, or import Sonar's configuration."""
+
+
+@config.command()
+@click.argument("file", type=click.Path())
+def check(file: str) -> None:
+    """Check FILE, with conf.d beside it; exit status 2 and one message if it can't be used."""
+    from ccagent.config import check_files
+    from ccagent.config_files import read_files
+    from ccagent.log import printable
+
+    files = read_files(file)
+    check_files(files, files.table)
+    click.echo(f"{printable(', '.join(files.paths))}: no errors")
+
+
+@config.command()
+@click.option("--template", "is_template", is_flag=True, help="As a file to begin with.")
+def defaults(is_template: bool) -> None:
+    """Print every key of every agent and sink with its default, as TOML.
+
+    With --template all is commented out, so that the file changes nothing until it is edited.
+    """
+    from ccagent.defaults import defaults, template
+    from ccagent.registry import agent_names, transport_names
+
+    text = template(agent_names(), transport_names()) if is_template else defaults()
+    click.echo(text, nl=False)
+
+
+@config.command("import")
+@click.argument("file", type=click.Path())
+def import_(file: str) -> None:
+    """Turn FILE, the configuration of Sonar's daemon, into one of ccagent on stdout.
+
+    What can't be carried over is said on stderr, and stands in comments.
+    """
+    from ccagent.sonar_import import imported
+
+    found = imported(file)
+    click.echo(found.text, nl=False)
+    for note in found.notes:
+        click.echo(f"ccagent: {note}", err=True)
