@@ -57,6 +57,12 @@ class Transport(ABC):
     is_network: ClassVar[bool] = True
     """False for a receiver on this machine, whose messages need not wait on disk."""
 
+    is_one_shot: bool = False
+    """True for one in a command that ends after it has sent, which may run beside the daemon."""
+
+    largest_body: int | None = None
+    """Bytes of the largest body that the receiver takes; None until it is known."""
+
     answer: str = ""
     """What the other side said when it took the last message, in half a sentence."""
 

@@ -13,6 +13,7 @@ CcagentError
 └── TransportError          a message was not taken
     ├── RetryableError      later it may be
     └── RejectedError       it never will be
+        └── TooLargeError   it may be in smaller parts
 """
 
 
@@ -59,14 +60,24 @@ class TransportError(CcagentError):
 class RetryableError(TransportError):
     """The message may be sent again later.
 
-    `delivered` counts the leading messages of the batch that were taken before the error; `after`
-    is the number of seconds that the other side wants to be left alone, 0 if it didn't say.
+    `delivered` counts the leading messages of the batch that were taken before the error. `after`
+    is the number of seconds to wait that the receiver asked for, 0 if it asked for none.
+    `is_about_message` is true if the receiver is reachable and failed on the first message that it
+    did not take, so that others may pass.
     """
 
-    def __init__(self, message: str, *, delivered: int = 0, after: float = 0.0) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        delivered: int = 0,
+        after: float = 0.0,
+        is_about_message: bool = False,
+    ) -> None:
         super().__init__(message)
         self.delivered = delivered
         self.after = after
+        self.is_about_message = is_about_message
 
 
 class RejectedError(TransportError):
@@ -78,3 +89,14 @@ class RejectedError(TransportError):
     def __init__(self, message: str, *, delivered: int = 0) -> None:
         super().__init__(message)
         self.delivered = delivered
+
+
+class TooLargeError(RejectedError):
+    """The message is larger than the receiver takes.
+
+    `limit` is the largest body in bytes that the receiver takes, None if it did not say.
+    """
+
+    def __init__(self, message: str, *, delivered: int = 0, limit: int | None = None) -> None:
+        super().__init__(message, delivered=delivered)
+        self.limit = limit
