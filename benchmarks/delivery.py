@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.servers import free_port, server
 from ccagent.config import OutboxSettings, build_transport, check_sink
-from ccagent.drain import Drain
 from ccagent.message import Message
-from ccagent.store import BATCH, Store
+from ccagent.queue.queue import BATCH, Queue
+from ccagent.queue.sender import Sender
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,16 +79,16 @@ def measure(what: str, table: Mapping[str, object], count: int, directory: str) 
     """Drain the backlog through the outbox, then send the same again without it, and print."""
     settings = check_sink(table, "backend", "benchmark")
     backlog = messages(count, settings.format)
-    store = Store("backend", OutboxSettings(directory=directory, max_bytes=2**40))
+    queue = Queue("backend", OutboxSettings(directory=directory, max_bytes=2**40))
     for begin in range(0, count, BATCH):
-        store.put(backlog[begin : begin + BATCH])
-    drain = Drain("backend", store, build_transport(settings))
+        queue.put(backlog[begin : begin + BATCH])
+    sender = Sender("backend", queue, build_transport(settings))
     begun, used = time.perf_counter(), time.process_time()
-    if not drain.send_all():
+    if not sender.send_all():
         sys.exit(f"{what}: not all was taken")
     rate = count / (time.perf_counter() - begun)
     cpu = (time.process_time() - used) / count
-    drain.close()
+    sender.close()
     transport = build_transport(settings)
     again = messages(count, settings.format)
     begun = time.perf_counter()

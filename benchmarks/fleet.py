@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.servers import free_port, server
 from ccagent.config import OutboxSettings, build_transport, check_sink
 from ccagent.message import Message
-from ccagent.store import Store
+from ccagent.queue.queue import Queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -276,14 +276,14 @@ def sizes(directory: str) -> None:
                 f"{count:5} {kind:9} processes: {len(body):7,} B{each}; rolled up {len(rolled)} B"
             )
     body = bodies[-1]
-    store = Store("fleet", OutboxSettings(directory=directory))
+    queue = Queue("fleet", OutboxSettings(directory=directory))
     messages = [
         Message(CLUSTER, "c1-1", "sample", "sonar", 0.0, other(body), "", f"{number:024}")
         for number in range(2000)
     ]
     for message in messages:
-        store.put([message])
-    store.close()
+        queue.put([message])
+    queue.close()
     taken = sum(file.stat().st_size for file in Path(directory).glob("fleet.outbox*"))
     print(f"outbox: {taken / 2000:,.0f} B on the disk for a message of {len(body):,} B")
     with nats_servers(1, directory) as (_, port):

@@ -17,9 +17,9 @@ import time
 from typing import TYPE_CHECKING
 
 from ccagent.config import OutboxSettings
-from ccagent.drain import Drain
 from ccagent.message import Message
-from ccagent.store import Store
+from ccagent.queue.queue import Queue
+from ccagent.queue.sender import Sender
 from ccagent.transports.base import SinkSettings, Transport
 
 if TYPE_CHECKING:
@@ -47,13 +47,13 @@ def fsync_time(directory: str, count: int) -> float:
     return statistics.median(times)
 
 
-def put_time(store: Store, count: int) -> float:
+def put_time(queue: Queue, count: int) -> float:
     """Median seconds of storing one message."""
     times: list[float] = []
     for number in range(count):
         message = Message("x", "n", "sample", "sonar", 0.0, os.urandom(SIZE), "", str(number))
         begin = time.perf_counter()
-        store.put([message])
+        queue.put([message])
         times.append(time.perf_counter() - begin)
     return statistics.median(times)
 
@@ -71,14 +71,14 @@ def main() -> None:
         power = OutboxSettings(directory=os.path.join(directory, "power"), durability="power")
         for where, count in ((process, options.messages), (power, few)):
             durability = where.durability
-            store = Store("backend", where)
-            print(f"store, durability {durability:10} {put_time(store, count) * 1e6:8.0f} us")
-            drain = Drain("backend", store, Everything(SinkSettings(url="x:")))
+            queue = Queue("backend", where)
+            print(f"store, durability {durability:10} {put_time(queue, count) * 1e6:8.0f} us")
+            sender = Sender("backend", queue, Everything(SinkSettings(url="x:")))
             begin = time.perf_counter()
-            drain.send_all()
+            sender.send_all()
             rate = count / (time.perf_counter() - begin)
             print(f"take out, durability {durability:7} {rate:8.0f} messages/s")
-            drain.close()
+            sender.close()
 
 
 if __name__ == "__main__":

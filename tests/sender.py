@@ -15,7 +15,7 @@ import time
 
 from ccagent.config import OutboxSettings, build_transport, check_sink
 from ccagent.message import Message
-from ccagent.outbox import Outbox
+from ccagent.queue.sink import Sink
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     pause = float(sys.argv[4]) if len(sys.argv) > 4 else 0.0
     settings = check_sink(table, "backend", "test")
     where = OutboxSettings(directory=os.path.join(directory, "outbox"))
-    outbox = Outbox("backend", settings, build_transport(settings), where)
+    outbox = Sink("backend", settings, build_transport(settings), where)
     with open(os.path.join(directory, "progress"), "a+", encoding="ascii") as progress:
         progress.seek(0)
         for number in range(len(progress.readlines()), total):

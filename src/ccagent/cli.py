@@ -205,7 +205,7 @@ def generate(directory: str) -> None:
 @_common
 @click.pass_context
 def outbox(ctx: click.Context, /, verbose: int, **options: Any) -> None:
-    """Show what waits for each sink, and what was refused.
+    """Show the queue of each sink and its dead letters; exit status 1 if one can't be read.
 
     Without --config it reads /etc/ccagent/ccagent.toml.
     """
@@ -215,19 +215,57 @@ def outbox(ctx: click.Context, /, verbose: int, **options: Any) -> None:
     options["path"] = options["path"] or DEFAULT_PATH
     ctx.obj = lambda: _configuration(options)
     if ctx.invoked_subcommand is None:
-        from ccagent.waiting import report
+        from ccagent.queue.commands import report
 
-        click.echo(report(ctx.obj()), nl=False)
+        text, is_readable = report(ctx.obj())
+        click.echo(text, nl=False)
+        if not is_readable:
+            sys.exit(1)
 
 
 @outbox.command()
 @click.pass_obj
 def flush(load: Callable[[], Configuration]) -> None:
-    """Send what waits, now; exit status 1 if something is left."""
-    from ccagent.waiting import flush
+    """Send what is queued, now; exit status 1 if something is left."""
+    from ccagent.queue.commands import flush
 
     if not flush(load()):
         sys.exit(1)
+
+
+def _selecting(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that select dead letters."""
+    for option in (
+        click.option("--sink", "sinks", multiple=True, metavar="NAME", help="Only of this sink."),
+        click.option("--reason", default="", metavar="TEXT", help="Only with this in the reason."),
+    ):
+        function = option(function)
+    return function
+
+
+@outbox.command()
+@_selecting
+@click.pass_obj
+def retry(load: Callable[[], Configuration], sinks: tuple[str, ...], reason: str) -> None:
+    """Queue dead letters again; the daemon sends them, or `ccagent outbox flush`."""
+    from ccagent.queue.commands import Selection, retry
+
+    click.echo(f"queued again: {retry(load(), Selection(sinks, reason))}")
+
+
+@outbox.command()
+@_selecting
+@click.option("--all", "is_whole", is_flag=True, help="Delete the queued messages too.")
+@click.pass_obj
+def drop(
+    load: Callable[[], Configuration], sinks: tuple[str, ...], reason: str, is_whole: bool
+) -> None:
+    """Delete dead letters."""
+    from ccagent.queue.commands import Selection, drop
+
+    if is_whole and reason:
+        raise click.UsageError("--all and --reason exclude each other")
+    click.echo(f"deleted: {drop(load(), Selection(sinks, reason), is_whole=is_whole)}")
 
 
 @cli.command()

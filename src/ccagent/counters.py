@@ -53,11 +53,13 @@ class AgentCounters(msgspec.Struct, rename="kebab"):
 class SinkCounters(msgspec.Struct, rename="kebab"):
     """One sink, in messages.
 
-    queued: handed to the outbox. waiting: not yet taken; waiting_bytes: their size. sent: handed to
-    the transport, repetitions included. acknowledged: taken by the other side. retried: to be sent
-    again after a failure. refused: set aside, since the other side never will take them. dropped:
-    too much waited, or too long.
-    last_error: what the transport said last; empty since a batch was taken without trouble.
+    queued: put into the queue. waiting: in the queue now; waiting_bytes: their size. sent: handed to
+    the transport, repetitions included. acknowledged: taken by the receiver. retried: to be sent
+    again after a failure. refused: dead letters, which the receiver will never take. dropped:
+    deleted because the queue was too large or they were too old. damaged: dead letters because they
+    could not be decoded. restarts: unforeseen errors after which the sink went on.
+    last_error: the last error of the transport; empty since a batch was taken without trouble.
+    queue_error: why the disk can't be used at present, so that messages wait in memory.
     """
 
     queued: int = 0
@@ -68,7 +70,10 @@ class SinkCounters(msgspec.Struct, rename="kebab"):
     retried: int = 0
     refused: int = 0
     dropped: int = 0
+    damaged: int = 0
+    restarts: int = 0
     last_error: str = ""
+    queue_error: str = ""
 
 
 class Counters(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from ccagent.lock import Lock
 from ccagent.log import logger, say
 from ccagent.node import Node
 from ccagent.notify import Notifier
-from ccagent.outbox import Outbox
+from ccagent.queue.sink import Sink
 from ccagent.runner import Runner
 from ccagent.schedule import Schedule
 from ccagent.status import Status
@@ -52,9 +52,9 @@ class Daemon:
         self._configuration = load()
         self._lock: Lock | None = None
         self._runners: dict[str, tuple[Schedule | None, Runner]] = {}
-        self._outboxes: dict[str, Outbox] = {}
+        self._outboxes: dict[str, Sink] = {}
         self._leaving_runners: list[Runner] = []
-        self._leaving_outboxes: list[Outbox] = []
+        self._leaving_outboxes: list[Sink] = []
         self._stopping = False
         self._reload = False
         self._report = False
@@ -229,7 +229,7 @@ class Daemon:
             if name in transports or name not in configuration.sinks:
                 self._leaving_outboxes.append(self._outboxes.pop(name))
         for name, transport in transports.items():
-            self._outboxes[name] = Outbox(
+            self._outboxes[name] = Sink(
                 name, configuration.sinks[name], transport, configuration.outbox
             )
         for name in configuration.agents:
@@ -273,7 +273,7 @@ class Daemon:
                 outbox.close()
         self._leaving_outboxes = [old for old in self._leaving_outboxes if old.is_alive]
 
-    def _hand_over(self) -> list[Outbox]:
+    def _hand_over(self) -> list[Sink]:
         """Leave what waits for replaced sinks to their successors; give the replaced."""
         replaced = [old for old in self._leaving_outboxes if old.name in self._outboxes]
         for outbox in replaced:

@@ -9,6 +9,7 @@ CcagentError
 │   └── LineError           line protocol that isn't: line, column, what was expected
 ├── ProgramError            a command failed, took too long or printed too much
 ├── LockedError             another ccagent holds the lock
+├── QueueError              the file of a queue can't be used
 ├── EncodingError           a record that its format can't express
 └── TransportError          a message was not taken
     ├── RetryableError      later it may be
@@ -47,6 +48,10 @@ class ProgramError(CcagentError):
 
 class LockedError(CcagentError):
     """Another instance holds the lock."""
+
+
+class QueueError(CcagentError):
+    """The file of a queue can't be read or written: names the file and the reason."""
 
 
 class EncodingError(CcagentError):

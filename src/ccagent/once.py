@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ccagent.agent import Agent
     from ccagent.config import Configuration
     from ccagent.message import Message
-    from ccagent.store import Store
+    from ccagent.queue.queue import Queue
     from ccagent.transports.base import Transport
 
 _HELD = 4 * 1024 * 1024
@@ -78,45 +78,53 @@ class _Delivery:
     def __init__(self, configuration: Configuration, sink: str, transport: Transport) -> None:
         self._sink = sink
         self._transport = transport
+        transport.is_one_shot = True
         self._settings = configuration.sinks[sink]
-        self._store: Store | None = None
-        self._delivered = True
+        self._queue: Queue | None = None
+        self._is_delivered = True
         if transport.is_network and configuration.outbox.directory:
-            from ccagent.store import Store
+            from ccagent.queue.queue import Queue
 
-            self._store = Store(sink, configuration.outbox)
+            self._queue = Queue(sink, configuration.outbox)
 
     def take(self, messages: list[Message]) -> None:
-        """Store messages, or send them if nothing is to be stored."""
+        """Queue messages, or send them if there is no queue."""
         fitted = (self._settings.fitted(message) for message in messages)
         wanted = [message for message in fitted if message is not None]
-        if self._store is not None:
-            self._store.put(wanted)
-        elif wanted and self._delivered:
+        if self._queue is not None:
+            self._queue.put(wanted)
+        elif wanted and self._is_delivered:
             try:
                 self._transport.send(wanted)
             except TransportError as error:
                 logger.error("sink %s: %s", self._sink, error)
-                self._delivered = False
+                self._is_delivered = False
 
     def finish(self) -> bool:
-        """Send what is stored, of this run and earlier ones; what can't be goes with the next."""
-        if self._store is None:
+        """Send what is queued, of this run and earlier ones.
+
+        Return whether nothing is lost: each message is acknowledged, or in a file on disk.
+        """
+        if self._queue is None:
             self._transport.close()
-            return self._delivered
-        kept = self._store.is_on_disk
-        return drained(self._sink, self._store, self._transport) or kept
+            return self._is_delivered
+        from ccagent.queue.sender import Sender
 
-
-def drained(sink: str, store: Store, transport: Transport) -> bool:
-    """Send what waits for a sink, of this run and of earlier ones; False if something is left."""
-    from ccagent.drain import Drain
-
-    drain = Drain(sink, store, transport)
-    try:
-        return drain.send_all()
-    finally:
-        drain.close()
+        sender = Sender(self._sink, self._queue, self._transport)
+        try:
+            sender.send_all()
+        finally:
+            sender.close()
+        if self._queue.lost:
+            reason = self._queue.error or "no outbox on disk"
+            logger.error(
+                "sink %s: %d messages are lost: neither sent (%s) nor stored (%s)",
+                self._sink,
+                self._queue.lost,
+                sender.counters.last_error,
+                reason,
+            )
+        return not self._queue.lost
 
 
 class _TimeOver(BaseException):

@@ -52,6 +52,22 @@ def open_private_at(directory: int, path: str, flags: int, mode: int = 0o600) ->
     raise NotPermittedError(f"{path}: another process creates and removes it all the time")
 
 
+def check_file(path: str) -> bool:
+    """Return whether a file exists, without opening it.
+
+    Raises OSError, and NotPermittedError for a file that another user may have put there.
+    """
+    directory = open_directory(os.path.dirname(path) or ".")
+    try:
+        status = os.lstat(os.path.basename(path), dir_fd=directory)
+        _check_file(status, os.fstat(directory), path)
+    except FileNotFoundError:
+        return False
+    finally:
+        os.close(directory)
+    return True
+
+
 def replace_file(path: str, content: bytes, mode: int = 0o600) -> None:
     """Write a file, whole or not at all. An old file, or a link of that name, is replaced.
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from ccagent.agent import Agent
     from ccagent.message import Record
     from ccagent.node import Node
-    from ccagent.outbox import Outbox
+    from ccagent.queue.sink import Sink
 
 
 class Runner:
     """Samples with one agent whenever it is told to, and hands the messages to outboxes."""
 
     def __init__(
-        self, agent: Agent[Any], node: Node, outboxes: list[Outbox], *, prefix: str = ""
+        self, agent: Agent[Any], node: Node, outboxes: list[Sink], *, prefix: str = ""
     ) -> None:
         self.agent = agent
         self.outboxes = outboxes

@@ -70,8 +70,13 @@ class Status(msgspec.Struct, rename="kebab", kw_only=True):
                 f"{printable(name):20} {sink.queued:9} {sink.waiting:8} {sink.sent:9} "
                 f"{sink.acknowledged:13} {sink.retried:8} {sink.refused:8} {sink.dropped:8}"
             )
-            if sink.last_error:
-                lines.append(f"  {printable(sink.last_error)}")
+            if sink.damaged:
+                lines.append(f"  {sink.damaged} messages in the queue were damaged")
+            if sink.restarts:
+                lines.append(f"  went on after {sink.restarts} unforeseen errors; see the log")
+            lines += [
+                f"  {printable(error)}" for error in (sink.queue_error, sink.last_error) if error
+            ]
         return "\n".join(lines) + "\n"
 
 

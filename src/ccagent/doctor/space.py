@@ -9,7 +9,7 @@ from ccagent.doctor.finding import Finding
 from ccagent.doctor.mounts import mounted_at, read_mounts
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.registry import transport_class
-from ccagent.store import file_of
+from ccagent.queue.files import file_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

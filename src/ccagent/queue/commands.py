@@ -1,0 +1,181 @@
+"""The commands `ccagent outbox`: show, send, retry and drop what is queued on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
+
+from ccagent.clock import timestamp
+from ccagent.config import build_transport
+from ccagent.errors import CcagentError, ConfigurationError, QueueError
+from ccagent.log import logger, printable
+from ccagent.queue.database import QueueDatabase
+from ccagent.queue.files import SUFFIX, file_of, open_disk
+from ccagent.queue.queue import Queue
+from ccagent.queue.sender import Sender
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+    from ccagent.config import Configuration
+    from ccagent.queue.database import DeadLetter
+
+_SHOWN = 20
+
+
+class Selection(NamedTuple):
+    """Which dead letters a command concerns: of these sinks (empty: all), with this in the reason."""
+
+    sinks: tuple[str, ...] = ()
+    reason: str = ""
+
+    def of(self, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
+        """Return those of some dead letters that are selected."""
+        return [each for each in letters if self.reason.lower() in each.reason.lower()]
+
+
+def report(configuration: Configuration) -> tuple[str, bool]:
+    """Return a table of the queues with their dead letters, and whether all could be read."""
+    lines = [
+        f"{'sink':20} {'messages':>9} {'bytes':>12} {'oldest':>9} {'dead letters':>13} {'dropped':>8}"
+    ]
+    is_readable = True
+    for sink in _queues(configuration):
+        try:
+            with _opened(configuration, sink) as database:
+                summary, letters = database.summary(), database.dead_letters()
+        except QueueError as error:
+            lines.append(f"{printable(sink):20} {printable(str(error))}")
+            is_readable = False
+            continue
+        lines.append(
+            f"{printable(sink):20} {summary.messages:9} {summary.size:12} {summary.age:8.0f}s "
+            f"{summary.dead_letters:13} {summary.dropped:8}"
+        )
+        lines += [_described(letter) for letter in letters[:_SHOWN]]
+        if len(letters) > _SHOWN:
+            lines.append(f"  ... and {len(letters) - _SHOWN} more dead letters")
+    return "\n".join(lines) + "\n", is_readable
+
+
+def flush(configuration: Configuration) -> bool:
+    """Send what is queued for the configured sinks; return whether all is sent."""
+    is_sent = True
+    for sink in _queues(configuration):
+        if sink not in configuration.sinks:
+            continue
+        transport = build_transport(configuration.sinks[sink])
+        transport.is_one_shot = True
+        queue = Queue(sink, configuration.outbox)
+        if queue.error:
+            logger.error("sink %s: %s", sink, queue.error)
+            is_sent = False
+        is_sent &= send_queued(sink, Sender(sink, queue, transport))
+    return is_sent
+
+
+def send_queued(sink: str, sender: Sender) -> bool:
+    """Send everything once and close the sender; return whether the queue is empty."""
+    try:
+        is_sent = sender.send_all()
+    finally:
+        sender.close()
+    if not is_sent and sender.counters.last_error:
+        logger.error("sink %s: not everything is sent: %s", sink, sender.counters.last_error)
+    return is_sent
+
+
+def retry(configuration: Configuration, selection: Selection) -> int:
+    """Queue dead letters again. Return how many. Raises QueueError."""
+    count = 0
+    for sink in _selected(configuration, selection):
+        with _opened(configuration, sink) as database:
+            letters = selection.of(database.dead_letters())
+            numbers = [letter.number for letter in letters if letter.entry is not None]
+            database.retry(numbers)
+            count += len(numbers)
+            if len(letters) > len(numbers):
+                logger.warning(
+                    "sink %s: %d damaged dead letters can't be sent again; "
+                    "`ccagent outbox drop --reason damaged` deletes them",
+                    sink,
+                    len(letters) - len(numbers),
+                )
+    return count
+
+
+def drop(configuration: Configuration, selection: Selection, *, is_whole: bool) -> int:
+    """Delete dead letters, or with `is_whole` all that is queued too. Return how many."""
+    count = 0
+    for sink in _selected(configuration, selection):
+        with _opened(configuration, sink) as database:
+            numbers = [letter.number for letter in selection.of(database.dead_letters())]
+            database.drop(numbers)
+            count += len(numbers)
+            if is_whole:
+                count += database.clear()
+    return count
+
+
+def _described(letter: DeadLetter) -> str:
+    if letter.entry is None:
+        message = f"{letter.size} bytes"
+    else:
+        message = (
+            f"{letter.entry.message.kind} of {letter.entry.message.node}, "
+            f"{len(letter.entry.message.body)} bytes"
+        )
+    return f"  {timestamp(letter.rejected)} {printable(message)}: {printable(letter.reason)}"
+
+
+@contextlib.contextmanager
+def _opened(configuration: Configuration, sink: str) -> Generator[QueueDatabase]:
+    """Open the queue of a sink. Raises QueueError naming the file and the reason."""
+    path = os.path.join(_directory(configuration), file_of(sink))
+    database = None
+    try:
+        database = open_disk(path, configuration.outbox)
+        yield database
+    except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
+        raise QueueError(f"outbox {path}: {error}") from error
+    except OSError as error:
+        raise QueueError(f"outbox {path}: {error.strerror or error}") from error
+    except QueueError:
+        raise
+    except CcagentError as error:
+        raise QueueError(f"outbox {path}: {error}") from error
+    finally:
+        if database is not None:
+            with contextlib.suppress(sqlite3.Error):
+                database.close()
+
+
+def _directory(configuration: Configuration) -> str:
+    directory = configuration.outbox.directory
+    if not directory:
+        raise ConfigurationError(f"{configuration.place}: outbox.directory: none is set")
+    return directory
+
+
+def _queues(configuration: Configuration) -> list[str]:
+    """Return the names of the sinks that have a queue on disk."""
+    directory = _directory(configuration)
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ConfigurationError(f"outbox.directory: {directory}: {error.strerror}") from error
+    return sorted(unquote(name.removesuffix(SUFFIX)) for name in names if name.endswith(SUFFIX))
+
+
+def _selected(configuration: Configuration, selection: Selection) -> list[str]:
+    """Return the queues that a command concerns. Raises ConfigurationError for an unknown one."""
+    queues = _queues(configuration)
+    for sink in selection.sinks:
+        if sink not in queues:
+            raise ConfigurationError(f"--sink {sink}: has no queue; there are {', '.join(queues)}")
+    return list(selection.sinks) or queues

@@ -1,0 +1,479 @@
+"""The messages of one sink in SQLite, on disk or in memory with the same code.
+
+A message is stored before it is sent and deleted after the sink has acknowledged it. A message
+that the sink has refused for good becomes a dead letter. All methods may raise sqlite3.Error.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.errors import UnparsableError
+from ccagent.queue.entry import Entry, decode_entry, encode_entry
+from ccagent.queue.queue_clock import (
+    Moment,
+    advance,
+    decode_moment,
+    encode_moment,
+    read_boot_id,
+    read_uptime,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from ccagent.message import Message
+
+MEMORY = ":memory:"
+"""The path of a database that is kept in memory."""
+
+_VERSION = 2
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS messages (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT, entry BLOB);
+CREATE TABLE IF NOT EXISTS dead_letters (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, rejected REAL, reason TEXT, entry BLOB);
+CREATE TABLE IF NOT EXISTS counts (
+    messages INTEGER, bytes INTEGER, letters INTEGER, letter_bytes INTEGER, dropped INTEGER);
+CREATE TABLE IF NOT EXISTS clock (moment BLOB);
+INSERT INTO counts SELECT 0, 0, 0, 0, 0 WHERE NOT EXISTS (SELECT * FROM counts);
+INSERT INTO clock SELECT NULL WHERE NOT EXISTS (SELECT * FROM clock);
+CREATE TRIGGER IF NOT EXISTS message_stored AFTER INSERT ON messages BEGIN
+    UPDATE counts SET messages = messages + 1, bytes = bytes + COALESCE(length(NEW.entry), 0); END;
+CREATE TRIGGER IF NOT EXISTS message_deleted AFTER DELETE ON messages BEGIN
+    UPDATE counts SET messages = messages - 1, bytes = bytes - COALESCE(length(OLD.entry), 0); END;
+CREATE TRIGGER IF NOT EXISTS letter_stored AFTER INSERT ON dead_letters BEGIN
+    UPDATE counts SET letters = letters + 1,
+        letter_bytes = letter_bytes + COALESCE(length(NEW.entry), 0); END;
+CREATE TRIGGER IF NOT EXISTS letter_deleted AFTER DELETE ON dead_letters BEGIN
+    UPDATE counts SET letters = letters - 1,
+        letter_bytes = letter_bytes - COALESCE(length(OLD.entry), 0); END;
+"""
+
+_RECOUNT = """
+UPDATE counts SET messages = (SELECT COUNT(*) FROM messages),
+    bytes = (SELECT COALESCE(SUM(length(entry)), 0) FROM messages),
+    letters = (SELECT COUNT(*) FROM dead_letters),
+    letter_bytes = (SELECT COALESCE(SUM(length(entry)), 0) FROM dead_letters)
+"""
+_TOTALS = "SELECT messages, bytes, letters, letter_bytes, dropped FROM counts"
+_OVERFLOW = (
+    "SELECT COALESCE(MAX(number), 0) FROM (SELECT number, "
+    "SUM(length(entry)) OVER (ORDER BY number DESC) AS kept FROM {table}) WHERE kept > ?"
+)
+
+_FIRST_IN_MEMORY = 1 << 40
+_BUSY_SECONDS = 2.0
+_SYNCHRONOUS = {"process": "NORMAL", "power": "FULL"}
+_EXPIRY_STEPS = 1000.0
+"""Ages are looked at after a thousandth of the largest age."""
+_EXPIRED_AT_ONCE = 100
+
+
+class Waiting(NamedTuple):
+    """One queued message: its number in the database, and the entry."""
+
+    number: int
+    entry: Entry
+
+    @property
+    def message(self) -> Message:
+        """The message itself."""
+        return self.entry.message
+
+
+class DeadLetter(NamedTuple):
+    """A message that will not be sent again, and why.
+
+    rejected: seconds since 1970. entry: None if it can't be decoded; size: its bytes.
+    """
+
+    number: int
+    rejected: float
+    reason: str
+    entry: Entry | None
+    size: int
+
+
+class Summary(NamedTuple):
+    """Numbers of messages and bytes in a database.
+
+    age: seconds for which the oldest message has certainly waited. dropped: messages and dead
+    letters that were deleted because they were too many or too old, since the file was made.
+    """
+
+    messages: int
+    size: int
+    age: float
+    dead_letters: int
+    dead_letter_size: int
+    dropped: int
+
+
+class QueueDatabase:
+    """The messages that one sink is yet to take, oldest first, and its dead letters.
+
+    max_bytes, max_age (seconds): beyond these the oldest are deleted and counted: dead letters
+    first. durability: with `process` a stored message survives the end of the process, with
+    `power` also that of the machine, at the price of waiting for the disk at each message.
+    """
+
+    def __init__(
+        self,
+        path: str = MEMORY,
+        *,
+        max_bytes: int,
+        max_age: float,
+        durability: str = "process",
+        wall_clock: Callable[[], float] = time.time,
+        uptime: Callable[[], float] = read_uptime,
+        boot_id: Callable[[], bytes] = read_boot_id,
+    ) -> None:
+        self.path = path
+        self._max_bytes = max_bytes
+        self._max_age = max_age
+        self._wall_clock = wall_clock
+        self._uptime = uptime
+        self._boot = boot_id()
+        self._database = sqlite3.connect(
+            path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        # A damaged text must not keep its row from being read.
+        self._database.text_factory = _text
+        try:
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
+            # Deleted messages are overwritten, so that none comes back from a damaged file.
+            self._database.execute("PRAGMA secure_delete = ON")
+            self._prepare()
+            if path == MEMORY:
+                # So that no number means one message in memory and another one on disk.
+                self._database.execute(
+                    "INSERT INTO sqlite_sequence VALUES ('messages', ?)", (_FIRST_IN_MEMORY,)
+                )
+            self._now = self._read_clock()
+            self._expiry = self._now.clock
+        except BaseException:
+            self._database.close()
+            raise
+
+    def put(self, messages: Sequence[Message]) -> int:
+        """Store messages. Return how many older ones were deleted to make room."""
+        now, stored = self._advance(), self._wall_clock()
+        rows = [
+            (message.topic, encode_entry(Entry(stored, now.clock, message))) for message in messages
+        ]
+        return self._insert(rows, now)
+
+    def restore(self, entries: Iterable[Entry]) -> int:
+        """Store entries of another database with the age that they have there."""
+        now = self._advance()
+        rows = [
+            (
+                each.message.topic,
+                encode_entry(Entry(each.stored, min(each.clock, now.clock), each.message)),
+            )
+            for each in entries
+        ]
+        return self._insert(rows, now)
+
+    def oldest(
+        self,
+        count: int,
+        size: int,
+        *,
+        only_number: int | None = None,
+        without_kinds: Collection[str] = (),
+        without_numbers: Collection[int] = (),
+    ) -> tuple[list[Waiting], list[tuple[int, str]]]:
+        """Return the oldest messages, and those in between that can't be decoded.
+
+        At most `count` messages of about `size` bytes, but at least one; with `only_number` that
+        one alone. Each that can't be decoded is a pair of number and reason.
+        """
+        found: list[Waiting] = []
+        damaged: list[tuple[int, str]] = []
+        condition = ""
+        if only_number is not None:
+            condition, without_kinds, without_numbers = "WHERE number = ? ", (), (only_number,)
+        elif without_kinds or without_numbers:
+            kinds = ", ".join("?" * len(without_kinds))
+            numbers = ", ".join("?" * len(without_numbers))
+            # A damaged kind is NULL or a number: its message must not be left out.
+            condition = (
+                f"WHERE COALESCE(kind, '') NOT IN ({kinds}) AND number NOT IN ({numbers}) "
+            )
+        rows = self._database.execute(
+            f"SELECT number, entry FROM messages {condition}ORDER BY number LIMIT ?",  # noqa: S608
+            (*without_kinds, *without_numbers, count),
+        )
+        for number, stored in rows:
+            try:
+                entry = decode_entry(stored)
+            except UnparsableError as error:
+                damaged.append((number, str(error)))
+                continue
+            size -= len(stored)
+            if found and size < 0:
+                break
+            found.append(Waiting(number, entry))
+        return found, damaged
+
+    def remove(self, numbers: Collection[int]) -> None:
+        """Delete messages that the sink has acknowledged.
+
+        Raises sqlite3.DatabaseError if they are still there, as in a file whose order is damaged.
+        """
+        with self._transaction():
+            deleted = self._database.executemany(
+                "DELETE FROM messages WHERE number = ?", [(number,) for number in numbers]
+            ).rowcount
+            # Fewer are deleted when another process has dropped some to make room.
+            if deleted < len(numbers) and self._has_any(numbers):
+                raise sqlite3.DatabaseError("malformed: deleted messages are still there")
+
+    def reject(self, number: int, reason: str) -> None:
+        """Make a dead letter of a message."""
+        with self._transaction():
+            self._database.execute(
+                "INSERT INTO dead_letters (rejected, reason, entry) "
+                "SELECT ?, ?, entry FROM messages WHERE number = ?",
+                (self._wall_clock(), reason, number),
+            )
+            self._database.execute("DELETE FROM messages WHERE number = ?", (number,))
+
+    def add_dead_letter(self, message: Message, reason: str) -> None:
+        """Store a dead letter that was no message of this database, such as a part of one."""
+        stored = self._wall_clock()
+        entry = encode_entry(Entry(stored, self._advance().clock, message))
+        with self._transaction():
+            self._database.execute(
+                "INSERT INTO dead_letters (rejected, reason, entry) VALUES (?, ?, ?)",
+                (stored, reason, entry),
+            )
+
+    def dead_letters(self) -> list[DeadLetter]:
+        """Return the dead letters, oldest first."""
+        rows = self._database.execute(
+            "SELECT number, rejected, reason, entry FROM dead_letters ORDER BY number"
+        )
+        return [_dead_letter(*row) for row in rows]
+
+    def retry(self, numbers: Collection[int]) -> None:
+        """Make messages of dead letters again, the youngest of the queue."""
+        now = self._advance()
+        with self._transaction():
+            for number in numbers:
+                row = self._database.execute(
+                    "SELECT entry FROM dead_letters WHERE number = ?", (number,)
+                ).fetchone()
+                entry = decode_entry(row[0])
+                # They have waited already: their age begins anew.
+                renewed = encode_entry(Entry(entry.stored, now.clock, entry.message))
+                self._database.execute(
+                    "INSERT INTO messages (kind, entry) VALUES (?, ?)",
+                    (entry.message.topic, renewed),
+                )
+                self._database.execute("DELETE FROM dead_letters WHERE number = ?", (number,))
+
+    def drop(self, numbers: Collection[int]) -> None:
+        """Delete dead letters."""
+        with self._transaction():
+            self._database.executemany(
+                "DELETE FROM dead_letters WHERE number = ?", [(number,) for number in numbers]
+            )
+
+    def clear(self) -> int:
+        """Delete all messages that wait. Return how many."""
+        with self._transaction():
+            return self._database.execute("DELETE FROM messages").rowcount
+
+    def count(self) -> int:
+        """Return the number of messages that wait."""
+        (row,) = self._database.execute("SELECT messages FROM counts")
+        return _number(row[0])
+
+    def size(self) -> int:
+        """Return the bytes of the messages that wait."""
+        (row,) = self._database.execute("SELECT bytes FROM counts")
+        return _number(row[0])
+
+    def summary(self) -> Summary:
+        """Return what is here, counted anew."""
+        self._database.execute(_RECOUNT)
+        messages, size, letters, letter_size, dropped = self._totals()
+        age = 0.0
+        for (stored,) in self._database.execute("SELECT entry FROM messages ORDER BY number"):
+            try:
+                age = max(0.0, self._advance().clock - decode_entry(stored).clock)
+            except UnparsableError:
+                continue
+            break
+        return Summary(messages, size, age, letters, letter_size, dropped)
+
+    def entries(self) -> Iterable[Entry]:
+        """Return all entries that can be decoded, oldest first."""
+        for (stored,) in self._database.execute("SELECT entry FROM messages ORDER BY number"):
+            try:
+                yield decode_entry(stored)
+            except UnparsableError:
+                continue
+
+    def close(self) -> None:
+        """Close the database."""
+        self._database.close()
+
+    def _prepare(self) -> None:
+        """Create what is missing; a file that is complete is not written."""
+        (version,) = self._database.execute("PRAGMA user_version").fetchone()
+        if version == _VERSION:
+            return
+        # One transaction, so that a file is complete or has nothing.
+        script = f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT"
+        self._database.executescript(script)
+        old = "SELECT 1 FROM sqlite_master WHERE name = 'waiting' AND type = 'table'"
+        if self._database.execute(old).fetchone():
+            from ccagent.queue.old_schema import take_over
+
+            with self._transaction():
+                take_over(self._database, self._wall_clock())
+
+    def _insert(self, rows: Sequence[tuple[str, bytes]], now: Moment) -> int:
+        with self._transaction():
+            self._database.executemany("INSERT INTO messages (kind, entry) VALUES (?, ?)", rows)
+            self._database.execute("UPDATE clock SET moment = ?", (encode_moment(now),))
+            dropped = self._drop_old(now.clock) + self._drop_overflow()
+            if dropped:
+                self._database.execute("UPDATE counts SET dropped = dropped + ?", (dropped,))
+        self._now = now
+        return dropped
+
+    def _transaction(self) -> _Transaction:
+        return _Transaction(self._database)
+
+    def _has_any(self, numbers: Collection[int]) -> bool:
+        rows = self._database.execute(
+            "SELECT number FROM messages ORDER BY number LIMIT ?", (len(numbers) + 1,)
+        )
+        return not {number for (number,) in rows}.isdisjoint(numbers)
+
+    def _totals(self) -> tuple[int, int, int, int, int]:
+        """Return messages, their bytes, dead letters, their bytes, and what was dropped."""
+        (row,) = self._database.execute(_TOTALS)
+        messages, size, letters, letter_size, dropped = map(_number, row)
+        return messages, size, letters, letter_size, dropped
+
+    def _read_clock(self) -> Moment:
+        (row,) = self._database.execute("SELECT moment FROM clock")
+        last = decode_moment(row[0])
+        if last is None:
+            # Damaged, or a new file: never younger than the youngest message.
+            rows = self._database.execute("SELECT entry FROM messages ORDER BY number DESC LIMIT 1")
+            for (stored,) in rows:
+                try:
+                    return Moment(decode_entry(stored).clock, self._boot, self._uptime())
+                except UnparsableError:
+                    break
+            return Moment(0.0, self._boot, self._uptime())
+        return advance(last, self._boot, self._uptime())
+
+    def _advance(self) -> Moment:
+        return advance(self._now, self._boot, self._uptime())
+
+    def _drop_old(self, clock: float) -> int:
+        """Delete what is certainly too old. Return how many."""
+        if clock < self._expiry:
+            return 0
+        self._expiry = clock + self._max_age / _EXPIRY_STEPS
+        dropped = 0
+        for table in ("dead_letters", "messages"):
+            while old := self._old(table, clock):
+                self._database.executemany(
+                    f"DELETE FROM {table} WHERE number = ?",  # noqa: S608
+                    [(number,) for number in old],
+                )
+                dropped += len(old)
+        return dropped
+
+    def _old(self, table: str, clock: float) -> list[int]:
+        """Return the numbers of the oldest rows that are too old; those undecodable stay."""
+        rows = self._database.execute(
+            f"SELECT number, entry FROM {table} ORDER BY number LIMIT ?",  # noqa: S608
+            (_EXPIRED_AT_ONCE,),
+        )
+        found: list[int] = []
+        for number, stored in rows:
+            try:
+                if clock - decode_entry(stored).clock <= self._max_age:
+                    break
+            except UnparsableError:
+                continue
+            found.append(number)
+        return found
+
+    def _drop_overflow(self) -> int:
+        """Delete the oldest dead letters, then the oldest messages, that are too much."""
+        _, size, _, letter_size, _ = self._totals()
+        if size + letter_size <= self._max_bytes:
+            return 0
+        # The totals may be damaged; what is deleted is decided by the true sizes.
+        self._database.execute(_RECOUNT)
+        _, size, _, letter_size, _ = self._totals()
+        dropped = 0
+        if size + letter_size > self._max_bytes:
+            room = max(0, self._max_bytes - size)
+            dropped += self._delete_beyond("dead_letters", room, keep_last=False)
+        if size > self._max_bytes:
+            dropped += self._delete_beyond("messages", self._max_bytes, keep_last=True)
+        return dropped
+
+    def _delete_beyond(self, table: str, room: int, *, keep_last: bool) -> int:
+        """Delete the oldest rows of a table until the rest fits into `room` bytes."""
+        (last,) = self._database.execute(_OVERFLOW.format(table=table), (room,)).fetchone()
+        condition = f"AND number < (SELECT MAX(number) FROM {table})" if keep_last else ""
+        return self._database.execute(
+            f"DELETE FROM {table} WHERE number <= ? {condition}",  # noqa: S608
+            (last,),
+        ).rowcount
+
+
+class _Transaction:
+    """BEGIN IMMEDIATE, then COMMIT, or ROLLBACK after an exception."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+
+    def __enter__(self) -> None:
+        self._database.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self._database.rollback()
+            return
+        try:
+            self._database.commit()
+        except BaseException:
+            # Otherwise no later transaction could begin.
+            self._database.rollback()
+            raise
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "replace")
+
+
+def _number(value: object) -> int:
+    """Return a number of a table that may be damaged."""
+    return max(0, int(value)) if isinstance(value, (int, float)) and value == value else 0
+
+
+def _dead_letter(number: int, rejected: object, reason: object, stored: object) -> DeadLetter:
+    try:
+        entry = decode_entry(stored)
+    except UnparsableError:
+        entry = None
+    size = len(stored) if isinstance(stored, (bytes, str)) else 0
+    moment = float(rejected) if isinstance(rejected, (int, float)) else 0.0
+    return DeadLetter(number, moment, str(reason), entry, size)

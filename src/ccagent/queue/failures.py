@@ -1,0 +1,241 @@
+"""Which messages fail while others pass: what to try next, and when to give a message up.
+
+A sink that is away fails with every message; a message that the sink can't take fails alone. Which
+of the two it is shows when another message is tried in between:
+
+- The oldest message of a kind that has failed three times lets other kinds pass first.
+- A message that failed alone is overtaken by the later ones of its kind. Up to three are, since if
+  more fail, the kind is to blame: no stream takes its subject, say. Then the kind waits.
+- An overtaken message is tried again after pauses that grow. It is hopeless when it has failed six
+  times, each time after others of its kind had passed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ccagent.queue.database import Waiting
+
+_ROTATED_AFTER = 3
+_PROBED_AFTER = 5
+_PROBED_EVERY = 4
+_ALONE = 2
+_OVERTAKEN_OF_A_KIND = 3
+_OVERTAKEN = 100
+_HOPELESS_AFTER = 6
+_FIRST_PAUSE = 2.0
+_LONGEST_PAUSE = 60.0
+_LONGEST_OVERTAKEN_PAUSE = 600.0
+
+
+class Choice(NamedTuple):
+    """What to select from the queue: one message by number, or the oldest without some."""
+
+    number: int | None
+    without_kinds: list[str]
+    without_numbers: list[int]
+
+    @property
+    def is_any(self) -> bool:
+        """True if nothing is left out."""
+        return self.number is None and not self.without_kinds and not self.without_numbers
+
+
+class Verdict(NamedTuple):
+    """What a failure means.
+
+    is_alone: others may be sent at once. is_hopeless: the message is to become a dead letter.
+    is_probe_wanted: another message is to be tried at once, to see whether the sink is there.
+    """
+
+    is_alone: bool = False
+    is_hopeless: bool = False
+    is_probe_wanted: bool = False
+
+
+class _Failed:
+    """A message that has failed, and when it is due again."""
+
+    def __init__(self, retry_at: float = 0.0) -> None:
+        self.retry_at = retry_at
+        self.pause = _FIRST_PAUSE
+
+
+class _Held(_Failed):
+    """The oldest message of a kind, which has failed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+        self.failures = 0
+        self.alone = 0
+        self.passes = 0
+        self.is_rotated = False
+
+
+class _Overtaken(_Failed):
+    """A message that failed alone."""
+
+    def __init__(self, kind: str, retry_at: float) -> None:
+        super().__init__(retry_at)
+        self.kind = kind
+        self.attempts = 0
+        self.have_others_passed = False
+
+
+class Failures:
+    """The messages of one queue that failed, a bounded number."""
+
+    def __init__(self, jitter: Callable[[float, float], float]) -> None:
+        self._jitter = jitter
+        self._held: dict[str, _Held] = {}
+        self._overtaken: dict[int, _Overtaken] = {}
+        self._passes = 0
+        self._probed: int | None = None
+        self._choice = Choice(None, [], [])
+
+    def choose(self, now: float) -> Choice:
+        """Return what to select from the queue at `now`."""
+        due = [number for number, one in self._overtaken.items() if one.retry_at <= now]
+        if due and self._probed is None:
+            self._choice = Choice(due[0], [], [])
+            return self._choice
+        kinds = [
+            kind for kind, held in self._held.items() if held.retry_at > now or held.is_rotated
+        ]
+        numbers = [*self._overtaken]
+        if self._probed is not None:
+            kinds = [kind for kind in kinds if self._held[kind].number != self._probed]
+            numbers.append(self._probed)
+        self._choice = Choice(None, kinds, numbers)
+        return self._choice
+
+    def found_nothing(self) -> bool:
+        """Take note that nothing was found for the last choice; return whether to choose again."""
+        if self._choice.number is not None:
+            self._overtaken.pop(self._choice.number, None)  # dropped meanwhile
+            return True
+        if self._probed is not None:
+            self._probed = None
+            return True
+        rotated = [held for held in self._held.values() if held.is_rotated]
+        for held in rotated:
+            held.is_rotated = False
+        return bool(rotated)
+
+    def cut(self, messages: list[Waiting]) -> list[Waiting]:
+        """Shorten a batch so that a message of a kind that has failed is sent by itself."""
+        if self._probed is not None:
+            return messages[:1]
+        for index, waiting in enumerate(messages):
+            if waiting.message.topic in self._held:
+                return messages[: max(1, index)]
+        return messages
+
+    def passed(self, taken: Sequence[Waiting], now: float) -> None:
+        """Take note of messages that the sink has taken."""
+        if not self._held and not self._overtaken:
+            return
+        self._passes += 1
+        if self._probed is not None:
+            self._overtake_probed(now)
+        for kind in {waiting.message.topic for waiting in taken}:
+            was_held = self._held.pop(kind, None) is not None
+            for one in self._overtaken.values():
+                if one.kind == kind:
+                    one.have_others_passed = True
+                    one.retry_at = now if was_held else one.retry_at
+        for waiting in taken:
+            self._overtaken.pop(waiting.number, None)
+        for held in self._held.values():
+            held.is_rotated = False
+
+    def failed(self, waiting: Waiting, now: float, *, is_about_message: bool) -> Verdict:
+        """Take note of a message that was not taken, and return what that means."""
+        number, kind = waiting.number, waiting.message.topic
+        if number in self._overtaken:
+            return self._failed_again(self._overtaken[number], now)
+        if self._probed is not None:
+            self._probed = None
+            return Verdict()
+        held = self._held.get(kind)
+        if held is None or held.number != number:
+            held = self._held[kind] = _Held(number)
+        if held.failures and self._passes > held.passes:
+            held.alone += 1
+        held.failures += 1
+        held.passes = self._passes
+        if is_about_message or held.alone:
+            is_certain = held.alone >= _ALONE or (
+                is_about_message and held.failures >= _ROTATED_AFTER
+            )
+            if is_certain and self._has_room(kind):
+                self._overtake(number, kind, now + held.pause)
+            else:
+                held.retry_at = now + held.pause * self._jitter(0.5, 1.0)
+                held.pause = min(held.pause * 2, _LONGEST_PAUSE)
+            return Verdict(is_alone=True)
+        held.is_rotated = held.failures >= _ROTATED_AFTER
+        turn = held.failures - _PROBED_AFTER
+        if turn >= 0 and turn % _PROBED_EVERY == 0 and len(self._held) == 1:
+            self._probed = number
+            return Verdict(is_probe_wanted=True)
+        return Verdict()
+
+    def postpone(self, waiting: Waiting, until: float) -> None:
+        """Leave a message alone at least until then."""
+        for one in (self._overtaken.get(waiting.number), self._held.get(waiting.message.topic)):
+            if one is not None:
+                one.retry_at = max(one.retry_at, until)
+                break
+
+    def forget(self, waiting: Waiting) -> None:
+        """Forget a message that has become a dead letter."""
+        self._overtaken.pop(waiting.number, None)
+        held = self._held.get(waiting.message.topic)
+        if held is not None and held.number == waiting.number:
+            del self._held[waiting.message.topic]
+
+    def resume(self) -> None:
+        """Make all messages due."""
+        for one in self._all():
+            one.retry_at = 0.0
+
+    def probe(self) -> bool:
+        """Have another message tried next than the one that failed; False if none has."""
+        if self._held:
+            self._probed = next(iter(self._held.values())).number
+        return bool(self._held)
+
+    def next_due(self) -> float | None:
+        """Return when the next message that failed alone is due, None if there is none."""
+        return min((one.retry_at for one in self._all()), default=None)
+
+    def _all(self) -> list[_Failed]:
+        return [*self._held.values(), *self._overtaken.values()]
+
+    def _failed_again(self, one: _Overtaken, now: float) -> Verdict:
+        if one.have_others_passed:
+            one.attempts += 1
+            one.have_others_passed = False
+        one.retry_at = now + one.pause * self._jitter(0.5, 1.0)
+        one.pause = min(one.pause * 2, _LONGEST_OVERTAKEN_PAUSE)
+        return Verdict(is_alone=True, is_hopeless=one.attempts >= _HOPELESS_AFTER)
+
+    def _has_room(self, kind: str) -> bool:
+        of_kind = sum(one.kind == kind for one in self._overtaken.values())
+        return of_kind < _OVERTAKEN_OF_A_KIND and len(self._overtaken) < _OVERTAKEN
+
+    def _overtake(self, number: int, kind: str, retry_at: float) -> None:
+        one = self._overtaken[number] = _Overtaken(kind, retry_at)
+        one.pause = min(self._held.pop(kind).pause * 2, _LONGEST_OVERTAKEN_PAUSE)
+
+    def _overtake_probed(self, now: float) -> None:
+        """Let the message that another one has just passed be tried again at once."""
+        for kind, held in [*self._held.items()]:
+            if held.number == self._probed and self._has_room(kind):
+                self._overtake(held.number, kind, now)
+        self._probed = None

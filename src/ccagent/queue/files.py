@@ -1,0 +1,195 @@
+"""The files of queues: opening them safely, noticing their removal, replacing damaged ones."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import mmap
+import os
+import sqlite3
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from ccagent.errors import NotPermittedError
+from ccagent.log import logger
+from ccagent.private_files import check_directory, check_file, make_directory, open_private
+from ccagent.queue.database import QueueDatabase
+from ccagent.queue.salvage import salvage
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Generator
+
+    from ccagent.config import OutboxSettings
+
+SUFFIX = ".outbox"
+"""The end of the file names of queues; before it stands the quoted name of the sink."""
+
+_SIDE_FILES = ("-wal", "-shm")
+_DAMAGED = ".damaged-"
+_DAMAGED_KEPT = 2
+_AT_ONCE = 100
+
+# SQLite's result codes, sqlite.org/rescode.html.
+_ERROR, _INTERNAL, _READONLY, _CORRUPT, _SCHEMA, _TOOBIG = 1, 2, 8, 11, 17, 18
+_CONSTRAINT, _MISMATCH, _FORMAT, _RANGE, _NOTADB = 19, 20, 24, 25, 26
+_SHORT_READ = 522
+_CODES_OF_DAMAGE = frozenset(
+    {
+        _ERROR,  # a table or column that this file lacks
+        _INTERNAL,
+        _CORRUPT,
+        _SCHEMA,
+        _TOOBIG,
+        _CONSTRAINT,
+        _MISMATCH,
+        _FORMAT,
+        _RANGE,
+        _NOTADB,
+    }
+)
+
+
+def file_of(sink: str) -> str:
+    """Return the name of the file of a sink's queue."""
+    return quote(sink, safe="") + SUFFIX
+
+
+def open_disk(path: str, settings: OutboxSettings) -> QueueDatabase:
+    """Open the queue in a file, which is created if needed.
+
+    Raises sqlite3.Error, OSError, and NotPermittedError where other users may write.
+    """
+    make_directory(settings.directory)
+    if reason := check_directory(settings.directory):
+        raise NotPermittedError(reason)
+    # Existing files are not opened here: closing one would release SQLite's locks on it.
+    for suffix in _SIDE_FILES:
+        check_file(path + suffix)
+    if not check_file(path):
+        with contextlib.suppress(FileExistsError):
+            os.close(open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+    return QueueDatabase(
+        path,
+        max_bytes=settings.max_bytes,
+        max_age=settings.max_age.seconds,
+        durability=settings.durability,
+    )
+
+
+def is_damage(error: Exception, path: str) -> bool:
+    """Return whether an error says that the file itself is damaged."""
+    if not isinstance(error, sqlite3.Error):
+        return not isinstance(error, (OSError, MemoryError, NotPermittedError))
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return not isinstance(error, sqlite3.ProgrammingError)
+    if code & 0xFF == _READONLY:
+        # The head of a damaged file may say that it is not to be written.
+        return os.access(path, os.W_OK) and os.access(os.path.dirname(path), os.W_OK)
+    return code & 0xFF in _CODES_OF_DAMAGE or code == _SHORT_READ
+
+
+def explain(error: Exception) -> str:
+    """Return the reason of a failure as a part of a sentence."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(error)
+
+
+class WatchedFile:
+    """An open queue's file, to notice when its name leads to another file or to none."""
+
+    def __init__(self, path: str) -> None:
+        """Raises OSError."""
+        self._path = path
+        # O_PATH: closing it does not release SQLite's locks.
+        self._descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def is_current(self) -> bool:
+        """Return whether the path still leads to this file."""
+        try:
+            there, here = os.lstat(self._path), os.fstat(self._descriptor)
+        except OSError:
+            return False
+        return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+
+    def is_removed(self) -> bool:
+        """Return whether the file has no name any more."""
+        return os.fstat(self._descriptor).st_nlink == 0
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+@contextlib.contextmanager
+def repair_lock(path: str) -> Generator[None]:
+    """Keep other processes from replacing the same file at the same time. Raises OSError."""
+    descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def set_aside(path: str) -> str:
+    """Rename a damaged file, of which the last few are kept; return its new name.
+
+    Raises OSError.
+    """
+    aside = f"{path}{_DAMAGED}{time.time_ns()}"
+    os.rename(path, aside)
+    for suffix in _SIDE_FILES:
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(path + suffix, aside + suffix)
+    kept = sorted(
+        each for each in glob.glob(f"{glob.escape(path)}{_DAMAGED}*") if each[-1].isdigit()
+    )
+    for old in kept[:-_DAMAGED_KEPT]:
+        for suffix in ("", *_SIDE_FILES):
+            with contextlib.suppress(OSError):
+                os.unlink(old + suffix)
+    return aside
+
+
+def recover(aside: str, into: QueueDatabase, without: Collection[int]) -> int:
+    """Store the undamaged messages of a damaged file in a new one; return how many.
+
+    without: numbers of messages that are acknowledged already. Raises sqlite3.Error.
+    """
+    count = 0
+    with contextlib.ExitStack() as stack:
+        try:
+            contents = [_content(stack, aside + suffix) for suffix in ("", "-wal")]
+        except OSError as error:
+            logger.error("outbox %s: %s; nothing is recovered from it", aside, error.strerror)
+            return 0
+        messages = []
+        for is_letter, number, entry in salvage(*contents):
+            if is_letter:
+                into.add_dead_letter(entry.message, "recovered from a damaged file")
+            elif number not in without:
+                messages.append(entry)
+                count += 1
+            if len(messages) >= _AT_ONCE:
+                into.restore(messages)
+                messages = []
+        if messages:
+            into.restore(messages)
+    return count
+
+
+def _content(stack: contextlib.ExitStack, path: str) -> bytes | mmap.mmap:
+    """Map a file into memory; an empty or missing one is empty bytes."""
+    try:
+        file = stack.enter_context(open(path, "rb"))
+    except FileNotFoundError:
+        return b""
+    if not os.fstat(file.fileno()).st_size:
+        return b""
+    return stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -1,0 +1,47 @@
+"""The tables of version 0.1, whose messages are taken over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ccagent.message import Message
+from ccagent.queue.entry import Entry, encode_entry
+
+if TYPE_CHECKING:
+    import sqlite3
+
+_INSERT = {
+    "waiting": "INSERT INTO messages (kind, entry) VALUES (?, ?)",
+    "refused": "INSERT INTO dead_letters (reason, entry, rejected) VALUES (?, ?, ?)",
+}
+_decoder = msgspec.msgpack.Decoder(Message)
+
+
+def take_over(database: sqlite3.Connection, now: float) -> None:
+    """Move the rows of the tables of version 0.1 into those of today, and drop the old ones.
+
+    now: seconds since 1970. What can't be decoded becomes a dead letter.
+    """
+    for stored, content in database.execute("SELECT stored, message FROM waiting ORDER BY number"):
+        try:
+            message = _decoder.decode(content)
+        except (msgspec.MsgspecError, ValueError, TypeError) as error:
+            database.execute(_INSERT["refused"], (f"damaged: {error}", content, now))
+            continue
+        entry = encode_entry(Entry(_seconds(stored), 0.0, message))
+        database.execute(_INSERT["waiting"], (message.topic, entry))
+    rows = database.execute("SELECT stored, reason, message FROM refused ORDER BY number")
+    for stored, reason, content in rows:
+        try:
+            content = encode_entry(Entry(_seconds(stored), 0.0, _decoder.decode(content)))
+        except (msgspec.MsgspecError, ValueError, TypeError):
+            pass
+        database.execute(_INSERT["refused"], (reason, content, now))
+    for table in ("waiting", "refused"):
+        database.execute(f"DROP TABLE {table}")
+
+
+def _seconds(stored: object) -> float:
+    return float(stored) if isinstance(stored, (int, float)) else 0.0

@@ -1,0 +1,414 @@
+"""The queue of one sink: on disk while that works, else in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.errors import NotPermittedError
+from ccagent.log import logger
+from ccagent.queue.database import MEMORY, QueueDatabase
+from ccagent.queue.files import (
+    WatchedFile,
+    explain,
+    file_of,
+    is_damage,
+    open_disk,
+    recover,
+    repair_lock,
+    set_aside,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from ccagent.config import OutboxSettings
+    from ccagent.message import Message
+    from ccagent.queue.database import DeadLetter, Waiting
+
+_MEMORY_BYTES = 64 * 1024 * 1024
+_BATCH_BYTES = 1024 * 1024
+_MOVED_BYTES = 128 * 1024
+_BEGUN_AT_MOST_EVERY = 30.0
+"""Seconds between two replacements of a damaged file."""
+_FAILURES = (sqlite3.Error, ValueError, TypeError, OverflowError)
+"""What a database raises, and what a damaged one makes its reader raise."""
+
+BATCH = 500
+"""The most messages that are sent at once."""
+
+
+class Batch(NamedTuple):
+    """The next messages to send, and the database that holds them."""
+
+    database: QueueDatabase
+    messages: list[Waiting]
+
+
+class Queue:
+    """Keeps the messages of one sink: on disk while that works, else in memory.
+
+    No method raises for what becomes of the disk: failures are logged, and the messages kept in
+    memory until the disk works again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: OutboxSettings,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.path = MEMORY
+        if settings.directory and not settings.memory:
+            self.path = os.path.join(settings.directory, file_of(name))
+        self.retry_after = 10.0
+        """Seconds after which a disk that failed is tried again."""
+        self._settings = settings
+        self._monotonic = monotonic
+        self._lock = threading.RLock()
+        self._retry_at = 0.0
+        self._unremoved: set[int] = set()
+        self._lost = 0
+        self._damaged = 0
+        self._last_error = ""
+        self._disk: QueueDatabase | None = None
+        self._file: WatchedFile | None = None
+        self._begun_at = -_BEGUN_AT_MOST_EVERY
+        if self.is_on_disk:
+            self._open()
+        self._memory = QueueDatabase(
+            max_bytes=min(settings.max_bytes, _MEMORY_BYTES), max_age=settings.max_age.seconds
+        )
+
+    @property
+    def is_on_disk(self) -> bool:
+        """True for a queue that is to survive the process."""
+        return self.path != MEMORY
+
+    @property
+    def error(self) -> str:
+        """Why the disk can't be used at present; empty if it can."""
+        with self._lock:
+            return self._last_error
+
+    @property
+    def damaged(self) -> int:
+        """The number of stored messages that could not be decoded, since the start."""
+        return self._damaged
+
+    def put(self, messages: Sequence[Message]) -> int:
+        """Store messages. Return how many older ones were dropped to make room."""
+        with self._lock:
+            dropped = self._put(messages)
+        if dropped:
+            logger.error(
+                "sink %s: the queue is full or too old: the %d oldest messages are dropped; "
+                "see outbox.max-bytes and outbox.max-age",
+                self.name,
+                dropped,
+            )
+        return dropped
+
+    def next_batch(
+        self,
+        count: int = BATCH,
+        *,
+        from_disk: bool = True,
+        only_number: int | None = None,
+        without_kinds: Collection[str] = (),
+        without_numbers: Collection[int] = (),
+    ) -> Batch:
+        """Return the oldest messages but some, or only one: at most `count`, those on disk first.
+
+        A message that can't be decoded becomes a dead letter on the way.
+        """
+
+        def read(database: QueueDatabase) -> Batch:
+            return self._read(database, count, only_number, without_kinds, without_numbers)
+
+        with self._lock:
+            for _ in range(2):
+                disk = self._disk
+                if disk is None or not from_disk:
+                    break
+                try:
+                    batch = read(disk)
+                except _FAILURES as error:
+                    self._fail(error)  # replaces a damaged file, and then it is tried again
+                else:
+                    if batch.messages:
+                        return batch
+                    break
+            return read(self._memory)
+
+    def remove(self, batch: Batch, numbers: Collection[int]) -> None:
+        """Delete acknowledged messages; those that the disk keeps are deleted later."""
+        if not numbers:
+            return
+        with self._lock:
+            try:
+                batch.database.remove(numbers)
+            except _FAILURES as error:
+                if batch.database is self._disk:
+                    self._unremoved.update(numbers)
+                    self._fail(error)
+
+    def reject(self, batch: Batch, number: int, reason: str) -> None:
+        """Make a dead letter of a message."""
+        with self._lock:
+            try:
+                batch.database.reject(number, reason)
+            except _FAILURES as error:
+                if batch.database is self._disk:
+                    self._unremoved.add(number)
+                    self._fail(error)
+
+    def add_dead_letter(self, batch: Batch, message: Message, reason: str) -> None:
+        """Store a dead letter that is a part of a message."""
+        with self._lock:
+            try:
+                batch.database.add_dead_letter(message, reason)
+            except sqlite3.Error as error:
+                self._fail(error)
+
+    def count(self) -> int:
+        """Return the number of messages that wait."""
+        with self._lock:
+            return self.count_in_memory() + self._on_disk(QueueDatabase.count)
+
+    def count_in_memory(self) -> int:
+        """Return the number of messages that would be lost with the process."""
+        with self._lock:
+            try:
+                return self._memory.count()
+            except sqlite3.Error:
+                return 0
+
+    def size(self) -> int:
+        """Return the bytes of the messages that wait; 0 once it is closed."""
+        with self._lock:
+            size = self._on_disk(QueueDatabase.size)
+            with contextlib.suppress(sqlite3.Error):
+                size += self._memory.size()
+            return size
+
+    def dead_letters(self) -> list[DeadLetter]:
+        """Return the dead letters in memory; those on disk are for `ccagent outbox`."""
+        with self._lock:
+            return self._memory.dead_letters()
+
+    def check(self) -> None:
+        """Notice a file that was removed or replaced, and move to a disk that works again."""
+        with self._lock:
+            if not self.is_on_disk:
+                return
+            self._check_file()
+            if self._disk is None and self._monotonic() >= self._retry_at:
+                self._open()
+            if self._is_usable():
+                self._move_to_disk()
+
+    def close(self) -> None:
+        """Close the databases; what is in memory is moved to the disk if that works."""
+        with self._lock:
+            if self.is_on_disk:
+                self._check_file()
+                if self._disk is None and self.count_in_memory():
+                    self._open()
+                self._move_to_disk()
+            self._leave_file()
+            self._lost = self.count_in_memory()
+            with contextlib.suppress(sqlite3.Error):
+                self._memory.close()
+
+    @property
+    def lost(self) -> int:
+        """The number of messages that were in memory alone when it was closed."""
+        return self._lost
+
+    def _put(self, messages: Sequence[Message]) -> int:
+        self.check()
+        if self._is_usable() and not self.count_in_memory():
+            for _ in range(2):
+                disk = self._disk
+                if disk is None:
+                    break
+                try:
+                    dropped = disk.put(messages)
+                except _FAILURES as error:
+                    self._fail(error)  # replaces a damaged file, and then it is tried again
+                    if disk is self._disk:
+                        break
+                else:
+                    if self._is_current():
+                        return dropped
+                    # Another process has set the file aside meanwhile.
+                    self._leave_file()
+                    self._open()
+        return self._memory.put(messages)
+
+    def _is_usable(self) -> bool:
+        return self._disk is not None and self._monotonic() >= self._retry_at
+
+    def _read(
+        self,
+        database: QueueDatabase,
+        count: int,
+        only_number: int | None,
+        without_kinds: Collection[str],
+        without_numbers: Collection[int],
+    ) -> Batch:
+        if database is self._disk and self._unremoved:
+            database.remove(self._unremoved)
+            self._unremoved.clear()
+        while True:
+            found, damaged = database.oldest(
+                count,
+                _BATCH_BYTES,
+                only_number=only_number,
+                without_kinds=without_kinds,
+                without_numbers=without_numbers,
+            )
+            for number, reason in damaged:
+                self._damaged += 1
+                logger.error("sink %s: message %d is %s", self.name, number, reason)
+                database.reject(number, reason)
+            if found or not damaged:
+                return Batch(database, found)
+
+    def _on_disk(self, value: Callable[[QueueDatabase], int]) -> int:
+        if self._disk is None:
+            return 0
+        try:
+            return value(self._disk)
+        except _FAILURES:
+            return 0
+
+    def _is_current(self) -> bool:
+        return self._file is None or self._file.is_current()
+
+    def _check_file(self) -> None:
+        """Open a new file where somebody has removed or replaced the old one."""
+        if self._disk is None or self._file is None or self._is_current():
+            return
+        moved = 0
+        if self._file.is_removed():
+            # It has no name any more, and can still be read.
+            try:
+                self._disk.remove(self._unremoved)
+                for entry in self._disk.entries():
+                    self._memory.restore([entry])
+                    moved += 1
+            except _FAILURES as error:
+                logger.error("outbox %s: the removed file can't be read: %s", self.path, error)
+        self._leave_file()
+        logger.error(
+            "outbox %s: the file was removed or replaced; %d messages are moved to a new one",
+            self.path,
+            moved,
+        )
+        self._open()
+
+    def _leave_file(self) -> None:
+        """Close the file."""
+        if self._disk is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._disk.close()
+            self._disk = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._unremoved.clear()
+
+    def _move_to_disk(self) -> None:
+        """Move what had to wait in memory to a disk that works."""
+        while self._disk is not None:
+            batch, _ = self._memory.oldest(BATCH, _MOVED_BYTES)
+            if not batch:
+                break
+            try:
+                self._disk.restore([waiting.entry for waiting in batch])
+            except _FAILURES as error:
+                self._fail(error)
+                break
+            self._memory.remove([waiting.number for waiting in batch])
+
+    def _open(self) -> None:
+        """Open the file; a damaged one is set aside, and its messages taken over."""
+        with contextlib.suppress(OSError):
+            self._file = WatchedFile(self.path)
+        try:
+            self._disk = open_disk(self.path, self._settings)
+            self._watch()
+        except _FAILURES as error:
+            if is_damage(error, self.path):
+                self._begin_anew(error, set())
+            else:
+                self._put_off(explain(error))
+        except (OSError, NotPermittedError) as error:
+            self._put_off(explain(error))
+        else:
+            self._works()
+
+    def _watch(self) -> None:
+        """Remember which file is open. Raises OSError."""
+        if self._file is not None:
+            self._file.close()
+        self._file = WatchedFile(self.path)
+
+    def _works(self) -> None:
+        if self._last_error:
+            logger.info("outbox %s: works again", self.path)
+        self._last_error = ""
+        self._retry_at = 0.0
+
+    def _begin_anew(self, error: Exception, acknowledged: set[int]) -> None:
+        """Set a damaged file aside, begin a new one, and take over what is undamaged."""
+        if self._monotonic() < self._begun_at + _BEGUN_AT_MOST_EVERY:
+            self._leave_file()
+            self._put_off(explain(error))
+            return
+        self._begun_at = self._monotonic()
+        aside, recovered = "", 0
+        try:
+            with repair_lock(self.path):
+                if self._is_current():  # else another process has replaced it already
+                    aside = set_aside(self.path)
+                self._leave_file()
+                self._disk = open_disk(self.path, self._settings)
+                self._watch()
+                if aside:
+                    recovered = recover(aside, self._disk, acknowledged)
+        except (*_FAILURES, OSError, NotPermittedError) as reason:
+            self._put_off(explain(reason))
+            return
+        self._works()
+        if aside:
+            logger.error(
+                "outbox %s: %s; the damaged file is now %s, and %d messages are recovered from it",
+                self.path,
+                error,
+                aside,
+                recovered,
+            )
+
+    def _fail(self, error: Exception) -> None:
+        """Leave the disk alone for a while; a damaged file is replaced at once."""
+        if self._disk is not None and is_damage(error, self.path):
+            self._disk.close()
+            self._disk = None
+            self._begin_anew(error, {*self._unremoved})
+        else:
+            self._put_off(explain(error))
+
+    def _put_off(self, reason: str) -> None:
+        self._retry_at = self._monotonic() + self.retry_after
+        if reason != self._last_error:
+            logger.error("outbox %s: %s; messages wait in memory", self.path, reason)
+        self._last_error = reason

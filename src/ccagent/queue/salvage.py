@@ -1,0 +1,188 @@
+"""Recovering the messages of a damaged database from the bytes of its file.
+
+Entries begin with a magic number and carry a checksum, so each is found and verified by itself,
+whatever became of the pages around it. Source of the layout: sqlite.org/fileformat2.html, 1.6 (cells
+of table leaf pages and overflow pages) and 4.1 (frames of the write-ahead log).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from ccagent.errors import UnparsableError
+from ccagent.queue.entry import HEAD, MAGIC, Entry, decode_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from mmap import mmap
+
+    Content = bytes | mmap
+
+_PAGE_SIZES = frozenset(1 << power for power in range(9, 16))
+_DEFAULT_PAGE_SIZE = 4096
+_WAL_HEAD = struct.Struct(">IIIIIIII")
+_FRAME_HEAD = struct.Struct(">IIIIII")
+_PAGE_NUMBER = struct.Struct(">I")
+_BLOB = 12
+_LONGEST_START = 600
+"""Bytes of a cell before the entry: lengths, the record's header, and the topic."""
+
+
+def salvage(database: Content, log: Content = b"") -> Iterator[tuple[bool, int, Entry]]:
+    """Return the undamaged entries in a database file and its write-ahead log.
+
+    In the order of their numbers. Each comes with whether it is a dead letter, and its number.
+    """
+    size = int.from_bytes(database[16:18], "big")
+    if size not in _PAGE_SIZES:
+        size = _DEFAULT_PAGE_SIZE
+    pages = _Pages(database, log, size)
+    places: dict[tuple[bool, int], tuple[int, int]] = {}
+    for number in pages.numbers():
+        page = pages.page(number)
+        at = page.find(MAGIC)
+        while at >= 0:
+            cell = pages.entry_at(page, at)
+            if cell is not None:
+                is_letter, row, _ = cell
+                places.setdefault((is_letter, row), (number, at))
+            at = page.find(MAGIC, at + 1)
+    for _, (number, at) in sorted(places.items()):
+        cell = pages.entry_at(pages.page(number), at)
+        if cell is not None:
+            yield cell
+
+
+class _Pages:
+    """The pages of a database file, with the latest of its write-ahead log in their place."""
+
+    def __init__(self, database: Content, log: Content, size: int) -> None:
+        self._database = database
+        self._log = log
+        self._size = size
+        self._changed = dict(_frames(log, size))
+
+    def numbers(self) -> Iterator[int]:
+        """Return the numbers of all pages: those of the log first, since they are the younger."""
+        yield from self._changed
+        for number in range(1, len(self._database) // self._size + 2):
+            if number not in self._changed:
+                yield number
+
+    def page(self, number: int) -> bytes:
+        """Return the latest content of a page, empty if there is none."""
+        begin = self._changed.get(number)
+        if begin is not None:
+            return self._log[begin : begin + self._size]
+        begin = (number - 1) * self._size
+        return self._database[begin : begin + self._size]
+
+    def entry_at(self, page: bytes, at: int) -> tuple[bool, int, Entry] | None:
+        """Return the entry whose magic number is at an offset, if it is undamaged.
+
+        With whether it is a dead letter, and its number.
+        """
+        for begin in range(at - 5, max(-1, at - _LONGEST_START), -1):
+            cell = _cell(page, begin, at)
+            if cell is None:
+                continue
+            payload, number, offset, length, columns = cell
+            if columns not in {3, 4}:
+                continue
+            content = self._payload(page, begin + offset, payload, at, length)
+            try:
+                return columns == 4, number, decode_entry(content)
+            except UnparsableError:
+                continue
+        return None
+
+    def _payload(self, page: bytes, begin: int, payload: int, at: int, length: int) -> bytes:
+        """Return `length` bytes of a payload that starts at `begin`, from offset `at` of the page."""
+        usable = self._size
+        local = payload
+        if payload > usable - 35:
+            least = (usable - 12) * 32 // 255 - 23
+            local = least + (payload - least) % (usable - 4)
+            if local > usable - 35:
+                local = least
+        parts = [page[at : begin + local]]
+        missing = length - len(parts[0])
+        following = page[begin + local : begin + local + 4]
+        while missing > 0 and len(following) == 4:
+            (number,) = _PAGE_NUMBER.unpack(following)
+            overflow = self.page(number) if number else b""
+            if not overflow:
+                break
+            parts.append(overflow[4 : 4 + min(missing, usable - 4)])
+            missing -= len(parts[-1])
+            following = overflow[:4]
+        return b"".join(parts)
+
+
+def _cell(page: bytes, begin: int, at: int) -> tuple[int, int, int, int, int] | None:
+    """Read the start of a table leaf cell whose last column is the entry at offset `at`.
+
+    Returns bytes of the payload, number of the row, offset of the payload from `begin`, bytes of
+    the entry, number of columns; None if no such cell starts at `begin`.
+    """
+    payload, position = _varint(page, begin)
+    number, position = _varint(page, position)
+    start = position
+    header, position = _varint(page, position)
+    if not HEAD.size < payload < 1 << 31 or not 1 < header < 64 or position >= at:
+        return None
+    types: list[int] = []
+    while position < start + header and len(types) < 6:
+        kind, position = _varint(page, position)
+        types.append(kind)
+    if position != start + header or not types:
+        return None
+    sizes = [_size_of(kind) for kind in types]
+    if types[-1] < _BLOB or types[-1] % 2 or position + sum(sizes[:-1]) != at:
+        return None
+    if header + sum(sizes) != payload:
+        return None
+    return payload, number, start - begin, sizes[-1], len(types)
+
+
+def _varint(page: bytes, position: int) -> tuple[int, int]:
+    """Return the variable-length integer at a position, and the position after it."""
+    value = 0
+    for index in range(9):
+        if not 0 <= position < len(page):
+            return -1, len(page)
+        byte = page[position]
+        position += 1
+        if index == 8:
+            return value << 8 | byte, position
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:
+            break
+    return value, position
+
+
+def _size_of(kind: int) -> int:
+    """Return the bytes of a column by its serial type."""
+    if kind >= _BLOB:
+        return (kind - _BLOB) // 2
+    return (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)[kind] if kind < 10 else 1 << 40
+
+
+def _frames(log: Content, size: int) -> Iterator[tuple[int, int]]:
+    """Return numbers of pages in a write-ahead log with their offsets, as far as committed."""
+    if len(log) < _WAL_HEAD.size:
+        return
+    _, _, page_size, _, *salt, _, _ = _WAL_HEAD.unpack_from(log)
+    if page_size != size:
+        return
+    uncommitted: list[tuple[int, int]] = []
+    step = _FRAME_HEAD.size + size
+    for begin in range(_WAL_HEAD.size, len(log) - step + 1, step):
+        number, commit, *frame_salt, _, _ = _FRAME_HEAD.unpack_from(log, begin)
+        if frame_salt != salt:
+            return
+        uncommitted.append((number, begin + _FRAME_HEAD.size))
+        if commit:
+            yield from uncommitted
+            uncommitted = []

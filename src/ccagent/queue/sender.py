@@ -1,0 +1,278 @@
+"""Sending the messages of a queue: batches, pauses after failures, dead letters."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.counters import SinkCounters
+from ccagent.errors import CcagentError, RejectedError, RetryableError, TooLargeError
+from ccagent.log import logger
+from ccagent.private_files import open_private
+from ccagent.queue.failures import Failures
+from ccagent.queue.queue import BATCH
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ccagent.message import Message
+    from ccagent.queue.database import Waiting
+    from ccagent.queue.queue import Batch, Queue
+    from ccagent.transports.base import Transport
+
+_FIRST_PAUSE = 1.0
+_LONGEST_PAUSE = 60.0
+_LONGEST_AFTER = 3600.0
+_LEAST_PART = 1024
+"""Bytes below which a message is not split further."""
+
+
+class Outcome(NamedTuple):
+    """The result of one attempt to send.
+
+    done: number of messages that left the queue. wait: seconds until the next attempt makes sense,
+    None if nothing can be sent before something is queued.
+    """
+
+    done: int
+    wait: float | None
+
+
+class Sender:
+    """Takes messages from a queue, oldest first, and hands them to a transport.
+
+    A sink that fails is left alone for a pause that grows. A message that fails while others pass
+    is overtaken by them; it becomes a dead letter when it has failed repeatedly while others of its
+    kind passed, or when the sink refuses it for good.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        queue: Queue,
+        transport: Transport,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        jitter: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._name = name
+        self._queue = queue
+        self._transport = transport
+        self._monotonic = monotonic
+        self._jitter = jitter
+        self._lock = -1
+        self._lock_error = ""
+        self._batch = BATCH
+        self._pause = _FIRST_PAUSE
+        self._paused_until = 0.0
+        self._failures = Failures(jitter)
+        self._limit: int | None = None
+        self.counters = SinkCounters()
+
+    def take_lock(self) -> bool:
+        """Return whether this process sends what is on disk; one process at a time does."""
+        if not self._queue.is_on_disk or self._lock >= 0:
+            return True
+        descriptor = -1
+        try:
+            descriptor = open_private(self._queue.path + ".lock")
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (OSError, CcagentError) as error:
+            if descriptor >= 0:
+                os.close(descriptor)
+            if not isinstance(error, BlockingIOError) and str(error) != self._lock_error:
+                self._lock_error = str(error)
+                logger.error("sink %s: no lock, so nothing is sent from disk: %s", self._name, error)
+            return False
+        self._lock = descriptor
+        self._lock_error = ""
+        return True
+
+    def resume(self) -> None:
+        """Forget pauses, so that everything is tried again at once."""
+        self._paused_until = 0.0
+        self._pause = _FIRST_PAUSE
+        self._failures.resume()
+
+    def send_next(self) -> Outcome:
+        """Send the oldest messages that may be sent now."""
+        now = self._monotonic()
+        if now < self._paused_until:
+            return Outcome(0, self._paused_until - now)
+        batch = self._next_batch(now)
+        if not batch.messages:
+            due = self._failures.next_due()
+            return Outcome(0, None if due is None else max(0.001, due - now))
+        self._batch = min(self._batch * 4, BATCH)
+        return self._send(batch)
+
+    def send_all(self) -> bool:
+        """Send everything once. Return whether the queue is empty afterwards.
+
+        Where the sink fails at one message, another is tried before it counts as unreachable.
+        """
+        self.take_lock()
+        tried_another = False
+        while True:
+            outcome = self.send_next()
+            if outcome.done:
+                tried_another = False
+            if outcome.wait == 0:
+                continue
+            if outcome.wait is None or tried_another or not self._failures.probe():
+                break
+            tried_another = True
+            self._paused_until = 0.0
+        left = self._queue.count()
+        if left and self._lock < 0 and self._queue.is_on_disk:
+            logger.info("sink %s: another process sends the %d messages", self._name, left)
+        return not left
+
+    def close(self) -> None:
+        """Close the transport and the queue."""
+        with contextlib.suppress(Exception):
+            self._transport.close()
+        self._queue.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _next_batch(self, now: float) -> Batch:
+        """Select what to send: a message that failed and is due again alone, else the oldest."""
+        queue, from_disk = self._queue, self._lock >= 0
+        while True:
+            choice = self._failures.choose(now)
+            batch = queue.next_batch(
+                self._batch,
+                from_disk=from_disk,
+                only_number=choice.number,
+                without_kinds=choice.without_kinds,
+                without_numbers=choice.without_numbers,
+            )
+            if batch.messages or not self._failures.found_nothing():
+                return batch._replace(messages=self._failures.cut(batch.messages))
+
+    def _send(self, batch: Batch) -> Outcome:
+        """Send a batch, and take note of what became of each message."""
+        messages = batch.messages
+        self.counters.sent += len(messages)
+        delivered = 0
+        try:
+            for run in self._runs(messages):
+                if self._is_too_large(run[0].message):
+                    self._send_parts(batch, run[0].message)
+                else:
+                    self._transport.send([waiting.message for waiting in run])
+                delivered += len(run)
+                self._acknowledge(batch, run)
+        except TooLargeError as error:
+            delivered += self._acknowledge(batch, messages[delivered:][: error.delivered])
+            return self._split(batch, messages[delivered], error, delivered)
+        except RejectedError as error:
+            delivered += self._acknowledge(batch, messages[delivered:][: error.delivered])
+            self._reject(batch, messages[delivered], str(error))
+            return Outcome(delivered + 1, 0)
+        except RetryableError as error:
+            delivered += self._acknowledge(batch, messages[delivered:][: error.delivered])
+            return self._retry(batch, delivered, error)
+        except Exception as error:  # noqa: BLE001 - a transport may fail in ways of its own
+            # A shortage of memory, threads or descriptors, or a defect: nothing is known of the
+            # message, so it stays. The next attempt begins with a new connection.
+            with contextlib.suppress(Exception):
+                self._transport.close()
+            text = f"{type(error).__name__}: {error}"
+            if text != self.counters.last_error:
+                logger.warning("sink %s: unforeseen error", self._name, exc_info=error)
+            return self._retry(batch, delivered, RetryableError(text))
+        self.counters.last_error = ""
+        return Outcome(delivered, 0)
+
+    def _runs(self, messages: Sequence[Waiting]) -> list[list[Waiting]]:
+        """Group messages that are sent together; one that must be split is sent by itself."""
+        runs: list[list[Waiting]] = []
+        is_open = False
+        for waiting in messages:
+            is_large = self._is_too_large(waiting.message)
+            if is_open and not is_large:
+                runs[-1].append(waiting)
+            else:
+                runs.append([waiting])
+            is_open = not is_large
+        return runs
+
+    def _is_too_large(self, message: Message) -> bool:
+        limits = [limit for limit in (self._limit, self._transport.largest_body) if limit]
+        return bool(limits) and len(message.body) > min(limits)
+
+    def _send_parts(self, batch: Batch, message: Message) -> None:
+        """Send a message in parts; a part that is refused for good becomes a dead letter."""
+        from ccagent.splitting import split_message
+
+        limit = min(limit for limit in (self._limit, self._transport.largest_body) if limit)
+        for part in split_message(message, max(limit, _LEAST_PART)):
+            try:
+                self._transport.send([part])
+            except RejectedError as error:
+                logger.error("sink %s: part of a message refused: %s", self._name, error)
+                self._queue.add_dead_letter(batch, part, str(error))
+                self.counters.refused += 1
+                self.counters.last_error = str(error)
+
+    def _split(
+        self, batch: Batch, waiting: Waiting, error: TooLargeError, delivered: int
+    ) -> Outcome:
+        """Lower the limit below which messages are sent; reject one that can't be split."""
+        size = len(waiting.message.body)
+        limit = error.limit if error.limit and error.limit < size else size // 2
+        if limit < _LEAST_PART:
+            self._reject(batch, waiting, str(error))
+            return Outcome(delivered + 1, 0)
+        self._limit = limit
+        logger.info("sink %s: %s; sent in parts of at most %d bytes", self._name, error, limit)
+        return Outcome(delivered, 0)
+
+    def _acknowledge(self, batch: Batch, taken: Sequence[Waiting]) -> int:
+        """Delete messages that the sink has taken. Return how many."""
+        if taken:
+            self._pause = _FIRST_PAUSE
+            self.counters.acknowledged += len(taken)
+            self._failures.passed(taken, self._monotonic())
+            self._queue.remove(batch, [waiting.number for waiting in taken])
+        return len(taken)
+
+    def _reject(self, batch: Batch, waiting: Waiting, reason: str) -> None:
+        logger.error("sink %s: a message becomes a dead letter: %s", self._name, reason)
+        self._queue.reject(batch, waiting.number, reason)
+        self._failures.forget(waiting)
+        self.counters.refused += 1
+        self.counters.last_error = reason
+
+    def _retry(
+        self, batch: Batch, delivered: int, error: RetryableError
+    ) -> Outcome:
+        """Take note of a failure; pause, unless only this message is concerned."""
+        failed, now = batch.messages[delivered], self._monotonic()
+        text = str(error)
+        self.counters.retried += len(batch.messages) - delivered
+        self.counters.last_error = text
+        # One message is enough to see whether the sink is back.
+        self._batch = 1
+        verdict = self._failures.failed(failed, now, is_about_message=error.is_about_message)
+        if verdict.is_hopeless:
+            self._reject(batch, failed, f"{text}; repeatedly, while others passed")
+            return Outcome(delivered + 1, 0)
+        if verdict.is_alone:
+            logger.warning("sink %s: %s; later messages go on", self._name, text)
+            self._failures.postpone(failed, now + min(error.after, _LONGEST_AFTER))
+            return Outcome(delivered, 0)
+        if verdict.is_probe_wanted:
+            return Outcome(delivered, 0)
+        rest = max(self._pause * self._jitter(0.5, 1.0), min(error.after, _LONGEST_AFTER))
+        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+        self._paused_until = now + rest
+        logger.warning("sink %s: %s; retrying in %.0f s", self._name, text, rest)
+        return Outcome(delivered, rest)

@@ -1,0 +1,216 @@
+"""A sink: its queue, and the thread that sends what is in it."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ccagent.config import OutboxSettings
+from ccagent.log import logger
+from ccagent.queue.queue import Queue
+from ccagent.queue.sender import Sender
+
+if TYPE_CHECKING:
+    from ccagent.counters import SinkCounters
+    from ccagent.message import Message
+    from ccagent.transports.base import SinkSettings, Transport
+
+_LOCK_RETRIED = 1.0
+_LONGEST_WAIT = 10.0
+"""Seconds after which the queue is looked at for what other processes have put into it."""
+_RESTART_PAUSE = 5.0
+
+
+class Sink:
+    """Sends what is queued for one sink, from a thread of its own.
+
+    Messages for sinks on this machine wait in memory, those for the network where `where` says. The
+    thread ends only after `close` or `hand_over`; after an unforeseen exception it goes on.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: SinkSettings,
+        transport: Transport,
+        where: OutboxSettings | None = None,
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self._queue = Queue(name, queue_settings(transport, where))
+        self._sender = Sender(name, self._queue, transport)
+        self._queued = 0
+        self._dropped = 0
+        self._restarts = 0
+        self._closing = False
+        self._has_ended = False
+        self._left = 0
+        self._successor: Sink | None = None
+        self._send_at = 0.0
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._start()
+
+    def put(self, message: Message) -> None:
+        """Queue a message. Does not wait for the receiver, whatever that does."""
+        with self._changed:
+            successor = self._successor
+            if successor is None:
+                if not self._queue.count():
+                    window = self.settings.sending_window.seconds
+                    self._send_at = time.monotonic() + random.uniform(0.0, window)  # noqa: S311
+                self._dropped += self._queue.put([message])
+                self._queued += 1
+                self._changed.notify_all()
+        if successor is not None:
+            successor.put(message)
+        elif self._thread is None:
+            self._start()
+
+    @property
+    def is_idle(self) -> bool:
+        """True when the queue is empty."""
+        with self._changed:
+            return not self._queue.count()
+
+    @property
+    def is_alive(self) -> bool:
+        """True until the thread has ended."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def counters(self) -> SinkCounters:
+        """Return what was counted since the start."""
+        with self._changed:
+            return msgspec.structs.replace(
+                self._sender.counters,
+                queued=self._queued,
+                waiting=self._queue.count(),
+                waiting_bytes=self._queue.size(),
+                dropped=self._dropped,
+                damaged=self._queue.damaged,
+                restarts=self._restarts,
+                queue_error=self._queue.error,
+            )
+
+    def close(self) -> None:
+        """Ask the thread to send what is queued, once, and to end. Does not wait for it."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+    def hand_over(self, successor: Sink) -> None:
+        """Ask the thread to end, and to leave what is queued, or comes yet, to another sink."""
+        with self._changed:
+            self._successor = successor
+            self._closing = True
+            self._changed.notify_all()
+
+    def look(self) -> None:
+        """Have the thread look at the queue, into which others have put something."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def join(self, seconds: float) -> None:
+        """Wait for the thread to end; log what is lost, or left for the next start."""
+        if self._thread is not None:
+            self._thread.join(max(0.0, seconds))
+        if self._has_ended:
+            left, lost = self._left, self._queue.lost
+        else:
+            left, lost = self._queue.count(), self._queue.count_in_memory()
+        if left > lost:
+            logger.info("sink %s: %d messages wait for the next start", self.name, left - lost)
+        if lost:
+            reason = f" ({self._queue.error})" if self._queue.error else ""
+            logger.error(
+                "sink %s: %d messages could not be sent and are lost%s", self.name, lost, reason
+            )
+
+    def _start(self) -> None:
+        """Start the thread; where the system has none to spare, with the next message."""
+        thread = threading.Thread(target=self._run, name=f"sink {self.name}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            logger.error("sink %s: %s; messages stay queued", self.name, error)
+        else:
+            self._thread = thread
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._work()
+                break
+            except Exception:  # noqa: BLE001 - nothing ends a sink but the daemon
+                self._restarts += 1
+                logger.exception("sink %s: unforeseen error; going on", self.name)
+                if self._closing:
+                    break
+                self._rest(_RESTART_PAUSE)
+        self._end()
+
+    def _work(self) -> None:
+        while self._wait_for_work() and self._successor is None:
+            if not self._sender.take_lock() and not self._queue.count_in_memory():
+                if self._closing:
+                    break
+                self._rest(_LOCK_RETRIED)
+                continue
+            is_last = self._closing
+            if is_last:
+                self._sender.resume()
+            wait = 0.0
+            while wait == 0 and self._successor is None:
+                outcome = self._sender.send_next()
+                wait = _LONGEST_WAIT if outcome.wait is None else outcome.wait
+            if is_last:
+                break
+            self._rest(wait)
+
+    def _wait_for_work(self) -> bool:
+        """Wait until there is something to send; False when all is sent and it is to end."""
+        with self._changed:
+            while not self._closing:
+                if not self._queue.count():
+                    self._changed.wait(_LONGEST_WAIT if self._queue.is_on_disk else None)
+                elif (rest := self._send_at - time.monotonic()) > 0:
+                    self._changed.wait(rest)
+                else:
+                    return True
+            return bool(self._queue.count())
+
+    def _rest(self, seconds: float) -> None:
+        """Wait, or until something is queued or the sink is to end."""
+        with self._changed:
+            if not self._closing:
+                self._changed.wait(seconds)
+
+    def _end(self) -> None:
+        successor = self._successor
+        try:
+            if successor is not None:
+                self._leave_to(successor)
+        finally:
+            self._left = self._queue.count() if successor is None else 0
+            self._sender.close()
+            self._has_ended = True
+        if successor is not None:
+            successor.look()
+
+    def _leave_to(self, successor: Sink) -> None:
+        """Move what is queued to another sink; what is in a file that both have stays there."""
+        is_same_file = self._queue.is_on_disk and self._queue.path == successor._queue.path
+        from_disk = not is_same_file and self._sender.take_lock()
+        while (batch := self._queue.next_batch(from_disk=from_disk)).messages:
+            for waiting in batch.messages:
+                successor.put(waiting.message)
+            self._queue.remove(batch, [waiting.number for waiting in batch.messages])
+
+
+def queue_settings(transport: Transport, where: OutboxSettings | None) -> OutboxSettings:
+    """Return the settings of the queue for a transport: in memory for one on this machine."""
+    return where if where is not None and transport.is_network else OutboxSettings()

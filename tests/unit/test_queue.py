@@ -1,0 +1,360 @@
+"""The queue of a sink: on disk while that works."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ccagent.config import OutboxSettings
+from ccagent.message import Message
+from ccagent.queue.files import file_of
+from ccagent.queue.queue import Queue
+
+
+def message(text: str, size: int = 10, kind: str = "sample") -> Message:
+    return Message("c", "n", kind, "sonar", 1.5, text.encode().ljust(size), "", text)
+
+
+def drained(queue: Queue) -> list[str]:
+    """Take everything out."""
+    found: list[str] = []
+    while (batch := queue.next_batch()).messages:
+        found += [waiting.message.id for waiting in batch.messages]
+        queue.remove(batch, [waiting.number for waiting in batch.messages])
+    return found
+
+
+def settings(directory: Path) -> OutboxSettings:
+    return OutboxSettings(directory=str(directory))
+
+
+def test_messages_survive_the_process(tmp_path: Path) -> None:
+    queue = Queue("backend", settings(tmp_path / "made"))
+    queue.put([message("0"), message("1")])
+    del queue
+    again = Queue("backend", settings(tmp_path / "made"))
+    assert again.count() == 2
+    assert drained(again) == ["0", "1"]
+    again.close()
+
+
+@pytest.mark.parametrize("is_on_disk", [True, False])
+def test_the_bytes_that_wait_are_counted(tmp_path: Path, *, is_on_disk: bool) -> None:
+    queue = Queue("backend", settings(tmp_path) if is_on_disk else OutboxSettings())
+    assert queue.size() == 0
+    queue.put([message("0", 1000)])
+    queue.put([message("1", 500)])
+    assert 1500 < queue.size() < 2000
+    drained(queue)
+    assert queue.size() == 0
+    queue.put([message("2", 1000)])
+    queue.close()
+    assert queue.size() == 0
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077, 0o777])
+def test_only_its_owner_can_read_it_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    old = os.umask(umask)
+    try:
+        queue = Queue("backend", settings(tmp_path / "made"))
+        queue.put([message("0")])
+    finally:
+        os.umask(old)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "made").iterdir()}
+    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o700
+    assert set(modes.values()) == {0o600}
+    queue.close()
+
+
+def test_a_sink_of_any_name_has_a_file_of_its_own() -> None:
+    assert (
+        file_of("--sink nats://x:4222/../a b")
+        == "--sink%20nats%3A%2F%2Fx%3A4222%2F..%2Fa%20b.outbox"
+    )
+
+
+@pytest.mark.parametrize("content", [b"nonsense" * 1000, b"SQLite format 3\0" + b"\xff" * 4096])
+def test_a_damaged_file_is_set_aside_and_a_new_one_begun(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / file_of("backend")
+    file.write_bytes(content)
+    queue = Queue("backend", settings(tmp_path))
+    queue.put([message("0")])
+    assert drained(queue) == ["0"]
+    queue.close()
+    (aside,) = (path for path in tmp_path.glob("*.damaged-*") if path.name[-1].isdigit())
+    assert aside.read_bytes() == content
+    assert "the damaged file is now" in caplog.text
+
+
+def test_a_foreign_database_is_set_aside(tmp_path: Path) -> None:
+    import sqlite3
+
+    with sqlite3.connect(tmp_path / file_of("backend")) as other:
+        other.executescript("CREATE TABLE messages (x); CREATE TABLE counts (y)")
+    other.close()
+    queue = Queue("backend", settings(tmp_path))
+    queue.put([message("0")])
+    assert queue.error == ""
+    assert drained(queue) == ["0"]
+    queue.close()
+
+
+def test_a_file_damaged_while_it_is_used_loses_nothing(tmp_path: Path) -> None:
+    queue = Queue("backend", settings(tmp_path))
+    queue.put([message("0")])
+    queue.put([message("1")])
+    file = tmp_path / file_of("backend")
+    for path in (file, Path(f"{file}-wal")):
+        with path.open("r+b") as opened:
+            opened.write(b"\xff" * 100)
+    other = Queue("backend", settings(tmp_path))
+    other.put([message("2")])
+    assert "2" in drained(other)
+    queue.put([message("3")])
+    queue.close()
+    other.close()
+    # The one that had the file open has moved to the new one.
+    assert "3" in drained(Queue("backend", settings(tmp_path)))
+
+
+def test_of_many_damaged_files_two_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ccagent.queue.queue._BEGUN_AT_MOST_EVERY", 0.0)
+    for _ in range(5):
+        (tmp_path / file_of("backend")).write_bytes(b"nonsense" * 1000)
+        Queue("backend", settings(tmp_path)).close()
+    assert len([path for path in tmp_path.glob("*.damaged-*") if path.name[-1].isdigit()]) == 2
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with messages of many sizes, some deleted, and dead letters."""
+    directory = tmp_path_factory.mktemp("intact")
+    queue = Queue("backend", settings(directory))
+    for number in range(60):
+        size = (10, 300, 3000, 4050, 9000, 40_000)[number % 6]
+        queue.put([message(str(number), size, ("sample", "job")[number % 2])])
+    batch = queue.next_batch(10)
+    queue.remove(batch, [waiting.number for waiting in batch.messages])
+    batch = queue.next_batch(2)
+    for waiting in batch.messages:
+        queue.reject(batch, waiting.number, "422")
+    queue.close()
+    return directory / file_of("backend")
+
+
+EXPECTED = [str(number) for number in range(12, 60)]
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_random_damage_costs_no_undamaged_message(intact: Path, tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    content = bytearray(intact.read_bytes())
+    original = bytes(content)
+    # One in three hits the first page, with the head and the schema.
+    for _ in range(chance.choice([1, 1, 3])):
+        place = chance.randrange(chance.choice([100, 4096, len(content)]))
+        length = chance.choice([1, 1, 8, 200])
+        content[place : place + length] = (
+            bytes([content[place] ^ 1 << chance.randrange(8)])
+            if length == 1
+            else chance.randbytes(length)
+        )
+    (tmp_path / file_of("backend")).write_bytes(content[: len(original)])
+    queue = Queue("backend", settings(tmp_path))
+    queue.put([message("new")])
+    found = drained(queue)
+    assert found[-1:] == ["new"]
+    assert found == [text for text in [*EXPECTED, "new"] if text in found]
+    lost = set(EXPECTED) - set(found)
+    assert lost <= hit(original, bytes(content)), f"undamaged messages {lost} are lost"
+    assert queue.error == ""
+    queue.close()
+
+
+def hit(original: bytes, damaged: bytes) -> set[str]:
+    """Return the messages of which bytes are damaged: those whose entry is not whole any more.
+
+    A changed byte outside of all entries may cost those that share its page at most.
+    """
+    from ccagent.queue.salvage import salvage
+
+    before = {entry.message.id for is_letter, _, entry in salvage(original) if not is_letter}
+    after = {entry.message.id for is_letter, _, entry in salvage(damaged) if not is_letter}
+    return before - after
+
+
+def test_messages_in_a_log_that_was_never_checkpointed_are_recovered(tmp_path: Path) -> None:
+    from ccagent.queue.salvage import salvage
+
+    queue = Queue("backend", settings(tmp_path))
+    for number in range(30):
+        queue.put([message(str(number), 6000)])
+    file = tmp_path / file_of("backend")
+    found = salvage(file.read_bytes(), Path(f"{file}-wal").read_bytes())
+    assert [entry.message.id for _, _, entry in found] == [str(number) for number in range(30)]
+    queue.close()
+
+
+@pytest.mark.parametrize("truncated", [0, 1, 50, 511, 4095, 4096, 20_000])
+def test_a_truncated_file_is_no_obstacle(intact: Path, tmp_path: Path, truncated: int) -> None:
+    (tmp_path / file_of("backend")).write_bytes(intact.read_bytes()[:truncated])
+    queue = Queue("backend", settings(tmp_path))
+    queue.put([message("new")])
+    assert drained(queue)[-1] == "new"
+    assert queue.error == ""
+    queue.close()
+
+
+def test_a_removed_file_is_noticed_and_its_messages_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = Queue("backend", settings(tmp_path / "made"))
+    queue.put([message("0"), message("1")])
+    shutil.rmtree(tmp_path / "made")
+    queue.put([message("2")])
+    queue.close()
+    assert "removed or replaced; 2 messages are moved" in caplog.text
+    assert drained(Queue("backend", settings(tmp_path / "made"))) == ["0", "1", "2"]
+
+
+def test_a_replaced_file_is_noticed(tmp_path: Path) -> None:
+    one = Queue("backend", settings(tmp_path))
+    one.put([message("0")])
+    for path in tmp_path.iterdir():
+        path.unlink()
+    other = Queue("backend", settings(tmp_path))
+    other.put([message("1")])
+    one.put([message("2")])
+    assert sorted(drained(other)) == ["0", "1", "2"]
+    one.close()
+    other.close()
+
+
+def test_a_directory_that_cant_be_made_is_logged_and_memory_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    queue = Queue("backend", settings(tmp_path / "file" / "below"))
+    queue.put([message("0")])
+    assert queue.count_in_memory() == 1
+    assert drained(queue) == ["0"]
+    assert "messages wait in memory" in caplog.text
+    assert queue.error
+    queue.close()
+
+
+def test_what_is_in_memory_alone_at_the_end_is_lost_and_counted(tmp_path: Path) -> None:
+    (tmp_path / file_of("backend")).mkdir()
+    queue = Queue("backend", settings(tmp_path))
+    queue.put([message("0"), message("1")])
+    assert "not a regular file" in queue.error
+    queue.close()
+    assert queue.lost == 2
+
+
+def test_a_directory_that_others_may_write_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    queue = Queue("backend", settings(tmp_path / "open"))
+    queue.put([message("0")])
+    assert "every user can create files in it" in queue.error
+    assert queue.count_in_memory() == 1
+    queue.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave files to another user")
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
+@pytest.mark.parametrize("kind", ["symlink", "hard link", "pipe"])
+def test_no_link_of_another_user_is_followed(tmp_path: Path, suffix: str, kind: str) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"root's own")
+    directory = tmp_path / "nobody"
+    directory.mkdir()
+    os.chown(directory, 65534, 65534)
+    place = directory / (file_of("backend") + suffix)
+    match kind:
+        case "symlink":
+            place.symlink_to(victim)
+        case "hard link":
+            place.hardlink_to(victim)
+        case _:
+            os.mkfifo(place)
+    os.chown(place, 65534, 65534, follow_symlinks=False)
+    queue = Queue("backend", settings(directory))
+    queue.put([message("0")])
+    assert queue.error
+    queue.close()
+    assert queue.lost == 1
+    assert victim.read_bytes() == b"root's own"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave files to another user")
+def test_what_root_creates_belongs_to_the_owner_of_the_directory_above(tmp_path: Path) -> None:
+    service = tmp_path / "service"
+    service.mkdir(mode=0o700)
+    os.chown(service, 65534, 65534)
+    queue = Queue("backend", settings(service / "outbox"))
+    queue.put([message("0")])
+    owners = {path.stat().st_uid for path in (service / "outbox").iterdir()}
+    assert owners == {65534}
+    assert (service / "outbox").stat().st_uid == 65534
+    queue.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 600 KB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=600k,mode=700", "tmpfs", str(place)], check=True
+    )
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount the small file system")
+def test_a_full_disk_turns_it_to_memory_and_back(
+    small_disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = Queue("backend", settings(small_disk))
+    queue.retry_after = 0.1
+    queue.put([message("first")])
+    fill = small_disk / "fill"
+    with fill.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 4096):
+            pass
+    for number in range(50):
+        queue.put([message(str(number), 5000)])
+    assert caplog.text.count("messages wait in memory") >= 1
+    assert queue.count() == 51
+    fill.unlink()
+    time.sleep(0.2)
+    queue.put([message("last")])
+    queue.close()
+    assert queue.lost == 0
+
+    again = Queue("backend", settings(small_disk))
+    # What fitted while the disk was filling up, then the rest, in order.
+    assert drained(again) == ["first", *(str(number) for number in range(50)), "last"]
+    again.close()
+
+
+def test_memory_is_used_on_demand(tmp_path: Path) -> None:
+    queue = Queue("backend", OutboxSettings(directory=str(tmp_path), memory=True))
+    queue.put([message("0")])
+    assert not queue.is_on_disk
+    assert list(tmp_path.iterdir()) == []
+    queue.close()

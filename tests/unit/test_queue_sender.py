@@ -1,0 +1,328 @@
+"""Sending what is queued, with a clock set by hand and a scripted transport."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from ccagent.config import OutboxSettings
+from ccagent.errors import RejectedError, RetryableError, TooLargeError
+from ccagent.message import Message
+from ccagent.queue.queue import Queue
+from ccagent.queue.sender import Sender
+from ccagent.transports.base import SinkSettings, Transport
+
+
+class Script(Transport):
+    """Takes a message unless `answer` returns an error for it."""
+
+    def __init__(self) -> None:
+        super().__init__(SinkSettings(url="script:"))
+        self.tried: list[str] = []
+        self.taken: list[str] = []
+        self.bodies: list[bytes] = []
+        self.closed = 0
+        self.answer: Callable[[Message], Exception | None] = lambda _: None
+
+    def send(self, messages: Sequence[Message]) -> None:
+        for number, message in enumerate(messages):
+            self.tried.append(message.id)
+            error = self.answer(message)
+            if error is not None:
+                if isinstance(error, (RetryableError, RejectedError)):
+                    error.delivered = number
+                raise error
+            self.taken.append(message.id)
+            self.bodies.append(message.body)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Bench:
+    """A queue, a scripted transport, and a clock."""
+
+    def __init__(self, where: OutboxSettings | None = None) -> None:
+        self.now = 0.0
+        self.transport = Script()
+        self.queue = Queue("test", where or OutboxSettings())
+        self.sender = Sender(
+            "test",
+            self.queue,
+            self.transport,
+            monotonic=lambda: self.now,
+            jitter=lambda _, longest: longest,
+        )
+        self.sender.take_lock()
+
+    def put(self, *names: str, size: int = 2) -> None:
+        """Queue messages; what stands before a dash in a name is the kind."""
+        self.queue.put([message(name, size) for name in names])
+
+    def run(self, seconds: float) -> None:
+        """Let time pass as the sink's thread does."""
+        end = self.now + seconds
+        while self.now < end:
+            outcome = self.sender.send_next()
+            if outcome.wait is None:
+                self.now = end
+            else:
+                self.now += outcome.wait
+
+    def dead(self) -> list[tuple[str, str]]:
+        """Return id and reason of each dead letter."""
+        return [
+            (each.entry.message.id if each.entry else "", each.reason)
+            for each in self.queue.dead_letters()
+        ]
+
+
+def message(name: str, size: int = 2) -> Message:
+    kind = name.partition("-")[0]
+    return Message("c", "n", kind, "line", 1.5, b"x" * size + b"\n", "", name)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_messages_are_sent_in_order_and_leave_the_queue(bench: Bench) -> None:
+    names = [f"sample-{n}" for n in range(1200)]
+    bench.put(*names)
+    bench.run(0.001)
+    assert bench.transport.taken == names
+    assert bench.queue.count() == 0
+    assert bench.sender.counters.acknowledged == 1200
+
+
+def test_a_sink_that_is_away_is_tried_with_one_message_and_growing_pauses(bench: Bench) -> None:
+    bench.transport.answer = lambda _: RetryableError("refused")
+    bench.put("sample-0", "sample-1", "sample-2")
+    pauses: list[float] = []
+    for _ in range(9):
+        outcome = bench.sender.send_next()
+        while outcome.wait == 0:
+            outcome = bench.sender.send_next()
+        assert outcome.wait
+        pauses.append(outcome.wait)
+        bench.now += outcome.wait
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    bench.transport.answer = lambda _: None
+    bench.run(0.001)
+    assert bench.transport.taken == ["sample-0", "sample-1", "sample-2"]
+
+
+def test_a_long_outage_costs_neither_messages_nor_their_order(bench: Bench) -> None:
+    bench.transport.answer = lambda _: RetryableError("refused")
+    names = [f"{('sample', 'job', 'metrics')[n % 3]}-{n}" for n in range(300)]
+    bench.put(*names)
+    bench.run(7200)
+    bench.transport.answer = lambda _: None
+    bench.run(120)
+    assert sorted(bench.transport.taken) == sorted(names)
+    for kind in ("sample", "job", "metrics"):
+        of_kind = [name for name in bench.transport.taken if name.startswith(kind)]
+        assert of_kind == [name for name in names if name.startswith(kind)]
+    assert bench.dead() == []
+
+
+def test_the_sink_says_how_long_it_wants_to_be_left_alone(bench: Bench) -> None:
+    bench.transport.answer = lambda _: RetryableError("429", after=500.0)
+    bench.put("sample-0")
+    assert bench.sender.send_next().wait == 500
+    bench.now += 499
+    assert bench.sender.send_next().wait == 1
+    assert bench.transport.tried == ["sample-0"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("can't start new thread"),
+        MemoryError(),
+        OSError(errno.EMFILE, "Too many open files"),
+        ImportError("no module"),
+        KeyError("a defect"),
+    ],
+)
+def test_an_unforeseen_error_destroys_nothing(bench: Bench, error: Exception) -> None:
+    bench.transport.answer = lambda _: error
+    names = [f"sample-{n}" for n in range(3000)]
+    bench.put(*names)
+    bench.run(3600)
+    assert bench.queue.count() == 3000
+    assert bench.dead() == []
+    assert len(bench.transport.tried) < 150
+    assert bench.transport.closed >= 50  # nothing stays open between the attempts
+    bench.transport.answer = lambda _: None
+    bench.run(61)
+    assert sorted(bench.transport.taken) == sorted(names)
+
+
+def test_what_was_taken_before_an_error_is_not_sent_again(bench: Bench) -> None:
+    errors = [RetryableError("cut")]
+    bench.transport.answer = lambda got: (
+        errors.pop() if got.id == "sample-3" and errors else None
+    )
+    names = [f"sample-{n}" for n in range(6)]
+    bench.put(*names)
+    bench.run(10)
+    assert bench.transport.taken == names
+
+
+def test_a_refused_message_becomes_a_dead_letter_and_the_others_go_on(bench: Bench) -> None:
+    bench.transport.answer = lambda got: (
+        RejectedError("422: no such field") if got.id == "sample-1" else None
+    )
+    bench.put("sample-0", "sample-1", "sample-2")
+    bench.run(0.001)
+    assert bench.transport.taken == ["sample-0", "sample-2"]
+    assert bench.dead() == [("sample-1", "422: no such field")]
+    assert bench.sender.counters.refused == 1
+
+
+def test_one_kind_that_fails_holds_up_no_other(bench: Bench) -> None:
+    bench.transport.answer = lambda got: (
+        RetryableError("no stream takes c.job", is_about_message=True)
+        if got.kind == "job"
+        else None
+    )
+    bench.put("job-0", "sample-0", "job-1", "sample-1", "job-2", "job-3", "job-4")
+    bench.run(1)
+    assert bench.transport.taken == ["sample-0", "sample-1"]
+    bench.run(3600)
+    assert bench.dead() == []
+    bench.transport.answer = lambda _: None
+    bench.run(700)
+    assert sorted(bench.transport.taken[2:]) == [f"job-{n}" for n in range(5)]
+
+
+def test_a_message_that_crashes_its_receiver_holds_up_nothing_for_long(bench: Bench) -> None:
+    """The receiver closes the connection: nothing says that the message is to blame."""
+    bench.transport.answer = lambda got: (
+        RetryableError("connection closed") if got.id == "sample-1" else None
+    )
+    for n in range(200):
+        bench.put(f"sample-{n}")
+        bench.run(60)
+    bench.run(3600)
+    taken = bench.transport.taken
+    assert sorted(taken) == sorted(f"sample-{n}" for n in range(200) if n != 1)
+    assert taken.index("sample-2") < 10
+    assert bench.dead() == [("sample-1", "connection closed; repeatedly, while others passed")]
+
+
+def test_among_other_kinds_such_a_message_is_passed_sooner(bench: Bench) -> None:
+    bench.transport.answer = lambda got: (
+        RetryableError("connection closed") if got.id == "errors-0" else None
+    )
+    bench.put("errors-0", "sample-0", "sample-1", "errors-1")
+    bench.run(30)
+    assert bench.transport.taken == ["sample-0", "sample-1", "errors-1"]
+
+
+def test_large_messages_are_sent_in_parts(bench: Bench) -> None:
+    bench.transport.largest_body = 2000
+    lines = b"".join(b"m,n=%04d v=1 1\n" % n for n in range(500))
+    bench.queue.put([Message("c", "n", "metrics", "line", 1.5, lines, "", "a")])
+    bench.put("sample-0")
+    bench.run(0.001)
+    *parts, last = bench.transport.bodies
+    assert all(len(part) <= 2000 for part in parts)
+    assert b"".join(parts) == lines
+    assert len(set(bench.transport.taken)) == len(bench.transport.taken)
+    assert last == b"xx\n"
+    assert bench.queue.count() == 0
+
+
+@pytest.mark.parametrize("limit", [2000, None])
+def test_a_limit_that_shows_only_when_a_message_is_refused_is_learned(
+    bench: Bench, limit: int | None
+) -> None:
+    bench.transport.answer = lambda got: (
+        TooLargeError("413", limit=limit) if len(got.body) > 2000 else None
+    )
+    lines = b"".join(b"m,n=%04d v=1 1\n" % n for n in range(500))
+    bench.queue.put([Message("c", "n", "metrics", "line", 1.5, lines, "", "a")])
+    bench.run(0.001)
+    assert b"".join(bench.transport.bodies) == lines
+    assert bench.dead() == []
+
+
+def test_a_message_refused_at_any_size_becomes_a_dead_letter(bench: Bench) -> None:
+    bench.transport.answer = lambda got: (
+        TooLargeError("413") if got.id.startswith("sample-1") else None
+    )
+    bench.put("sample-0", "sample-1", "sample-2", size=5000)
+    bench.run(0.001)
+    assert bench.transport.taken == ["sample-0", "sample-2"]
+    assert [name for name, _ in bench.dead()] == ["sample-1"]
+
+
+def test_a_command_that_runs_once_tries_another_message_before_it_gives_up(bench: Bench) -> None:
+    bench.transport.answer = lambda got: (
+        RetryableError("connection closed") if got.id == "sample-0" else None
+    )
+    bench.put("sample-0", "sample-1", "sample-2")
+    assert not bench.sender.send_all()
+    assert bench.transport.taken == ["sample-1", "sample-2"]
+    assert bench.queue.count() == 1
+
+
+def test_a_command_that_runs_once_gives_up_after_two_attempts(bench: Bench) -> None:
+    bench.transport.answer = lambda _: RetryableError("away")
+    bench.put(*(f"sample-{n}" for n in range(100)))
+    assert not bench.sender.send_all()
+    assert len(bench.transport.tried) == 501 or len(set(bench.transport.tried)) == 2
+    assert bench.queue.count() == 100
+
+
+def test_only_one_process_sends_what_is_on_disk(tmp_path: Path) -> None:
+    where = OutboxSettings(directory=str(tmp_path))
+    one, other = Bench(where), Bench(where)
+    one.put("sample-0")
+    assert not other.sender.take_lock()
+    assert other.sender.send_next().wait is None
+    assert one.sender.send_all()
+    one.sender.close()
+    assert other.sender.take_lock()
+    other.sender.close()
+
+
+def test_a_lock_that_cant_be_opened_is_not_ours(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "test.outbox.lock").symlink_to("/dev/null")
+    bench = Bench(OutboxSettings(directory=str(tmp_path)))
+    bench.put("sample-0")
+    assert not bench.sender.take_lock()
+    assert bench.sender.send_next().wait is None
+    assert not bench.sender.take_lock()
+    assert caplog.text.count("nothing is sent from disk") == 1
+    bench.sender.close()
+
+
+def test_damaged_rows_cost_only_themselves(tmp_path: Path) -> None:
+    import sqlite3
+
+    bench = Bench(OutboxSettings(directory=str(tmp_path)))
+    bench.put("sample-0", "sample-1", "sample-2")
+    with sqlite3.connect(tmp_path / "test.outbox") as other:
+        other.execute("UPDATE messages SET entry = NULL WHERE number = 2")
+    assert bench.sender.send_all()
+    assert bench.transport.taken == ["sample-0", "sample-2"]
+    assert bench.queue.damaged == 1
+    bench.sender.close()
+
+
+def test_nothing_leaks_over_many_failed_attempts(bench: Bench) -> None:
+    bench.transport.answer = lambda _: RuntimeError("can't start new thread")
+    bench.put("sample-0")
+    before = len(os.listdir("/proc/self/fd"))
+    bench.run(3600)
+    assert len(os.listdir("/proc/self/fd")) == before
