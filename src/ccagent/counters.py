@@ -53,8 +53,8 @@ class AgentCounters(msgspec.Struct, rename="kebab"):
 class SinkCounters(msgspec.Struct, rename="kebab"):
     """One sink, in messages.
 
-    queued: put into the queue. waiting: in the queue now; waiting_bytes: their size. sent: handed to
-    the transport, repetitions included. acknowledged: taken by the receiver. retried: to be sent
+    queued: put into the queue. waiting: in the queue now; waiting_bytes: their size. sent: handed
+    to the transport, repetitions included. acknowledged: taken by the receiver. retried: to be sent
     again after a failure. refused: dead letters, which the receiver will never take. dropped:
     deleted because the queue was too large or they were too old. damaged: dead letters because they
     could not be decoded. restarts: unforeseen errors after which the sink went on.

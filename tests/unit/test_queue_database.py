@@ -14,7 +14,6 @@ from ccagent.message import Message
 from ccagent.queue.database import MEMORY, QueueDatabase, Waiting
 
 
-
 def message(text: str, size: int = 10, kind: str = "sample") -> Message:
     return Message("c", "n", kind, "sonar", 1.5, text.encode().ljust(size), "", f"id-{text}")
 

@@ -1,4 +1,4 @@
-"""The outbox of a sink."""
+"""The thread of a sink."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ccagent import outbox as module
 from ccagent.config import OutboxSettings
 from ccagent.errors import RejectedError, RetryableError
 from ccagent.message import Message
-from ccagent.outbox import Outbox
+from ccagent.queue import sender as module
+from ccagent.queue.sink import Sink
 from ccagent.transports.base import SinkSettings, Transport
 
 
@@ -55,25 +55,24 @@ def receiver() -> Receiver:
 
 
 @pytest.fixture
-def outbox(receiver: Receiver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Outbox]:
+def sink(receiver: Receiver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Sink]:
     monkeypatch.setattr(module, "_FIRST_PAUSE", 0.01)
-    # A thousand of the messages of ten bytes that the test of the bound sends.
-    where = OutboxSettings(directory=str(tmp_path / "spool"), max_bytes=10_000)
-    box = Outbox("test", SinkSettings(url="test:"), receiver, where)
+    where = OutboxSettings(directory=str(tmp_path / "queue"), max_bytes=100_000)
+    box = Sink("test", SinkSettings(url="test:"), receiver, where)
     yield box
     box.close()
     box.join(5)
 
 
-def test_messages_arrive_in_order(outbox: Outbox, receiver: Receiver) -> None:
+def test_messages_arrive_in_order(sink: Sink, receiver: Receiver) -> None:
     sent = [f"{n}" for n in range(1000)]
     for text in sent:
-        outbox.put(message(text))
-    until(lambda: outbox.is_idle)
+        sink.put(message(text))
+    until(lambda: sink.is_idle)
     assert receiver.taken == [text.encode() for text in sent]
 
 
-def test_what_is_refused_for_now_is_sent_again_in_order(outbox: Outbox, receiver: Receiver) -> None:
+def test_what_is_refused_for_now_is_sent_again_in_order(sink: Sink, receiver: Receiver) -> None:
     tries: list[bytes] = []
 
     def answer(got: Message) -> Exception | None:
@@ -82,35 +81,35 @@ def test_what_is_refused_for_now_is_sent_again_in_order(outbox: Outbox, receiver
 
     receiver.judge = answer
     for text in "123":
-        outbox.put(message(text))
-    until(lambda: outbox.is_idle)
+        sink.put(message(text))
+    until(lambda: sink.is_idle)
     assert receiver.taken == [b"1", b"2", b"3"]
     assert tries.count(b"2") == 4
 
 
-@pytest.mark.parametrize("error", [RejectedError("never"), RuntimeError("a bug")])
 def test_a_message_that_can_never_be_sent_does_not_stop_the_others(
-    outbox: Outbox, receiver: Receiver, error: Exception
+    sink: Sink, receiver: Receiver
 ) -> None:
-    receiver.judge = lambda got: error if got.body == b"2" else None
+    receiver.judge = lambda got: RejectedError("never") if got.body == b"2" else None
     for text in "123":
-        outbox.put(message(text))
-        until(lambda: outbox.is_idle)
+        sink.put(message(text))
+        until(lambda: sink.is_idle)
     assert receiver.taken == [b"1", b"3"]
 
 
-def test_it_is_bounded_and_drops_the_oldest(outbox: Outbox, receiver: Receiver) -> None:
+def test_it_is_bounded_and_drops_the_oldest(sink: Sink, receiver: Receiver) -> None:
     receiver.judge = lambda _: RetryableError("away")
     for number in range(1040):
-        outbox.put(message(f"{number:010d}"))
+        sink.put(message(f"{number:010d}"))
     receiver.judge = lambda _: None
-    until(lambda: outbox.is_idle)
-    assert len(receiver.taken) == 1000
+    until(lambda: sink.is_idle)
+    assert 500 < len(receiver.taken) < 1000
+    assert sink.counters().dropped == 1040 - len(receiver.taken)
     assert receiver.taken[-1] == b"0000001039"
     assert receiver.taken == sorted(receiver.taken)
 
 
-def test_putting_never_waits_for_the_sink(outbox: Outbox, receiver: Receiver) -> None:
+def test_putting_never_waits_for_the_sink(sink: Sink, receiver: Receiver) -> None:
     hanging = threading.Event()
 
     def hang(got: Message) -> Exception | None:
@@ -121,15 +120,91 @@ def test_putting_never_waits_for_the_sink(outbox: Outbox, receiver: Receiver) ->
     receiver.judge = hang
     begin = time.monotonic()
     for number in range(100):
-        outbox.put(message(str(number)))
+        sink.put(message(str(number)))
     assert time.monotonic() - begin < 1
     hanging.set()
 
 
-def test_closing_sends_what_waits(outbox: Outbox, receiver: Receiver) -> None:
+def test_closing_sends_what_waits(sink: Sink, receiver: Receiver) -> None:
     for number in range(250):
-        outbox.put(message(str(number)))
-    outbox.close()
-    outbox.join(5)
+        sink.put(message(str(number)))
+    sink.close()
+    sink.join(5)
     assert len(receiver.taken) == 250
     assert receiver.closed
+
+
+def test_an_error_of_the_queue_itself_does_not_end_the_thread(
+    sink: Sink, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ccagent.queue.sink._RESTART_PAUSE", 0.01)
+    errors = [KeyError("a defect"), MemoryError()]
+    original = sink._sender.send_next
+
+    def fail() -> object:
+        if errors:
+            raise errors.pop()
+        return original()
+
+    monkeypatch.setattr(sink._sender, "send_next", fail)
+    sink.put(message("1"))
+    until(lambda: sink.is_idle)
+    assert receiver.taken == [b"1"]
+    assert sink.counters().restarts == 2
+    assert sink.is_alive
+
+
+def test_a_thread_that_cant_be_started_is_started_with_the_next_message(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as context:
+        context.setattr(threading.Thread, "start", refuse)
+        sink = Sink("test", SinkSettings(url="test:"), receiver)
+        sink.put(message("1"))
+    assert not sink.is_alive
+    sink.put(message("2"))
+    until(lambda: sink.is_idle)
+    assert receiver.taken == [b"1", b"2"]
+    sink.close()
+    sink.join(5)
+
+
+def test_what_is_in_memory_alone_at_the_end_is_reported_as_lost(
+    receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver.judge = lambda _: RetryableError("away")
+    (tmp_path / "file").write_text("")
+    sink = Sink(
+        "test",
+        SinkSettings(url="test:"),
+        receiver,
+        OutboxSettings(directory=str(tmp_path / "file")),
+    )
+    for text in "123":
+        sink.put(message(text))
+    sink.close()
+    sink.join(5)
+    assert "3 messages could not be sent and are lost (" in caplog.text
+
+
+def test_a_successor_gets_what_is_queued_and_what_comes_yet(
+    receiver: Receiver, tmp_path: Path
+) -> None:
+    receiver.judge = lambda _: RetryableError("away")
+    other = Receiver()
+    where = OutboxSettings(directory=str(tmp_path / "queue"))
+    for first in (where, None):
+        other.taken.clear()
+        old = Sink("test", SinkSettings(url="test:"), receiver, first)
+        old.put(message("1"))
+        new = Sink("test", SinkSettings(url="test:"), other, where)
+        old.hand_over(new)
+        old.put(message("2"))
+        until(lambda: len(other.taken) == 2)
+        old.join(5)
+        new.close()
+        new.join(5)
+        assert sorted(other.taken) == [b"1", b"2"]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ccagent.doctor.finding import Finding
 from ccagent.doctor.mounts import mounted_at, read_mounts
 from ccagent.errors import CcagentError, NotHereError
-from ccagent.registry import transport_class
 from ccagent.queue.files import file_of
+from ccagent.registry import transport_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

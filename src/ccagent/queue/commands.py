@@ -12,7 +12,6 @@ from ccagent.clock import timestamp
 from ccagent.config import build_transport
 from ccagent.errors import CcagentError, ConfigurationError, QueueError
 from ccagent.log import logger, printable
-from ccagent.queue.database import QueueDatabase
 from ccagent.queue.files import SUFFIX, file_of, open_disk
 from ccagent.queue.queue import Queue
 from ccagent.queue.sender import Sender
@@ -21,13 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
     from ccagent.config import Configuration
-    from ccagent.queue.database import DeadLetter
+    from ccagent.queue.database import DeadLetter, QueueDatabase
 
 _SHOWN = 20
+_HEAD = (
+    f"{'sink':20} {'messages':>9} {'bytes':>12} {'oldest':>9} {'dead letters':>13} {'dropped':>8}"
+)
 
 
 class Selection(NamedTuple):
-    """Which dead letters a command concerns: of these sinks (empty: all), with this in the reason."""
+    """The dead letters a command concerns: of these sinks (empty: all), with this reason."""
 
     sinks: tuple[str, ...] = ()
     reason: str = ""
@@ -39,9 +41,7 @@ class Selection(NamedTuple):
 
 def report(configuration: Configuration) -> tuple[str, bool]:
     """Return a table of the queues with their dead letters, and whether all could be read."""
-    lines = [
-        f"{'sink':20} {'messages':>9} {'bytes':>12} {'oldest':>9} {'dead letters':>13} {'dropped':>8}"
-    ]
+    lines = [_HEAD]
     is_readable = True
     for sink in _queues(configuration):
         try:

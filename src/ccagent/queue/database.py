@@ -20,6 +20,7 @@ from ccagent.queue.queue_clock import (
     read_boot_id,
     read_uptime,
 )
+from ccagent.queue.schema import Transaction, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -28,29 +29,6 @@ if TYPE_CHECKING:
 
 MEMORY = ":memory:"
 """The path of a database that is kept in memory."""
-
-_VERSION = 2
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS messages (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT, entry BLOB);
-CREATE TABLE IF NOT EXISTS dead_letters (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, rejected REAL, reason TEXT, entry BLOB);
-CREATE TABLE IF NOT EXISTS counts (
-    messages INTEGER, bytes INTEGER, letters INTEGER, letter_bytes INTEGER, dropped INTEGER);
-CREATE TABLE IF NOT EXISTS clock (moment BLOB);
-INSERT INTO counts SELECT 0, 0, 0, 0, 0 WHERE NOT EXISTS (SELECT * FROM counts);
-INSERT INTO clock SELECT NULL WHERE NOT EXISTS (SELECT * FROM clock);
-CREATE TRIGGER IF NOT EXISTS message_stored AFTER INSERT ON messages BEGIN
-    UPDATE counts SET messages = messages + 1, bytes = bytes + COALESCE(length(NEW.entry), 0); END;
-CREATE TRIGGER IF NOT EXISTS message_deleted AFTER DELETE ON messages BEGIN
-    UPDATE counts SET messages = messages - 1, bytes = bytes - COALESCE(length(OLD.entry), 0); END;
-CREATE TRIGGER IF NOT EXISTS letter_stored AFTER INSERT ON dead_letters BEGIN
-    UPDATE counts SET letters = letters + 1,
-        letter_bytes = letter_bytes + COALESCE(length(NEW.entry), 0); END;
-CREATE TRIGGER IF NOT EXISTS letter_deleted AFTER DELETE ON dead_letters BEGIN
-    UPDATE counts SET letters = letters - 1,
-        letter_bytes = letter_bytes - COALESCE(length(OLD.entry), 0); END;
-"""
 
 _RECOUNT = """
 UPDATE counts SET messages = (SELECT COUNT(*) FROM messages),
@@ -147,7 +125,7 @@ class QueueDatabase:
             self._database.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
             # Deleted messages are overwritten, so that none comes back from a damaged file.
             self._database.execute("PRAGMA secure_delete = ON")
-            self._prepare()
+            prepare(self._database, self._wall_clock())
             if path == MEMORY:
                 # So that no number means one message in memory and another one on disk.
                 self._database.execute(
@@ -202,9 +180,7 @@ class QueueDatabase:
             kinds = ", ".join("?" * len(without_kinds))
             numbers = ", ".join("?" * len(without_numbers))
             # A damaged kind is NULL or a number: its message must not be left out.
-            condition = (
-                f"WHERE COALESCE(kind, '') NOT IN ({kinds}) AND number NOT IN ({numbers}) "
-            )
+            condition = f"WHERE COALESCE(kind, '') NOT IN ({kinds}) AND number NOT IN ({numbers}) "
         rows = self._database.execute(
             f"SELECT number, entry FROM messages {condition}ORDER BY number LIMIT ?",  # noqa: S608
             (*without_kinds, *without_numbers, count),
@@ -325,21 +301,6 @@ class QueueDatabase:
         """Close the database."""
         self._database.close()
 
-    def _prepare(self) -> None:
-        """Create what is missing; a file that is complete is not written."""
-        (version,) = self._database.execute("PRAGMA user_version").fetchone()
-        if version == _VERSION:
-            return
-        # One transaction, so that a file is complete or has nothing.
-        script = f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT"
-        self._database.executescript(script)
-        old = "SELECT 1 FROM sqlite_master WHERE name = 'waiting' AND type = 'table'"
-        if self._database.execute(old).fetchone():
-            from ccagent.queue.old_schema import take_over
-
-            with self._transaction():
-                take_over(self._database, self._wall_clock())
-
     def _insert(self, rows: Sequence[tuple[str, bytes]], now: Moment) -> int:
         with self._transaction():
             self._database.executemany("INSERT INTO messages (kind, entry) VALUES (?, ?)", rows)
@@ -350,8 +311,8 @@ class QueueDatabase:
         self._now = now
         return dropped
 
-    def _transaction(self) -> _Transaction:
-        return _Transaction(self._database)
+    def _transaction(self) -> Transaction:
+        return Transaction(self._database)
 
     def _has_any(self, numbers: Collection[int]) -> bool:
         rows = self._database.execute(
@@ -432,32 +393,13 @@ class QueueDatabase:
     def _delete_beyond(self, table: str, room: int, *, keep_last: bool) -> int:
         """Delete the oldest rows of a table until the rest fits into `room` bytes."""
         (last,) = self._database.execute(_OVERFLOW.format(table=table), (room,)).fetchone()
-        condition = f"AND number < (SELECT MAX(number) FROM {table})" if keep_last else ""
+        if keep_last:
+            youngest = f"SELECT MAX(number) FROM {table}"  # noqa: S608
+            last = min(last, (self._database.execute(youngest).fetchone()[0] or 0) - 1)
         return self._database.execute(
-            f"DELETE FROM {table} WHERE number <= ? {condition}",  # noqa: S608
+            f"DELETE FROM {table} WHERE number <= ?",  # noqa: S608
             (last,),
         ).rowcount
-
-
-class _Transaction:
-    """BEGIN IMMEDIATE, then COMMIT, or ROLLBACK after an exception."""
-
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
-
-    def __enter__(self) -> None:
-        self._database.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:
-            self._database.rollback()
-            return
-        try:
-            self._database.commit()
-        except BaseException:
-            # Otherwise no later transaction could begin.
-            self._database.rollback()
-            raise
 
 
 def _text(content: bytes) -> str:
@@ -466,7 +408,7 @@ def _text(content: bytes) -> str:
 
 def _number(value: object) -> int:
     """Return a number of a table that may be damaged."""
-    return max(0, int(value)) if isinstance(value, (int, float)) and value == value else 0
+    return max(0, value) if isinstance(value, int) else 0
 
 
 def _dead_letter(number: int, rejected: object, reason: object, stored: object) -> DeadLetter:

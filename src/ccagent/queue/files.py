@@ -187,9 +187,12 @@ def recover(aside: str, into: QueueDatabase, without: Collection[int]) -> int:
 def _content(stack: contextlib.ExitStack, path: str) -> bytes | mmap.mmap:
     """Map a file into memory; an empty or missing one is empty bytes."""
     try:
-        file = stack.enter_context(open(path, "rb"))
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return b""
-    if not os.fstat(file.fileno()).st_size:
-        return b""
-    return stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    try:
+        if not os.fstat(descriptor).st_size:
+            return b""
+        return stack.enter_context(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+    finally:
+        os.close(descriptor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -34,11 +35,10 @@ def take_over(database: sqlite3.Connection, now: float) -> None:
         database.execute(_INSERT["waiting"], (message.topic, entry))
     rows = database.execute("SELECT stored, reason, message FROM refused ORDER BY number")
     for stored, reason, content in rows:
-        try:
-            content = encode_entry(Entry(_seconds(stored), 0.0, _decoder.decode(content)))
-        except (msgspec.MsgspecError, ValueError, TypeError):
-            pass
-        database.execute(_INSERT["refused"], (reason, content, now))
+        entry = content
+        with contextlib.suppress(msgspec.MsgspecError, ValueError, TypeError):
+            entry = encode_entry(Entry(_seconds(stored), 0.0, _decoder.decode(content)))
+        database.execute(_INSERT["refused"], (reason, entry, now))
     for table in ("waiting", "refused"):
         database.execute(f"DROP TABLE {table}")
 

@@ -16,7 +16,7 @@ _STORED = struct.Struct("<dd36sI")
 
 
 class Moment(NamedTuple):
-    """A reading: the queue's clock in seconds, and the boot and uptime (seconds) it was taken at."""
+    """A reading of the queue's clock in seconds, with the boot and uptime in seconds then."""
 
     clock: float
     boot: bytes

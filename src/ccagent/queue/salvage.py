@@ -1,8 +1,8 @@
 """Recovering the messages of a damaged database from the bytes of its file.
 
 Entries begin with a magic number and carry a checksum, so each is found and verified by itself,
-whatever became of the pages around it. Source of the layout: sqlite.org/fileformat2.html, 1.6 (cells
-of table leaf pages and overflow pages) and 4.1 (frames of the write-ahead log).
+whatever became of the pages around it. Source of the layout: sqlite.org/fileformat2.html, 1.6
+(cells of table leaf pages and overflow pages) and 4.1 (frames of the write-ahead log).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class _Pages:
         return None
 
     def _payload(self, page: bytes, begin: int, payload: int, at: int, length: int) -> bytes:
-        """Return `length` bytes of a payload that starts at `begin`, from offset `at` of the page."""
+        """Return `length` bytes, from offset `at`, of a payload that starts at `begin`."""
         usable = self._size
         local = payload
         if payload > usable - 35:

@@ -6,7 +6,9 @@ import contextlib
 import fcntl
 import os
 import random
+import sys
 import time
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.counters import SinkCounters
@@ -27,8 +29,12 @@ if TYPE_CHECKING:
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 60.0
 _LONGEST_AFTER = 3600.0
+_LOGGED_EVERY = 3600.0
+"""Seconds after which an error that stays the same is logged again."""
 _LEAST_PART = 1024
 """Bytes below which a message is not split further."""
+_MOST_PARTS = 64
+"""A message is not split further when its parts have become that much smaller."""
 
 
 class Outcome(NamedTuple):
@@ -70,7 +76,9 @@ class Sender:
         self._pause = _FIRST_PAUSE
         self._paused_until = 0.0
         self._failures = Failures(jitter)
-        self._limit: int | None = None
+        self._done = 0
+        self._unreachable = _Logged()
+        self._alone = _Logged()
         self.counters = SinkCounters()
 
     def take_lock(self) -> bool:
@@ -86,7 +94,9 @@ class Sender:
                 os.close(descriptor)
             if not isinstance(error, BlockingIOError) and str(error) != self._lock_error:
                 self._lock_error = str(error)
-                logger.error("sink %s: no lock, so nothing is sent from disk: %s", self._name, error)
+                logger.error(
+                    "sink %s: no lock, so nothing is sent from disk: %s", self._name, error
+                )
             return False
         self._lock = descriptor
         self._lock_error = ""
@@ -160,25 +170,12 @@ class Sender:
         """Send a batch, and take note of what became of each message."""
         messages = batch.messages
         self.counters.sent += len(messages)
-        delivered = 0
+        self._done = 0
         try:
-            for run in self._runs(messages):
-                if self._is_too_large(run[0].message):
-                    self._send_parts(batch, run[0].message)
-                else:
-                    self._transport.send([waiting.message for waiting in run])
-                delivered += len(run)
-                self._acknowledge(batch, run)
-        except TooLargeError as error:
-            delivered += self._acknowledge(batch, messages[delivered:][: error.delivered])
-            return self._split(batch, messages[delivered], error, delivered)
-        except RejectedError as error:
-            delivered += self._acknowledge(batch, messages[delivered:][: error.delivered])
-            self._reject(batch, messages[delivered], str(error))
-            return Outcome(delivered + 1, 0)
+            while self._done < len(messages):
+                self._send_some(batch, messages[self._done :])
         except RetryableError as error:
-            delivered += self._acknowledge(batch, messages[delivered:][: error.delivered])
-            return self._retry(batch, delivered, error)
+            return self._retry(batch, error)
         except Exception as error:  # noqa: BLE001 - a transport may fail in ways of its own
             # A shortage of memory, threads or descriptors, or a defect: nothing is known of the
             # message, so it stays. The next attempt begins with a new connection.
@@ -187,92 +184,137 @@ class Sender:
             text = f"{type(error).__name__}: {error}"
             if text != self.counters.last_error:
                 logger.warning("sink %s: unforeseen error", self._name, exc_info=error)
-            return self._retry(batch, delivered, RetryableError(text))
-        self.counters.last_error = ""
-        return Outcome(delivered, 0)
+            return self._retry(batch, RetryableError(text))
+        return Outcome(self._done, 0)
 
-    def _runs(self, messages: Sequence[Waiting]) -> list[list[Waiting]]:
-        """Group messages that are sent together; one that must be split is sent by itself."""
-        runs: list[list[Waiting]] = []
-        is_open = False
-        for waiting in messages:
-            is_large = self._is_too_large(waiting.message)
-            if is_open and not is_large:
-                runs[-1].append(waiting)
-            else:
-                runs.append([waiting])
-            is_open = not is_large
-        return runs
+    def _send_some(self, batch: Batch, messages: Sequence[Waiting]) -> None:
+        """Send messages together up to one that is too large or refused, or that one."""
+        limit = self._transport.largest_body or sys.maxsize
+        if len(messages[0].message.body) > limit:
+            self._split(batch, messages[0], limit)
+            return
+        run = [*takewhile(lambda waiting: len(waiting.message.body) <= limit, messages)]
+        try:
+            self._transport.send([waiting.message for waiting in run])
+        except RetryableError as error:
+            self._acknowledge(batch, run[: error.delivered])
+            raise
+        except RejectedError as error:
+            self._acknowledge(batch, run[: error.delivered])
+            refused = run[error.delivered]
+            self._split(batch, refused, _lower_limit(error, refused.message), error)
+        else:
+            self._acknowledge(batch, run)
+            self.counters.last_error = ""
 
-    def _is_too_large(self, message: Message) -> bool:
-        limits = [limit for limit in (self._limit, self._transport.largest_body) if limit]
-        return bool(limits) and len(message.body) > min(limits)
+    def _split(
+        self, batch: Batch, waiting: Waiting, limit: int, error: RejectedError | None = None
+    ) -> None:
+        """Send a message in parts of at most `limit` bytes, smaller ones if those are refused.
 
-    def _send_parts(self, batch: Batch, message: Message) -> None:
-        """Send a message in parts; a part that is refused for good becomes a dead letter."""
+        A part that is refused for good becomes a dead letter, or the message if all parts are.
+        """
+        least = max(_LEAST_PART, len(waiting.message.body) // _MOST_PARTS)
+        sent: list[Message] = []
+        refused: list[tuple[Message, str]] = []
+        if limit >= least:
+            refused = self._send_parts(waiting.message, limit, least, sent)
+        if not sent:
+            self._reject(batch, waiting, refused[0][1] if refused else str(error))
+            return
+        for part, reason in refused:
+            logger.error("sink %s: part of a message becomes a dead letter: %s", self._name, reason)
+            self._queue.add_dead_letter(batch, part, reason)
+            self.counters.refused += 1
+            self.counters.last_error = reason
+        self._acknowledge(batch, [waiting])
+
+    def _send_parts(
+        self, message: Message, limit: int, least: int, sent: list[Message]
+    ) -> list[tuple[Message, str]]:
+        """Send the parts of a message; return those refused, and why. Adds the others to `sent`."""
         from ccagent.splitting import split_message
 
-        limit = min(limit for limit in (self._limit, self._transport.largest_body) if limit)
-        for part in split_message(message, max(limit, _LEAST_PART)):
+        refused: list[tuple[Message, str]] = []
+        for part in split_message(message, limit):
             try:
                 self._transport.send([part])
             except RejectedError as error:
-                logger.error("sink %s: part of a message refused: %s", self._name, error)
-                self._queue.add_dead_letter(batch, part, str(error))
-                self.counters.refused += 1
-                self.counters.last_error = str(error)
+                smaller = _lower_limit(error, part)
+                if smaller < least:
+                    refused.append((part, str(error)))
+                else:
+                    refused += self._send_parts(part, smaller, least, sent)
+            else:
+                sent.append(part)
+        return refused
 
-    def _split(
-        self, batch: Batch, waiting: Waiting, error: TooLargeError, delivered: int
-    ) -> Outcome:
-        """Lower the limit below which messages are sent; reject one that can't be split."""
-        size = len(waiting.message.body)
-        limit = error.limit if error.limit and error.limit < size else size // 2
-        if limit < _LEAST_PART:
-            self._reject(batch, waiting, str(error))
-            return Outcome(delivered + 1, 0)
-        self._limit = limit
-        logger.info("sink %s: %s; sent in parts of at most %d bytes", self._name, error, limit)
-        return Outcome(delivered, 0)
-
-    def _acknowledge(self, batch: Batch, taken: Sequence[Waiting]) -> int:
-        """Delete messages that the sink has taken. Return how many."""
-        if taken:
-            self._pause = _FIRST_PAUSE
-            self.counters.acknowledged += len(taken)
-            self._failures.passed(taken, self._monotonic())
-            self._queue.remove(batch, [waiting.number for waiting in taken])
-        return len(taken)
+    def _acknowledge(self, batch: Batch, taken: Sequence[Waiting]) -> None:
+        """Delete messages that the sink has taken."""
+        if not taken:
+            return
+        self._done += len(taken)
+        self._pause = _FIRST_PAUSE
+        if self._unreachable.text:
+            logger.info("sink %s: takes messages again", self._name)
+            self._unreachable.text = ""
+        self.counters.acknowledged += len(taken)
+        self._failures.passed(taken, self._monotonic())
+        self._queue.remove(batch, [waiting.number for waiting in taken])
 
     def _reject(self, batch: Batch, waiting: Waiting, reason: str) -> None:
         logger.error("sink %s: a message becomes a dead letter: %s", self._name, reason)
+        self._done += 1
         self._queue.reject(batch, waiting.number, reason)
         self._failures.forget(waiting)
         self.counters.refused += 1
         self.counters.last_error = reason
 
-    def _retry(
-        self, batch: Batch, delivered: int, error: RetryableError
-    ) -> Outcome:
+    def _retry(self, batch: Batch, error: RetryableError) -> Outcome:
         """Take note of a failure; pause, unless only this message is concerned."""
-        failed, now = batch.messages[delivered], self._monotonic()
+        failed, now = batch.messages[self._done], self._monotonic()
         text = str(error)
-        self.counters.retried += len(batch.messages) - delivered
+        self.counters.retried += len(batch.messages) - self._done
         self.counters.last_error = text
         # One message is enough to see whether the sink is back.
         self._batch = 1
         verdict = self._failures.failed(failed, now, is_about_message=error.is_about_message)
         if verdict.is_hopeless:
             self._reject(batch, failed, f"{text}; repeatedly, while others passed")
-            return Outcome(delivered + 1, 0)
+            return Outcome(self._done, 0)
         if verdict.is_alone:
-            logger.warning("sink %s: %s; later messages go on", self._name, text)
+            if self._alone.is_new(text, now):
+                logger.warning("sink %s: %s; others are sent meanwhile", self._name, text)
             self._failures.postpone(failed, now + min(error.after, _LONGEST_AFTER))
-            return Outcome(delivered, 0)
+            return Outcome(self._done, 0)
         if verdict.is_probe_wanted:
-            return Outcome(delivered, 0)
+            return Outcome(self._done, 0)
         rest = max(self._pause * self._jitter(0.5, 1.0), min(error.after, _LONGEST_AFTER))
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
         self._paused_until = now + rest
-        logger.warning("sink %s: %s; retrying in %.0f s", self._name, text, rest)
-        return Outcome(delivered, rest)
+        if self._unreachable.is_new(text, now):
+            logger.warning("sink %s: %s; retrying in %.0f s", self._name, text, rest)
+        return Outcome(self._done, rest)
+
+
+class _Logged:
+    """The text that was logged last, so that the same one is logged once per hour."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._at = 0.0
+
+    def is_new(self, text: str, now: float) -> bool:
+        """Return whether to log a text at `now`."""
+        if text == self.text and now < self._at + _LOGGED_EVERY:
+            return False
+        self.text, self._at = text, now
+        return True
+
+
+def _lower_limit(error: RejectedError, message: Message) -> int:
+    """Return the size of parts to try after a refusal; 0 if the size was not the reason."""
+    if not isinstance(error, TooLargeError):
+        return 0
+    size = len(message.body)
+    return error.limit if error.limit and error.limit < size else size // 2

@@ -1,0 +1,71 @@
+"""The tables of a queue's database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import sqlite3
+
+_VERSION = 2
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS messages (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT, entry BLOB);
+CREATE TABLE IF NOT EXISTS dead_letters (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, rejected REAL, reason TEXT, entry BLOB);
+CREATE TABLE IF NOT EXISTS counts (
+    messages INTEGER, bytes INTEGER, letters INTEGER, letter_bytes INTEGER, dropped INTEGER);
+CREATE TABLE IF NOT EXISTS clock (moment BLOB);
+INSERT INTO counts SELECT 0, 0, 0, 0, 0 WHERE NOT EXISTS (SELECT * FROM counts);
+INSERT INTO clock SELECT NULL WHERE NOT EXISTS (SELECT * FROM clock);
+CREATE TRIGGER IF NOT EXISTS message_stored AFTER INSERT ON messages BEGIN
+    UPDATE counts SET messages = messages + 1, bytes = bytes + COALESCE(length(NEW.entry), 0); END;
+CREATE TRIGGER IF NOT EXISTS message_deleted AFTER DELETE ON messages BEGIN
+    UPDATE counts SET messages = messages - 1, bytes = bytes - COALESCE(length(OLD.entry), 0); END;
+CREATE TRIGGER IF NOT EXISTS letter_stored AFTER INSERT ON dead_letters BEGIN
+    UPDATE counts SET letters = letters + 1,
+        letter_bytes = letter_bytes + COALESCE(length(NEW.entry), 0); END;
+CREATE TRIGGER IF NOT EXISTS letter_deleted AFTER DELETE ON dead_letters BEGIN
+    UPDATE counts SET letters = letters - 1,
+        letter_bytes = letter_bytes - COALESCE(length(OLD.entry), 0); END;
+"""
+
+
+def prepare(database: sqlite3.Connection, now: float) -> None:
+    """Create the tables that are missing; a file that is complete is not written.
+
+    now: seconds since 1970. Raises sqlite3.Error.
+    """
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if version == _VERSION:
+        return
+    # One transaction, so that a file is complete or has nothing.
+    script = f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT"
+    database.executescript(script)
+    old = "SELECT 1 FROM sqlite_master WHERE name = 'waiting' AND type = 'table'"
+    if database.execute(old).fetchone():
+        from ccagent.queue.old_schema import take_over
+
+        with Transaction(database):
+            take_over(database, now)
+
+
+class Transaction:
+    """BEGIN IMMEDIATE, then COMMIT, or ROLLBACK after an exception."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+
+    def __enter__(self) -> None:
+        self._database.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self._database.rollback()
+            return
+        try:
+            self._database.commit()
+        except BaseException:
+            # Otherwise no later transaction could begin.
+            self._database.rollback()
+            raise
