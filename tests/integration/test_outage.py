@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from ccagent import outbox
 from ccagent.config import check
 from ccagent.counters import resident_memory
 from ccagent.daemon import Daemon
+from ccagent.queue import sender
 from tests.fast_clock import MIDNIGHT, FastClock, moments
 from tests.http_server import Request, Server
 from tests.running import Running, until
@@ -61,7 +61,7 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_hour_of_outage_at_a_sample_a_second_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox, "_LONGEST_PAUSE", 0.2)  # the hour passes in seconds
+    monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.2)  # the hour passes in seconds
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
     table = {

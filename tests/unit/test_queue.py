@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import shutil
 import subprocess
 import time
@@ -17,6 +16,7 @@ from ccagent.config import OutboxSettings
 from ccagent.message import Message
 from ccagent.queue.files import file_of
 from ccagent.queue.queue import Queue
+from tests import damage
 
 
 def message(text: str, size: int = 10, kind: str = "sample") -> Message:
@@ -140,59 +140,30 @@ def test_of_many_damaged_files_two_are_kept(
 @pytest.fixture(scope="module")
 def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with messages of many sizes, some deleted, and dead letters."""
-    directory = tmp_path_factory.mktemp("intact")
-    queue = Queue("backend", settings(directory))
-    for number in range(60):
-        size = (10, 300, 3000, 4050, 9000, 40_000)[number % 6]
-        queue.put([message(str(number), size, ("sample", "job")[number % 2])])
-    batch = queue.next_batch(10)
-    queue.remove(batch, [waiting.number for waiting in batch.messages])
-    batch = queue.next_batch(2)
-    for waiting in batch.messages:
-        queue.reject(batch, waiting.number, "422")
-    queue.close()
-    return directory / file_of("backend")
+    directory = tmp_path_factory.mktemp("intact") / "closed"
+    damage.write_intact(directory)
+    return directory / damage.FILE
 
 
-EXPECTED = [str(number) for number in range(12, 60)]
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same as a killed process leaves it: what it has done is in the write-ahead log."""
+    directory = tmp_path_factory.mktemp("intact") / "killed"
+    damage.write_intact(directory, is_closed=False)
+    return directory / damage.FILE
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_random_damage_costs_no_undamaged_message(intact: Path, tmp_path: Path, seed: int) -> None:
-    chance = random.Random(seed)
-    content = bytearray(intact.read_bytes())
-    original = bytes(content)
-    # One in three hits the first page, with the head and the schema.
-    for _ in range(chance.choice([1, 1, 3])):
-        place = chance.randrange(chance.choice([100, 4096, len(content)]))
-        length = chance.choice([1, 1, 8, 200])
-        content[place : place + length] = (
-            bytes([content[place] ^ 1 << chance.randrange(8)])
-            if length == 1
-            else chance.randbytes(length)
-        )
-    (tmp_path / file_of("backend")).write_bytes(content[: len(original)])
-    queue = Queue("backend", settings(tmp_path))
-    queue.put([message("new")])
-    found = drained(queue)
-    assert found[-1:] == ["new"]
-    assert found == [text for text in [*EXPECTED, "new"] if text in found]
-    lost = set(EXPECTED) - set(found)
-    assert lost <= hit(original, bytes(content)), f"undamaged messages {lost} are lost"
-    assert queue.error == ""
-    queue.close()
-
-
-def hit(original: bytes, damaged: bytes) -> set[str]:
-    """Return the messages of which bytes are damaged: those whose entry is not whole any more.
-
-    A changed byte outside of all entries may cost those that share its page at most.
-    """
-    from ccagent.queue.salvage import salvage
-
-    before = {entry.message.id for is_letter, _, entry in salvage(original) if not is_letter}
-    after = {entry.message.id for is_letter, _, entry in salvage(damaged) if not is_letter}
-    return before - after
+@pytest.mark.parametrize("seed", range(30))
+def test_random_damage_costs_no_undamaged_message(
+    intact: Path, killed: Path, tmp_path: Path, seed: int
+) -> None:
+    """`python -m tests.damage` does the same 1,500 times."""
+    work = tmp_path / "work"
+    shutil.copytree((intact, killed)[seed % 2].parent, work)
+    outcome = damage.deliver(work, damage.damage(work, seed))
+    assert outcome.lost == set()
+    assert outcome.delivered[-1] == "new"
+    assert (outcome.tracebacks, outcome.restarts, outcome.is_alive) == (0, 0, True)
 
 
 def test_messages_in_a_log_that_was_never_checkpointed_are_recovered(tmp_path: Path) -> None:

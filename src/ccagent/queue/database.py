@@ -20,6 +20,7 @@ from ccagent.queue.queue_clock import (
     read_boot_id,
     read_uptime,
 )
+from ccagent.queue.salvage import PAGE_SIZE
 from ccagent.queue.schema import Transaction, prepare
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ class QueueDatabase:
         # A damaged text must not keep its row from being read.
         self._database.text_factory = _text
         try:
+            self._database.execute(f"PRAGMA page_size = {PAGE_SIZE}")
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
             # Deleted messages are overwritten, so that none comes back from a damaged file.
@@ -136,6 +138,7 @@ class QueueDatabase:
         except BaseException:
             self._database.close()
             raise
+        self.is_open = True
 
     def put(self, messages: Sequence[Message]) -> int:
         """Store messages. Return how many older ones were deleted to make room."""
@@ -300,6 +303,7 @@ class QueueDatabase:
     def close(self) -> None:
         """Close the database."""
         self._database.close()
+        self.is_open = False
 
     def _insert(self, rows: Sequence[tuple[str, bytes]], now: Moment) -> int:
         with self._transaction():

@@ -8,7 +8,9 @@ import glob
 import mmap
 import os
 import sqlite3
+import struct
 import time
+import weakref
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -16,7 +18,7 @@ from ccagent.errors import NotPermittedError
 from ccagent.log import logger
 from ccagent.private_files import check_directory, check_file, make_directory, open_private
 from ccagent.queue.database import QueueDatabase
-from ccagent.queue.salvage import salvage
+from ccagent.queue.salvage import is_log_damaged, salvage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator
@@ -30,6 +32,11 @@ _SIDE_FILES = ("-wal", "-shm")
 _DAMAGED = ".damaged-"
 _DAMAGED_KEPT = 2
 _AT_ONCE = 100
+_LOCK = struct.Struct("hhqqi")
+"""The kernel's struct flock: type, whence, start, length, process."""
+_USED_BYTE = 128
+_opened: weakref.WeakSet[QueueDatabase] = weakref.WeakSet()
+"""The databases that this process has opened."""
 
 # SQLite's result codes, sqlite.org/rescode.html.
 _ERROR, _INTERNAL, _READONLY, _CORRUPT, _SCHEMA, _TOOBIG = 1, 2, 8, 11, 17, 18
@@ -70,12 +77,15 @@ def open_disk(path: str, settings: OutboxSettings) -> QueueDatabase:
     if not check_file(path):
         with contextlib.suppress(FileExistsError):
             os.close(open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
-    return QueueDatabase(
+    _check_log(path)
+    database = QueueDatabase(
         path,
         max_bytes=settings.max_bytes,
         max_age=settings.max_age.seconds,
         durability=settings.durability,
     )
+    _opened.add(database)
+    return database
 
 
 def is_damage(error: Exception, path: str) -> bool:
@@ -182,6 +192,39 @@ def recover(aside: str, into: QueueDatabase, without: Collection[int]) -> int:
         if messages:
             into.restore(messages)
     return count
+
+
+def _check_log(path: str) -> None:
+    """Check the write-ahead log that a killed process has left.
+
+    Raises sqlite3.DatabaseError for a damaged one: SQLite would ignore what follows the damage.
+    """
+    if any(each.is_open and each.path == path for each in _opened):
+        return  # closing the file would release SQLite's locks on it
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        log = _content(stack, path + "-wal")
+        if not log or _is_used(path):
+            return
+        if is_log_damaged(log):
+            raise sqlite3.DatabaseError("malformed: a checksum of the write-ahead log is wrong")
+
+
+def _is_used(path: str) -> bool:
+    """Return whether another process has a database open.
+
+    Each holds a lock on byte 128 of the -shm file. Source: sqlite.org/walformat.html, 2.3.
+    """
+    try:
+        descriptor = os.open(path + "-shm", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _USED_BYTE, 1, 0)
+        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, asked)
+    finally:
+        os.close(descriptor)
+    kind: int = _LOCK.unpack(answer)[0]
+    return kind != fcntl.F_UNLCK
 
 
 def _content(stack: contextlib.ExitStack, path: str) -> bytes | mmap.mmap:

@@ -8,6 +8,7 @@ whatever became of the pages around it. Source of the layout: sqlite.org/filefor
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from ccagent.errors import UnparsableError
@@ -19,11 +20,15 @@ if TYPE_CHECKING:
 
     Content = bytes | mmap
 
-_PAGE_SIZES = frozenset(1 << power for power in range(9, 16))
-_DEFAULT_PAGE_SIZE = 4096
+PAGE_SIZE = 4096
+"""Bytes of a page of every database of a queue."""
+
 _WAL_HEAD = struct.Struct(">IIIIIIII")
 _FRAME_HEAD = struct.Struct(">IIIIII")
+_STEP = _FRAME_HEAD.size + PAGE_SIZE
 _PAGE_NUMBER = struct.Struct(">I")
+_LITTLE_ENDIAN = b"\x37\x7f\x06\x82"
+"""The first bytes of a log whose checksums take its words as little-endian."""
 _BLOB = 12
 _LONGEST_START = 600
 """Bytes of a cell before the entry: lengths, the record's header, and the topic."""
@@ -34,10 +39,7 @@ def salvage(database: Content, log: Content = b"") -> Iterator[tuple[bool, int, 
 
     In the order of their numbers. Each comes with whether it is a dead letter, and its number.
     """
-    size = int.from_bytes(database[16:18], "big")
-    if size not in _PAGE_SIZES:
-        size = _DEFAULT_PAGE_SIZE
-    pages = _Pages(database, log, size)
+    pages = _Pages(database, log)
     places: dict[tuple[bool, int], tuple[int, int]] = {}
     for number in pages.numbers():
         page = pages.page(number)
@@ -57,16 +59,15 @@ def salvage(database: Content, log: Content = b"") -> Iterator[tuple[bool, int, 
 class _Pages:
     """The pages of a database file, with the latest of its write-ahead log in their place."""
 
-    def __init__(self, database: Content, log: Content, size: int) -> None:
+    def __init__(self, database: Content, log: Content) -> None:
         self._database = database
         self._log = log
-        self._size = size
-        self._changed = dict(_frames(log, size))
+        self._changed = dict(_frames(log))
 
     def numbers(self) -> Iterator[int]:
         """Return the numbers of all pages: those of the log first, since they are the younger."""
         yield from self._changed
-        for number in range(1, len(self._database) // self._size + 2):
+        for number in range(1, len(self._database) // PAGE_SIZE + 2):
             if number not in self._changed:
                 yield number
 
@@ -74,9 +75,9 @@ class _Pages:
         """Return the latest content of a page, empty if there is none."""
         begin = self._changed.get(number)
         if begin is not None:
-            return self._log[begin : begin + self._size]
-        begin = (number - 1) * self._size
-        return self._database[begin : begin + self._size]
+            return self._log[begin : begin + PAGE_SIZE]
+        begin = (number - 1) * PAGE_SIZE
+        return self._database[begin : begin + PAGE_SIZE]
 
     def entry_at(self, page: bytes, at: int) -> tuple[bool, int, Entry] | None:
         """Return the entry whose magic number is at an offset, if it is undamaged.
@@ -99,7 +100,7 @@ class _Pages:
 
     def _payload(self, page: bytes, begin: int, payload: int, at: int, length: int) -> bytes:
         """Return `length` bytes, from offset `at`, of a payload that starts at `begin`."""
-        usable = self._size
+        usable = PAGE_SIZE
         local = payload
         if payload > usable - 35:
             least = (usable - 12) * 32 // 255 - 23
@@ -169,19 +170,54 @@ def _size_of(kind: int) -> int:
     return (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)[kind] if kind < 10 else 1 << 40
 
 
-def _frames(log: Content, size: int) -> Iterator[tuple[int, int]]:
+def is_log_damaged(log: Content) -> bool:
+    """Return whether a checksum in a write-ahead log is wrong, up to its last commit.
+
+    SQLite ignores the log from such a place on. Source: sqlite.org/fileformat2.html, 4.2.
+    """
+    frames = {offset for _, offset in _frames(log)}
+    if not frames:
+        return False
+    order = "<" if log[:4] == _LITTLE_ENDIAN else ">"
+    sums = _checksum(order, log[: _WAL_HEAD.size - 8], (0, 0))
+    if sums != _WAL_HEAD.unpack_from(log)[6:8]:
+        return True
+    for offset in range(_WAL_HEAD.size + _FRAME_HEAD.size, max(frames) + 1, _STEP):
+        head = log[offset - _FRAME_HEAD.size : offset]
+        sums = _checksum(order, head[:8], sums)
+        sums = _checksum(order, log[offset : offset + PAGE_SIZE], sums)
+        # The checksum does not cover the salt, by which the frames of this log are known.
+        if offset not in frames or sums != _FRAME_HEAD.unpack(head)[4:6]:
+            return True
+    return False
+
+
+def _checksum(order: str, content: bytes, sums: tuple[int, int]) -> tuple[int, int]:
+    first, second = sums
+    words = struct.unpack(f"{order}{len(content) // 4}I", content)
+    for even, odd in zip(words[::2], words[1::2], strict=True):
+        first = (first + even + second) & 0xFFFFFFFF
+        second = (second + odd + first) & 0xFFFFFFFF
+    return first, second
+
+
+def _frames(log: Content) -> Iterator[tuple[int, int]]:
     """Return numbers of pages in a write-ahead log with their offsets, as far as committed."""
-    if len(log) < _WAL_HEAD.size:
+    heads = [
+        (begin, *_FRAME_HEAD.unpack_from(log, begin)[:4])
+        for begin in range(_WAL_HEAD.size, len(log) - _STEP + 1, _STEP)
+    ]
+    if not heads:
         return
-    _, _, page_size, _, *salt, _, _ = _WAL_HEAD.unpack_from(log)
-    if page_size != size:
-        return
+    salt = _WAL_HEAD.unpack_from(log)[4:6]
+    salts = Counter(head[3:5] for head in heads)
+    if salt not in salts:  # the head is damaged
+        ((salt, _),) = salts.most_common(1)
     uncommitted: list[tuple[int, int]] = []
-    step = _FRAME_HEAD.size + size
-    for begin in range(_WAL_HEAD.size, len(log) - step + 1, step):
-        number, commit, *frame_salt, _, _ = _FRAME_HEAD.unpack_from(log, begin)
-        if frame_salt != salt:
-            return
+    for begin, number, commit, *frame_salt in heads:
+        # Frames of an earlier log follow; a damaged one may be anywhere.
+        if tuple(frame_salt) != salt:
+            continue
         uncommitted.append((number, begin + _FRAME_HEAD.size))
         if commit:
             yield from uncommitted
