@@ -100,7 +100,7 @@ def test_a_foreign_database_is_set_aside(tmp_path: Path) -> None:
     import sqlite3
 
     with sqlite3.connect(tmp_path / file_of("backend")) as other:
-        other.executescript("CREATE TABLE messages (x); CREATE TABLE counts (y)")
+        other.executescript("CREATE TABLE messages (x); CREATE TABLE state (y)")
     other.close()
     queue = Queue("backend", settings(tmp_path))
     queue.put([message("0")])
@@ -196,7 +196,7 @@ def test_a_removed_file_is_noticed_and_its_messages_kept(
     shutil.rmtree(tmp_path / "made")
     queue.put([message("2")])
     queue.close()
-    assert "removed or replaced; 2 messages are moved" in caplog.text
+    assert "removed or replaced; 3 messages are moved" in caplog.text
     assert drained(Queue("backend", settings(tmp_path / "made"))) == ["0", "1", "2"]
 
 

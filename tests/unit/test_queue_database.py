@@ -181,7 +181,7 @@ def test_damaged_totals_drop_nothing(tmp_path: Path, value: str) -> None:
     box = database(tmp_path / "x")
     box.put([message("0")])
     with sqlite3.connect(tmp_path / "x") as other:
-        other.execute(f"UPDATE counts SET bytes = {value}, messages = {value}")
+        other.execute(f"UPDATE state SET bytes = {value}, messages = {value}")
     assert box.put([message("1")]) == 0
     assert texts(box) == ["0", "1"]
     assert box.summary().messages == 2
@@ -275,7 +275,7 @@ def test_a_damaged_clock_drops_nothing(tmp_path: Path) -> None:
     box.put([message("0")])
     box.close()
     with sqlite3.connect(tmp_path / "x") as other:
-        other.execute("UPDATE clock SET moment = randomblob(56)")
+        other.execute("UPDATE state SET moment = randomblob(56)")
     box = machine.open(tmp_path / "x")
     box.put([message("1")])
     assert texts(box) == ["0", "1"]

@@ -32,15 +32,18 @@ MEMORY = ":memory:"
 """The path of a database that is kept in memory."""
 
 _RECOUNT = """
-UPDATE counts SET messages = (SELECT COUNT(*) FROM messages),
+UPDATE state SET messages = (SELECT COUNT(*) FROM messages),
     bytes = (SELECT COALESCE(SUM(length(entry)), 0) FROM messages),
     letters = (SELECT COUNT(*) FROM dead_letters),
     letter_bytes = (SELECT COALESCE(SUM(length(entry)), 0) FROM dead_letters)
 """
-_TOTALS = "SELECT messages, bytes, letters, letter_bytes, dropped FROM counts"
+_TOTALS = "SELECT messages, bytes, letters, letter_bytes, dropped FROM state"
+# A number is never used twice, or an acknowledgement could delete a later message.
+_NEXT = "SELECT MAX(next, (SELECT COALESCE(MAX(number), 0) + 1 FROM messages)) FROM state"
+_STORED = "UPDATE state SET next = ?, moment = ?, messages = messages + ?, bytes = bytes + ?"
 _OVERFLOW = (
     "SELECT COALESCE(MAX(number), 0) FROM (SELECT number, "
-    "SUM(length(entry)) OVER (ORDER BY number DESC) AS kept FROM {table}) WHERE kept > ?"
+    "SUM(length(entry)) OVER (ORDER BY number DESC) AS kept FROM {}) WHERE kept > ?"
 )
 
 _FIRST_IN_MEMORY = 1 << 40
@@ -49,6 +52,7 @@ _SYNCHRONOUS = {"process": "NORMAL", "power": "FULL"}
 _EXPIRY_STEPS = 1000.0
 """Ages are looked at after a thousandth of the largest age."""
 _EXPIRED_AT_ONCE = 100
+_AT_ONCE = 500
 
 
 class Waiting(NamedTuple):
@@ -130,9 +134,7 @@ class QueueDatabase:
             prepare(self._database, self._wall_clock())
             if path == MEMORY:
                 # So that no number means one message in memory and another one on disk.
-                self._database.execute(
-                    "INSERT INTO sqlite_sequence VALUES ('messages', ?)", (_FIRST_IN_MEMORY,)
-                )
+                self._database.execute("UPDATE state SET next = ?", (_FIRST_IN_MEMORY,))
             self._now = self._read_clock()
             self._expiry = self._now.clock
         except BaseException:
@@ -180,8 +182,7 @@ class QueueDatabase:
         if only_number is not None:
             condition, without_kinds, without_numbers = "WHERE number = ? ", (), (only_number,)
         elif without_kinds or without_numbers:
-            kinds = ", ".join("?" * len(without_kinds))
-            numbers = ", ".join("?" * len(without_numbers))
+            kinds, numbers = _marks([*without_kinds]), _marks([*without_numbers])
             # A damaged kind is NULL or a number: its message must not be left out.
             condition = f"WHERE COALESCE(kind, '') NOT IN ({kinds}) AND number NOT IN ({numbers}) "
         rows = self._database.execute(
@@ -206,9 +207,9 @@ class QueueDatabase:
         Raises sqlite3.DatabaseError if they are still there, as in a file whose order is damaged.
         """
         with self._transaction():
-            deleted = self._database.executemany(
-                "DELETE FROM messages WHERE number = ?", [(number,) for number in numbers]
-            ).rowcount
+            deleted = 0
+            for some in _chunks([*numbers]):
+                deleted += self._delete(f"number IN ({_marks(some)})", some)
             # Fewer are deleted when another process has dropped some to make room.
             if deleted < len(numbers) and self._has_any(numbers):
                 raise sqlite3.DatabaseError("malformed: deleted messages are still there")
@@ -221,7 +222,7 @@ class QueueDatabase:
                 "SELECT ?, ?, entry FROM messages WHERE number = ?",
                 (self._wall_clock(), reason, number),
             )
-            self._database.execute("DELETE FROM messages WHERE number = ?", (number,))
+            self._delete("number = ?", [number])
 
     def add_dead_letter(self, message: Message, reason: str) -> None:
         """Store a dead letter that was no message of this database, such as a part of one."""
@@ -251,10 +252,7 @@ class QueueDatabase:
                 entry = decode_entry(row[0])
                 # They have waited already: their age begins anew.
                 renewed = encode_entry(Entry(entry.stored, now.clock, entry.message))
-                self._database.execute(
-                    "INSERT INTO messages (kind, entry) VALUES (?, ?)",
-                    (entry.message.topic, renewed),
-                )
+                self._store([(entry.message.topic, renewed)], now)
                 self._database.execute("DELETE FROM dead_letters WHERE number = ?", (number,))
 
     def drop(self, numbers: Collection[int]) -> None:
@@ -267,16 +265,16 @@ class QueueDatabase:
     def clear(self) -> int:
         """Delete all messages that wait. Return how many."""
         with self._transaction():
-            return self._database.execute("DELETE FROM messages").rowcount
+            return self._delete("TRUE", [])
 
     def count(self) -> int:
         """Return the number of messages that wait."""
-        (row,) = self._database.execute("SELECT messages FROM counts")
+        (row,) = self._database.execute("SELECT messages FROM state")
         return _number(row[0])
 
     def size(self) -> int:
         """Return the bytes of the messages that wait."""
-        (row,) = self._database.execute("SELECT bytes FROM counts")
+        (row,) = self._database.execute("SELECT bytes FROM state")
         return _number(row[0])
 
     def summary(self) -> Summary:
@@ -307,13 +305,24 @@ class QueueDatabase:
 
     def _insert(self, rows: Sequence[tuple[str, bytes]], now: Moment) -> int:
         with self._transaction():
-            self._database.executemany("INSERT INTO messages (kind, entry) VALUES (?, ?)", rows)
-            self._database.execute("UPDATE clock SET moment = ?", (encode_moment(now),))
+            self._store(rows, now)
             dropped = self._drop_old(now.clock) + self._drop_overflow()
             if dropped:
-                self._database.execute("UPDATE counts SET dropped = dropped + ?", (dropped,))
+                self._database.execute("UPDATE state SET dropped = dropped + ?", (dropped,))
         self._now = now
         return dropped
+
+    def _store(self, rows: Sequence[tuple[str, bytes]], now: Moment) -> None:
+        """Insert rows of kind and entry, and count them."""
+        ((following,),) = self._database.execute(_NEXT)
+        self._database.executemany(
+            "INSERT INTO messages VALUES (?, ?, ?)",
+            [(number, *row) for number, row in enumerate(rows, following)],
+        )
+        size = sum(len(entry) for _, entry in rows)
+        self._database.execute(
+            _STORED, (following + len(rows), encode_moment(now), len(rows), size)
+        )
 
     def _transaction(self) -> Transaction:
         return Transaction(self._database)
@@ -331,7 +340,7 @@ class QueueDatabase:
         return messages, size, letters, letter_size, dropped
 
     def _read_clock(self) -> Moment:
-        (row,) = self._database.execute("SELECT moment FROM clock")
+        (row,) = self._database.execute("SELECT moment FROM state")
         last = decode_moment(row[0])
         if last is None:
             # Damaged, or a new file: never younger than the youngest message.
@@ -353,13 +362,14 @@ class QueueDatabase:
             return 0
         self._expiry = clock + self._max_age / _EXPIRY_STEPS
         dropped = 0
-        for table in ("dead_letters", "messages"):
-            while old := self._old(table, clock):
-                self._database.executemany(
-                    f"DELETE FROM {table} WHERE number = ?",  # noqa: S608
-                    [(number,) for number in old],
-                )
-                dropped += len(old)
+        while old := self._old("dead_letters", clock):
+            self._database.execute(
+                f"DELETE FROM dead_letters WHERE number IN ({_marks(old)})",  # noqa: S608
+                old,
+            )
+            dropped += len(old)
+        while old := self._old("messages", clock):
+            dropped += self._delete(f"number IN ({_marks(old)})", old)
         return dropped
 
     def _old(self, table: str, clock: float) -> list[int]:
@@ -389,21 +399,37 @@ class QueueDatabase:
         dropped = 0
         if size + letter_size > self._max_bytes:
             room = max(0, self._max_bytes - size)
-            dropped += self._delete_beyond("dead_letters", room, keep_last=False)
+            (last,) = self._database.execute(_OVERFLOW.format("dead_letters"), (room,)).fetchone()
+            dropped += self._database.execute(
+                "DELETE FROM dead_letters WHERE number <= ?", (last,)
+            ).rowcount
         if size > self._max_bytes:
-            dropped += self._delete_beyond("messages", self._max_bytes, keep_last=True)
+            overflow = self._database.execute(_OVERFLOW.format("messages"), (self._max_bytes,))
+            # The youngest stays, however large it is.
+            dropped += self._delete(
+                "number <= ? AND number < (SELECT MAX(number) FROM messages)", overflow.fetchone()
+            )
         return dropped
 
-    def _delete_beyond(self, table: str, room: int, *, keep_last: bool) -> int:
-        """Delete the oldest rows of a table until the rest fits into `room` bytes."""
-        (last,) = self._database.execute(_OVERFLOW.format(table=table), (room,)).fetchone()
-        if keep_last:
-            youngest = f"SELECT MAX(number) FROM {table}"  # noqa: S608
-            last = min(last, (self._database.execute(youngest).fetchone()[0] or 0) - 1)
-        return self._database.execute(
-            f"DELETE FROM {table} WHERE number <= ?",  # noqa: S608
-            (last,),
-        ).rowcount
+    def _delete(self, condition: str, values: Sequence[int]) -> int:
+        """Delete messages and count them. Return how many."""
+        where = f"FROM messages WHERE {condition}"
+        counted = f"SELECT COUNT(*), COALESCE(SUM(length(entry)), 0) {where}"
+        count, size = self._database.execute(counted, values).fetchone()
+        deleted = self._database.execute(f"DELETE {where}", values).rowcount
+        self._database.execute(
+            "UPDATE state SET messages = messages - ?, bytes = bytes - ?", (count, size)
+        )
+        return deleted
+
+
+def _chunks(numbers: list[int]) -> Iterable[list[int]]:
+    """Return numbers in lists that are short enough for one statement."""
+    return (numbers[begin : begin + _AT_ONCE] for begin in range(0, len(numbers), _AT_ONCE))
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values))
 
 
 def _text(content: bytes) -> str:

@@ -39,6 +39,10 @@ def take_over(database: sqlite3.Connection, now: float) -> None:
         with contextlib.suppress(msgspec.MsgspecError, ValueError, TypeError):
             entry = encode_entry(Entry(_seconds(stored), 0.0, _decoder.decode(content)))
         database.execute(_INSERT["refused"], (reason, entry, now))
+    database.execute(
+        "UPDATE state SET messages = (SELECT COUNT(*) FROM messages), "
+        "bytes = (SELECT COALESCE(SUM(length(entry)), 0) FROM messages)"
+    )
     for table in ("waiting", "refused"):
         database.execute(f"DROP TABLE {table}")
 

@@ -74,6 +74,7 @@ class Queue:
         self._lock = threading.RLock()
         self._retry_at = 0.0
         self._unremoved: set[int] = set()
+        self._is_memory_used = False
         self._lost = 0
         self._damaged = 0
         self._last_error = ""
@@ -185,6 +186,8 @@ class Queue:
     def count_in_memory(self) -> int:
         """Return the number of messages that would be lost with the process."""
         with self._lock:
+            if not self._is_memory_used:
+                return 0
             try:
                 return self._memory.count()
             except sqlite3.Error:
@@ -233,7 +236,8 @@ class Queue:
         return self._lost
 
     def _put(self, messages: Sequence[Message]) -> int:
-        self.check()
+        if self._disk is None or self._is_memory_used or self._retry_at:
+            self.check()
         if self._is_usable() and not self.count_in_memory():
             for _ in range(2):
                 disk = self._disk
@@ -245,12 +249,16 @@ class Queue:
                     self._fail(error)  # replaces a damaged file, and then it is tried again
                     if disk is self._disk:
                         break
-                else:
-                    if self._is_current():
-                        return dropped
-                    # Another process has set the file aside meanwhile.
-                    self._leave_file()
-                    self._open()
+                    continue
+                if self._is_current():
+                    return dropped
+                if self._file is not None and self._file.is_removed():
+                    self.check()  # moves these messages too
+                    return dropped
+                # Another process has set the file aside meanwhile.
+                self._leave_file()
+                self._open()
+        self._is_memory_used = True
         return self._memory.put(messages)
 
     def _is_usable(self) -> bool:
@@ -303,6 +311,7 @@ class Queue:
             try:
                 self._disk.remove(self._unremoved)
                 for entry in self._disk.entries():
+                    self._is_memory_used = True
                     self._memory.restore([entry])
                     moved += 1
             except _FAILURES as error:
@@ -328,9 +337,10 @@ class Queue:
 
     def _move_to_disk(self) -> None:
         """Move what had to wait in memory to a disk that works."""
-        while self._disk is not None:
+        while self._disk is not None and self._is_memory_used:
             batch, _ = self._memory.oldest(BATCH, _MOVED_BYTES)
             if not batch:
+                self._is_memory_used = False
                 break
             try:
                 self._disk.restore([waiting.entry for waiting in batch])

@@ -9,26 +9,21 @@ if TYPE_CHECKING:
 
 _VERSION = 2
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS messages (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT, entry BLOB);
+CREATE TABLE IF NOT EXISTS messages (number INTEGER PRIMARY KEY, kind TEXT, entry BLOB);
 CREATE TABLE IF NOT EXISTS dead_letters (
     number INTEGER PRIMARY KEY AUTOINCREMENT, rejected REAL, reason TEXT, entry BLOB);
-CREATE TABLE IF NOT EXISTS counts (
-    messages INTEGER, bytes INTEGER, letters INTEGER, letter_bytes INTEGER, dropped INTEGER);
-CREATE TABLE IF NOT EXISTS clock (moment BLOB);
-INSERT INTO counts SELECT 0, 0, 0, 0, 0 WHERE NOT EXISTS (SELECT * FROM counts);
-INSERT INTO clock SELECT NULL WHERE NOT EXISTS (SELECT * FROM clock);
-CREATE TRIGGER IF NOT EXISTS message_stored AFTER INSERT ON messages BEGIN
-    UPDATE counts SET messages = messages + 1, bytes = bytes + COALESCE(length(NEW.entry), 0); END;
-CREATE TRIGGER IF NOT EXISTS message_deleted AFTER DELETE ON messages BEGIN
-    UPDATE counts SET messages = messages - 1, bytes = bytes - COALESCE(length(OLD.entry), 0); END;
+CREATE TABLE IF NOT EXISTS state (
+    next INTEGER, moment BLOB, messages INTEGER, bytes INTEGER, letters INTEGER,
+    letter_bytes INTEGER, dropped INTEGER);
+INSERT INTO state SELECT 1, NULL, 0, 0, 0, 0, 0 WHERE NOT EXISTS (SELECT * FROM state);
 CREATE TRIGGER IF NOT EXISTS letter_stored AFTER INSERT ON dead_letters BEGIN
-    UPDATE counts SET letters = letters + 1,
+    UPDATE state SET letters = letters + 1,
         letter_bytes = letter_bytes + COALESCE(length(NEW.entry), 0); END;
 CREATE TRIGGER IF NOT EXISTS letter_deleted AFTER DELETE ON dead_letters BEGIN
-    UPDATE counts SET letters = letters - 1,
+    UPDATE state SET letters = letters - 1,
         letter_bytes = letter_bytes - COALESCE(length(OLD.entry), 0); END;
 """
+# Messages are counted by the methods that store and delete them: triggers take longer.
 
 
 def prepare(database: sqlite3.Connection, now: float) -> None:
