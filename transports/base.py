@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
     from ccagent.message import Message
 
+_PRECISION = re.compile(r"[?&]precision=(s|ns)(?=&|#|$)")
+"""How InfluxDB, and stores that take its place, are asked to read times."""
+
 
 class SinkSettings(Settings, frozen=True, kw_only=True):
     """The keys that every table `[sinks.NAME]` knows."""
@@ -25,17 +29,32 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
         Format, Meta(description="'sonar': JSON envelopes; 'line': line protocol")
     ] = "sonar"
     precision: Annotated[
-        Literal["s", "ns"], Meta(description="of the times in lines: seconds or nanoseconds")
-    ] = "s"
+        Literal["auto", "s", "ns"],
+        Meta(
+            description="unit of the times in lines; auto: that of the URL's precision=, else "
+            "seconds for metrics and nanoseconds for events, logs and controls"
+        ),
+    ] = "auto"
     sending_window: Annotated[
         Duration, Meta(description="send at a random moment within it, so that nodes spread out")
     ] = Duration("0s")
 
     def fitted(self, message: Message) -> Message | None:
-        """Give a message as this sink wants it; None if it isn't of its format."""
+        """Return a message in the precision of this sink; None if it isn't of its format."""
         if message.format != self.format:
             return None
-        return message if self.precision == "s" else in_nanoseconds(message)
+        return in_nanoseconds(message) if self._is_fine(message) else message
+
+    def _is_fine(self, message: Message) -> bool:
+        """True if times in lines are nanoseconds.
+
+        ClusterCockpit's store takes metrics in seconds only; its other programs decode times as
+        nanoseconds.
+        """
+        if self.precision != "auto":
+            return self.precision == "ns"
+        asked = _PRECISION.search(self.url)
+        return asked[1] == "ns" if asked else message.kind != "metrics"
 
 
 class Reached(NamedTuple):

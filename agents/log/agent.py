@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _KEPT = 1000
 _LONGEST = 4096
+_LEVELS = {"WARNING": "warn", "CRITICAL": "error"}
+"""ClusterCockpit's words (debug, info, warn, error) where Python has others."""
 
 
 class LogSettings(AgentSettings, frozen=True, kw_only=True):
@@ -29,7 +31,7 @@ class LogSettings(AgentSettings, frozen=True, kw_only=True):
         str,
         Meta(
             description="who speaks, by ClusterCockpit's ids",
-            pattern="^[A-Za-z0-9_]+$",
+            pattern=r"^[A-Za-z0-9_]+\Z",
         ),
     ] = "ccnc"
     level: Annotated[Literal["warning", "error"], Meta(description="and what is more serious")] = (
@@ -72,7 +74,8 @@ class _Kept(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Keep one; called by any thread."""
         text = record.getMessage()[:_LONGEST]
-        self._records.append((record.levelname.lower(), text, record.created))
+        level = _LEVELS.get(record.levelname, record.levelname.lower())
+        self._records.append((level, text, record.created))
 
     def taken(self) -> Iterator[tuple[str, str, float]]:
         """Give and forget what is there now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -21,7 +22,8 @@ from ccagent.agents.metrics.presets import Preset
 from ccagent.agents.metrics.readers import READERS
 from ccagent.agents.metrics.reading import ReaderSettings
 from ccagent.duration import Duration
-from ccagent.points import NAME
+from ccagent.errors import EncodingError
+from ccagent.points import NAME, tags_text
 from ccagent.settings import Settings, nearest
 
 
@@ -40,6 +42,18 @@ class MetricSettings(Settings, frozen=True, kw_only=True):
         Meta(description="how parts make up the node; empty: as the metric's table says"),
     ] = ""
     tags: Annotated[dict[str, str], Meta(description="more tags")] = {}
+
+    def problem(self) -> str:
+        """Return what no line can carry; empty if all is well."""
+        if self.name and NAME.fullmatch(self.name) is None:
+            return f"name {self.name!r}: letters, digits and '_' only"
+        if not math.isfinite(self.scale):
+            return f"scale {self.scale} is no number"
+        try:
+            tags_text(self.tags)
+        except EncodingError as error:
+            return str(error)
+        return ""
 
 
 class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
@@ -120,10 +134,9 @@ class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
             if reader not in READERS:
                 raise ValueError(f"readers: {reader!r} is unknown{nearest(reader, [*READERS])}")
         for metric, settings in self.metrics.items():
-            if settings.name and NAME.fullmatch(settings.name) is None:
-                raise ValueError(
-                    f"metrics.{metric}: name {settings.name!r}: letters, digits and '_' only"
-                )
+            problem = settings.problem()
+            if problem:
+                raise ValueError(f"metrics.{metric}: {problem}")
         for table, sources in (("commands", self.commands), ("files", self.files)):
             for name, source in sources.items():
                 problem = source.problem()

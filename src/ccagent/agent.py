@@ -18,9 +18,11 @@ from ccagent.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ccagent.errors import EncodingError
     from ccagent.message import Format, Record
     from ccagent.needs import Need
     from ccagent.node import Node
+    from ccagent.unencodable import UnencodableRecords
 
 
 class AgentSettings(Settings, frozen=True, kw_only=True):
@@ -75,6 +77,7 @@ class Agent(ABC, Generic[S]):
         self.settings = settings
         self.wanted = wanted
         self.counters = AgentCounters()
+        self._unencodable: UnencodableRecords | None = None
 
     is_only_sample = False
     """True if no sample will follow in this process, so that nothing has to be kept for one."""
@@ -93,6 +96,14 @@ class Agent(ABC, Generic[S]):
 
     def handed_on(self) -> None:
         """Told when all records of the last sample are in the outboxes, or taken."""
+
+    def note_unencodable(self, record: str, error: EncodingError) -> None:
+        """Count a record that can't be encoded, and log why."""
+        if self._unencodable is None:
+            from ccagent.unencodable import UnencodableRecords
+
+            self._unencodable = UnencodableRecords(self.name, self.counters)
+        self._unencodable.add(record, error)
 
     def close(self) -> None:
         """Let go of what is held open."""

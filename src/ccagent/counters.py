@@ -25,7 +25,8 @@ class AgentCounters(msgspec.Struct, rename="kebab"):
     """One agent.
 
     samples: taken and handed on. errors: samples that failed. left_out: ticks at which it was
-    still busy. seconds, cpu_seconds: spent in samples, those of its thread.
+    still busy. seconds, cpu_seconds: spent in samples, those of its thread. unencodable: records
+    that its format can't express, and that were left out.
     """
 
     samples: int = 0
@@ -33,6 +34,7 @@ class AgentCounters(msgspec.Struct, rename="kebab"):
     left_out: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
+    unencodable: int = 0
 
     @contextlib.contextmanager
     def counted(self, clock: Clock) -> Generator[None]:

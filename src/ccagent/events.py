@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
-from ccagent.points import measurement
+from ccagent.errors import EncodingError
+from ccagent.json_encoding import encode_json
+from ccagent.points import measurement, seconds
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -26,7 +28,10 @@ class Event(msgspec.Struct, frozen=True):
 
 def event_line(event: Event) -> str:
     """Write an event as one line. Raises EncodingError."""
-    text = msgspec.json.encode(event.payload).decode()
+    body, lost = encode_json(event.payload, has_null=True)
+    if lost:
+        raise EncodingError(lost[0])
+    text = body.decode()
     # A line break of the text is `\n` in JSON already.
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'{measurement(event.name, event.tags)} event="{escaped}" {int(event.time)}'
+    return f'{measurement(event.name, event.tags)} event="{escaped}" {seconds(event.time)}'

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ccagent.points import measurement
+from ccagent.points import measurement, seconds
 
 
 class LogMessage(msgspec.Struct, frozen=True):
@@ -28,4 +28,4 @@ def log_line(message: LogMessage) -> str:
     text = "".join(character if character.isprintable() else " " for character in message.text)
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     start = measurement(message.component, message.tags)
-    return f'{start} log="{escaped}" {int(message.time)}'
+    return f'{start} log="{escaped}" {seconds(message.time)}'

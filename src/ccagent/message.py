@@ -11,11 +11,12 @@ from ccagent.envelopes import Envelope
 from ccagent.errors import EncodingError
 from ccagent.events import Event, event_line
 from ccagent.json_array import JsonArray
+from ccagent.json_encoding import encode_json
 from ccagent.log_message import LogMessage, log_line
 from ccagent.points import Point, line
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from ccagent.node import Node
 
@@ -30,9 +31,7 @@ Record = Envelope | JsonArray | Point | Event | LogMessage
 _LINES = (Point, Event, LogMessage)
 _ID_BYTES = 12
 _LARGEST = 512 * 1024
-"""Characters of lines that go into one message: servers refuse large ones (NATS: above 1 MiB)."""
-
-_encoder = msgspec.json.Encoder()
+"""Bytes of lines that go into one message: servers refuse large ones (NATS: above 1 MiB)."""
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -70,12 +69,20 @@ def encode(
 
 
 def encode_each(
-    records: Iterable[Record], wanted: Collection[Format], node: Node, *, prefix: str = ""
+    records: Iterable[Record],
+    wanted: Collection[Format],
+    node: Node,
+    *,
+    prefix: str = "",
+    complain: Callable[[str, EncodingError], None] | None = None,
 ) -> Iterator[Message]:
     """Encode records as they come, each for those of the wanted formats that can carry it.
 
-    A message an envelope or array, at once. Points share messages, and so do the events of a
-    subject; these come at the end, or before when one has grown large. Raises EncodingError.
+    An envelope or array is a message, at once. Points share messages, and so do the events of a
+    subject; these come at the end, or before when one has grown large.
+
+    complain: called with the name of a record, and why, for each that can't be encoded; the record
+    is left out. Without it the first such record raises EncodingError.
     """
     now = node.clock.time()
 
@@ -86,27 +93,35 @@ def encode_each(
     takes_envelopes, takes_lines = "sonar" in wanted, "line" in wanted
     batches: dict[str, _Batch] = {}
     for record in records:
-        if not isinstance(record, _LINES):
-            if takes_envelopes:
-                yield message(record.kind, "sonar", _json(record))
+        is_line = isinstance(record, _LINES)
+        if not (takes_lines if is_line else takes_envelopes):
             continue
-        if not takes_lines:
+        try:
+            if not isinstance(record, _LINES):
+                body, lost = _json(record)
+                for error in lost:
+                    _report(record, error, complain)
+                yield message(record.kind, "sonar", body)
+                continue
+            kind, text = _as_line(record)
+        except EncodingError as error:
+            _report(record, error, complain)
             continue
-        kind, text = _as_line(record)
+        size = (len(text) if text.isascii() else len(text.encode())) + 1
         batch = batches.get(kind)
         if batch is None:
             batch = batches[kind] = _Batch()
-        elif batch.size + len(text) >= _LARGEST:
+        elif batch.size + size > _LARGEST:
             yield message(kind, "line", batch.body())
             batch = batches[kind] = _Batch()
         batch.lines.append(text)
-        batch.size += len(text) + 1
+        batch.size += size
     for kind, batch in batches.items():
         yield message(kind, "line", batch.body())
 
 
 def in_nanoseconds(message: Message) -> Message:
-    """Give a message with the times of its lines in nanoseconds; what has no lines is the same."""
+    """Return a message with the times of its lines in nanoseconds; one without lines as it is."""
     if message.format != "line":
         return message
     # A line ends with whole seconds, and nothing in it can be a line break.
@@ -115,16 +130,20 @@ def in_nanoseconds(message: Message) -> Message:
 
 
 def _as_line(record: Point | Event | LogMessage) -> tuple[str, str]:
-    """Give the kind of message and the line."""
-    if isinstance(record, Point):
-        return "metrics", line(record)
-    if isinstance(record, LogMessage):
-        return f"log.{record.component}", log_line(record)
-    return f"events.{record.subject}", event_line(record)
+    """Return the kind of message and the line. Raises EncodingError."""
+    try:
+        if isinstance(record, Point):
+            return "metrics", line(record)
+        if isinstance(record, LogMessage):
+            return f"log.{record.component}", log_line(record)
+        return f"events.{record.subject}", event_line(record)
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        # A record of a type that it must not have, such as a tag that is no text.
+        raise EncodingError(f"{type(error).__name__}: {error}") from error
 
 
 class _Batch:
-    """Lines that become one message. size: characters, line breaks included."""
+    """Lines that become one message. size: bytes, line breaks included."""
 
     __slots__ = ("lines", "size")
 
@@ -136,10 +155,26 @@ class _Batch:
         return ("\n".join(self.lines) + "\n").encode()
 
 
-def _json(envelope: Envelope | JsonArray) -> bytes:
-    try:
-        if isinstance(envelope, JsonArray):
-            return _encoder.encode(envelope.items)
-        return _encoder.encode(envelope)
-    except (OverflowError, UnicodeEncodeError, msgspec.MsgspecError) as error:
-        raise EncodingError(f"{envelope.kind} envelope: {error}") from None
+def _json(record: Envelope | JsonArray) -> tuple[bytes, list[EncodingError]]:
+    """Return the JSON, and an error for each part that is left out. Raises EncodingError."""
+    if isinstance(record, JsonArray):
+        body, lost = encode_json(record.items, has_null=True)
+    else:
+        body, lost = encode_json(record)
+    return body, [EncodingError(text) for text in lost]
+
+
+def _report(
+    record: Record, error: EncodingError, complain: Callable[[str, EncodingError], None] | None
+) -> None:
+    if isinstance(record, LogMessage):
+        name = f"log message of {record.component}"
+    elif isinstance(record, Point):
+        name = f"metric {record.name}"
+    elif isinstance(record, Event):
+        name = f"event {record.name}"
+    else:
+        name = f"a part of {record.kind}"
+    if complain is None:
+        raise EncodingError(f"{name}: {error}") from error
+    complain(name, error)

@@ -30,7 +30,7 @@ _HELD = 4 * 1024 * 1024
 def run_once(configuration: Configuration, name: str) -> bool:
     """Sample with one agent and deliver to each of its sinks; give whether all have taken it.
 
-    Raises ConfigurationError, EncodingError, and ProgramError when the time limit is over.
+    Raises ConfigurationError, and ProgramError when the time limit is over.
     """
     settings = configuration.settings
     node = Node(hostname=settings.hostname, cluster=settings.cluster)
@@ -57,7 +57,14 @@ def _sampled_and_sent(configuration: Configuration, agent: Agent[Any], node: Nod
             for sink in configuration.sinks_of(name)
         ]
         node.clock.sleep(max(0.0, begin + pause - node.clock.monotonic()))
-        for message in encode_each(agent.sample(node), agent.wanted, node, prefix=prefix):
+        messages = encode_each(
+            agent.sample(node),
+            agent.wanted,
+            node,
+            prefix=prefix,
+            complain=agent.note_unencodable,
+        )
+        for message in messages:
             held.append(message)
             size += len(message.body)
             if size > _HELD:

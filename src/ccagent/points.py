@@ -14,6 +14,16 @@ import msgspec
 from ccagent.errors import EncodingError
 
 _INTEGERS = range(-(2**63), 2**63)
+_LATEST = 2**63 // 10**9
+_MOST_DIGITS = 17
+"""Characters of a float with 15 significant digits and a point, at most, if it has no sign."""
+_WHOLE = 1e15
+"""Floats from here on can be whole numbers of more than 15 digits."""
+_REMAINDER = 8
+_repr = float.__repr__
+"""Also for subclasses such as numpy's, which show themselves in other words."""
+_SHOWN = 40
+_MOST_BITS_SHOWN = 128
 
 NAME = re.compile(r"[A-Za-z0-9_]+")
 """What a metric may be called."""
@@ -48,7 +58,7 @@ def line(point: Point) -> str:
     """Write a point as one line, tags sorted, time in seconds.
 
     Raises EncodingError for what the line protocol can't express: a bad name, an empty tag, a
-    line break, NaN or infinity.
+    line break, NaN or infinity, a time beyond the year 2262.
     """
     name, tags, value = point.name, point.tags, point.value
     if name in _CHECKED and isinstance(tags, Tags):
@@ -57,23 +67,46 @@ def line(point: Point) -> str:
         start = measurement(name, tags)
     # A Go consumer reads any of these; repr of a float is exact and has no locale.
     is_plain = type(value) is float and math.isfinite(value)
-    text = repr(value) if is_plain else _number(name, value)
-    return f"{start} value={text} {int(point.time)}"
+    text = float_text(value) if is_plain else _number(name, value)
+    return f"{start} value={text} {seconds(point.time)}"
+
+
+def float_text(value: float) -> str:
+    """Write a finite float with the digits that it has, without remainders of arithmetic.
+
+    `1.0248970240000002` becomes `1.024897024`: it is a few units of the last binary place away, and
+    two or more zeros end its 15 digits. Any other value is written exactly.
+    """
+    text = _repr(value)
+    if len(text) < _MOST_DIGITS or not -_WHOLE < value < _WHOLE:
+        return text
+    rounded = float(f"{value:.15g}")
+    shorter = _repr(rounded)
+    if len(shorter) < len(text) - 2 and abs(rounded - value) <= _REMAINDER * math.ulp(value):
+        return shorter
+    return text
+
+
+def seconds(time: float) -> int:
+    """Return whole seconds since 1970. Raises EncodingError if they are beyond 64 bits in ns."""
+    if -_LATEST <= time <= _LATEST:
+        return int(time)
+    raise EncodingError(f"time {time!r} is out of range")
 
 
 def _number(name: str, value: object) -> str:
     """Write a number as such, also one of a subclass that shows itself in other words."""
     if isinstance(value, float) and math.isfinite(value):
-        return float.__repr__(value)
+        return float_text(value)
     if isinstance(value, int) and not isinstance(value, bool) and int(value) in _INTEGERS:
         return f"{int(value)}i"
-    raise EncodingError(f"metric {name}: {value!r} is not a number to send")
+    raise EncodingError(f"metric {name}: {shortened(value)} is not a number to send")
 
 
 def measurement(name: str, tags: dict[str, str]) -> str:
     """Write what a line begins with: name and tags. Raises EncodingError."""
     if NAME.fullmatch(name) is None:
-        raise EncodingError(f"metric name {name!r}: letters, digits and '_' only")
+        raise EncodingError(f"metric name {shortened(name)}: letters, digits and '_' only")
     if len(_CHECKED) < _MOST_NAMES:
         _CHECKED.add(name)
     return name + tags_text(tags)
@@ -81,11 +114,23 @@ def measurement(name: str, tags: dict[str, str]) -> str:
 
 def tags_text(tags: dict[str, str]) -> str:
     """Write tags as they stand in a line, sorted. Raises EncodingError."""
-    return "".join(f",{_escaped(key)}={_escaped(value)}" for key, value in sorted(tags.items()))
+    return "".join(
+        f",{_escaped(key, key)}={_escaped(key, value)}" for key, value in sorted(tags.items())
+    )
 
 
-def _escaped(text: str) -> str:
+def shortened(value: object) -> str:
+    """Return a value for a sentence, of bounded length, printable."""
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS_SHOWN:
+        return f"a number of {value.bit_length()} bits"
+    return repr(value[:_SHOWN]) if isinstance(value, str) else ascii(value)[:_SHOWN]
+
+
+def _escaped(key: str, text: str) -> str:
     """Escape comma, equals sign and space of a tag's key or value."""
     if not text or not text.isprintable() or text.endswith("\\"):
-        raise EncodingError(f"tag {text!r}: empty, with control characters or a final backslash")
+        raise EncodingError(
+            f"tag {shortened(key)}: {shortened(text)} is empty, or has control characters or a "
+            "final backslash"
+        )
     return text.replace(",", "\\,").replace("=", "\\=").replace(" ", "\\ ")

@@ -122,7 +122,14 @@ class Runner:
         """Encode records for each format that is wanted, and put them into the outboxes."""
         if "counters" in self.agent.settings.extras:
             records = map(self._counted, records)
-        for message in encode_each(records, self.agent.wanted, self._node, prefix=self._prefix):
+        messages = encode_each(
+            records,
+            self.agent.wanted,
+            self._node,
+            prefix=self._prefix,
+            complain=self.agent.note_unencodable,
+        )
+        for message in messages:
             for outbox in self.outboxes:
                 fitted = outbox.settings.fitted(message)
                 if fitted is not None:

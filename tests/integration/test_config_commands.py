@@ -78,6 +78,15 @@ def test_the_template_is_a_configuration(tmp_path: Path) -> None:
     assert run("config", "check", file) == (0, f"{file}: no errors\n", "")
 
 
+def test_a_tag_that_no_line_can_carry_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "ccagent.toml"
+    table = '[agents.metrics.metrics.cpu_load]\ntags = { room = "" }\n'
+    file.write_text(f"[agents.metrics]\nevery = '10s'\n{table}")
+    status, _, errors = run("config", "check", file)
+    assert status == 2
+    assert "agents.metrics: metrics.cpu_load: tag 'room': '' is empty" in errors
+
+
 def test_an_import_can_be_checked_and_says_what_it_left_out(tmp_path: Path) -> None:
     ini, file = tmp_path / "sonar.ini", tmp_path / "ccagent.toml"
     ini.write_text(INI)

@@ -25,6 +25,7 @@ from ccagent.log_message import LogMessage
 from ccagent.message import Format, Record, encode
 from ccagent.node import Node
 from ccagent.points import Point
+from tests.floats import is_written_as
 from tests.metrics_machines import MACHINES
 from tests.metrics_machines.machine import lines
 from tests.tree import TreeNode
@@ -150,7 +151,8 @@ def test_points_whatever_they_hold(
 ) -> None:
     (message,) = encode([Point(name, tags, value, time)], "line", NODE)
     line = both_read(message.body.decode().rstrip("\n"))
-    assert line == Line(name, tags, "value", value, time * 10**9)
+    assert is_written_as(line.value, value)
+    assert line == Line(name, tags, "value", line.value, time * 10**9)
 
 
 class Payload(msgspec.Struct):

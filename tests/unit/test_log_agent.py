@@ -36,7 +36,7 @@ def test_warnings_and_errors_are_sent_once(agent: LogAgent) -> None:
     logger.warning("sink %s: down", "a")
     first, second = lines(agent)
     assert first.startswith(
-        'ccnc,cluster=fox,hostname=c1-1,loglevel=warning,type=node log="sink a: down" '
+        'ccnc,cluster=fox,hostname=c1-1,loglevel=warn,type=node log="sink a: down" '
     )
     assert 'loglevel=error,type=node log="it hangs" ' in second
     assert lines(agent) == []
@@ -63,6 +63,7 @@ def test_a_closed_one_listens_no_longer() -> None:
     assert lines(agent) == []
 
 
-def test_a_component_is_a_name() -> None:
+@pytest.mark.parametrize("component", ["", "a b", "a.b", "ccnc\n"])
+def test_a_component_is_a_name(component: str) -> None:
     with pytest.raises(ConfigurationError, match="component"):
-        convert({"component": "a b"}, LogSettings, "agents.log", place="x")
+        convert({"component": component}, LogSettings, "agents.log", place="x")

@@ -188,6 +188,10 @@ def test_they_are_part_of_the_configuration_of_the_cluster(site: Site) -> None:
     assert metrics["warm"]["unit"] == {"base": "degC"}
 
 
+def metric_with(**keys: object) -> dict[str, object]:
+    return {"metrics": {"mem_used": keys}}
+
+
 @pytest.mark.parametrize(
     ("tables", "reason"),
     [
@@ -210,6 +214,13 @@ def test_they_are_part_of_the_configuration_of_the_cluster(site: Site) -> None:
             "agents.metrics.expressions.mem_used: there is a metric of this name",
         ),
         ({"include": ["waiting"]}, "agents.metrics.include: 'waiting' is no metric"),
+        (metric_with(tags={"room": ""}), "metrics.mem_used: tag 'room': '' is empty"),
+        (metric_with(tags={"": "a"}), "metrics.mem_used: tag '': '' is empty"),
+        (metric_with(tags={"room": "a\nb"}), r"metrics.mem_used: tag 'room': 'a\nb' is empty, or"),
+        (metric_with(tags={"room": "a\\"}), "or a final backslash"),
+        (metric_with(name="a b"), "metrics.mem_used: name 'a b': letters, digits"),
+        (metric_with(scale=float("nan")), "metrics.mem_used: scale nan is no number"),
+        (metric_with(scale=float("inf")), "metrics.mem_used: scale inf is no number"),
     ],
 )
 def test_a_bad_table_is_said(tables: dict[str, object], reason: str) -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.errors import EncodingError
-from ccagent.points import Point, Tags, line
+from ccagent.points import Point, Tags, float_text, line
+from tests.floats import is_written_as
 
 NODE = {"cluster": "fox", "hostname": "c1-1", "type": "node"}
 
@@ -41,6 +42,59 @@ def test_a_point_may_have_no_tags() -> None:
 )
 def test_integers_end_with_i_and_floats_are_exact(value: float, written: str) -> None:
     assert line(Point("load", {}, value, 1.0)) == f"load value={written} 1"
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (1.0248970240000002, "1.024897024"),
+        (0.1 + 0.2, "0.3"),
+        (0.1 + 0.7, "0.8"),
+        (-1.1 * 3, "-3.3"),
+        (1e-9 * 1.1, "1.1e-09"),
+        (4.35 * 100, "435.0"),
+        (100 / 3, "33.333333333333336"),
+        (math.pi, "3.141592653589793"),
+        (2.0**53 - 1, "9007199254740991.0"),
+        (2.0**60 + 256, "1.1529215046068472e+18"),
+        (1.7976931348623151e308, "1.7976931348623151e+308"),
+        (5e-324, "5e-324"),
+        (1.0000000000000049, "1.0000000000000049"),
+        (-0.0, "-0.0"),
+    ],
+)
+def test_floats_are_written_without_remainders_of_arithmetic(value: float, written: str) -> None:
+    assert float_text(value) == written
+    assert line(Point("load", {}, value, 1.0)) == f"load value={written} 1"
+
+
+@given(st.integers(-(10**15) + 1, 10**15 - 1), st.integers(-12, 12))
+def test_up_to_15_digits_are_never_altered(digits: int, exponent: int) -> None:
+    value = float(f"{digits}e{exponent}")
+    assert float_text(value) == repr(value)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_float_is_altered_by_a_few_units_of_its_last_place_at_most(value: float) -> None:
+    written = float_text(value)
+    assert is_written_as(float(written), value)
+    assert float_text(float(written)) == written
+    if abs(value) >= 1e15 or len(repr(value)) < 17:
+        assert float(written) == value
+
+
+@pytest.mark.parametrize("time", [math.nan, math.inf, 1e300, -1e300, 2**63 // 10**9 + 1])
+def test_a_time_that_no_store_can_hold_is_refused(time: float) -> None:
+    with pytest.raises(EncodingError, match="time"):
+        line(Point("load", NODE, 1, time))
+
+
+def test_what_is_wrong_with_a_tag_is_named_in_few_words() -> None:
+    with pytest.raises(EncodingError, match=r"^tag 'room': '' is empty"):
+        line(Point("load", {"room": ""}, 1, 1.0))
+    with pytest.raises(EncodingError) as caught:
+        line(Point("load", {"room": "x" * 10_000 + "\n"}, 1, 1.0))
+    assert len(str(caught.value)) < 200
 
 
 @pytest.mark.parametrize(
@@ -120,7 +174,7 @@ TEXTS = st.one_of(st.text(min_size=1), st.text(alphabet='ab,= \\"#\n', min_size=
     value=st.one_of(
         st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False)
     ),
-    time=st.floats(0, 2**40),
+    time=st.floats(0, 2**33),
 )
 def test_a_consumer_reads_what_was_written(
     name: str, tags: dict[str, str], value: float, time: float
@@ -136,7 +190,8 @@ def test_a_consumer_reads_what_was_written(
     written = line(point)
     assert len(written.splitlines()) == 1
     read = parse(written)
-    assert read == (name, tags, value, int(time))
+    assert (read[0], read[1], read[3]) == (name, tags, int(time))
+    assert is_written_as(read[2], value)
     assert type(read[2]) is type(value)
     assert list(read[1]) == sorted(tags)
 

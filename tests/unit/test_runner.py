@@ -16,6 +16,7 @@ from ccagent.envelopes import MetadataObject, SysinfoEnvelope
 from ccagent.errors import UnparsableError
 from ccagent.message import Format, Record
 from ccagent.node import Node
+from ccagent.points import Point
 from ccagent.runner import Runner
 
 
@@ -30,6 +31,7 @@ class Obedient(Agent[AgentSettings]):
         super().__init__(AgentSettings(time_limit=Duration(time_limit)), frozenset({"sonar"}))
         self.on_prepare: Callable[[], None] = lambda: None
         self.on_sample: Callable[[], None] = lambda: None
+        self.records: list[Record] = []
         self.samples = 0
         self.closed = False
 
@@ -40,6 +42,7 @@ class Obedient(Agent[AgentSettings]):
     def sample(self, node: Node) -> Iterator[Record]:
         self.samples += 1
         self.on_sample()
+        yield from self.records
         yield SysinfoEnvelope(meta=MetadataObject(producer="x", version="1.0.0"))
 
     def close(self) -> None:
@@ -85,6 +88,22 @@ def test_a_failed_sample_is_logged_and_the_next_one_comes(
     until(lambda: agent.samples == 2 and runner.is_idle)
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     assert "agent obedient" in caplog.text
+
+
+def test_a_record_that_cant_be_encoded_is_counted_and_costs_itself(
+    agent: Obedient, runner: Runner, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent.wanted = frozenset({"sonar", "line"})
+    agent.records = [Point("load", {"room": ""}, 1, 1.0)] * 3
+    runner.start(sample_now=True)
+    until(lambda: runner.is_idle)
+    counters = agent.counters
+    assert (counters.samples, counters.errors, counters.unencodable) == (1, 0, 3)
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "agent obedient: metric load can't be encoded and is left out: tag 'room': '' is empty, or "
+        "has control characters or a final backslash"
+    )
 
 
 def test_a_failed_first_reading_does_not_keep_it_from_sampling(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.line_protocol.lines import CATEGORIES, LOG_LEVELS, TYPES, shown
-from ccagent.points import NAME
+from ccagent.line_protocol.lines import CATEGORIES, LOG_LEVELS, TYPES
+from ccagent.points import NAME, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ def check_message(line: Line, *, node_id: bool = False) -> list[str]:
     """
     category, tags = line.category, line.tags
     if category is None:
-        return [f"field {shown(line.field)} is none of {', '.join(CATEGORIES)}"]
+        return [f"field {shortened(line.field)} is none of {', '.join(CATEGORIES)}"]
     # A control without hostname is meant for all nodes.
     mandatory = {"metric": ("cluster", "hostname", "type"), "control": ("type",)}
     keys = mandatory.get(category, ("hostname", "type"))
@@ -36,7 +36,7 @@ def check_message(line: Line, *, node_id: bool = False) -> list[str]:
 def _wrong_place(tags: dict[str, str], *, is_metric: bool, node_id: bool) -> Iterator[str]:
     place, number, part = tags.get("type"), tags.get("type-id"), tags.get("stype")
     if place and place not in TYPES:
-        yield f"type {shown(place)} is none of {', '.join(TYPES)}"
+        yield f"type {shortened(place)} is none of {', '.join(TYPES)}"
     elif place and place != "node" and not number:
         yield f"type {place} without type-id"
     elif place == "node" and number and is_metric and not node_id:
@@ -55,7 +55,7 @@ def _wrong_content(line: Line, category: Category) -> Iterator[str]:
     elif not isinstance(value, str):
         yield f"the {category} is no string"
     if category in {"metric", "event"} and NAME.fullmatch(line.measurement) is None:
-        yield f"name {shown(line.measurement)}: letters, digits and '_' only"
+        yield f"name {shortened(line.measurement)}: letters, digits and '_' only"
     if category == "event" and line.measurement == "job" and not tags.get("function"):
         yield "no tag function"
     # cc-node-controller calls it `level` and writes it in capitals.

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ccagent.errors import EncodingError
-from ccagent.line_protocol.lines import CATEGORIES, SECOND, SIGNED, UNSIGNED, Unsigned, shown
-from ccagent.points import NAME
+from ccagent.line_protocol.lines import CATEGORIES, SECOND, SIGNED, UNSIGNED, Unsigned
+from ccagent.points import NAME, float_text, shortened
 
 if TYPE_CHECKING:
     from ccagent.line_protocol.lines import Line, Precision
@@ -31,14 +31,14 @@ def encode(line: Line, precision: Precision = "s") -> str:
     tags = _tag_set(tuple(line.tags.items()))
     value = line.value
     if type(value) is float and line.field == "value" and math.isfinite(value):
-        text = repr(value)
+        text = float_text(value)
     else:
         text = _value(line.measurement, line.field, value)
     time = line.time
     if time is None:
         return f"{name}{tags}{field}{text}"
     if type(time) is not int or time not in SIGNED:
-        raise EncodingError(f"{name}: time can't be {shown(time)}")
+        raise EncodingError(f"{name}: time can't be {shortened(time)}")
     if precision == "s":
         time = time // SECOND if time >= 0 else -(-time // SECOND)
     return f"{name}{tags}{field}{text} {time}"
@@ -49,12 +49,12 @@ def _start(measurement: str, field: str) -> tuple[str, str]:
     """Write measurement and field key, this with what surrounds it."""
     if field in {"value", "event"}:
         if NAME.fullmatch(measurement) is None:
-            raise EncodingError(f"name {shown(measurement)}: letters, digits and '_' only")
+            raise EncodingError(f"name {shortened(measurement)}: letters, digits and '_' only")
     elif measurement.startswith("#"):
-        raise EncodingError(f"name {shown(measurement)}: its line would be a comment")
+        raise EncodingError(f"name {shortened(measurement)}: its line would be a comment")
     if "\\" in field:
         # Readers disagree on what a backslash before an escaped character is in a field's key.
-        raise EncodingError(f"field {shown(field)}: with a backslash")
+        raise EncodingError(f"field {shortened(field)}: with a backslash")
     name = _checked("name", measurement).replace(",", "\\,").replace(" ", "\\ ")
     return name, f" {_word('field', field)}="
 
@@ -72,7 +72,7 @@ def _word(what: str, text: str) -> str:
 def _checked(what: str, text: str) -> str:
     if not text or not text.isprintable() or text.endswith("\\"):
         raise EncodingError(
-            f"{what} {shown(text)}: empty, with control characters or a final backslash"
+            f"{what} {shortened(text)}: empty, with control characters or a final backslash"
         )
     return text
 
@@ -86,7 +86,7 @@ def _value(measurement: str, field: str, value: object) -> str:
     elif field not in CATEGORIES or (field == "value" and not isinstance(value, bool)):
         text = _bare(value)
     if not text:
-        raise EncodingError(f"{measurement}: {field} can't be {shown(value)}")
+        raise EncodingError(f"{measurement}: {field} can't be {shortened(value)}")
     return text
 
 
@@ -101,6 +101,5 @@ def _bare(value: object) -> str:
             return f"{number}u" if number in UNSIGNED else ""
         return f"{number}i" if number in SIGNED else ""
     if isinstance(value, float) and math.isfinite(value):
-        # numpy's floats are floats whose repr says so.
-        return float.__repr__(value)
+        return float_text(value)
     return ""

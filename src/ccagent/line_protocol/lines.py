@@ -29,9 +29,6 @@ SIGNED = range(-(2**63), 2**63)
 UNSIGNED = range(2**64)
 """The integers that fields and times hold."""
 
-_SHOWN = 40
-_MOST_BITS_SHOWN = 128
-
 
 class LineError(UnparsableError):
     """Text that isn't line protocol. `line` and `column` count lines and characters from 1."""
@@ -72,10 +69,3 @@ def get_control(measurement: str, tags: dict[str, str], time: int) -> Line:
 def put_control(measurement: str, tags: dict[str, str], value: str, time: int) -> Line:
     """Set a control to a value."""
     return Line(measurement, tags | {"method": "PUT"}, "control", value, time)
-
-
-def shown(value: object) -> str:
-    """Give a value for a sentence, of bounded length."""
-    if isinstance(value, int) and value.bit_length() > _MOST_BITS_SHOWN:
-        return f"a number of {value.bit_length()} bits"
-    return repr(value[:_SHOWN]) if isinstance(value, str) else ascii(value)[:_SHOWN]

@@ -1,0 +1,82 @@
+"""Repair of structures that JSON or its readers can't take, at the least cost."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, cast
+
+import msgspec
+
+from ccagent.errors import EncodingError
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_LARGEST = 2**64 - 1
+_SMALLEST = -(2**63)
+_NAMES = ("job", "job_id", "pid", "cmd", "name", "uuid")
+_SHOWN = 40
+
+
+class _BadNumberError(Exception):
+    """A number that can't be encoded; it never leaves this module."""
+
+
+def repair_json(value: object, *, has_null: bool) -> tuple[bytes, list[str]]:
+    """Encode what can be encoded; return it with a phrase for each part that is left out.
+
+    A number that can't be encoded costs the object that it belongs to if that is an element of a
+    list, else the field. Half characters (surrogates) in text become U+FFFD. Raises EncodingError.
+    """
+    repair = _Repair(has_null=has_null)
+    try:
+        return msgspec.json.encode(repair.value(msgspec.to_builtins(value))), repair.lost
+    except (_BadNumberError, TypeError, RecursionError, ValueError, OverflowError) as error:
+        raise EncodingError(str(error)) from error
+
+
+class _Repair:
+    """One repair. lost: a phrase for each part that was left out."""
+
+    def __init__(self, *, has_null: bool) -> None:
+        self._has_null = has_null
+        self.lost: list[str] = []
+
+    def value(self, value: object) -> object:
+        """Return a value that can be encoded. Raises _BadNumberError."""
+        if isinstance(value, str):
+            return _SURROGATES.sub("\ufffd", value)
+        if isinstance(value, dict):
+            return self._fields(cast("dict[str, Any]", value), is_element=False)
+        if isinstance(value, list):
+            return self._elements(cast("list[object]", value))
+        if isinstance(value, float) and not math.isfinite(value) and not self._has_null:
+            raise _BadNumberError(f"{value} is no number that JSON has")
+        if isinstance(value, int) and not _SMALLEST <= value <= _LARGEST:
+            raise _BadNumberError(f"a number of {value.bit_length()} bits")
+        return value
+
+    def _fields(self, fields: dict[str, Any], *, is_element: bool) -> dict[str, object]:
+        kept: dict[str, object] = {}
+        for key, value in fields.items():
+            try:
+                kept[_SURROGATES.sub("\ufffd", key)] = self.value(value)
+            except _BadNumberError as error:
+                if is_element:
+                    raise _BadNumberError(f"{key}: {error}") from None
+                self.lost.append(f"{key}: {error}")
+        return kept
+
+    def _elements(self, items: list[object]) -> list[object]:
+        kept: list[object] = []
+        for item in items:
+            if not isinstance(item, dict):
+                # The places of numbers in a list have a meaning: none may be missing.
+                kept.append(self.value(item))
+                continue
+            fields = cast("dict[str, Any]", item)
+            try:
+                kept.append(self._fields(fields, is_element=True))
+            except _BadNumberError as error:
+                names = [f"{key} {ascii(fields[key])[:_SHOWN]}" for key in _NAMES if key in fields]
+                self.lost.append(f"{' '.join(names) or 'an element'}: {error}")
+        return kept
