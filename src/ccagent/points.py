@@ -14,9 +14,10 @@ import msgspec
 from ccagent.errors import EncodingError
 
 _INTEGERS = range(-(2**63), 2**63)
-_LATEST = 2**63 // 10**9
-_MOST_DIGITS = 17
-"""Characters of a float with 15 significant digits and a point, at most, if it has no sign."""
+_LATEST = float(2**63 // 10**9)
+_EARLIEST = -_LATEST
+MOST_DIGITS = 17
+"""A float written with fewer characters than these has 15 digits at most."""
 _WHOLE = 1e15
 """Floats from here on can be whole numbers of more than 15 digits."""
 _REMAINDER = 8
@@ -66,19 +67,35 @@ def line(point: Point) -> str:
     else:
         start = measurement(name, tags)
     # A Go consumer reads any of these; repr of a float is exact and has no locale.
-    is_plain = type(value) is float and math.isfinite(value)
-    text = float_text(value) if is_plain else _number(name, value)
-    return f"{start} value={text} {seconds(point.time)}"
+    if type(value) is float and math.isfinite(value):
+        text = repr(value)
+        if len(text) >= MOST_DIGITS and text[-3] in "09+-":
+            text = without_remainder(value, text)
+    else:
+        text = _number(name, value)
+    time = point.time
+    if not _EARLIEST <= time <= _LATEST:
+        seconds(time)
+    return f"{start} value={text} {int(time)}"
 
 
 def float_text(value: float) -> str:
-    """Write a finite float with the digits that it has, without remainders of arithmetic.
+    """Write a finite float with the digits that it has, without remainders of arithmetic."""
+    text = _repr(value)
+    return text if len(text) < MOST_DIGITS else without_remainder(value, text)
+
+
+def without_remainder(value: float, text: str) -> str:
+    """Return the text of a finite float without what arithmetic has left in its last digits.
 
     `1.0248970240000002` becomes `1.024897024`: it is a few units of the last binary place away, and
     two or more zeros end its 15 digits. Any other value is written exactly.
     """
-    text = _repr(value)
-    if len(text) < _MOST_DIGITS or not -_WHOLE < value < _WHOLE:
+    # Hardly any of those with so many digits need the costly part. An exponent may hide the digits.
+    end = text[-4:-1]
+    if end.isdecimal() and "00" not in end and "99" not in end:
+        return text
+    if not -_WHOLE < value < _WHOLE:
         return text
     rounded = float(f"{value:.15g}")
     shorter = _repr(rounded)
@@ -89,7 +106,7 @@ def float_text(value: float) -> str:
 
 def seconds(time: float) -> int:
     """Return whole seconds since 1970. Raises EncodingError if they are beyond 64 bits in ns."""
-    if -_LATEST <= time <= _LATEST:
+    if _EARLIEST <= time <= _LATEST:
         return int(time)
     raise EncodingError(f"time {time!r} is out of range")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ccagent.errors import EncodingError
 from ccagent.line_protocol.lines import CATEGORIES, SECOND, SIGNED, UNSIGNED, Unsigned
-from ccagent.points import NAME, float_text, shortened
+from ccagent.points import MOST_DIGITS, NAME, float_text, shortened, without_remainder
 
 if TYPE_CHECKING:
     from ccagent.line_protocol.lines import Line, Precision
@@ -31,7 +31,9 @@ def encode(line: Line, precision: Precision = "s") -> str:
     tags = _tag_set(tuple(line.tags.items()))
     value = line.value
     if type(value) is float and line.field == "value" and math.isfinite(value):
-        text = float_text(value)
+        text = repr(value)
+        if len(text) >= MOST_DIGITS:
+            text = without_remainder(value, text)
     else:
         text = _value(line.measurement, line.field, value)
     time = line.time
