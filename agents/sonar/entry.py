@@ -53,3 +53,14 @@ class FileEntry(Entry):
         self.statm = self.io = CLOSED
         self.statm_raw = self.io_raw = b""
         self.seen = 0
+
+    @property
+    def descriptors(self) -> tuple[int, int, int]:
+        """The three files: descriptors, or CLOSED or UNUSED."""
+        return self.stat, self.statm, self.io
+
+    def forget_descriptors(self) -> None:
+        """Take note that the files are closed and have to be opened for each reading."""
+        self.stat, self.statm, self.io = (
+            min(descriptor, CLOSED) for descriptor in self.descriptors
+        )

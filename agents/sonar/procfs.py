@@ -3,7 +3,7 @@
 /proc/PID/stat, statm and io are opened once per process and read again with pread(2): that
 costs a third of opening them each time, and a descriptor whose process is gone answers ESRCH,
 so that it can't be mistaken for a new process with the same pid. Where RLIMIT_NOFILE does not
-suffice, files are opened at each reading.
+suffice, or others of this process need the descriptors, files are opened at each reading.
 
 What seldom changes (owner, cgroup) is read when a process is first seen, at the reading after
 that, when its command, parent, group or session has changed, and else every `placing.EVERY`
@@ -59,7 +59,7 @@ class ProcfsSource:
         self._entries: dict[str, FileEntry] = {}
         self._reading = 0
         self._began = 0.0
-        self._descriptors = Descriptors(node)
+        self._descriptors = Descriptors(node, self._give_back)
         self._complaints = Complaints()
         self._placer = Placer(node, selection, self._entries, self._complaints)
 
@@ -71,6 +71,7 @@ class ProcfsSource:
     def begin(self) -> None:
         """Open every process and remember the CPU time it has used."""
         self._complaints.begin_reading()
+        self._descriptors.ensure_room()
         self._reading += 1
         self._began = self._node.clock.monotonic()
         for entry in self._admit([name for name in self._list() if name not in self._entries]):
@@ -79,6 +80,7 @@ class ProcfsSource:
     def read(self) -> list[Process]:
         """Read all wanted processes."""
         self._complaints.begin_reading()
+        self._descriptors.ensure_room()
         self._reading += 1
         reading, entries, monotonic = self._reading, self._entries, self._node.clock.monotonic
         before, began = self._began, monotonic()
@@ -319,8 +321,19 @@ class ProcfsSource:
             raise UnparsableError(f"/proc/{name}/stat: {error}") from None
 
     def _forget(self, entry: FileEntry) -> None:
-        self._descriptors.close(entry.stat, entry.statm, entry.io)
+        self._descriptors.close(*entry.descriptors)
         del self._entries[entry.name]
+
+    def _give_back(self, count: int) -> None:
+        """Close at least `count` of the descriptors that are kept, if there are as many."""
+        left = count
+        for entry in self._entries.values():
+            if left <= 0:
+                return
+            opened = [descriptor for descriptor in entry.descriptors if descriptor >= 0]
+            self._descriptors.close(*opened)
+            left -= len(opened)
+            entry.forget_descriptors()
 
     def _sweep(self) -> None:
         """Forget the processes that the listing no longer had."""

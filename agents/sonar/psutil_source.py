@@ -18,6 +18,8 @@ from ccagent.agents.sonar.process_files import STEP_DAEMON, parse_stat
 from ccagent.errors import CcagentError, ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ccagent.agents.sonar.process_files import Stat
     from ccagent.agents.sonar.selection import Selection
     from ccagent.node import Node
@@ -51,11 +53,13 @@ class PsutilSource:
         """Remember the CPU time that each process has used."""
         self._reading += 1
         self._before_at, self._began = self._began, self._node.clock.monotonic()
-        for process in psutil.process_iter():
+        for process in self._listed():
             try:
                 self._utilization(process)
             except psutil.Error:
                 continue
+            except OSError as error:
+                self._complain(process, error)
 
     def read(self) -> list[Process]:
         """Read all wanted processes."""
@@ -65,13 +69,15 @@ class PsutilSource:
         tree: dict[int, tuple[str, int]] = {}
         found: list[tuple[psutil.Process, Placement]] = []
         seen: set[tuple[int, float]] = set()
-        for process in psutil.process_iter():
+        for process in self._listed():
             try:
                 tree[process.pid] = (_command(process), process.ppid())
                 found.append((process, self._placement(process.pid)))
                 seen.add((process.pid, process.create_time()))
             except psutil.Error:
                 continue
+            except OSError as error:
+                self._complain(process, error)
         self._kins = {}
         self._has_steps = bool(self._descents) or any(
             command == _STEP_DAEMON for command, _ in tree.values()
@@ -83,6 +89,9 @@ class PsutilSource:
                     record = self._record(process, placement, tree)
             except (psutil.Error, ProcessLookupError):
                 continue
+            except OSError as error:
+                self._complain(process, error)
+                continue
             if record is not None:
                 processes.append(record)
         self._before = {key: value for key, value in self._before.items() if key in seen}
@@ -93,6 +102,17 @@ class PsutilSource:
 
     def close(self) -> None:
         """Hold nothing open."""
+
+    def _listed(self) -> Iterator[psutil.Process]:
+        """List the processes; none, with an error, if /proc can't be opened."""
+        try:
+            yield from psutil.process_iter()
+        except OSError as error:
+            self.errors.append(f"/proc: {error.strerror}")
+
+    def _complain(self, process: psutil.Process, error: OSError) -> None:
+        """Note that a process is left out, such as for want of descriptors."""
+        self.errors.append(f"/proc/{process.pid}: {error.strerror}")
 
     def _record(
         self, process: psutil.Process, placement: Placement, tree: dict[int, tuple[str, int]]

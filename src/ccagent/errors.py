@@ -6,7 +6,8 @@ CcagentError
 ├── VanishedError           the process went away while it was read: silent
 ├── NotPermittedError       a field is left out, said once
 ├── UnparsableError         text that can't be understood: an entry in the envelope's errors
-│   └── LineError           line protocol that isn't: line, column, what was expected
+│   ├── LineError           line protocol that isn't: line, column, what was expected
+│   └── ShortageError       nothing can be opened, for want of descriptors
 ├── ProgramError            a command failed, took too long or printed too much
 ├── LockedError             another ccagent holds the lock
 ├── QueueError              the file of a queue can't be used
@@ -40,6 +41,10 @@ class NotPermittedError(CcagentError):
 
 class UnparsableError(CcagentError):
     """Text that does not have its documented form."""
+
+
+class ShortageError(UnparsableError):
+    """A file can't be opened, since the process or the machine has no descriptors left."""
 
 
 class ProgramError(CcagentError):

@@ -14,6 +14,7 @@ from ccagent.errors import (
     ConfigurationError,
     NotHereError,
     NotPermittedError,
+    ShortageError,
     UnparsableError,
     VanishedError,
 )
@@ -305,5 +306,7 @@ def raise_for(path: str, error: OSError) -> NoReturn:
             raise VanishedError(f"/{path}: {reason}") from None
         case errno.EACCES | errno.EPERM:
             raise NotPermittedError(f"/{path}: {reason}") from None
+        case errno.EMFILE | errno.ENFILE:
+            raise ShortageError(f"/{path}: {reason}") from None
         case _:
             raise UnparsableError(f"/{path}: {reason}") from None

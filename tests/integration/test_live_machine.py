@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import re
@@ -333,3 +334,72 @@ def test_descriptors_and_memory_do_not_grow() -> None:
             descriptors.append(len(os.listdir("/proc/self/fd")))
     source.close()
     assert abs(descriptors[1] - descriptors[0]) < 30
+
+
+SHORT_OF_DESCRIPTORS = """
+import json, os, resource, subprocess, sys
+from ccagent.agents.sonar.procfs import ProcfsSource
+from ccagent.agents.sonar.selection import Selection
+from ccagent.node import Node
+
+def shortage():
+    if sys.argv[1] == "others":
+        while True:  # other parts of the process open all that can be opened
+            try:
+                os.dup(0)
+            except OSError:
+                return
+    resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))  # as by prlimit(1)
+
+sleepers = [subprocess.Popen(["sleep", "60"]) for _ in range(40)]
+resource.setrlimit(resource.RLIMIT_NOFILE, (400, 400))
+source = ProcfsSource(Node(), Selection())
+source.begin()
+source.read()
+sleepers += [subprocess.Popen(["sleep", "60"]) for _ in range(20)]
+kept = len(os.listdir("/proc/self/fd"))
+shortage()
+found = [(process.pid, process.job, process.resident_memory) for process in source.read()]
+again = [(process.pid, process.job, process.resident_memory) for process in source.read()]
+errors = source.errors
+source.close()
+for sleeper in sleepers:
+    sleeper.kill()
+print(json.dumps({"kept": kept, "pids": [each.pid for each in sleepers], "found": found,
+                  "again": again, "errors": errors}))
+"""
+
+
+@pytest.mark.parametrize("shortage", ["others", "lowered"])
+def test_processes_are_read_by_opening_and_closing_for_want_of_descriptors(shortage: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT_OF_DESCRIPTORS, shortage],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    told = json.loads(done.stdout)
+    assert told["kept"] > 100
+    assert told["errors"] == []
+    for found in (told["found"], told["again"]):
+        assert {os.getpid(), *told["pids"]} <= {pid for pid, _, _ in found}
+        assert all(memory for pid, _, memory in found if pid in told["pids"])
+    assert "limit of descriptors is reached" in done.stderr
+
+
+def test_psutil_reports_what_it_cannot_open() -> None:
+    script = """
+import os, resource
+from ccagent.agents.sonar.psutil_source import PsutilSource
+from ccagent.agents.sonar.selection import Selection
+from ccagent.node import Node
+source = PsutilSource(Node(), Selection())
+source.begin()
+assert source.read()
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+source.begin()
+assert source.read() == []
+print(source.errors)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "/proc: Too many open files" in done.stdout
