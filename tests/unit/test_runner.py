@@ -14,7 +14,7 @@ from ccagent.agent import Agent, AgentSettings
 from ccagent.duration import Duration
 from ccagent.envelopes import MetadataObject, SysinfoEnvelope
 from ccagent.errors import UnparsableError
-from ccagent.message import Format, Record
+from ccagent.message import FORMATS, Format, Record
 from ccagent.node import Node
 from ccagent.points import Point
 from ccagent.runner import Runner
@@ -93,7 +93,7 @@ def test_a_failed_sample_is_logged_and_the_next_one_comes(
 def test_a_record_that_cant_be_encoded_is_counted_and_costs_itself(
     agent: Obedient, runner: Runner, caplog: pytest.LogCaptureFixture
 ) -> None:
-    agent.wanted = frozenset({"sonar", "line"})
+    agent.wanted = frozenset(FORMATS)
     agent.records = [Point("load", {"room": ""}, 1, 1.0)] * 3
     runner.start(sample_now=True)
     until(lambda: runner.is_idle)
