@@ -76,7 +76,7 @@ def split_message(message: Message, limit: int) -> list[Message]:
         bodies, lost = [], [f"all of it, which can't be split: {error}"]
     if lost:
         logger.error(
-            "message %s of %s: larger than the receiver's limit of %d bytes; lost: %s",
+            "message %s of %s: the receiver takes at most %d bytes; %s",
             message.kind, message.node, limit, _listed(lost),
         )  # fmt: skip
     return [
@@ -88,7 +88,9 @@ def split_message(message: Message, limit: int) -> list[Message]:
 
 
 def _listed(lost: list[str]) -> str:
-    return lost[0] if len(lost) == 1 else f"{lost[0]} and {len(lost) - 1} more"
+    if len(lost) == 1:
+        return f"left out: {lost[0]}"
+    return f"{len(lost)} records are left out, the first: {lost[0]}"
 
 
 def _packed(sizes: Iterable[int], first_room: int, room: int) -> list[int]:
@@ -287,7 +289,8 @@ def _split_sample(frame: _Frame, limit: int) -> _Parts:
             pieces += smaller
             lost += too_large
     if lost:
-        fitting = _with_loss(fitting, lists, lost, first_room)
+        text = f"the receiver takes at most {limit} bytes; {_listed(lost)}"
+        fitting = _with_error(text, fitting, lists, first_room)
     items = [("errors", error) for error in fitting] + [("jobs", piece) for piece in pieces]
     return _Parts(_filled((first, other), (first_room, room), names, items), lost)
 
@@ -298,7 +301,11 @@ def _split_job(job: bytes, room: int) -> tuple[list[bytes], list[str]]:
     processes = _decode_list(fields.pop("processes")) if "processes" in fields else []
     empty = msgspec.Raw(b"[]")
     frame = len(_encode(fields | {"processes": empty}))
-    of = f"of job {bytes(fields['job']).decode()}" if "job" in fields else "of a job"
+    of = (
+        f"of job {bytes(fields['job']).decode('utf-8', 'replace')}"
+        if "job" in fields
+        else "of a job"
+    )
     fitting, lost = _fitting(processes, room - frame, f"process {of}:")
     pieces: list[bytes] = []
     for part in _in_parts(fitting, room - frame + 1, 1):
@@ -309,11 +316,10 @@ def _split_job(job: bytes, room: int) -> tuple[list[bytes], list[str]]:
     return pieces, lost if pieces or lost else [f"all {of}"]
 
 
-def _with_loss(errors: list[bytes], lists: _Object, lost: list[str], room: int) -> list[bytes]:
-    """Put an error that says what is lost before the others, if there is room for it."""
+def _with_error(text: str, errors: list[bytes], lists: _Object, room: int) -> list[bytes]:
+    """Put an error before the others, if there is room for it in the first part."""
     fields = {name: lists[name] for name in ("time", "cluster", "node") if name in lists}
-    detail = f"left out, since the receiver takes no message as large: {_listed(lost)}"
-    error = _encode(fields | {"detail": msgspec.Raw(_encode(detail))})
+    error = _encode(fields | {"detail": msgspec.Raw(_encode(text))})
     return [error, *errors] if len(error) < room else errors
 
 

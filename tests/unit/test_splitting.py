@@ -176,7 +176,7 @@ def test_a_process_larger_than_the_limit_is_lost_alone(caplog: pytest.LogCapture
         parts = split_message(message, 1000)
     assert [process[4] for process in processes_of(parts)] == ["a", "b", "c"]
     assert "process of job 1: '10002'" in caplog.text
-    assert "limit of 1000 bytes" in caplog.text
+    assert "the receiver takes at most 1000 bytes; left out: process" in caplog.text
     assert "process of job 1" in attributes_of(parts)[0]["errors"][0]["detail"]
 
 
@@ -338,7 +338,7 @@ def test_what_cannot_be_split_has_no_parts(body: bytes, caplog: pytest.LogCaptur
     message = Message("fox", "c1-1", "sample", "sonar", 0.0, body + b" " * 200, "", "ab12")
     with caplog.at_level(logging.ERROR, "ccagent"):
         assert split_message(message, 100) == []
-    assert "lost: all of it" in caplog.text
+    assert "left out: all of it" in caplog.text
 
 
 def test_splitting_a_mebibyte_costs_little() -> None:
