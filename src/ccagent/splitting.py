@@ -9,6 +9,7 @@ its receivers do with several envelopes of one node and one time:
   one copy of CPUs, cards and disks, and sonalyze counts the cores of a process from it.
 - `job`: both receivers keep one record for each job, step and time. Jobs are spread over the parts.
 - `cluster`: partitions and states of nodes are stored one by one and are spread over the parts.
+  Only the list of all names that slurm-monitor keeps for a time is then that of the last part.
 - `sysinfo`: of two with one time only one counts. There is one part, without the drawings and lists
   that do not fit.
 """
