@@ -347,3 +347,41 @@ def test_splitting_a_mebibyte_costs_little() -> None:
     assert len(split_message(message, 2**18)) > 3
     # Measured: 5 ms. The bound is for machines under load.
     assert time.thread_time() - begin < 0.05
+
+
+VALUES = st.recursive(
+    st.none() | st.integers(-5, 2**64) | HOSTILE,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(HOSTILE, inner, max_size=3),
+    max_leaves=8,
+)
+JOBS = st.lists(
+    st.fixed_dictionaries({}, optional={"job": VALUES, "processes": VALUES, "user": HOSTILE}),
+    max_size=3,
+)
+ATTRIBUTES = st.fixed_dictionaries(
+    {},
+    optional={
+        "time": VALUES, "jobs": JOBS | VALUES, "errors": VALUES, "system": VALUES,
+        "slurm_jobs": VALUES, "nodes": VALUES, "partitions": VALUES, "cards": VALUES,
+    },
+)  # fmt: skip
+DATA = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(["sample", "job", "cluster", "sysinfo"]) | VALUES,
+        "attributes": ATTRIBUTES | VALUES,
+    },
+)
+ENVELOPES = st.fixed_dictionaries({}, optional={"data": DATA | VALUES, "errors": VALUES})
+
+
+@given(
+    body=st.binary(max_size=300) | (ENVELOPES | VALUES).map(msgspec.json.encode),
+    limit=st.integers(0, 200),
+)
+@settings(deadline=None, max_examples=500)
+def test_no_body_makes_it_raise(body: bytes, limit: int) -> None:
+    forms: tuple[Format, ...] = ("sonar", "line")
+    for form in forms:
+        message = Message("fox", "c1-1", "sample", form, 0.0, body, "", "ab12")
+        assert all(len(part.body) <= limit for part in split_message(message, limit))
