@@ -349,30 +349,32 @@ def test_splitting_a_mebibyte_costs_little() -> None:
     assert time.thread_time() - begin < 0.05
 
 
-VALUES = st.recursive(
+VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.integers(-5, 2**64) | HOSTILE,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(HOSTILE, inner, max_size=3),
     max_leaves=8,
 )
-JOBS = st.lists(
+JOBS: st.SearchStrategy[Any] = st.lists(
     st.fixed_dictionaries({}, optional={"job": VALUES, "processes": VALUES, "user": HOSTILE}),
     max_size=3,
 )
-ATTRIBUTES = st.fixed_dictionaries(
+ATTRIBUTES: st.SearchStrategy[Any] = st.fixed_dictionaries(
     {},
     optional={
         "time": VALUES, "jobs": JOBS | VALUES, "errors": VALUES, "system": VALUES,
         "slurm_jobs": VALUES, "nodes": VALUES, "partitions": VALUES, "cards": VALUES,
     },
 )  # fmt: skip
-DATA = st.fixed_dictionaries(
+DATA: st.SearchStrategy[Any] = st.fixed_dictionaries(
     {},
     optional={
         "type": st.sampled_from(["sample", "job", "cluster", "sysinfo"]) | VALUES,
         "attributes": ATTRIBUTES | VALUES,
     },
 )
-ENVELOPES = st.fixed_dictionaries({}, optional={"data": DATA | VALUES, "errors": VALUES})
+ENVELOPES: st.SearchStrategy[Any] = st.fixed_dictionaries(
+    {}, optional={"data": DATA | VALUES, "errors": VALUES}
+)
 
 
 @given(
