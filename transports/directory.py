@@ -9,6 +9,9 @@
 A line is written whole or not at all, by any number of writers: they lock the file for the
 length of one write, and what a full disk cut off is taken back. The lock (F_OFD_SETLK) is one that
 only those who may write the file can hold, so that no reader can stall the writers.
+
+No link of another user is followed, also not in the place of a directory of a date. Directories
+have mode 755 and files 644, whatever the umask.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import stat
 import struct
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -25,8 +27,15 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from ccagent.errors import ConfigurationError, RetryableError
+from ccagent.errors import ConfigurationError, NotPermittedError, RetryableError
 from ccagent.log import logger
+from ccagent.private_files import (
+    make_directory,
+    open_directory,
+    open_private,
+    open_private_at,
+    write_all,
+)
 from ccagent.transports.base import Reached, SinkSettings, Transport
 
 if TYPE_CHECKING:
@@ -70,6 +79,8 @@ class DirectoryTransport(Transport):
             body = message.body if message.body.endswith(b"\n") else message.body + b"\n"
             try:
                 self._append(path, body)
+            except NotPermittedError as error:
+                raise RetryableError(str(error), delivered=number) from None
             except OSError as error:
                 reason = error.strerror or str(error)
                 raise RetryableError(f"{path}: {reason}", delivered=number) from None
@@ -81,31 +92,25 @@ class DirectoryTransport(Transport):
         while not os.path.lexists(path) and path != "/":
             path = str(os.path.dirname(path))
         try:
-            mode = os.stat(path).st_mode
+            opened = open_private(path, os.O_WRONLY) if path == file else open_directory(path)
+            os.close(opened)
+        except NotPermittedError as error:
+            raise RetryableError(str(error)) from None
         except OSError as error:
             raise RetryableError(f"{path}: {error.strerror}") from None
-        if not stat.S_ISDIR(mode) and path != file:
-            raise RetryableError(f"{path}: {os.strerror(errno.ENOTDIR)}")
         if not os.access(path, os.W_OK):
             raise RetryableError(f"{path}: {os.strerror(errno.EACCES)}")
         return Reached(f"{path} can be written")
 
     def _append(self, path: str, lines: bytes) -> None:
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        try:
-            descriptor = os.open(path, flags, 0o644)
-        except FileNotFoundError:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            descriptor = os.open(path, flags, 0o644)
+        descriptor = _open(path)
         try:
             _lock(descriptor)
             size = _mended(descriptor, path)
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
                 lines = b"\n" + lines
             try:
-                written = os.write(descriptor, lines)
-                while written < len(lines):
-                    written += os.write(descriptor, lines[written:])
+                write_all(descriptor, lines)
                 if self._fsync:
                     os.fsync(descriptor)
             except OSError:
@@ -114,6 +119,20 @@ class DirectoryTransport(Transport):
                 raise
         finally:
             os.close(descriptor)
+
+
+def _open(path: str) -> int:
+    """Open a file to append to, and make it and its directories. Raises as `open_private`."""
+    parent = os.path.dirname(path)
+    try:
+        directory = open_directory(parent)
+    except FileNotFoundError:
+        make_directory(parent, 0o755)
+        directory = open_directory(parent)
+    try:
+        return open_private_at(directory, path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    finally:
+        os.close(directory)
 
 
 def _lock(descriptor: int) -> None:

@@ -68,6 +68,27 @@ def check_file(path: str) -> bool:
     return True
 
 
+def open_trusted(path: str) -> int:
+    """Open a file to read, through links of trusted users only; return its descriptor.
+
+    The caller checks what was opened: the open waits for no writer of a pipe. Raises OSError, and
+    NotPermittedError for a link of another user.
+    """
+    place = path
+    for _ in range(_MOST_LINKS):
+        directory = open_directory(os.path.dirname(place) or ".")
+        try:
+            return os.open(os.path.basename(place), os.O_RDONLY | _FILE, dir_fd=directory)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                _raise_named(error, path)
+            target = _read_link(directory, os.path.basename(place), path)
+        finally:
+            os.close(directory)
+        place = os.path.join(os.path.dirname(place), target)
+    raise _os_error(errno.ELOOP, path)
+
+
 def replace_file(path: str, content: bytes, mode: int = 0o600) -> None:
     """Write a file, whole or not at all. An old file, or a link of that name, is replaced.
 
@@ -127,7 +148,7 @@ def make_directory_at(directory: int, path: str, mode: int) -> None:
     try:
         if not os.listdir(made):  # else it was exchanged for another one
             _take_owner(made, directory)
-            os.fchmod(made, mode)
+            _set_mode(made, mode)
     finally:
         os.close(made)
 
@@ -162,14 +183,14 @@ def check_directory(path: str) -> str:
     """
     path = os.path.abspath(path)
     while not os.path.lexists(path):
-        path = os.path.dirname(path)
+        path = str(os.path.dirname(path))
     try:
         os.close(open_directory(path))
-        real = os.path.realpath(path)
+        real = str(os.path.realpath(path))
         owner = os.stat(real).st_uid
         reason = _reason_against(real, owner, is_last=True)
         while not reason and real != "/":
-            real = os.path.dirname(real)
+            real = str(os.path.dirname(real))
             reason = _reason_against(real, owner, is_last=False)
     except OSError as error:
         return f"{path}: {error.strerror}"
@@ -207,6 +228,13 @@ def _enter(directory: int, name: str, path: str) -> tuple[int, list[str]]:
         pass
     except OSError as error:
         _raise_named(error, path)
+    target = _read_link(directory, name, path)
+    start = "/" if target.startswith("/") else "."
+    return os.open(start, _DIRECTORY | os.O_DIRECTORY, dir_fd=directory), _components(target)
+
+
+def _read_link(directory: int, name: str, path: str) -> str:
+    """Return where a symbolic link leads. Raises NotPermittedError if it is another user's."""
     link = os.open(name, _DIRECTORY, dir_fd=directory)
     try:
         status = os.fstat(link)
@@ -216,11 +244,9 @@ def _enter(directory: int, name: str, path: str) -> tuple[int, list[str]]:
             raise NotPermittedError(
                 f"{path}: {name} is a symbolic link of user {status.st_uid} and is not followed"
             )
-        target = os.readlink("", dir_fd=link)
+        return os.readlink("", dir_fd=link)
     finally:
         os.close(link)
-    start = "/" if target.startswith("/") else "."
-    return os.open(start, _DIRECTORY | os.O_DIRECTORY, dir_fd=directory), _components(target)
 
 
 def _open_existing(directory: int, name: str, path: str, flags: int) -> int:
@@ -255,7 +281,7 @@ def _create(directory: int, name: str, path: str, flags: int, mode: int) -> int:
         _raise_named(error, path)
     try:
         _take_owner(descriptor, directory)
-        os.fchmod(descriptor, mode)
+        _set_mode(descriptor, mode)
         _check_file(os.fstat(descriptor), os.fstat(directory), path)
     except BaseException:
         os.close(descriptor)
@@ -270,6 +296,12 @@ def _take_owner(descriptor: int, directory: int) -> None:
     owner = os.fstat(directory)
     if os.fstat(descriptor).st_uid == 0 and owner.st_uid != 0:
         os.fchown(descriptor, owner.st_uid, owner.st_gid)
+
+
+def _set_mode(descriptor: int, mode: int) -> None:
+    """Set exactly this mode, unless the file system has none of its own (vfat)."""
+    with contextlib.suppress(PermissionError):
+        os.fchmod(descriptor, mode)
 
 
 def _check_file(status: os.stat_result, directory: os.stat_result, path: str) -> None:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import TypeVar
 
 import msgspec
 
+from ccagent.errors import NotPermittedError
 from ccagent.log import logger
+from ccagent.private_files import open_private, replace_file
 
 T = TypeVar("T")
 
 
 def read_state(path: str, kind: type[T], limit: int, otherwise: str) -> T | None:
-    """Read what `write_state` wrote; None without a file.
+    """Read what `write_state` wrote; return None without a file.
 
-    For one that can't be read, is damaged or larger than `limit` bytes also None, and a warning
-    that ends with `otherwise`.
+    For a file that can't be read, is damaged, larger than `limit` bytes or may be another user's,
+    return None as well, and log a warning that ends with `otherwise`.
     """
     try:
-        with open(path, "rb") as file:
+        with open(open_private(path, os.O_RDONLY), "rb") as file:
             return msgspec.msgpack.decode(file.read(limit), type=kind)
     except FileNotFoundError:
+        return None
+    except NotPermittedError as error:
+        logger.warning("state-file %s; %s", error, otherwise)
         return None
     except OSError as error:
         reason = error.strerror or str(error)
@@ -33,14 +37,10 @@ def read_state(path: str, kind: type[T], limit: int, otherwise: str) -> T | None
 
 
 def write_state(path: str, state: object) -> None:
-    """Write a file, whole or not at all; what can't be written is said."""
-    temporary = f"{path}.new"
+    """Write a file, whole or not at all; log an error if it can't be written."""
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        with open(os.open(temporary, flags, 0o600), "wb") as file:
-            file.write(msgspec.msgpack.encode(state))
-        os.replace(temporary, path)
+        replace_file(path, msgspec.msgpack.encode(state))
+    except NotPermittedError as error:
+        logger.error("state-file %s", error)
     except OSError as error:
         logger.error("state-file %s: %s", path, error.strerror)
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)

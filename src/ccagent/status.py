@@ -17,7 +17,8 @@ _SINKS = (
 class Status(msgspec.Struct, rename="kebab", kw_only=True):
     """A daemon: who it is, and what its agents and sinks have done since it started.
 
-    seconds, cpu_seconds: since the start. resident_memory: KB.
+    seconds, cpu_seconds: since the start. resident_memory: KB. restarts: of the scheduling loop and
+    the status socket, after errors that nobody foresaw.
     """
 
     version: str
@@ -29,6 +30,7 @@ class Status(msgspec.Struct, rename="kebab", kw_only=True):
     resident_memory: int
     agents: dict[str, AgentCounters]
     sinks: dict[str, SinkCounters]
+    restarts: int = 0
 
     def json(self) -> bytes:
         """Write it as JSON."""
@@ -37,16 +39,19 @@ class Status(msgspec.Struct, rename="kebab", kw_only=True):
     def line(self) -> str:
         """Write it as one line for the log."""
         parts = [f"{self.seconds:.0f} s, {self.cpu_seconds:.2f} s CPU, {self.resident_memory} KB"]
+        if self.restarts:
+            parts.append(f"restarted {self.restarts} times")
         for name, agent in self.agents.items():
             parts.append(
                 f"agent {name}: {agent.samples} samples, {agent.errors} errors, "
-                f"{agent.left_out} left out, {agent.cpu_seconds:.3f} s CPU"
+                f"{agent.left_out} left out, {agent.restarts} restarts, "
+                f"{agent.cpu_seconds:.3f} s CPU"
             )
         for name, sink in self.sinks.items():
             parts.append(
                 f"sink {name}: {sink.queued} queued, {sink.waiting} waiting, {sink.sent} sent, "
                 f"{sink.acknowledged} acknowledged, {sink.retried} retried, "
-                f"{sink.refused} refused, {sink.dropped} dropped"
+                f"{sink.refused} refused, {sink.dropped} dropped, {sink.restarts} restarts"
             )
         return "; ".join(parts)
 
@@ -55,13 +60,13 @@ class Status(msgspec.Struct, rename="kebab", kw_only=True):
         used = f"{self.cpu_seconds:.2f} s CPU, {self.resident_memory} KB resident"
         lines = [
             f"ccagent {self.version}, process {self.pid}, node {self.node} of {self.cluster}",
-            f"running {self.seconds:.0f} s, {used}",
+            f"running {self.seconds:.0f} s, {used}" + _restarted(self.restarts),
             "",
             _AGENTS,
         ]
         lines += [
             f"{printable(name):20} {agent.samples:9} {agent.errors:8} {agent.left_out:9} "
-            f"{agent.seconds:10.3f} {agent.cpu_seconds:9.3f}"
+            f"{agent.seconds:10.3f} {agent.cpu_seconds:9.3f}" + _restarted(agent.restarts)
             for name, agent in self.agents.items()
         ]
         lines += ["", _SINKS]
@@ -78,6 +83,11 @@ class Status(msgspec.Struct, rename="kebab", kw_only=True):
                 f"  {printable(error)}" for error in (sink.queue_error, sink.last_error) if error
             ]
         return "\n".join(lines) + "\n"
+
+
+def _restarted(times: int) -> str:
+    """Return what a line of the table says of restarts: nothing where there were none."""
+    return f"  (restarted {times} times after an error: see the log)" if times else ""
 
 
 def parse(content: bytes) -> Status:
