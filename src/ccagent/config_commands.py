@@ -17,9 +17,12 @@ def check(file: str) -> None:
     from ccagent.config import check_files
     from ccagent.config_files import read_files
     from ccagent.log import printable
+    from ccagent.places import unsafe_places
 
     files = read_files(file)
-    check_files(files, files.table)
+    configuration = check_files(files, files.table)
+    for key, reason in unsafe_places(configuration):
+        click.echo(f"ccagent: warning: {key}: {printable(reason)}", err=True)
     click.echo(f"{printable(', '.join(files.paths))}: no errors")
 
 

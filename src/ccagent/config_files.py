@@ -11,7 +11,8 @@ import os
 import stat
 from typing import Any, NamedTuple
 
-from ccagent.errors import ConfigurationError
+from ccagent.errors import ConfigurationError, NotPermittedError
+from ccagent.private_files import open_trusted, trusted_users
 from ccagent.settings import as_table
 
 DIRECTORY = "conf.d"
@@ -62,10 +63,13 @@ def read_table(path: str) -> dict[str, Any]:
     import tomllib
 
     try:
-        with open(path, "rb") as file:
+        with open(open_trusted(path), "rb") as file:
+            _check_owner(path, os.fstat(file.fileno()))
             text = file.read(_LARGEST + 1)
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}") from None
+    except NotPermittedError as error:
+        raise ConfigurationError(str(error)) from None
     if len(text) > _LARGEST:
         raise ConfigurationError(f"{path}: larger than {_LARGEST} bytes")
     try:
@@ -111,6 +115,16 @@ def _refuse_strangers(path: str, main: str, kind: int) -> None:
         raise ConfigurationError(f"{path}: not a {wanted}")
     if status.st_uid not in {0, os.geteuid(), owner}:
         raise ConfigurationError(f"{path}: belongs to another user (uid {status.st_uid})")
+    if status.st_mode & stat.S_IWOTH:
+        raise ConfigurationError(f"{path}: others can write it: chmod o-w it")
+
+
+def _check_owner(path: str, status: os.stat_result) -> None:
+    """Raise ConfigurationError for a file that another user could have written."""
+    if not stat.S_ISREG(status.st_mode):
+        raise ConfigurationError(f"{path}: not a regular file")
+    if status.st_uid not in trusted_users():
+        raise ConfigurationError(f"{path}: belongs to another user (uid {status.st_uid}): chown it")
     if status.st_mode & stat.S_IWOTH:
         raise ConfigurationError(f"{path}: others can write it: chmod o-w it")
 

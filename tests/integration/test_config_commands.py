@@ -45,7 +45,7 @@ def main(tmp_path: Path) -> Path:
 
 
 def test_check_names_all_files(main: Path) -> None:
-    main.write_text(main.read_text().replace("OUT", "/tmp"))
+    main.write_text(main.read_text().replace("OUT", str(main.parent)))
     more = main.parent / "conf.d" / "a.toml"
     more.write_text("[agents.sample]\nrollup = true\n")
     assert run("config", "check", main) == (0, f"{main}, {more}: no errors\n", "")
@@ -53,6 +53,15 @@ def test_check_names_all_files(main: Path) -> None:
     said = f"ccagent: {more}: agents.sample.every: stands in {main} already\n"
     assert run("config", "check", main) == (2, "", said)
     assert run("sample", "--once", "--config", main) == (2, "", said)
+
+
+def test_check_warns_of_directories_that_others_can_write_to(main: Path) -> None:
+    main.write_text(main.read_text().replace("OUT", "/tmp"))
+    said = (
+        "ccagent: warning: sinks.a.url: /tmp: every user can create files in it: "
+        "use a directory of its own, or chmod o-w\n"
+    )
+    assert run("config", "check", main) == (0, f"{main}: no errors\n", said)
 
 
 def test_a_reload_reads_the_directory_too(main: Path) -> None:

@@ -181,9 +181,31 @@ def test_what_others_may_write_is_refused(etc: Directory) -> None:
     assert etc.refusal() == "conf.d: others can write it: chmod o-w it"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_what_belongs_to_another_user_is_refused(etc: Directory) -> None:
     path = etc.add("a.toml", "")
     os.chown(path, 65534, -1)
-    assert etc.refusal() == "conf.d/a.toml: belongs to another user (uid 65534)"
+    assert etc.refusal().startswith("conf.d/a.toml: belongs to another user (uid 65534)")
+    os.chown(path, 0, -1)
     os.chown(etc.main, 65534, -1)
+    assert etc.refusal().startswith("ccagent.toml: belongs to another user (uid 65534)")
+
+
+def test_a_main_file_that_others_may_write_is_refused(etc: Directory) -> None:
+    etc.main.chmod(0o646)
+    assert etc.refusal() == "ccagent.toml: others can write it: chmod o-w it"
+
+
+def test_a_pipe_as_the_main_file_is_refused_at_once(etc: Directory) -> None:
+    etc.main.unlink()
+    os.mkfifo(etc.main)
+    assert etc.refusal() == "ccagent.toml: not a regular file"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link away")
+def test_only_links_of_trusted_users_lead_to_the_main_file(etc: Directory) -> None:
+    real = etc.main.rename(etc.path / "real.toml")
+    etc.main.symlink_to(real)
     assert list(etc.load().sinks) == ["out"]
+    os.lchown(etc.main, 65534, -1)
+    assert "is a symbolic link of user 65534 and is not followed" in etc.refusal()

@@ -15,6 +15,7 @@ from ccagent.doctor.identity import check_identity
 from ccagent.doctor.infiniband import check_infiniband
 from ccagent.doctor.limits import check_limits
 from ccagent.doctor.lustre import check_lustre
+from ccagent.doctor.places import check_places
 from ccagent.doctor.processes import check_processes
 from ccagent.doctor.programs import check_programs
 from ccagent.doctor.service import check_service
@@ -44,6 +45,7 @@ CHECKS: dict[str, Callable[[Site], Iterable[Finding]]] = {
     "clock": check_clock,
     "space": check_space,
     "daemon": check_service,
+    "directories": check_places,
     "sinks": check_sinks,
 }
 """By the name under which one that fails is told."""
