@@ -46,7 +46,11 @@ class StdoutTransport(Transport):
         return Reached("standard output")
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Print messages. A reader that went away is a RejectedError."""
+        """Print messages.
+
+        Nobody misses what a reader that has gone did not take: the program is about to end. A
+        one-shot learns of it by BrokenPipeError, the daemon by `has_reader`.
+        """
         if sys.stdout is None:
             # Started without one; what has its number now is some other file.
             raise RejectedError("stdout: it is closed")
@@ -57,7 +61,9 @@ class StdoutTransport(Transport):
             try:
                 _write_all(sys.stdout.fileno(), text)
             except BrokenPipeError:
-                raise RejectedError("stdout: nobody reads it", delivered=number) from None
+                if self.is_one_shot:
+                    raise
+                return
             except OSError as error:
                 raise RetryableError(f"stdout: {error.strerror}", delivered=number) from None
 
@@ -74,6 +80,15 @@ class StdoutTransport(Transport):
         if message.format == "line":
             return body
         return (msgspec.json.format(body, indent=2) if indented else body) + b"\n"
+
+
+def has_reader() -> bool:
+    """Return False once the reader of a pipe on standard output has gone."""
+    if sys.stdout is None:
+        return True
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)  # errors are reported always
+    return not any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _write_all(descriptor: int, text: bytes) -> None:

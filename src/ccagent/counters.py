@@ -26,9 +26,8 @@ class AgentCounters(msgspec.Struct, rename="kebab"):
 
     samples: taken and handed on. errors: samples that failed. left_out: ticks at which it was
     still busy. seconds, cpu_seconds: spent in samples, those of its thread. unencodable: records
-    that its format can't express, and that were left out.
-    still busy. seconds, cpu_seconds: spent in samples, those of its thread. restarts: of its
-    thread, after an error that no agent may raise.
+    that its format can't express, and that were left out. restarts: of its thread, after an error
+    that no agent may raise.
     """
 
     samples: int = 0

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class Runner:
-    """Samples with one agent whenever it is told to, and hands the messages to outboxes."""
+    """Samples with one agent at each tick, and puts the messages into outboxes.
+
+    A thread that an error has ended is started again by `watch`, and counted.
+    """
 
     def __init__(
         self, agent: Agent[Any], node: Node, outboxes: list[Sink], *, prefix: str = ""
@@ -35,13 +38,13 @@ class Runner:
         self._preparing = True
         self._closing = False
         self._hanging = False
-        self._thread = threading.Thread(target=self._work, name=f"agent {agent.name}", daemon=True)
+        self._in_use: list[Sink] = []
+        self._thread: threading.Thread | None = None
 
     def start(self, *, sample_now: bool) -> None:
-        """Start the thread; the agent prepares itself, and samples if it is to."""
+        """Start the thread; the agent prepares itself, and samples if `sample_now`."""
         self._wanted = sample_now
-        self._busy_since = self._node.clock.monotonic()
-        self._thread.start()
+        self._start_thread()
 
     def tick(self) -> None:
         """Ask for a sample now; an agent that is still busy with the last one leaves it out."""
@@ -55,7 +58,10 @@ class Runner:
             self._changed.notify_all()
 
     def watch(self) -> None:
-        """Say so when the agent has run over its time limit."""
+        """Log when the agent has run over its time limit; start its thread again if that ended."""
+        if not self.is_alive and not self._closing:
+            self.agent.counters.restarts += 1
+            self._start_thread()
         limit = self.agent.settings.time_limit
         with self._changed:
             since = self._busy_since
@@ -73,8 +79,12 @@ class Runner:
 
     @property
     def is_alive(self) -> bool:
-        """True until the thread has ended."""
-        return self._thread.is_alive()
+        """True while the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def uses(self, outbox: Sink) -> bool:
+        """Return whether a message may still be put into an outbox."""
+        return outbox in self.outboxes or outbox in self._in_use
 
     def close(self) -> None:
         """Ask the thread to end after what it has in hand. Does not wait for it."""
@@ -84,11 +94,31 @@ class Runner:
 
     def join(self, seconds: float) -> None:
         """Wait for the thread to end."""
-        self._thread.join(max(0.0, seconds))
-        if self._thread.is_alive():
+        if self._thread is not None:
+            self._thread.join(max(0.0, seconds))
+        if self.is_alive:
             logger.error("agent %s: did not end in time", self.agent.name)
 
+    def _start_thread(self) -> None:
+        name = self.agent.name
+        with self._changed:
+            self._preparing = True
+            self._hanging = False
+            self._busy_since = self._node.clock.monotonic()
+        self._thread = threading.Thread(target=self._work, name=f"agent {name}", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            logger.error("agent %s: no thread for it: %s; trying again", name, error)
+
     def _work(self) -> None:
+        try:
+            self._serve()
+        except BaseException:  # noqa: BLE001 - even SystemExit from a library stops nothing
+            logger.exception("agent %s: its thread failed and is started again", self.agent.name)
+
+    def _serve(self) -> None:
+        """Sample at each tick until the runner is closed."""
         try:
             self._node.clock.sleep(self.agent.prepare(self._node))
         except Exception:  # noqa: BLE001 - whatever an agent does, the others go on
@@ -105,10 +135,14 @@ class Runner:
                     break
                 self._wanted = False
             self._sample()
-        self.agent.close()
+        try:
+            self.agent.close()
+        except Exception:  # noqa: BLE001 - whatever an agent does, the others go on
+            logger.exception("agent %s: it could not be closed", self.agent.name)
 
     def _sample(self) -> None:
         """Take one sample from the machine to the outboxes."""
+        self._in_use = self.outboxes
         try:
             with self.agent.counters.counted(self._node.clock):
                 self._hand_on(self.agent.sample(self._node))
@@ -117,6 +151,8 @@ class Runner:
             logger.error("agent %s: %s", self.agent.name, error)
         except Exception:  # noqa: BLE001 - whatever an agent does, the others go on
             logger.exception("agent %s: a sample failed", self.agent.name)
+        finally:
+            self._in_use = []
 
     def _hand_on(self, records: Iterable[Record]) -> None:
         """Encode records for each format that is wanted, and put them into the outboxes."""
@@ -130,11 +166,11 @@ class Runner:
             complain=self.agent.note_unencodable,
         )
         for message in messages:
-            for outbox in self.outboxes:
+            for outbox in self._in_use:
                 fitted = outbox.settings.fitted(message)
                 if fitted is not None:
                     outbox.put(fitted)
 
     def _counted(self, record: Record) -> Record:
-        sinks = {outbox.name: outbox.counters() for outbox in self.outboxes}
+        sinks = {outbox.name: outbox.counters() for outbox in self._in_use}
         return with_counters(record, self.agent.counters, sinks)

@@ -104,6 +104,29 @@ def test_only_one_runs_per_lock_directory(daemon: Running, tmp_path: Path) -> No
     daemon.stop()
 
 
+def test_only_one_runs_per_outbox_directory(daemon: Running, tmp_path: Path) -> None:
+    outbox = f"""
+        [outbox]
+        directory = "{tmp_path}/outbox"
+        [sinks.down]
+        url = "http://127.0.0.1:9/"
+        """
+    daemon.start(SAMPLE + outbox)
+    until((tmp_path / "outbox" / "daemon.lock").exists)
+    until(daemon.written)
+    second = subprocess.run(
+        [*CCAGENT, "run", "--config", str(daemon.file)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert daemon.process is not None
+    assert second.returncode == 1
+    assert second.stderr == (
+        f"ccagent: another ccagent holds {tmp_path}/outbox/daemon.lock "
+        f"(process {daemon.process.pid})\n"
+    )
+    daemon.stop()
+
+
 def test_a_command_that_hangs_stalls_only_its_agent(daemon: Running) -> None:
     daemon.start(
         SAMPLE

@@ -44,11 +44,11 @@ def test_start_reload_and_end_are_told(daemon: Running, manager: NotifySocket) -
 
     daemon.reload(SAMPLE + '[sinks.more]\nurl = "dir:OUT/more"\n')
     assert manager.next_but(WATCHDOG).startswith("RELOADING=1\nMONOTONIC_USEC=")
-    assert manager.receive() == "READY=1\nSTATUS=agents: sample; sinks: tree, more"
+    assert manager.next_but(WATCHDOG) == "READY=1\nSTATUS=agents: sample; sinks: tree, more"
 
     daemon.reload(SAMPLE.replace("every", "evry"))
     assert manager.next_but(WATCHDOG).startswith("RELOADING=1")
-    assert "READY=1\nSTATUS=configuration not read again, the old one" in manager.receive()
+    assert "READY=1\nSTATUS=configuration not read again, the old one" in manager.next_but(WATCHDOG)
     assert daemon.said().count("<3>configuration not read again") == 1
 
     assert daemon.stop() < 5

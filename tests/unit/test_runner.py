@@ -69,7 +69,7 @@ def runner(agent: Obedient) -> Iterator[Runner]:
     runner.join(5)
 
 
-def raise_(error: Exception) -> Callable[[], None]:
+def raise_(error: BaseException) -> Callable[[], None]:
     def do() -> None:
         raise error
 
@@ -155,3 +155,62 @@ def test_ending_closes_the_agent(agent: Obedient, runner: Runner) -> None:
     runner.join(5)
     assert agent.samples == 1
     assert agent.closed
+
+
+def test_a_thread_that_an_error_ends_is_started_again_and_counted(
+    agent: Obedient, runner: Runner, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent.on_sample = raise_(SystemExit(3))
+    runner.start(sample_now=True)
+    until(lambda: not runner.is_alive)
+    agent.on_sample = lambda: None
+    runner.watch()
+    until(lambda: runner.is_idle)
+    runner.tick()
+    until(lambda: agent.samples == 2 and runner.is_idle)
+    assert agent.counters.restarts == 1
+    assert "its thread failed and is started again" in caplog.text
+
+
+def test_a_thread_that_cant_be_started_is_tried_again(
+    agent: Obedient,
+    runner: Runner,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", raise_no_thread)
+        runner.start(sample_now=True)
+        runner.watch()
+    assert "no thread for it: can't start new thread" in caplog.text
+    runner.watch()
+    until(lambda: agent.samples == 1)
+    assert agent.counters.restarts == 2
+
+
+def raise_no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_closing_does_not_start_a_thread_again(agent: Obedient, runner: Runner) -> None:
+    agent.on_sample = raise_(SystemExit(3))
+    runner.start(sample_now=True)
+    until(lambda: not runner.is_alive)
+    runner.close()
+    runner.watch()
+    assert not runner.is_alive
+    assert agent.counters.restarts == 0
+
+
+def test_an_agent_that_cant_be_closed_ends_all_the_same(
+    agent: Obedient,
+    runner: Runner,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(agent, "close", raise_(OSError(5, "Input/output error")))
+    runner.start(sample_now=False)
+    runner.close()
+    runner.join(5)
+    assert "it could not be closed" in caplog.text
+    assert not runner.is_alive

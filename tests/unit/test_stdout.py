@@ -15,10 +15,11 @@ import pytest
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
 from ccagent.message import Format, Message
 from ccagent.transports.base import SinkSettings
-from ccagent.transports.stdout import StdoutTransport
+from ccagent.transports.stdout import StdoutTransport, has_reader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 ENVELOPE = b'{"meta":{"producer":"ccagent"},"data":{"n":[1,2]}}'
 POINTS = b'load,hostname=n\xc3\xb6de value=1 1700000000\nmem,a="b" value=2 1700000000\n'
@@ -38,9 +39,15 @@ class Pipe:
         self._open = {self.reader}
         self._file = os.fdopen(self.writer, "w")
 
-    def send(self, url: str, *messages: Message) -> None:
+    def send(self, url: str, *messages: Message, is_one_shot: bool = False) -> None:
+        sink = StdoutTransport(SinkSettings(url=url))
+        sink.is_one_shot = is_one_shot
         with contextlib.redirect_stdout(self._file):
-            StdoutTransport(SinkSettings(url=url)).send(messages)
+            sink.send(messages)
+
+    def has_reader(self) -> bool:
+        with contextlib.redirect_stdout(self._file):
+            return has_reader()
 
     def read(self) -> bytes:
         return os.read(self.reader, 65536).replace(b"\r\n", b"\n")
@@ -110,24 +117,26 @@ def test_a_terminal_gets_wrapped_envelopes_and_points_as_anybody(terminal: Pipe)
     assert terminal.read() == b"load value=1 1700000000\n"
 
 
-def test_a_reader_that_went_away_never_comes_back(pipe: Pipe) -> None:
+def test_a_reader_that_has_gone_ends_a_one_shot(pipe: Pipe) -> None:
     pipe.close_reader()
-    with pytest.raises(RejectedError, match="nobody reads") as caught:
-        pipe.send("stdout:", message())
-    assert caught.value.delivered == 0
+    with pytest.raises(BrokenPipeError):
+        pipe.send("stdout:", message(), is_one_shot=True)
 
 
-def test_what_was_read_before_counts_as_delivered(pipe: Pipe) -> None:
-    def read_one() -> None:
-        os.read(pipe.reader, 3)
-        pipe.close_reader()
+def test_the_daemon_sees_that_the_reader_has_gone(pipe: Pipe) -> None:
+    assert pipe.has_reader()
+    pipe.close_reader()
+    pipe.send("stdout:", message())
+    assert not pipe.has_reader()
 
-    reader = threading.Thread(target=read_one)
-    reader.start()
-    with pytest.raises(RejectedError) as caught:
-        pipe.send("stdout:", message(b"{}"), message(b"x" * 1_000_000), message(b"{}"))
-    reader.join()
-    assert caught.value.delivered == 1
+
+def test_a_file_and_a_closed_output_lose_no_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "out").open("w") as file, contextlib.redirect_stdout(file):
+        assert has_reader()
+    monkeypatch.setattr(sys, "stdout", None)
+    assert has_reader()
 
 
 @pytest.mark.parametrize("blocking", [True, False])

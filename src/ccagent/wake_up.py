@@ -1,0 +1,36 @@
+"""A pipe that wakes a waiting thread: from a signal handler, from another thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+
+class WakeUp:
+    """Makes `descriptor` readable. After `close` every call does nothing."""
+
+    def __init__(self) -> None:
+        self.descriptor, self._writer = os.pipe()
+        os.set_blocking(self.descriptor, False)
+        os.set_blocking(self._writer, False)
+        self._is_open = True
+
+    def set(self) -> None:
+        """Make the descriptor readable. A signal handler may call it at any moment."""
+        # A full pipe is readable already.
+        if self._is_open:
+            with contextlib.suppress(OSError):
+                os.write(self._writer, b"x")
+
+    def clear(self) -> None:
+        """Make the descriptor unreadable until the next `set`."""
+        with contextlib.suppress(OSError):
+            while os.read(self.descriptor, 512):
+                pass
+
+    def close(self) -> None:
+        """Close the pipe."""
+        if self._is_open:
+            self._is_open = False
+            os.close(self.descriptor)
+            os.close(self._writer)

@@ -1,0 +1,343 @@
+"""The daemon with a scripted clock, agent and receiver: what hangs or fails stalls nobody."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ccagent import registry
+from ccagent.errors import ConfigurationError, LockedError
+from ccagent.lock import Lock
+from ccagent.queue.sink import Sink
+from ccagent.runner import Runner
+from tests.scripted import Scene, Script, orders, until
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    monkeypatch.setitem(registry.AGENTS, "scripted", "tests.scripted:ScriptedAgent")
+    monkeypatch.setitem(registry.TRANSPORTS, "scripted", "tests.scripted:ScriptedTransport")
+    orders.reset()
+    made = Scene(tmp_path / "outbox")
+    yield made
+    made.release()
+
+
+def got(name: str) -> list[int]:
+    """Return the numbers of the samples that a receiver has taken."""
+    return orders.taken.get(f"scripted:{name}", [])
+
+
+def has_sent(name: str, *numbers: int) -> Callable[[], bool]:
+    """Return a condition: these samples have arrived."""
+    return lambda: got(name) == [*numbers]
+
+
+def has_sampled(number: int) -> Callable[[], bool]:
+    """Return a condition: so many samples were begun."""
+    return lambda: orders.samples == number
+
+
+def hang_at(number: int, scene: Scene) -> None:
+    """Make the agent hang in one sample, until the scene ends or releases it."""
+    event = scene.hold()
+    orders.on_sample = lambda n: _wait(event) if n == number else None
+
+
+def _wait(event: threading.Event) -> None:
+    assert event.wait(20)
+
+
+def change_agent_and_sink(scene: Scene, name: str) -> None:
+    scene.table["agents"] = {"scripted": {"every": "1s", "time-limit": f"{len(name) + 5}s"}}
+    scene.table["sinks"] = {"one": {"url": f"scripted:{name}"}}
+
+
+def test_each_tick_is_a_sample(scene: Scene) -> None:
+    def script() -> Script:
+        for number in range(1, 6):
+            yield from scene.tick()
+            yield from scene.turns_until(has_sent("a", *range(1, number + 1)))
+
+    scene.play(script())
+
+
+def test_a_hung_agent_and_a_reload_hold_up_no_message(scene: Scene) -> None:
+    """Twenty were sampled and four were sent, until a restart."""
+    hang_at(3, scene)
+
+    def script() -> Script:
+        for _ in range(2):
+            yield from scene.tick()
+        yield 1.0
+        until(has_sampled(3))
+        until(lambda: got("a") == [1, 2])
+        change_agent_and_sink(scene, "b")
+        yield from scene.reload()
+        for number in range(4, 8):
+            yield from scene.tick()
+            yield from scene.turns_until(has_sent("b", *range(4, number + 1)))
+        scene.release()
+        yield from scene.turns_until(lambda: got("b") == [4, 5, 6, 7, 3])
+
+    scene.play(script())
+
+
+def test_two_reloads_while_an_agent_hangs(scene: Scene) -> None:
+    hang_at(1, scene)
+
+    def script() -> Script:
+        yield 1.0
+        until(has_sampled(1))
+        for name in ("bb", "ccc"):
+            change_agent_and_sink(scene, name)
+            yield from scene.reload()
+        yield from scene.tick()
+        yield from scene.turns_until(lambda: got("ccc") == [2])
+        scene.release()
+        yield from scene.turns_until(lambda: got("ccc") == [2, 1])
+
+    scene.play(script())
+
+
+def test_a_receiver_that_hangs_while_its_sink_is_replaced(scene: Scene) -> None:
+    """Its messages are sent once: by the new sink, if the old one did not succeed."""
+    event = scene.hold()
+    orders.on_send = lambda url: _wait(event) if url == "scripted:a" else None
+
+    def script() -> Script:
+        yield from scene.tick()
+        scene.table["sinks"] = {"one": {"url": "scripted:b"}}
+        yield from scene.reload()
+        yield from scene.tick()
+        scene.release()
+        yield from scene.turns_until(lambda: sorted(got("a") + got("b")) == [1, 2])
+
+    scene.play(script())
+
+
+@pytest.mark.parametrize("name", ["bad", "bug"])
+def test_a_sink_that_cant_be_built_changes_nothing(
+    scene: Scene, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def script() -> Script:
+        scene.table["sinks"] = {
+            "one": {"url": "scripted:b"},
+            "two": {"url": f"scripted:{name}"},
+        }
+        yield from scene.reload()
+        assert "configuration not read again, the old one stays" in caplog.text
+        yield from scene.tick()
+        yield from scene.turns_until(lambda: got("a") == [1])
+
+    scene.play(script())
+    assert got("b") == []
+
+
+def test_an_outbox_that_cant_be_opened_changes_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def open_sink(name: str, *others: Any) -> Sink:
+        if name == "three":
+            raise MemoryError
+        return Sink(name, *others)
+
+    def script() -> Script:
+        monkeypatch.setattr("ccagent.daemon.Sink", open_sink)
+        scene.table["sinks"] = {name: {"url": "scripted:b"} for name in ("one", "two", "three")}
+        yield from scene.reload()
+        yield from scene.tick()
+        yield from scene.turns_until(lambda: got("a") == [1])
+
+    scene.play(script())
+    assert "MemoryError" in caplog.text
+
+
+def test_a_removed_sink_drains_its_backlog(scene: Scene) -> None:
+    event = scene.hold()
+    orders.on_send = lambda _: _wait(event)
+
+    def script() -> Script:
+        for _ in (1, 2, 3):
+            yield from scene.tick()
+        scene.table["sinks"] = {}
+        yield from scene.reload()
+        event.set()
+        yield from scene.turns_until(lambda: got("a") == [1, 2, 3])
+
+    scene.play(script())
+
+
+def test_a_removed_sink_stays_open_for_an_agent_that_hangs(scene: Scene) -> None:
+    hang_at(1, scene)
+
+    def script() -> Script:
+        yield 1.0
+        until(has_sampled(1))
+        scene.table["agents"] = {}
+        scene.table["sinks"] = {}
+        yield from scene.reload()
+        yield 60.0
+        scene.release()
+        yield from scene.turns_until(lambda: got("a") == [1])
+
+    scene.play(script())
+
+
+def test_a_sink_that_is_removed_and_comes_back(scene: Scene) -> None:
+    event = scene.hold()
+    orders.on_send = lambda url: _wait(event) if url == "scripted:a" else None
+
+    def script() -> Script:
+        sinks = scene.table["sinks"]
+        for _ in (1, 2):
+            yield from scene.tick()
+        scene.table["sinks"] = {}
+        yield from scene.reload()
+        scene.table["sinks"] = {**sinks, "one": {"url": "scripted:b"}}
+        yield from scene.reload()
+        event.set()
+        yield from scene.turns_until(lambda: sorted(got("a") + got("b")) == [1, 2])
+
+    scene.play(script())
+
+
+def test_a_configuration_that_hangs_stalls_nothing(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    def script() -> Script:
+        scene.on_load = lambda: _wait(event)
+        event = scene.hold()
+        scene.daemon.reload()
+        for _ in range(1, 15):
+            yield from scene.tick()
+        assert "the old one stays: not read within 10 s" in caplog.text
+        scene.on_load = lambda: None
+        scene.table["sinks"] = {"one": {"url": "scripted:b"}}
+        yield from scene.reload()
+        yield from scene.tick()
+        yield from scene.turns_until(lambda: got("b")[-1:] == [15])
+
+    scene.play(script())
+
+
+def test_a_reload_during_a_reload_is_not_lost(scene: Scene) -> None:
+    loads: list[int] = []
+
+    def script() -> Script:
+        event = scene.hold()
+
+        def load() -> None:
+            loads.append(1)
+            _wait(event)
+
+        scene.on_load = load
+        scene.daemon.reload()
+        yield None
+        until(lambda: loads)
+        scene.daemon.reload()
+        yield None
+        event.set()
+        yield from scene.turns_until(lambda: len(loads) == 2)
+
+    scene.play(script())
+
+
+def test_stopping_does_not_wait_for_a_configuration_that_hangs(scene: Scene) -> None:
+    event = scene.hold()
+
+    def hang() -> None:
+        scene.daemon.stop()
+        _wait(event)
+
+    scene.on_load = hang
+    scene.daemon.run()
+    assert orders.samples == 0
+
+
+def test_an_unforeseen_error_does_not_end_the_loop(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = Runner.watch
+    errors = [ZeroDivisionError("a bug"), MemoryError()]
+
+    def fail_twice(runner: Runner) -> None:
+        if errors:
+            raise errors.pop()
+        watch(runner)
+
+    def script() -> Script:
+        yield from scene.tick()
+        yield from scene.turns_until(lambda: got("a"))
+        assert scene.daemon.status().restarts == 2
+
+    monkeypatch.setattr(Runner, "watch", fail_twice)
+    scene.play(script())
+    assert caplog.text.count("the scheduling loop failed and is started again") == 2
+
+
+def test_one_daemon_per_outbox_directory(scene: Scene, tmp_path: Path) -> None:
+    def script() -> Script:
+        second = Scene(tmp_path / "outbox")
+        with pytest.raises(LockedError, match=r"another ccagent holds .*/outbox/daemon\.lock"):
+            second.daemon.run()
+        elsewhere = Scene(tmp_path / "other")
+        elsewhere.play(iter_once())
+        in_memory = Scene(tmp_path / "outbox")
+        in_memory.table["outbox"]["memory"] = True
+        in_memory.play(iter_once())
+        yield None
+
+    def iter_once() -> Script:
+        yield None
+
+    scene.play(script())
+    Scene(tmp_path / "outbox").play(iter_once())
+
+
+def test_a_reload_to_the_outbox_directory_of_another_daemon_is_refused(
+    scene: Scene, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lock = Lock(str(_made(tmp_path / "other") / "daemon.lock"), "outbox.directory")
+
+    def reloading() -> Script:
+        scene.table["outbox"] = {"directory": str(tmp_path / "other")}
+        yield from scene.reload()
+        assert "the old one stays: another ccagent holds" in caplog.text
+        yield from scene.tick()
+        yield from scene.turns_until(lambda: got("a") == [1])
+
+    scene.play(reloading())
+    lock.release()
+
+
+def _made(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def test_a_lock_that_cant_be_made_is_an_error_of_the_configuration(
+    scene: Scene, tmp_path: Path
+) -> None:
+    scene.table["lock-directory"] = str(tmp_path / "none")
+    with pytest.raises(ConfigurationError, match=r"lock-directory: .*none/ccagent.lock: No such"):
+        scene.daemon.run()
+
+
+def test_an_outbox_directory_that_cant_be_locked_stops_nothing(
+    scene: Scene, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "outbox").write_bytes(b"")
+
+    def script() -> Script:
+        yield from scene.tick()
+        yield from scene.turns_until(lambda: got("a") == [1])
+
+    with caplog.at_level(logging.ERROR):
+        scene.play(script())
+    assert "outbox: no lock: another daemon may use it" in caplog.text
