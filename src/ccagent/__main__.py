@@ -1,6 +1,29 @@
-"""`python -m ccagent`."""
+"""The program `ccagent`, and `python -m ccagent`."""
 
-from ccagent.cli import main
+import sys
+
+
+def main() -> None:
+    """Run the command line, with signals prepared before anything else is imported."""
+    _prepare_signals()
+    from ccagent.cli import main
+
+    main()
+
+
+def _prepare_signals() -> None:
+    """Make early signals harmless.
+
+    Ctrl-C ends the program without a traceback. SIGHUP and SIGUSR1 wait until the daemon handles
+    them.
+    """
+    # The built-in half of `signal`: importing the other takes milliseconds, in which one may come.
+    signal = __import__("_signal")
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if "run" in sys.argv:
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGUSR1))
+
 
 if __name__ == "__main__":
     main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from importlib import import_module
@@ -11,6 +12,7 @@ import click
 
 from ccagent import __version__
 from ccagent.errors import CcagentError, ConfigurationError
+from ccagent.signals import CLOSED_PIPE, INTERRUPTED, allow_interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +41,8 @@ _COMMANDS = {
 }
 """Groups of commands, and the modules that have them."""
 
+_NOT_WRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
 
 class Commands(click.Group):
     """The commands, among them one for each agent, built-in or installed."""
@@ -61,6 +65,27 @@ class Commands(click.Group):
             if cmd_name not in agent_names():
                 return None
         return _agent_command(cmd_name)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command. Ctrl-C, and a reader of standard output that has gone, end it quietly."""
+        try:
+            allow_interrupts()
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            sys.exit(CLOSED_PIPE)
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run the command line. A standard output that is full is an error."""
+        try:
+            return super().main(*args, **options)
+        except OSError as error:
+            if error.errno not in _NOT_WRITTEN or error.filename is not None:
+                raise
+            # Else the interpreter would try to write the rest at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            raise CcagentError(f"standard output: {error.strerror}") from error
 
 
 def _version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
@@ -397,6 +422,8 @@ def _run_daemon(load: Callable[[], Configuration], *, serves_status: bool) -> No
     daemon = Daemon(load, Clock(), serves_status=serves_status)
     daemon.handle_signals()
     daemon.run()
+    if daemon.is_output_closed:
+        sys.exit(CLOSED_PIPE)
 
 
 def main() -> None:

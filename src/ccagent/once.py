@@ -74,6 +74,8 @@ def _sampled_and_sent(configuration: Configuration, agent: Agent[Any], node: Nod
     for delivery in deliveries:
         delivery.take(held)
     delivered = all([delivery.finish() for delivery in deliveries])  # noqa: C419 - each is finished
+    if any(delivery.has_lost_its_reader for delivery in deliveries):
+        raise BrokenPipeError
     if delivered:
         agent.handed_on()
     return delivered
@@ -89,6 +91,8 @@ class _Delivery:
         self._settings = configuration.sinks[sink]
         self._queue: Queue | None = None
         self._is_delivered = True
+        self.has_lost_its_reader = False
+        """True after the reader of standard output has gone."""
         if transport.is_network and configuration.outbox.directory:
             from ccagent.queue.queue import Queue
 
@@ -106,6 +110,9 @@ class _Delivery:
             except TransportError as error:
                 logger.error("sink %s: %s", self._sink, error)
                 self._is_delivered = False
+            except BrokenPipeError:
+                self._is_delivered = False
+                self.has_lost_its_reader = True
 
     def finish(self) -> bool:
         """Send what is queued, of this run and earlier ones.

@@ -237,21 +237,3 @@ def test_a_lock_directory_that_is_not_there_is_a_clear_error(tmp_path: Path) -> 
     result = run("run", "--config", str(file))
     assert result.returncode == 2
     assert "lock-directory" in result.stderr
-
-
-def test_a_reader_that_goes_away_is_no_traceback() -> None:
-    process = subprocess.Popen(
-        [*CCAGENT, "sample", "--every", "1s"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.readline()
-    process.stdout.close()
-    time.sleep(2.2)
-    process.terminate()
-    assert process.wait(10) == 0
-    said = process.stderr.read()
-    process.stderr.close()
-    assert "Traceback" not in said
-    assert "nobody reads it" in said

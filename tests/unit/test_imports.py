@@ -33,8 +33,8 @@ OURS = {
     "ccagent.events", "ccagent.json_array", "ccagent.json_encoding", "ccagent.log",
     "ccagent.log_message",
     "ccagent.message", "ccagent.node", "ccagent.once", "ccagent.options", "ccagent.points",
-    "ccagent.registry",
-    "ccagent.settings", "ccagent.transports", "ccagent.transports.base",
+    "ccagent.private_files", "ccagent.registry",
+    "ccagent.settings", "ccagent.signals", "ccagent.transports", "ccagent.transports.base",
     "ccagent.transports.stdout",
 }  # fmt: skip
 

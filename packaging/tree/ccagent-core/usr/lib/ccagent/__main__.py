@@ -9,6 +9,6 @@ _ADDED = "/usr/local/lib/ccagent"
 if os.path.isdir(_ADDED):
     sys.path.append(_ADDED)
 
-from ccagent.cli import main  # noqa: E402 - the path comes first
+from ccagent.__main__ import main  # noqa: E402 - the path comes first
 
 main()
