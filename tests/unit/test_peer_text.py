@@ -1,0 +1,127 @@
+"""What a receiver sends back is shown only without any part of a secret, in any form."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import quopri
+from typing import TYPE_CHECKING
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ccagent.transports.peer_text import WITHHELD, peer_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SECRETS = [
+    'pa"ss\\wörd',
+    "correct horse: battery/staple",
+    "a-b-c-d-e",
+    "日本語パスワード",
+    "🐎horse-🔋battery",
+]
+
+ESCAPES: dict[str, Callable[[str], str]] = {
+    "as it is": str,
+    "upper case": str.upper,
+    "JSON": json.dumps,
+    "JSON in JSON": lambda secret: json.dumps(json.dumps({"pass": secret})),
+    "JSON without ASCII escapes": lambda secret: json.dumps(secret, ensure_ascii=False),
+    "Python": ascii,
+    "repr of bytes": lambda secret: repr(secret.encode()),
+    "every character escaped": lambda s: "".join(f"\\u{ord(c):04x}" for c in s.replace("🐎", "")),
+    "braces": lambda secret: "".join(f"\\u{{{ord(c):x}}}" for c in secret),
+    "octal": lambda secret: "".join(f"\\{byte:03o}" for byte in secret.encode()),
+    "URL": lambda secret: quote(secret, safe=""),
+    "URL, every byte": lambda secret: "".join(f"%{byte:02X}" for byte in secret.encode()),
+    "form": quote_plus,
+    "URL in URL": lambda secret: quote(quote(secret)),
+    "HTML": html.escape,
+    "HTML, numbers": lambda secret: "".join(f"&#{ord(c)};" for c in secret),
+    "mail": lambda secret: quopri.encodestring(secret.encode()).decode(),
+    "base64": lambda secret: base64.b64encode(secret.encode()).decode(),
+    "base64 for URLs": lambda secret: (
+        base64.urlsafe_b64encode(secret.encode()).decode().rstrip("=")
+    ),
+    "base64 after a user": lambda secret: base64.b64encode(f"fox:{secret}".encode()).decode(),
+    "base64 twice": lambda s: base64.b64encode(base64.b64encode(s.encode())).decode(),
+    "base64 in lines": lambda secret: "\\n".join(base64.b64encode(secret.encode()).decode()[:40]),
+    "base64 without its beginning": lambda s: base64.b64encode(b"x" * 50 + s.encode()).decode()[7:],
+    "base64 in lower case": lambda s: (
+        base64.b64encode(b"fox:" + s.encode() + b"!!").decode().lower()
+    ),
+    "hexadecimal": lambda secret: secret.encode().hex(),
+    "hexadecimal with spaces": lambda secret: secret.encode().hex(" "),
+    "hexadecimal in C": lambda secret: ", ".join(f"0x{byte:02x}" for byte in secret.encode()),
+    "numbers of Go": lambda secret: str([*secret.encode()]).replace(",", ""),
+    "read as Latin-1": lambda secret: secret.encode().decode("latin-1"),
+    "one letter a word": " ".join,
+    "its first half": lambda secret: secret[: max(4, len(secret) // 2)],
+    "its second half": lambda secret: secret[-max(4, len(secret) // 2) :],
+    "four of it": lambda secret: secret[1:5],
+}
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("form", ESCAPES)
+def test_no_form_of_a_secret_is_shown(secret: str, form: str) -> None:
+    said = f"'unknown command: CONNECT {{pass: {ESCAPES[form](secret)}}}'"
+    assert peer_text(said, [secret]) == WITHHELD
+
+
+@pytest.mark.parametrize("secret", ["x1", "abc", "!?%"])
+def test_a_short_secret_is_sought_as_a_whole(secret: str) -> None:
+    assert peer_text(f"bad login {secret}", [secret]) == WITHHELD
+    assert peer_text("bad login", [secret]) == "bad login"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "maximum messages exceeded",
+        '{"stored": 17}',
+        "no such cluster: fox",
+        "écrit",
+        "100 %+&=\\",
+        "[1 2]",
+    ],
+)
+def test_other_text_is_shown(text: str) -> None:
+    assert peer_text(f" {text}\n", SECRETS) == text
+
+
+def test_without_a_login_all_is_shown_as_one_line() -> None:
+    assert (
+        peer_text("two\nlines \x1b[2J" + "x" * 500, [""])
+        == ("two\\nlines \\x1b[2J" + "x" * 500)[:200]
+    )
+
+
+def test_names_of_ours_may_resemble_a_secret() -> None:
+    said = "kafka1.example.org: Connection refused"
+    assert peer_text(said, ["kafka-2024"], own=["kafka1.example.org"]) == said
+    assert peer_text(said, ["kafka-2024"]) == WITHHELD
+
+
+def test_a_name_that_holds_the_secret_excuses_nothing() -> None:
+    assert peer_text("you said: kafka-2024", ["kafka-2024"], own=["kafka-2024"]) == WITHHELD
+
+
+@given(st.text(min_size=4), st.text(), st.text(), st.sampled_from(["JSON", "URL", "as it is"]))
+def test_no_secret_passes(secret: str, before: str, after: str, form: str) -> None:
+    secret = secret.encode("utf-8", "ignore").decode().strip()
+    if len(secret) >= 4:
+        said = f"{before[:400]} {ESCAPES[form](secret)} {after}"
+        assert secret not in peer_text(said, [secret])
+
+
+@given(st.text(), st.lists(st.text()))
+def test_any_text_gives_one_short_line(text: str, secrets: list[str]) -> None:
+    shown = peer_text(text, secrets)
+    assert shown.isprintable()
+    assert len(shown) <= 200
