@@ -13,10 +13,18 @@ import pytest
 
 from ccagent import __version__
 from ccagent.duration import Duration
-from ccagent.errors import ConfigurationError, RejectedError, RetryableError
+from ccagent.errors import (
+    ConfigurationError,
+    RejectedError,
+    RetryableError,
+    TooLargeError,
+    TransportError,
+)
 from ccagent.message import Format, Message
+from ccagent.transports.http.answers import seconds_of
 from ccagent.transports.http.settings import HttpSettings
-from ccagent.transports.http.transport import HttpTransport, retry_after
+from ccagent.transports.http.transport import HttpTransport
+from ccagent.transports.peer_text import WITHHELD
 from tests.http_server import (
     PASSWORD,
     Server,
@@ -176,18 +184,115 @@ def test_what_may_be_taken_later(
     assert len({r.client for r in server.requests}) == 1
 
 
-@pytest.mark.parametrize("status", [301, 302, 307, 400, 401, 403, 404, 413, 422])
+@pytest.mark.parametrize(("status", "error"), [(413, TooLargeError), (422, RejectedError)])
 def test_what_never_will_be_taken(
-    server: Server, connect: Callable[..., HttpTransport], status: int
+    server: Server, connect: Callable[..., HttpTransport], status: int, error: type[TransportError]
 ) -> None:
-    server.script.extend([204, 204, say(status, b"no", Location="/elsewhere")])
-    with pytest.raises(
-        RejectedError, match=rf"http://{server.place}/in: {status} .*: no$"
-    ) as caught:
+    server.script.extend([204, 204, say(status, b"no")])
+    expected = rf"http://{server.place}/in: {status} .*: no$"
+    with pytest.raises(RejectedError, match=expected) as caught:
         connect("/in?key=hidden").send([message()] * 4)
+    assert type(caught.value) is error
     assert caught.value.delivered == 2
     assert "hidden" not in str(caught.value)
     assert len(server.requests) == 3
+
+
+STATUSES = [*range(300, 309), *range(400, 419), *range(421, 432), 451, *range(500, 512), 520, 599]
+
+
+@pytest.mark.parametrize("status", [s for s in STATUSES if s not in {413, 422}])
+def test_a_wrongly_configured_server_rejects_nothing(
+    server: Server, connect: Callable[..., HttpTransport], status: int
+) -> None:
+    server.script.extend([204, say(status, b"", Location="/elsewhere")])
+    with pytest.raises(RetryableError, match=f": {status} ") as caught:
+        connect("/in").send([message(), message(), message()])
+    assert caught.value.delivered == 1
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "path", "is_about_message"),
+    [
+        (400, "", True),
+        (401, "", False),
+        (403, "", True),
+        (403, "/{cluster}", False),
+        (404, "", True),
+        (404, "/all", True),
+        (404, "/{cluster}/{kind}", True),
+        (404, "/{cluster}/in", False),
+        (407, "", False),
+        (408, "", False),
+        (429, "", False),
+        (302, "", False),
+        (500, "", True),
+        (501, "", False),
+        (502, "", True),
+        (503, "", False),
+        (504, "", True),
+    ],
+)
+def test_an_answer_tells_whether_others_may_pass(
+    server: Server,
+    connect: Callable[..., HttpTransport],
+    status: int,
+    path: str,
+    is_about_message: bool,
+) -> None:
+    server.script.append(status)
+    with pytest.raises(RetryableError) as caught:
+        connect(path).send([message()])
+    assert caught.value.is_about_message is is_about_message
+
+
+@pytest.mark.parametrize(("path", "is_about_message"), [("/write", False), ("/{kind}", True)])
+def test_points_have_a_place_of_their_own_only_by_template(
+    server: Server, connect: Callable[..., HttpTransport], path: str, is_about_message: bool
+) -> None:
+    server.script.append(404)
+    with pytest.raises(RetryableError) as caught:
+        connect(path, format="line").send([POINTS])
+    assert caught.value.is_about_message is is_about_message
+
+
+def test_a_server_that_breaks_off_may_do_so_for_one_message(
+    server: Server, connect: Callable[..., HttpTransport]
+) -> None:
+    server.script.append(hang_up)
+    with pytest.raises(RetryableError, match="closed the connection without an answer") as caught:
+        connect().send([message()])
+    assert caught.value.is_about_message
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        b"Content-Length: 10\r\n\r\nfine",
+        b"Content-Length: 10\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n4\r\nfi",
+        b"Transfer-Encoding: chunked\r\n\r\n4\r\nfine\r\n",
+    ],
+)
+def test_success_that_is_cut_off_is_none(
+    server: Server, connect: Callable[..., HttpTransport], cut: bytes
+) -> None:
+    server.script.append(raw(b"HTTP/1.1 200 OK\r\n" + cut))
+    transport = connect()
+    with pytest.raises(RetryableError, match="ended in the middle of its answer$") as caught:
+        transport.send([message()])
+    assert caught.value.delivered == 0
+    transport.send([message()])
+
+
+def test_a_refusal_that_is_cut_off_is_one(
+    server: Server, connect: Callable[..., HttpTransport]
+) -> None:
+    server.script.append(raw(b"HTTP/1.1 422 No\r\nContent-Length: 10\r\n\r\nno"))
+    with pytest.raises(RejectedError, match="422 Unprocessable Entity: no$"):
+        connect().send([message()])
 
 
 @pytest.mark.parametrize(
@@ -198,6 +303,8 @@ def test_what_never_will_be_taken(
         raw(b"SSH-2.0-OpenSSH_9.2\r\n"),
         raw(b"HTTP/1.1 2xx fine\r\n\r\n"),
         raw(b"HTTP/1.1 200 fine\r\n" + b"A: b\r\n" * 1000),
+        raw(b"HTTP/1.1 100 Continue\r\n\r\n" * 50_000),
+        raw(b"HTTP/1.1 200 fine\r\n" + (b"A: " + b"b" * 60_000 + b"\r\n") * 50),
         raw(b"HTTP/1.1 200 fine\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"),
         raw(b"x" * 200_000),
     ],
@@ -243,7 +350,7 @@ def test_each_answer_has_the_whole_time_limit(
 
 
 def test_a_huge_answer_is_not_read(server: Server, connect: Callable[..., HttpTransport]) -> None:
-    server.script.extend([say(200, b"y" * 50_000_000), say(400, b"n" * 50_000_000)])
+    server.script.extend([say(200, b"y" * 50_000_000), say(422, b"n" * 50_000_000)])
     transport = connect()
     transport.send([message()])
     with pytest.raises(RejectedError) as caught:
@@ -265,7 +372,7 @@ def test_a_refusal_is_heard_while_the_body_is_still_on_its_way(
     server: Server, connect: Callable[..., HttpTransport]
 ) -> None:
     server.script.append(refuse_unread)
-    with pytest.raises(RejectedError, match=r"413 .*too large"):
+    with pytest.raises(TooLargeError, match=r"413 .*too large"):
         connect().send([message(b" " * 20_000_000)])
 
 
@@ -277,9 +384,10 @@ def test_nobody_listens() -> None:
             HttpTransport(HttpSettings(url=url)).send([message()])
 
 
-def test_no_such_host() -> None:
-    transport = HttpTransport(HttpSettings(url="http://nowhere.invalid/"))
-    with pytest.raises(RetryableError, match=r"^http://nowhere\.invalid/: "):
+@pytest.mark.parametrize("host", ["nowhere.invalid", "a..b", "x" * 70])
+def test_no_such_host(host: str) -> None:
+    transport = HttpTransport(HttpSettings(url=f"http://{host}/"))
+    with pytest.raises(RetryableError, match=f"^http://{host}/: the name does not resolve: "):
         transport.send([message()])
 
 
@@ -325,7 +433,16 @@ def test_no_error_shows_a_secret(
         connect(**{key: secret(value)}).send([message()])
     assert value not in str(caught.value)
     assert server.requests[0].headers["Authorization"].split()[1] not in str(caught.value)
-    assert "***" in str(caught.value)
+    assert str(caught.value).endswith(WITHHELD)
+
+
+def test_no_success_shows_a_secret(
+    server: Server, connect: Callable[..., HttpTransport], secret: Callable[[str], str]
+) -> None:
+    server.script.append(say(200, json.dumps({"you": PASSWORD}).encode()))
+    transport = connect(password_file=secret(PASSWORD))
+    transport.send([message()])
+    assert transport.answer == f"200 OK: {WITHHELD}"
 
 
 def test_a_secret_that_went_away_may_come_back(
@@ -457,10 +574,12 @@ def test_an_envelope_arrives_as_it_was_encoded(
         ("Tue, 14 Nov 2023 22:14:20 GMT", 60),
         ("Tue, 14 Nov 2023 22:13:00 GMT", 0),
         ("Tue, 99 Nov 2023 22:13:00 GMT", 0),
+        ("Tue, 14 Nov 99999 22:13:00 +9999", 0),
+        (", ,", 0),
     ],
 )
 def test_retry_after(value: str, seconds: float) -> None:
-    assert retry_after(value, 1_700_000_000.0) == seconds
+    assert seconds_of(value, 1_700_000_000.0) == seconds
 
 
 def test_a_busy_server_says_when_to_come_back(
@@ -520,14 +639,56 @@ def test_points_of_different_nodes_go_to_their_own_places(
     assert [r.path for r in server.requests] == ["/c1-1", "/c1-2", "/c1-1"]
 
 
+@pytest.mark.parametrize("status", [400, 422, 500])
 def test_a_refused_message_costs_no_other_of_its_request(
+    server: Server, connect: Callable[..., HttpTransport], status: int
+) -> None:
+    taken: list[bytes] = []
+
+    def refuse_7(handler: Handler) -> None:
+        body = handler.owner.requests[-1].body
+        is_refused = points(7).body in body
+        if not is_refused:
+            taken.append(body)
+        (say(status, b"no") if is_refused else say(204))(handler)
+
+    server.script.extend([refuse_7] * 30)
+    with pytest.raises(TransportError, match=": no$") as caught:
+        connect("/write", format="line").send([points(number) for number in range(12)])
+    assert isinstance(caught.value, RejectedError if status == 422 else RetryableError)
+    assert caught.value.delivered == 7
+    assert b"".join(taken) == b"".join(points(number).body for number in range(7))
+    assert len(server.requests) < 10
+
+
+def test_requests_shrink_below_the_limit_of_a_server(
     server: Server, connect: Callable[..., HttpTransport]
 ) -> None:
-    server.script.extend([say(400, b"batch"), 204, say(400, b"this one")])
-    with pytest.raises(RejectedError, match="this one") as caught:
-        connect("/write", format="line").send([points(0), points(1), points(2)])
-    assert caught.value.delivered == 1
-    assert [r.body for r in server.requests[1:]] == [points(0).body, points(1).body]
+    def refuse_large(handler: Handler) -> None:
+        say(413 if len(handler.owner.requests[-1].body) > 50_000 else 200)(handler)
+
+    server.script.extend([refuse_large] * 200)
+    transport = connect("/write", format="line")
+    sent = [points(*range(1000)), points(*range(10000)), points(1)]
+    transport.send(sent)
+    lines = b"".join(r.body for r in server.requests if len(r.body) <= 50_000)
+    assert set(lines.splitlines()) == set(b"".join(m.body for m in sent).splitlines())
+    before = len(server.requests)
+    transport.send(sent)
+    assert all(len(r.body) <= 50_000 for r in server.requests[before:])
+
+
+def test_an_envelope_above_the_limit_of_a_server_is_too_large(
+    server: Server, connect: Callable[..., HttpTransport]
+) -> None:
+    server.script.append(413)
+    with pytest.raises(TooLargeError) as caught:
+        connect().send([message(b" " * 100_000)])
+    assert caught.value.limit is None
+
+
+def test_the_largest_body_is_that_of_the_settings(connect: Callable[..., HttpTransport]) -> None:
+    assert connect(max_payload=70_000).largest_body == 70_000
 
 
 def test_what_may_be_taken_later_is_not_taken_apart(

@@ -1,4 +1,4 @@
-"""One kept connection to an HTTP server, with a time limit for each whole answer."""
+"""One kept connection to an HTTP server, with limits of time and size for each whole answer."""
 
 from __future__ import annotations
 
@@ -10,18 +10,30 @@ import ssl
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ccagent.transports.peer_text import peer_text
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from _typeshed import WriteableBuffer
 
     from ccagent.transports.urls import Server
 
 _LARGEST_ANSWER = 64 * 1024
+"""Bytes of the body of an answer that are read."""
+
+_LARGEST_READ = 256 * 1024
+"""Bytes that are read for one answer: head, body and what a transfer coding adds."""
+
 _CLOSED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 """What it looks like when the other side has closed the connection."""
 
 
+_TOO_MUCH = f"its answer has more than {_LARGEST_READ // 1024} KiB around its text"
+
+
 class Answer(NamedTuple):
-    """What a server says to a request."""
+    """The parts of an answer that matter."""
 
     status: int
     body: bytes
@@ -40,6 +52,8 @@ class Connection:
         self._seconds = seconds
         self._proxy = proxy
         self._connection: http.client.HTTPConnection | None = None
+        self.is_sent = False
+        """Whether the last request has left, so that no answer may be due to what it holds."""
 
     def post(self, path: str, body: bytes, headers: dict[str, str]) -> Answer:
         """Post a body and read the answer. Raises HTTPException or OSError."""
@@ -64,7 +78,7 @@ class Connection:
         while True:
             try:
                 return self._exchange(method, path, body, headers)
-            except (http.client.HTTPException, OSError) as error:
+            except BaseException as error:
                 self.close()
                 # A server may close a kept connection at any time: that is worth one more try.
                 if is_kept and isinstance(error, _CLOSED):
@@ -75,6 +89,7 @@ class Connection:
     def _exchange(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str]
     ) -> Answer:
+        self.is_sent = False
         if self._connection is None:
             self._connection = self._made()
             self._connection.connect()
@@ -84,9 +99,10 @@ class Connection:
         # A server that refuses a body half-way has answered, and says why.
         with contextlib.suppress(*_CLOSED):
             connection.request(method, path, body, headers)
+        self.is_sent = True
         response = connection.getresponse()
         try:
-            answer = response.read(_LARGEST_ANSWER)
+            answer = _read(response)
             if response.will_close or not response.isclosed():
                 self.close()
         finally:
@@ -109,13 +125,31 @@ class Connection:
         return connection
 
 
+def _read(response: http.client.HTTPResponse) -> bytes:
+    """Read a body up to the limit. Raises IncompleteRead if that of a success is cut short."""
+    body = b""
+    try:
+        while len(body) < _LARGEST_ANSWER and (part := response.read(_LARGEST_ANSWER - len(body))):
+            body += part
+        if len(body) < _LARGEST_ANSWER and response.length:
+            raise http.client.IncompleteRead(body, response.length)  # noqa: TRY301 - as read does
+    except (http.client.IncompleteRead, *_CLOSED):
+        if 200 <= response.status < 300:
+            raise
+    return body
+
+
 class _UntilDeadline(io.RawIOBase):
-    """Reads a socket for its time limit in all, however slowly the other side drips."""
+    """Reads a socket for its time limit in all, however slowly the other side drips.
+
+    And not more than the limit for one answer, however much the other side sends.
+    """
 
     def __init__(self, connected: socket.socket, raw: io.RawIOBase) -> None:
         self._socket = connected
         self._raw = raw
         self._deadline = time.monotonic() + (connected.gettimeout() or 0.0)
+        self._left = _LARGEST_READ
 
     def readable(self) -> bool:
         return True
@@ -124,8 +158,12 @@ class _UntilDeadline(io.RawIOBase):
         rest = self._deadline - time.monotonic()
         if rest <= 0:
             raise TimeoutError("timed out")
+        if self._left <= 0:
+            raise http.client.HTTPException(_TOO_MUCH)
         self._socket.settimeout(rest)
-        return self._raw.readinto(buffer)
+        count = self._raw.readinto(buffer)
+        self._left -= count or 0
+        return count
 
     def close(self) -> None:
         self._raw.close()
@@ -140,16 +178,31 @@ class _Response(http.client.HTTPResponse):
         self.fp = io.BufferedReader(_UntilDeadline(sock, self.fp.detach()))
 
 
-def explained(error: Exception) -> str:
-    """Say in half a sentence why a request got no answer."""
-    if isinstance(error, socket.gaierror):
-        return f"the name does not resolve: {error.strerror}"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate can't be trusted: {error.verify_message}"
-    if isinstance(error, ConnectionRefusedError):
-        return "Connection refused: nobody listens there"
-    if isinstance(error, ssl.SSLError):
-        return f"TLS failed ({error.reason or error.strerror}); perhaps it does not speak TLS"
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+def is_broken_off(error: Exception) -> bool:
+    """Return whether the other side has ended the connection instead of answering."""
+    return isinstance(error, (*_CLOSED, http.client.IncompleteRead))
+
+
+def explained(error: Exception, secrets: Iterable[str] = ()) -> str:
+    """Return in half a sentence why a request got no answer, without our secrets."""
+    match error:
+        case socket.gaierror():
+            return f"the name does not resolve: {error.strerror}"
+        case UnicodeError():
+            return "the name does not resolve: it is no host name"
+        case ssl.SSLCertVerificationError():
+            return f"its certificate can't be trusted: {error.verify_message}"
+        case ConnectionRefusedError():
+            return "Connection refused: nobody listens there"
+        case ssl.SSLError():
+            return f"TLS failed ({error.reason or error.strerror}); perhaps it does not speak TLS"
+        case TimeoutError():
+            return "no answer in time"
+        case http.client.IncompleteRead():
+            return "the connection ended in the middle of its answer"
+        case http.client.RemoteDisconnected():
+            return "it closed the connection without an answer"
+        case OSError(strerror=str(text)) if text:
+            return text
+        case _:
+            return peer_text(str(error), secrets) or type(error).__name__

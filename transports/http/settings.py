@@ -29,7 +29,7 @@ class HttpSettings(NetworkSettings, frozen=True, kw_only=True):
         str, Meta(description="http://HOST:PORT to go through; the environment has no say")
     ] = ""
     max_payload: Annotated[
-        int, Meta(ge=1, description="bytes of points in one request, before compression")
+        int, Meta(ge=1, description="bytes of the largest body, before compression")
     ] = 1_000_000
     gzip: Annotated[
         bool, Meta(description="compress requests (Jobanalyzer and ClusterCockpit refuse that)")

@@ -10,32 +10,39 @@ from __future__ import annotations
 import base64
 import gzip
 import time
-from email.utils import parsedate_to_datetime
 from http.client import HTTPException, responses
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ccagent import PRODUCER, __version__
-from ccagent.errors import ConfigurationError, RejectedError, RetryableError
-from ccagent.log import printable
+from ccagent.errors import (
+    ConfigurationError,
+    RejectedError,
+    RetryableError,
+    TooLargeError,
+    TransportError,
+)
 from ccagent.secret import read_secret
 from ccagent.transports.base import Reached, SinkSettings, Transport
-from ccagent.transports.http.connection import Connection, explained
+from ccagent.transports.http.answers import check_status, date_of
+from ccagent.transports.http.connection import Connection, explained, is_broken_off
 from ccagent.transports.http.posts import posts
 from ccagent.transports.http.settings import HttpSettings, checked, proxy_of, server_of
 from ccagent.transports.network import tls_context
+from ccagent.transports.peer_text import peer_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ccagent.message import Message
 
-_TRY_AGAIN = frozenset({408, 425, 429})
 _LOGIN = frozenset({401, 403, 407})
 _NOBODY_BEHIND = frozenset({500, 502, 503, 504})
 _HALF_A_SECOND = 0.5
 """A Date has whole seconds."""
-_LONGEST_NUMBER = 9
+_SMALLEST_LIMIT = 16 * 1024
+"""Bytes below which no server's limit is sought: it refuses something else."""
+
 _CONTENT_TYPES = {"sonar": "application/json", "line": "text/plain; charset=utf-8"}
 
 
@@ -60,21 +67,37 @@ class HttpTransport(Transport):
             self._settings.time_limit.seconds,
             proxy_of(self._settings),
         )
+        self._limit = self.largest_body = self._settings.max_payload
 
     def send(self, messages: Sequence[Message]) -> None:
         """Post messages: envelopes one a request, points together up to `max-payload`."""
-        delivered = 0
-        for post in posts(messages, self._settings.max_payload):
+        self._send(messages, 0, len(messages))
+
+    def _send(self, messages: Sequence[Message], begin: int, end: int) -> None:
+        """Post some of the messages; what is refused together is split until one is to blame."""
+        first = begin
+        for post in posts(messages[begin:end], self._limit):
+            message, rest = messages[first], first + post.messages
             try:
-                self._deliver(messages[delivered], post.body, delivered)
-            except RejectedError:
-                if post.messages <= 1:
+                self._deliver(message, post.body, first)
+            except TransportError as error:
+                if isinstance(error, TooLargeError) and self._lower_limit(message, post.body):
+                    return self._send(messages, first, end)
+                if post.messages <= 1 or not _may_be_due_to_one(error):
                     raise
-                # One of several is refused: each on its own tells which.
-                for number in range(delivered, delivered + post.messages):
-                    for part in posts(messages[number : number + 1], self._settings.max_payload):
-                        self._deliver(messages[number], part.body, number)
-            delivered += post.messages
+                middle = first + post.messages // 2
+                self._send(messages, first, middle)
+                self._send(messages, middle, rest)
+            first = rest
+        return None
+
+    def _lower_limit(self, message: Message, body: bytes) -> bool:
+        """Learn from a body that was too large; return whether smaller ones can be made of it."""
+        limit = len(body) // 2
+        if message.format != "line" or body.count(b"\n") < 2 or limit < _SMALLEST_LIMIT:
+            return False
+        self._limit = limit
+        return True
 
     def reach(self, message: Message) -> Reached:
         """Ask with HEAD where a message would go, with its headers.
@@ -83,14 +106,14 @@ class HttpTransport(Transport):
         login, or has none behind it, is not. Raises RetryableError or RejectedError.
         """
         try:
-            headers = self._headers(message)
+            headers, secrets = self._headers(message)
         except ConfigurationError as error:
             raise RetryableError(str(error)) from None
         before = time.time()
         try:
             answer = self._connection.ask(self._path(message), headers)
-        except (HTTPException, OSError) as error:
-            text = f"{self._place}: {_shown(explained(error), headers)}"
+        except (HTTPException, OSError, UnicodeError) as error:
+            text = f"{self._place}: {explained(error, secrets)}"
             raise RetryableError(text) from None
         after = time.time()
         said = f"{answer.status} {responses.get(answer.status, '')}"
@@ -105,7 +128,7 @@ class HttpTransport(Transport):
     def _deliver(self, message: Message, body: bytes, delivered: int) -> None:
         """Post one body, to the place and with the headers of `message`."""
         try:
-            headers = self._headers(message)
+            headers, secrets = self._headers(message)
         except ConfigurationError as error:
             # The file may be replaced at any moment, and be right again the next time.
             raise RetryableError(str(error), delivered=delivered) from None
@@ -114,21 +137,25 @@ class HttpTransport(Transport):
             body = gzip.compress(body, compresslevel=6, mtime=0)
         try:
             answer = self._connection.post(self._path(message), body, headers)
-        except (HTTPException, OSError) as error:
-            text = f"{self._place}: {_shown(explained(error), headers)}"
-            raise RetryableError(text, delivered=delivered) from None
-        status = answer.status
-        said = f"{status} {responses.get(status, '')}"
+        except (HTTPException, OSError, UnicodeError) as error:
+            raise RetryableError(
+                f"{self._place}: {explained(error, secrets)}",
+                delivered=delivered,
+                is_about_message=self._connection.is_sent and is_broken_off(error),
+            ) from None
+        said = f"{answer.status} {responses.get(answer.status, '')}"
         if answer.body:
-            said += f": {_shown(answer.body.decode('utf-8', 'replace'), headers)}"
-        if 200 <= status < 300:
-            self.answer = said
-            return
-        text = f"{self._place}: {said}"
-        if status in _TRY_AGAIN or status >= 500:
-            after = retry_after(answer.retry_after, time.time())
-            raise RetryableError(text, delivered=delivered, after=after)
-        raise RejectedError(text, delivered=delivered)
+            text = answer.body.decode("utf-8", "replace")
+            own = (message.cluster, message.node, message.kind, message.prefix)
+            said += f": {peer_text(text, secrets, own)}"
+        check_status(
+            answer.status,
+            f"{self._place}: {said}",
+            retry_after=answer.retry_after,
+            is_own_place=self._has_own_place(message),
+            delivered=delivered,
+        )
+        self.answer = said
 
     def close(self) -> None:
         """Close the connection."""
@@ -139,7 +166,9 @@ class HttpTransport(Transport):
         """The URL without what could be secret in it."""
         return f"{self._target.scheme}://{self._target.netloc}{self._target.path}"
 
-    def _headers(self, message: Message) -> dict[str, str]:
+    def _headers(self, message: Message) -> tuple[dict[str, str], list[str]]:
+        """Return the headers of a request, and the secrets in them. Raises ConfigurationError."""
+        secrets: list[str] = []
         headers = {
             "Content-Type": _CONTENT_TYPES[message.format],
             "User-Agent": f"{PRODUCER}/{__version__}",
@@ -149,13 +178,21 @@ class HttpTransport(Transport):
             if settings.token_file:
                 token = read_secret(settings.token_file)
                 headers["Authorization"] = "Bearer " + token.encode("ascii").decode("ascii")
+                secrets = [token]
             elif settings.password_file:
                 user = settings.user or message.cluster
-                pair = f"{user}:{read_secret(settings.password_file)}".encode()
-                headers["Authorization"] = "Basic " + base64.b64encode(pair).decode("ascii")
+                password = read_secret(settings.password_file)
+                credentials = base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
+                headers["Authorization"] = f"Basic {credentials}"
+                secrets = [password, credentials]
         except UnicodeEncodeError:
             raise ConfigurationError(f"{settings.token_file}: a token is ASCII") from None
-        return headers
+        return headers, secrets
+
+    def _has_own_place(self, message: Message) -> bool:
+        """Return whether the URL depends on the kind of a message."""
+        template = f"{self._target.path}?{self._target.query}"
+        return "{kind}" in template or (message.format != "line" and "{" not in template)
 
     def _path(self, message: Message) -> str:
         path = self._target.path or "/"
@@ -175,33 +212,8 @@ class HttpTransport(Transport):
         return f"{path.rstrip('/')}/{quote(kind, safe='')}{query}"
 
 
-def retry_after(value: str, now: float) -> float:
-    """Give the seconds that a Retry-After header asks for; 0 if it is none.
-
-    Source: RFC 9110, section 10.2.3: seconds, or a date.
-    """
-    if value.isascii() and value.isdecimal() and len(value) < _LONGEST_NUMBER:
-        return float(value)
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - now)
-    except (ValueError, OverflowError):
-        return 0.0
-
-
-def date_of(value: str) -> float | None:
-    """Give the seconds since 1970 of a Date header (RFC 9110, 6.6.1); None if it is none."""
-    try:
-        return parsedate_to_datetime(value).timestamp()
-    except (ValueError, OverflowError):
-        return None
-
-
-def _shown(text: str, headers: dict[str, str]) -> str:
-    """Shorten what the other side said to a line, without our secrets should it echo them."""
-    kind, _, credentials = headers.get("Authorization", "").partition(" ")
-    secrets = [credentials]
-    if kind == "Basic":
-        secrets.append(base64.b64decode(credentials).decode().partition(":")[2])
-    for secret in filter(None, secrets):
-        text = text.replace(secret, "***")
-    return printable(text.strip())[:200]
+def _may_be_due_to_one(error: TransportError) -> bool:
+    """Return whether a refusal of several messages may be due to one of them."""
+    return isinstance(error, RejectedError) or (
+        isinstance(error, RetryableError) and error.is_about_message
+    )
