@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from ccagent.duration import Duration
-from ccagent.errors import RejectedError, RetryableError
+from ccagent.errors import RetryableError, TooLargeError
 from tests.nats_server import (
     Bench,
     ScriptedServer,
@@ -137,6 +137,7 @@ def test_no_stream_for_the_subject_may_come(bench: Bench) -> None:
     with pytest.raises(RetryableError, match="no stream takes the subject 'bear.sample'$") as c:
         transport.send([message(), message(), message(cluster="bear"), message()])
     assert c.value.delivered == 2
+    assert c.value.is_about_message
 
 
 @pytest.mark.parametrize("jetstream", [False, True])
@@ -149,20 +150,25 @@ def test_a_payload_above_the_limit_is_refused_before_it_costs_the_connection(
     fits, too_large = message(b"x" * (1000 - overhead)), message(b"y" * (1001 - overhead))
     transport = bench.connect(server.url, jetstream=jetstream)
     expected = f"^{server.url}: 1001 bytes are more than the server takes \\(1000\\)$"
-    with pytest.raises(RejectedError, match=expected) as caught:
+    with pytest.raises(TooLargeError, match=expected) as caught:
         transport.send([fits, too_large, message(b"z")])
     assert caught.value.delivered == 1
+    assert caught.value.limit == transport.largest_body
+    assert transport.largest_body is not None
+    assert len(fits.body) - 64 <= transport.largest_body <= len(fits.body)
+    transport.send([message(b"z" * transport.largest_body)])
     transport.send([message(b"z")])
-    wait_for(lambda: server.count() == 3)
+    wait_for(lambda: server.count() == 4)
     assert "maximum payload" not in server.log.lower()
 
 
 def test_a_message_above_the_limit_of_the_stream_is_refused(bench: Bench) -> None:
     server = bench.serve()
     server.add_stream("fox.>", max_msg_size=500)
-    with pytest.raises(RejectedError, match="fox.sample: message size exceeds") as caught:
+    with pytest.raises(TooLargeError, match="fox.sample: message size exceeds") as caught:
         bench.connect(server.url, jetstream=True).send([message(), message(b"x" * 501)])
     assert caught.value.delivered == 1
+    assert caught.value.limit is None
 
 
 def test_a_full_stream_may_be_emptied(bench: Bench) -> None:
@@ -171,6 +177,7 @@ def test_a_full_stream_may_be_emptied(bench: Bench) -> None:
     with pytest.raises(RetryableError, match="fox.sample: maximum messages exceeded") as caught:
         bench.connect(server.url, jetstream=True).send(numbered(5))
     assert caught.value.delivered == 3
+    assert caught.value.is_about_message
 
 
 @pytest.mark.parametrize("jetstream", [False, True])
@@ -194,7 +201,47 @@ def test_a_right_that_is_missing_may_be_given(bench: Bench, jetstream: bool) -> 
     ) as caught:
         transport.send(messages)
     assert caught.value.delivered == 1
+    assert caught.value.is_about_message
     transport.send([messages[0]])
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("said", [b"", b"-ERR 'Maximum Payload Violation'\r\n"])
+def test_a_connection_that_ends_when_a_message_comes_alone(
+    bench: Bench, said: bytes, count: int
+) -> None:
+    def script(server: ScriptedServer, connected: socket.socket) -> None:
+        greet(connected)
+        for line in server.lines(connected):
+            if line == b"PING":
+                connected.sendall(b"PONG\r\n")
+            if b"poison" in line:
+                connected.sendall(said)
+                return
+
+    transport = bench.connect(bench.pretend(script).url, jetstream=True)
+    with pytest.raises(RetryableError) as caught:
+        transport.send([message(b"poison")] * count)
+    assert caught.value.delivered == 0
+    assert caught.value.is_about_message is (count == 1)
+
+
+@pytest.mark.parametrize(
+    "said", [b"-ERR 'User Authentication Expired'\r\n", b"-ERR 'Stale Connection'\r\n"]
+)
+def test_a_connection_that_ends_for_reasons_of_its_own(bench: Bench, said: bytes) -> None:
+    def script(server: ScriptedServer, connected: socket.socket) -> None:
+        greet(connected)
+        for line in server.lines(connected):
+            if line == b"PING":
+                connected.sendall(b"PONG\r\n")
+            if line.startswith(b"HPUB"):
+                connected.sendall(said)
+                return
+
+    with pytest.raises(RetryableError) as caught:
+        bench.connect(bench.pretend(script).url, jetstream=True).send([message()])
+    assert not caught.value.is_about_message
 
 
 def test_acknowledgements_that_we_may_not_read(bench: Bench) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from ccagent.errors import ConfigurationError, RetryableError
+from ccagent.transports.peer_text import WITHHELD
 from tests.nats_server import (
     Bench,
     ScriptedServer,
@@ -23,6 +26,9 @@ from tests.nats_server import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from nats.aio.client import Client
+    from nats.js import JetStreamContext
 
 PASSWORD = "correct horse: battery/staple"
 TOKEN = "s3cr3t-t0ken"
@@ -123,17 +129,52 @@ def test_a_new_password_needs_no_restart(bench: Bench) -> None:
     transport.send([message()])
 
 
+@pytest.mark.parametrize("when", ["instead of PONG", "later", "in an answer"])
+@pytest.mark.parametrize("secret", [PASSWORD, 'pa"ss\\wörd', "日本語パスワード", "{pass:12345}"])
 @pytest.mark.parametrize("kind", ["password", "token"])
-def test_no_error_shows_a_secret(bench: Bench, kind: str) -> None:
+def test_no_error_shows_a_secret(
+    bench: Bench, kind: str, secret: str, when: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def script(server: ScriptedServer, connected: socket.socket) -> None:
         greet(connected, auth_required=True)
-        line = connected.recv(65536).partition(b"\r\n")[0]
-        connected.sendall(b"-ERR 'you said " + line + b"'\r\n")
+        lines = server.lines(connected)
+        login = next(lines)
+        echo = b"-ERR 'you said " + login + b"'\r\n"
+        for line in lines:
+            if line == b"PING":
+                connected.sendall(echo if when == "instead of PONG" else b"PONG\r\n")
+            elif line.startswith(b"HPUB") and when == "later":
+                connected.sendall(echo)
+            elif line.startswith(b"HPUB"):
+                answer = json.dumps({"error": {"description": login.decode()}}).encode()
+                inbox = line.split()[2]
+                connected.sendall(b"MSG %s 1 %d\r\n%s\r\n" % (inbox, len(answer), answer))
 
-    with pytest.raises(RetryableError, match=r"you said .*\*\*\*") as caught:
-        bench.connect(bench.pretend(script).url, **account(kind, bench).keys).send([message()])
-    assert PASSWORD not in str(caught.value)
-    assert TOKEN not in str(caught.value)
+    caplog.set_level(logging.DEBUG)
+    keys = {"user": "fox"} if kind == "password" else {}
+    path = bench.secret(secret)
+    transport = bench.connect(
+        bench.pretend(script).url, jetstream=True, **{f"{kind}_file": path}, **keys
+    )
+    with pytest.raises(RetryableError) as caught:
+        transport.send([message()])
+    assert str(caught.value).endswith(WITHHELD)
+    transport.close()
+    for form in (secret, json.dumps(secret)[1:-1], json.dumps(secret)[1:-1].lower()):
+        assert form not in caplog.text
+
+
+def test_no_stream_name_shows_a_secret(bench: Bench) -> None:
+    server = bench.serve(f'authorization {{ token: "{TOKEN}" }}\n')
+    transport = bench.connect(server.url, jetstream=True, token_file=bench.secret(TOKEN))
+
+    async def add(_: Client, stream: JetStreamContext) -> None:
+        await stream.add_stream(name=TOKEN, subjects=["fox.>"])
+
+    server.ask(add, token=TOKEN)
+    transport.send([message()])
+    assert TOKEN not in transport.answer
+    assert TOKEN not in transport.reach(message()).said
 
 
 @pytest.mark.parametrize("key", ["password_file", "token_file", "nkey_file", "creds_file"])

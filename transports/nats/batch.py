@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ccagent.errors import RejectedError, RetryableError
+from ccagent.errors import RejectedError, RetryableError, TooLargeError
 from ccagent.transports.nats.client import shown
 
 if TYPE_CHECKING:
@@ -50,12 +50,17 @@ class Batch:
     """Collects the answers to messages, each of which gets its first; `settled` tells the end."""
 
     def __init__(
-        self, server: str, messages: Sequence[Outgoing], settled: asyncio.Future[None]
+        self,
+        server: str,
+        messages: Sequence[Outgoing],
+        settled: asyncio.Future[None],
+        secrets: Sequence[str] = (),
     ) -> None:
         self.messages = messages
         self.answers: list[Answer] = [None] * len(messages)
         self.settled = settled
         self._server = server
+        self._secrets = secrets
         self._pending = set(range(len(messages)))
         self._stored = _Reply()
 
@@ -63,7 +68,19 @@ class Batch:
     def stored(self) -> str:
         """What a stream said of the last message that it took; empty if none did."""
         last = self._stored
-        return f"stream {last.stream!r} has stored it as number {last.seq}" if last.stream else ""
+        if not last.stream:
+            return ""
+        name = shown(last.stream, self._secrets, self._subjects)
+        return f"stream {name!r} has stored it as number {last.seq}"
+
+    @property
+    def is_down_to_one(self) -> bool:
+        """Whether exactly one message has no answer yet."""
+        return len(self._pending) == 1
+
+    @property
+    def _subjects(self) -> list[str]:
+        return [message.subject for message in self.messages]
 
     def settle(self, number: int, answer: Answer) -> None:
         """Note what became of a message."""
@@ -80,13 +97,14 @@ class Batch:
         for number in list(self._pending):
             self.settle(number, answer)
 
-    def reject(self, number: int, reason: str) -> None:
-        """Note that a message never will be taken."""
-        self.settle(number, RejectedError(f"{self._server}: {reason}"))
+    def reject(self, number: int, reason: str, limit: int | None = None) -> None:
+        """Note that a message is larger than the server or the stream takes."""
+        self.settle(number, TooLargeError(f"{self._server}: {reason}", limit=limit))
 
     def put_off(self, number: int, reason: str) -> None:
-        """Note that a message may be taken later."""
-        self.settle(number, RetryableError(f"{self._server}: {reason}"))
+        """Note that a message may be taken later, and that others may be taken now."""
+        text = f"{self._server}: {reason}"
+        self.settle(number, RetryableError(text, is_about_message=True))
 
     def forbid(self, said: str) -> None:
         """Note for the messages whose subject is named in an error that we may not publish them."""
@@ -109,7 +127,8 @@ class Batch:
             said = _Reply()
         if said.error is not None:
             refuse = self.reject if said.error.err_code == _TOO_LARGE else self.put_off
-            refuse(number, shown(f"{subject}: {said.error.description}"))
+            reason = shown(said.error.description, self._secrets, (subject,))
+            refuse(number, f"{subject}: {reason}")
         elif not said.stream:
             self.put_off(number, f"what answers on the subject {subject!r} is no stream")
         else:

@@ -1,18 +1,27 @@
-"""nats-py's client: told to insist on TLS, cut off when it hangs, and kept off stderr."""
+"""nats-py's client: made to insist on TLS, to read within limits, and kept off stderr."""
 
 from __future__ import annotations
 
 import logging
 import os
 import ssl
+from typing import TYPE_CHECKING, Any
 
 import nats.aio.client
 import nats.errors
+from nats.protocol.parser import Parser
 
-from ccagent.log import logger, printable
+from ccagent.log import logger
+from ccagent.transports.peer_text import peer_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 THREADS = "nats "
 """What the names of our threads begin with."""
+
+_LARGEST_READ = 1024 * 1024
+"""Bytes of one message or line from a server; what we ask for has hundreds."""
 
 _WANTS_CERTIFICATE = "it wants a certificate of ours (certificate-file, key-file)"
 _EXPLAINED = {
@@ -21,6 +30,7 @@ _EXPLAINED = {
     "authentication expired": "the login has expired",
     "empty response from server": "it does not speak NATS",
     "json parse error": "it does not speak NATS",
+    "separator is": "it does not speak NATS: its first line is too long",
     "permissions violation for subscription": (
         "we may not subscribe to _INBOX.>, where acknowledgements arrive"
     ),
@@ -29,17 +39,51 @@ _EXPLAINED = {
     "alert unknown ca": "it does not trust our certificate",
     "alert bad certificate": "it does not trust our certificate",
 }
+_HARMLESS = frozenset({
+    "maximum connections exceeded", "maximum account active connections exceeded",
+    "maximum payload violation", "maximum messages exceeded", "maximum bytes exceeded",
+    "maximum messages per subject exceeded", "message size exceeds maximum allowed",
+    "insufficient resources", "server is shutting down", "stale connection",
+})  # fmt: skip
+"""What servers say that can't hold a secret."""
+
+_DUE_TO_MESSAGE = ("payload violation", "invalid publish subject", "parser error", "header size")
+"""Parts of what servers say when they close a connection for a message."""
+
+
+class _BoundedParser(Parser):
+    """nats-py's parser, which itself takes lines and messages of any size."""
+
+    def __init__(self, client: Client) -> None:
+        super().__init__(client)  # pyright: ignore[reportUnknownMemberType]
+        self._client = client
+
+    async def parse(self, data: bytes = b"") -> None:
+        await super().parse(data)
+        if max(len(self.buf), self.needed) > _LARGEST_READ:
+            self._client.excess = f"it sends more than {_LARGEST_READ} bytes at once: is it NATS?"
+            raise nats.errors.ProtocolError
 
 
 class Client(nats.aio.client.Client):
     """A client that never reconnects: it is made for one connection.
 
-    Of nats-py's private parts it uses three, the same from 2.12 to 2.16: `_connect_command`,
-    `_server_info` and `_transport._io_writer`.
+    Of nats-py's private parts it uses five, the same from 2.12 to 2.16: `_connect_command`,
+    `_process_info`, `_ps`, `_server_info` and `_transport._io_writer`.
     """
 
     encrypted = False
+    excess = ""
+    """Why the connection was ended, if the server sent too much."""
+
     can_insist = hasattr(nats.aio.client.Client, "_connect_command")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ps = _BoundedParser(self)
+
+    async def _process_info(self, *_: Any, **_more: Any) -> None:
+        """Forget the other servers that a server names: they would be kept, however many."""
 
     def _connect_command(self) -> bytes:
         # The library leaves it to the server whether there is TLS; here the login would leave.
@@ -54,8 +98,8 @@ class Client(nats.aio.client.Client):
             writer.transport.abort()
 
 
-def explained(error: BaseException) -> str:
-    """Say in half a sentence what went wrong with a connection."""
+def explained(error: BaseException, secrets: Iterable[str] = ()) -> str:
+    """Return in half a sentence what went wrong with a connection, without our secrets."""
     match error:
         case ssl.SSLCertVerificationError():
             return f"its certificate can't be trusted: {error.verify_message}"
@@ -63,16 +107,28 @@ def explained(error: BaseException) -> str:
             return "the connection is lost"
         case OSError(errno=int(number)) if number and not isinstance(error, ssl.SSLError):
             return os.strerror(number)
+        case MemoryError():
+            return "there is no memory left"
         case _:
             text = str(error).removeprefix("nats: ").strip("'") or type(error).__name__
     for known, meaning in _EXPLAINED.items():
         if known in text.lower():
             return meaning
-    return text
+    if not isinstance(error, OSError | nats.errors.Error):
+        return f"it does not speak NATS ({type(error).__name__})"
+    return shown(text, secrets)
+
+
+def may_be_due_to_message(error: BaseException) -> bool:
+    """Return whether a server may have ended a connection because of what was sent last."""
+    if type(error) is nats.errors.StaleConnectionError:
+        return False  # not so UnexpectedEOF, which is derived from it
+    text = str(error).lower()
+    return is_lost(error) or any(part in text for part in _DUE_TO_MESSAGE)
 
 
 def is_lost(error: BaseException) -> bool:
-    """Tell whether this is all that is known of an error: the connection is gone."""
+    """Return whether all that is known of an error is that the connection is gone."""
     return isinstance(
         error,
         (
@@ -87,13 +143,14 @@ def is_lost(error: BaseException) -> bool:
     )
 
 
-def shown(text: str) -> str:
-    """Make a line for the log of what a server said."""
-    return printable(text)[:200]
+def shown(text: str, secrets: Iterable[str] = (), own: Iterable[str] = ()) -> str:
+    """Return what a server said, as far as it can't hold a secret."""
+    return text if text.lower() in _HARMLESS else peer_text(text, secrets, own)
 
 
 def _forward(record: logging.LogRecord) -> None:
-    logger.getChild("nats").debug("%s", record.getMessage(), exc_info=record.exc_info)
+    """Log the first line of a record: the others, and errors, may hold what a server said."""
+    logger.getChild("nats").debug("%s", record.getMessage().partition("\n")[0])
 
 
 class _Forward(logging.Handler):
@@ -104,7 +161,7 @@ class _Forward(logging.Handler):
 
 
 def _is_of_others(record: logging.LogRecord) -> bool:
-    """Let pass what asyncio says to others."""
+    """Return whether asyncio logs a record for others."""
     if not (record.threadName or "").startswith(THREADS):
         return True
     _forward(record)

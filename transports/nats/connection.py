@@ -7,6 +7,7 @@ failed in any way is not mended but thrown away, with its loop and all that is l
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -16,7 +17,14 @@ import nats.errors
 from ccagent.errors import RetryableError
 from ccagent.log import logger
 from ccagent.transports.nats.batch import Batch
-from ccagent.transports.nats.client import THREADS, Client, explained, is_lost, shown
+from ccagent.transports.nats.client import (
+    THREADS,
+    Client,
+    explained,
+    is_lost,
+    may_be_due_to_message,
+    shown,
+)
 
 if TYPE_CHECKING:
     import ssl
@@ -38,6 +46,13 @@ _STREAM_NAMES = "$JS.API.STREAM.NAMES"
 """Where JetStream is asked for streams by subject (JetStream wire API reference)."""
 
 _HEADER_SIZE = len("NATS/1.0\r\nNats-Msg-Id: \r\n\r\n")
+_LONGEST_ID = 64
+_WAITING_ANSWERS = 65536
+_WAITING_BYTES = 8 * 1024 * 1024
+"""Acknowledgements that may wait to be looked at; more than those of what is on its way."""
+
+_LIFE = 1.0
+"""Seconds between looks whether the thread of the event loop is alive."""
 
 
 class Way(NamedTuple):
@@ -75,13 +90,18 @@ class Connection:
         self._sent = 0
         self._batch: Batch | None = None
         self._broken = False
+        self._cause: BaseException | None = None
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(_log)
         self._failed: asyncio.Future[Exception] = self._loop.create_future()
         self._thread = threading.Thread(
             target=self._work, name=f"{THREADS}{server.host}", daemon=True
         )
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            self._loop.close()
+            raise
         host = f"[{address}]" if ":" in address else address
         try:
             self._wait(self._limited(self._open(f"nats://{host}:{server.port}")))
@@ -92,15 +112,22 @@ class Connection:
     @property
     def is_open(self) -> bool:
         """False once anything has failed: then it is good for nothing but `close`."""
-        return not self._broken and self._client.is_connected
+        return not self._broken and self._client.is_connected and self._thread.is_alive()
+
+    @property
+    def largest_body(self) -> int:
+        """Bytes of the largest body that the server takes."""
+        overhead = _HEADER_SIZE + _LONGEST_ID if self._way.acknowledged else 0
+        return max(1, self._client.max_payload - overhead)
 
     def publish(self, messages: Sequence[Outgoing]) -> list[Answer]:
         """Publish messages: None for those taken, else the reason."""
         return self._wait(self._publish(messages)) if messages else []
 
     def stream_of(self, subject: str) -> str:
-        """Name the stream that takes a subject, empty for none. Raises RetryableError."""
-        return self._wait(self._named_stream(subject))
+        """Return the stream that takes a subject, empty for none. Raises RetryableError."""
+        stream = self._wait(self._named_stream(subject))
+        return shown(stream, self._way.login.secrets, (subject,))
 
     @property
     def server(self) -> str:
@@ -120,14 +147,28 @@ class Connection:
             self._thread.join(4 * _GRACE)
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        """Run in the event loop. Raises RetryableError if its thread has ended."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            while not concurrent.futures.wait((future,), _LIFE).done:
+                if not self._thread.is_alive():
+                    text = f"{self._server}: the thread of the connection has ended"
+                    raise RetryableError(text)  # noqa: TRY301 - the connection is broken
+            return future.result()
+        except BaseException:
+            # What was interrupted may have left the connection in the middle of something.
+            self._broken = True
+            future.cancel()
+            raise
 
     def _work(self) -> None:
         try:
             self._loop.run_forever()
         finally:
-            self._loop.run_until_complete(self._end())
-            self._loop.close()
+            try:
+                self._loop.run_until_complete(self._end())
+            finally:
+                self._loop.close()
 
     async def _open(self, url: str) -> None:
         way = self._way
@@ -153,9 +194,17 @@ class Connection:
                 raise
         if not self._client.is_connected:
             raise nats.errors.Error("it closed the connection during the login" + self._hint())
+        limit: Any = self._client.max_payload
+        if not isinstance(limit, int) or limit < 1:
+            raise nats.errors.Error("it says that it takes messages of no size")
         if way.acknowledged:
             self._inbox = self._client.new_inbox()
-            await self._client.subscribe(f"{self._inbox}.*", cb=self._on_answer)  # pyright: ignore[reportUnknownMemberType]
+            await self._client.subscribe(  # pyright: ignore[reportUnknownMemberType]
+                f"{self._inbox}.*",
+                cb=self._on_answer,
+                pending_msgs_limit=_WAITING_ANSWERS,
+                pending_bytes_limit=_WAITING_BYTES,
+            )
 
     def _hint(self) -> str:
         """Say what is likely: with TLS 1.3, that a certificate is refused may not reach us."""
@@ -166,12 +215,19 @@ class Connection:
         return ": it may want a certificate of ours (certificate-file, key-file)"
 
     async def _publish(self, messages: Sequence[Outgoing]) -> list[Answer]:
-        batch = Batch(self._server, messages, self._loop.create_future())
+        secrets = self._way.login.secrets
+        batch = Batch(self._server, messages, self._loop.create_future(), secrets)
         first, self._sent = self._sent, self._sent + len(messages)
         self._batch = batch
         try:
             await self._limited(self._transfer(batch, first))
         except RetryableError as error:
+            # Of several it is not known which one the server ended the connection for.
+            error.is_about_message = (
+                batch.is_down_to_one
+                and self._cause is not None
+                and may_be_due_to_message(self._cause)
+            )
             batch.settle_rest(error)
         return batch.answers
 
@@ -180,7 +236,8 @@ class Connection:
         for number, (subject, body, identity) in enumerate(batch.messages):
             size = len(body) + (_HEADER_SIZE + len(identity) if self._inbox and identity else 0)
             if size > limit:
-                batch.reject(number, f"{size} bytes are more than the server takes ({limit})")
+                reason = f"{size} bytes are more than the server takes ({limit})"
+                batch.reject(number, reason, self.largest_body)
             elif self._inbox:
                 headers = {"Nats-Msg-Id": identity} if identity else None
                 await client.publish(subject, body, f"{self._inbox}.{first + number}", headers)
@@ -227,6 +284,7 @@ class Connection:
             task.result()
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever comes
             self._broken = True
+            self._cause = error
             # Only this is sure to unblock it, should it wait for a socket that nobody reads.
             self._client.abort()
             task.cancel()
@@ -235,7 +293,7 @@ class Connection:
     def _reason(self, error: BaseException) -> str:
         if isinstance(error, (TimeoutError, nats.errors.TimeoutError)):
             return f"no answer within {self._way.seconds:g} seconds"
-        return shown(self._way.login.hidden_in(explained(error)))
+        return self._client.excess or explained(error, self._way.login.secrets)
 
     async def _on_answer(self, message: Msg) -> None:
         if self._batch is not None:
@@ -267,5 +325,6 @@ class Connection:
 
 
 def _log(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Take what goes wrong behind the back of a failed connection to our log."""
-    logger.getChild("nats").debug("%s: %r", context.get("message"), context.get("exception"))
+    """Log what goes wrong behind the back of a failed connection, without what a server said."""
+    kind = type(context.get("exception")).__name__
+    logger.getChild("nats").debug("%s: %s", context.get("message"), kind)

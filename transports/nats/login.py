@@ -6,10 +6,7 @@ import base64
 import binascii
 import re
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 _SEED = re.compile(r"SU[A-Z2-7]{56}")
 _CREDENTIALS = re.compile(
@@ -37,14 +34,10 @@ class Login(NamedTuple):
             return {"token": self.token}
         return {"user": self.user, "password": self.password} if self.password else {}
 
-    def hidden_in(self, text: str) -> str:
-        """Take our secrets out of a text."""
-        for secret in self._secrets():
-            text = text.replace(secret, "***")
-        return text
-
-    def _secrets(self) -> Iterator[str]:
-        return filter(None, (self.password, self.token, self.seed, self.jwt))
+    @property
+    def secrets(self) -> list[str]:
+        """What must not be shown."""
+        return [*filter(None, (self.password, self.token, self.seed, self.jwt))]
 
     def _signed(self, nonce: str) -> bytes:
         nkeys: Any = import_module("nkeys")  # has no types

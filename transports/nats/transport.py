@@ -119,7 +119,8 @@ class NatsTransport(Transport):
         if not connection.is_open:
             self.close()
         error = refused[delivered]
-        raise type(error)(str(error), delivered=delivered)
+        error.delivered = delivered
+        raise error
 
     def _connected(self, node: str) -> Connection:
         """Give the connection, a new one if there is none. Raises RetryableError."""
@@ -136,17 +137,23 @@ class NatsTransport(Transport):
         errors: dict[str, None] = {}
         # In random order, so that the nodes of a cluster spread over the servers.
         for server in random.sample(self._servers, len(self._servers)):
+            place = f"{way.scheme}://{server}"
             try:
-                for address in _addresses(server):
-                    try:
-                        self._connection = Connection(way, server, address)
-                    except RetryableError as error:
-                        errors[str(error)] = None
-                    else:
-                        return self._connection
+                addresses = _addresses(server)
             except OSError as error:
-                reason = f"the name does not resolve: {error.strerror}"
-                errors[f"{way.scheme}://{server}: {reason}"] = None
+                errors[f"{place}: the name does not resolve: {error.strerror}"] = None
+                continue
+            for address in addresses:
+                try:
+                    self._connection = Connection(way, server, address)
+                except RetryableError as error:
+                    errors[str(error)] = None
+                except (OSError, RuntimeError) as error:
+                    # This machine is short of descriptors or threads.
+                    errors[f"{place}: {error}"] = None
+                else:
+                    self.largest_body = self._connection.largest_body
+                    return self._connection
         raise RetryableError("; ".join(errors))
 
     def _way(self, node: str) -> Way:
