@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ccagent.duration import Duration
-from ccagent.errors import RejectedError, RetryableError
+from ccagent.errors import RejectedError, RetryableError, TooLargeError, TransportError
 from ccagent.message import Message
 from ccagent.transports.mqtt.settings import MqttSettings
 from ccagent.transports.mqtt.transport import MqttTransport
@@ -293,13 +293,26 @@ def test_a_broker_of_another_version(
     assert text == f"{url}: no broker of MQTT 3.1.1 answers there, or it expects TLS"
 
 
-@pytest.mark.parametrize(("reason", "error"), [(0x97, RetryableError), (0x99, RejectedError)])
+@pytest.mark.parametrize(
+    ("reason", "error", "is_about_message"),
+    [
+        (0x80, RetryableError, True),
+        (0x83, RetryableError, True),
+        (0x87, RetryableError, True),
+        (0x90, RetryableError, True),
+        (0x91, RetryableError, False),
+        (0x95, TooLargeError, None),
+        (0x97, RetryableError, False),
+        (0x99, RejectedError, None),
+    ],
+)
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_refused_message(
     pretend: Callable[..., str],
     connect: Callable[..., MqttTransport],
     reason: int,
     error: type[RejectedError | RetryableError],
+    is_about_message: bool | None,
     qos: int,
 ) -> None:
     taken: list[bytes] = []
@@ -329,6 +342,7 @@ def test_a_refused_message(
     ) as caught:
         transport.send([message(b"1"), message(b"2"), message(b"refuse")])
     assert type(caught.value) is error
+    assert getattr(caught.value, "is_about_message", None) is is_about_message
     assert caught.value.delivered == 2
     assert taken == [b"1", b"2"]
     transport.send([message(b"3")])
@@ -345,8 +359,9 @@ def test_no_right_to_publish(
 ) -> None:
     (tmp_path / "acl").write_text("topic readwrite fox/sample/#\n")
     transport = connect(serve(f"acl_file {tmp_path / 'acl'}").url(), qos=qos)
-    with pytest.raises(RejectedError) as caught:
+    with pytest.raises(RetryableError) as caught:
         transport.send([message(), message(), message(b"22", "job"), message()])
+    assert caught.value.is_about_message
     assert str(caught.value).endswith(
         "the broker refuses a message of 2 bytes to fox/job/c1-1: not authorized"
     )
@@ -400,7 +415,10 @@ def test_payload_above_the_limit(
                 del left[: error.delivered]
                 errors += 1
                 assert errors < 10
-            except RejectedError as error:
+                if error.is_about_message:
+                    refused.append(f"{left[0].id}: {error}")
+                    del left[0]
+            except TooLargeError as error:
                 refused.append(f"{left[error.delivered].id}: {error}")
                 del left[: error.delivered + 1]
         assert len(refused) == 1
@@ -419,33 +437,171 @@ def test_the_size_on_the_wire_is_known_exactly(
     transport = connect(serve("max_packet_size 300").url())
     around = 3 + 2 + len("fox/sample/c1-1") + 2 + 1 + 7 + len("id-1")
     transport.send([message(bytes(300 - around), number="id-1")])
+    assert transport.largest_body is not None
+    assert 300 - 200 < transport.largest_body < 300 - around
+    transport.send([message(bytes(transport.largest_body), number="x" * 64)])
     text = failure(transport, message(bytes(301 - around), number="id-1"), error=RejectedError)
     assert text.endswith("a message of 301 bytes: the broker takes at most 300")
+    with pytest.raises(TooLargeError) as caught:
+        transport.send([message(bytes(301 - around), number="id-1")])
+    assert caught.value.limit == transport.largest_body
     transport.send([message()])
 
 
-def test_one_interruption_makes_no_message_a_suspect(
+def test_a_proxy_with_a_dead_backend_rejects_nothing(
     pretend: Callable[..., str], connect: Callable[..., MqttTransport]
+) -> None:
+    def script(_: Pretender, connected: socket.socket) -> None:
+        packet(connected)
+        connected.sendall(b"\x20\x03\x00\x00\x00")
+        packet(connected)
+
+    transport = connect(f"mqtt://{pretend(script)}", status_topic="")
+    for _ in range(8):
+        text = failure(transport, message(number="id-1"), message(number="id-2"))
+        assert "the broker closed the connection" in text
+
+
+@pytest.mark.parametrize("answer", ["", "e002950000"])
+def test_a_message_is_to_blame_only_if_it_was_alone(
+    pretend: Callable[..., str], connect: Callable[..., MqttTransport], answer: str
+) -> None:
+    def script(_: Pretender, connected: socket.socket) -> None:
+        packet(connected)
+        connected.sendall(b"\x20\x03\x00\x00\x00")
+        packet(connected)
+        connected.sendall(bytes.fromhex(answer)[:4])
+
+    transport = connect(f"mqtt://{pretend(script)}", status_topic="")
+    with pytest.raises(RetryableError) as together:
+        transport.send([message(), message()])
+    assert not together.value.is_about_message
+    with pytest.raises(TransportError) as alone:
+        transport.send([message(), message()])
+    assert "when a message of 1 bytes to fox/sample/c1-1 came" in str(alone.value)
+    if answer:
+        assert isinstance(alone.value, TooLargeError)
+    else:
+        assert isinstance(alone.value, RetryableError)
+        assert alone.value.is_about_message
+
+
+@pytest.mark.parametrize("reason", [0x8B, 0x8D, 0x8E, 0x98, 0x9C])
+def test_a_broker_that_leaves_for_reasons_of_its_own(
+    pretend: Callable[..., str], connect: Callable[..., MqttTransport], reason: int
+) -> None:
+    def script(_: Pretender, connected: socket.socket) -> None:
+        packet(connected)
+        connected.sendall(b"\x20\x03\x00\x00\x00")
+        packet(connected)
+        connected.sendall(bytes([0xE0, 2, reason, 0]))
+
+    transport = connect(f"mqtt://{pretend(script)}", status_topic="")
+    with pytest.raises(RetryableError, match="the broker ended the connection") as caught:
+        transport.send([message()])
+    assert not caught.value.is_about_message
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        (b"\x30\xff\xff\xff\x7f" + bytes(1000), "it sends messages that were not asked for"),
+        (b"\x30\x00", "it sends messages that were not asked for"),
+        (b"\x34\x05\x00\x01a\x00\x01" * 1000, "it sends messages that were not asked for"),
+        (b"\x62\x02\x00\x01" * 1000, "it sends a packet of type 6, which it must not"),
+        (b"\xc0\x00" * 1000, "it sends a packet of type 12, which it must not"),
+        (b"\x50\x02\x00\x01" * 1000, "it acknowledges the same message again and again"),
+        (b"\x20\x03\x00\x00\x00", "it sends a packet of type 2, which it must not"),
+        (b"\xe0\xff\xff\x7f" + bytes(1000), "it sends a packet of more than 65536 bytes"),
+        (b"\x40\x80\x80\x80\x80\x80", "it sends a packet whose length has no end"),
+    ],
+)
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_was_not_asked_for_ends_the_connection(
+    pretend: Callable[..., str],
+    connect: Callable[..., MqttTransport],
+    sent: bytes,
+    expected: str,
+    qos: int,
 ) -> None:
     def script(server: Pretender, connected: socket.socket) -> None:
         packet(connected)
-        connected.sendall(b"\x20\x02\x00\x00")
-        _, content = packet(connected)
-        if server.connections % 2 == 0:
-            end = 2 + int.from_bytes(content[:2], "big")
-            connected.sendall(b"\x40\x02" + content[end : end + 2])
+        connected.sendall(b"\x20\x03\x00\x00\x00")
+        packet(connected)
+        connected.sendall(sent)
+        server.hang()
 
-    transport = connect(f"mqtt://{pretend(script)}", status_topic="", protocol="3.1.1")
-    left = [message(number=f"id-{n}") for n in range(4)]
-    for _ in range(20):
-        if not left:
-            break
-        try:
-            transport.send(left)
-            left = []
-        except RetryableError as error:
-            del left[: error.delivered]
-    assert not left
+    transport = connect(f"mqtt://{pretend(script)}", status_topic="", qos=qos)
+    with pytest.raises(RetryableError) as caught:
+        transport.send([message()])
+    assert expected in str(caught.value)
+    assert not caught.value.is_about_message
+
+
+@pytest.mark.parametrize("seconds", [0, 1])
+def test_the_keep_alive_of_the_broker_makes_no_busy_loop(
+    pretend: Callable[..., str], connect: Callable[..., MqttTransport], seconds: int
+) -> None:
+    def script(server: Pretender, connected: socket.socket) -> None:
+        packet(connected)
+        connected.sendall(b"\x20\x06\x00\x00\x03\x13\x00" + bytes([seconds]))
+        end = packet(connected)[1]
+        begin = 2 + int.from_bytes(end[:2], "big")
+        connected.sendall(b"\x40\x02" + end[begin : begin + 2])
+        server.hang()
+
+    transport = connect(f"mqtt://{pretend(script)}", status_topic="")
+    transport.send([message()])
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.2
+
+
+def test_no_reason_of_a_broker_shows_a_secret(
+    pretend: Callable[..., str], connect: Callable[..., MqttTransport], secret: Callable[[str], str]
+) -> None:
+    said = PASSWORD.encode()
+    reason = b"\x1f" + len(said).to_bytes(2, "big") + said
+    properties = bytes([len(reason)]) + reason
+
+    def script(server: Pretender, connected: socket.socket) -> None:
+        packet(connected)
+        if server.connections == 1:
+            refusal = b"\x00\x87" + properties
+            connected.sendall(bytes([0x20, len(refusal)]) + refusal)
+            server.hang()
+        connected.sendall(b"\x20\x03\x00\x00\x00")
+        packet(connected)
+        farewell = b"\x8b" + properties
+        connected.sendall(bytes([0xE0, len(farewell)]) + farewell)
+
+    keys = {"user": "node", "password_file": secret(PASSWORD), "status_topic": ""}
+    transport = connect(f"mqtt://{pretend(script)}", **keys)
+    failure(transport)
+    failure(transport)
+
+
+@pytest.mark.parametrize("protocol", ["3.1.1", "5"])
+def test_a_one_shot_leaves_the_status_of_the_daemon_alone(
+    serve: Callable[..., Broker], connect: Callable[..., MqttTransport], protocol: str
+) -> None:
+    broker = serve()
+    daemon = connect(broker.url(), protocol=protocol)
+    daemon.send([message(b"1")])
+    subscriber = Subscriber(broker)
+    try:
+        for _ in range(2):
+            once = connect(broker.url(), protocol=protocol)
+            once.is_one_shot = True
+            once.send([message(b"2")])
+            once.close()
+        daemon.send([message(b"3")])
+        got = [m.payload for m in subscriber.messages(4)]
+    finally:
+        subscriber.stop()
+    assert got == [b"online", b"2", b"2", b"3"]
+    assert f"ccagent-c1-1-once-{os.getpid()}" in broker.log
+    assert "Will message" not in broker.log.partition("-once-")[2].partition("as ccagent")[0]
 
 
 def test_a_broker_that_closes_when_the_status_comes(
@@ -480,5 +636,5 @@ def test_values_that_no_topic_can_hold(
 
 def test_a_node_that_no_status_topic_can_hold(connect: Callable[..., MqttTransport]) -> None:
     bad = Message("fox", "a/b", "sample", "sonar", 1.0, b"1")
-    text = failure(connect("mqtt://127.0.0.1:1"), bad, error=RejectedError)
+    text = failure(connect("mqtt://127.0.0.1:1"), bad)
     assert text == "mqtt://127.0.0.1:1: the node 'a/b' can't be a level of a topic"

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import select
 import socket
+import ssl
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -15,8 +16,6 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 
 if TYPE_CHECKING:
-    import ssl
-
     from _typeshed import ReadableBuffer
     from paho.mqtt.enums import MQTTErrorCode
 
@@ -27,7 +26,23 @@ REFUSED = 0x80
 
 _KEEP_ALIVE = 60
 _SESSION_SECONDS = 86400
+_LARGEST_INCOMING = 64 * 1024
+"""Bytes of one packet, WebSocket frame or handshake; those that we ask for have a few."""
+
+_LONGEST_LENGTH = 4
+"""Bytes of a packet's length (MQTT 5, section 1.5.5)."""
+
 _ANSWERS = (paho.PUBACK, paho.PUBREC, paho.PUBCOMP)
+_BEFORE_LOGIN = frozenset({int(paho.CONNACK)})
+AFTER_LOGIN = frozenset({*map(int, _ANSWERS), int(paho.PINGRESP), int(paho.DISCONNECT)})
+"""Types of the packets that a broker may send to a client that subscribes to nothing."""
+
+
+class UnwantedError(OSError):
+    """The broker sends what was not asked for, or more than it may.
+
+    An OSError, for paho takes that for the end of the connection.
+    """
 
 
 class Options(NamedTuple):
@@ -52,7 +67,21 @@ class Options(NamedTuple):
     """Whether the broker is to forget us when we go."""
 
 
-class _Whole(socket.socket):
+class _Greeting:
+    """Counts what is read while a WebSocket's handshake goes on."""
+
+    left: int | None = _LARGEST_INCOMING
+    """Bytes that the handshake may still have; None after it."""
+
+    def count(self, size: int) -> None:
+        """Raise UnwantedError if the handshake is too long."""
+        if self.left is not None:
+            self.left -= size
+            if self.left < 0:
+                raise UnwantedError("its answer to the WebSocket handshake has no end")
+
+
+class _Whole(socket.socket, _Greeting):
     """Sends all that it is given, or nothing: paho loses a WebSocket frame that is sent in parts.
 
     TLS needs no such care: Python's SSLSocket sends the same way.
@@ -60,6 +89,10 @@ class _Whole(socket.socket):
 
     seconds = 0.0
     """The longest wait for the other side to take more."""
+
+    def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
+        self.count(bufsize)
+        return super().recv(bufsize, flags)
 
     def send(self, data: ReadableBuffer, flags: int = 0, /) -> int:
         view = memoryview(data)
@@ -74,10 +107,18 @@ class _Whole(socket.socket):
         return sent
 
 
-class Client(paho.Client):
-    """Tells of each refusal, and leaves no socket open when a handshake fails.
+class _GreetedTls(ssl.SSLSocket, _Greeting):
+    """The same limit over TLS."""
 
-    The methods with an underscore are not public, but the same in paho-mqtt 2.0, 2.1 and 2.2.
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        self.count(buflen)
+        return super().recv(buflen, flags)
+
+
+class Client(paho.Client):
+    """Keeps each refusal, takes nothing but answers, and leaves no socket open after a failure.
+
+    What has an underscore is not public, but the same in paho-mqtt 2.0, 2.1 and 2.2.
     """
 
     opened: socket.socket | None = None
@@ -85,6 +126,10 @@ class Client(paho.Client):
     context: ssl.SSLContext
     refusals: dict[int, int]
     """Reason codes of refused messages by their packet identifiers."""
+    received: set[bytes]
+    """Packet identifiers of QoS 2 whose PUBREC has come."""
+    wanted = _BEFORE_LOGIN
+    """Types of the packets that may come next."""
 
     def shake_hands(self, options: Options) -> None:
         """Connect and send CONNECT. Raises OSError or, for WebSocket, ValueError, IndexError."""
@@ -104,6 +149,7 @@ class Client(paho.Client):
             if options.protocol == "5":
                 session = Properties(PacketTypes.CONNECT)
                 session.SessionExpiryInterval = 0 if options.is_passing else _SESSION_SECONDS
+                session.MaximumPacketSize = _LARGEST_INCOMING
                 clean = options.qos == 2 or options.is_passing
                 self.connect(
                     options.host, options.port, _KEEP_ALIVE, clean_start=clean, properties=session
@@ -114,6 +160,9 @@ class Client(paho.Client):
             if is_late.is_set():
                 raise TimeoutError from None
             raise
+        else:
+            if isinstance(self.opened, _Whole | _GreetedTls):
+                self.opened.left = None
         finally:
             timer.cancel()
             timer.join()
@@ -135,6 +184,32 @@ class Client(paho.Client):
         self.opened = wrapped
         return wrapped
 
+    def _sock_recv(self, bufsize: int) -> bytes:
+        packet: Any = self._in_packet
+        if packet["command"]:
+            self._check(packet)
+        try:
+            return super()._sock_recv(bufsize)
+        finally:
+            # paho keeps a WebSocket frame until its end.
+            if len(getattr(self._sock, "_readbuffer", b"")) > _LARGEST_INCOMING:
+                raise UnwantedError(f"it sends a frame of more than {_LARGEST_INCOMING} bytes")
+
+    def _check(self, packet: Any) -> None:
+        """Raise UnwantedError if a packet must not come, or is too large, before it is read."""
+        kind = packet["command"] & 0xF0
+        if kind not in self.wanted:
+            if kind == paho.PUBLISH and self.wanted is AFTER_LOGIN:
+                raise UnwantedError(
+                    "it sends messages that were not asked for: has another program subscribed"
+                    " under the same client-id?"
+                )
+            raise UnwantedError(f"it sends a packet of type {kind >> 4}, which it must not")
+        if packet["remaining_length"] > _LARGEST_INCOMING:
+            raise UnwantedError(f"it sends a packet of more than {_LARGEST_INCOMING} bytes")
+        if not packet["have_remaining"] and len(packet["remaining_count"]) >= _LONGEST_LENGTH:
+            raise UnwantedError("it sends a packet whose length has no end")
+
     def _packet_handle(self) -> MQTTErrorCode:
         # paho goes on after a refusing PUBREC as if all was well, and takes a PUBACK with a
         # reason that only mosquitto gives there (packet too large) for a broken packet.
@@ -143,6 +218,13 @@ class Client(paho.Client):
         if len(content) > 2 and content[2] >= REFUSED and packet["command"] & 0xF0 in _ANSWERS:
             self.refusals[int.from_bytes(content[:2], "big")] = content[2]
             packet.update(command=paho.PUBCOMP, packet=content[:2], remaining_length=2)
+        if packet["command"] & 0xF0 == paho.PUBREC:
+            # paho would answer each repetition.
+            if bytes(content[:2]) in self.received:
+                raise UnwantedError("it acknowledges the same message again and again")
+            self.received.add(bytes(content[:2]))
+        elif packet["command"] & 0xF0 == paho.PUBCOMP:
+            self.received.discard(bytes(content[:2]))
         return super()._packet_handle()
 
 
@@ -179,10 +261,13 @@ def make_client(options: Options, heard: Heard) -> Client:
     client.max_inflight_messages_set(0)  # the connection bounds them
     client.connect_timeout = options.seconds
     client.refusals = {}
+    client.received = set()
     if options.path:
         client.ws_set_options(options.path)
     if options.context is not None:
         client.context = options.context
+        if options.path:
+            options.context.sslsocket_class = _GreetedTls
         cast("Any", client).tls_set_context(options.context)
     if options.user:
         client.username_pw_set(options.user, options.password)

@@ -18,8 +18,20 @@ from typing import TYPE_CHECKING, Any
 from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.packettypes import PacketTypes
 
-from ccagent.transports.mqtt.client import REFUSED, Heard, Properties, make_client
-from ccagent.transports.mqtt.reasons import ended_connection, no_connection, refused_connection
+from ccagent.transports.mqtt.client import (
+    AFTER_LOGIN,
+    REFUSED,
+    Heard,
+    Properties,
+    UnwantedError,
+    make_client,
+)
+from ccagent.transports.mqtt.reasons import (
+    DUE_TO_MESSAGE,
+    ended_connection,
+    no_connection,
+    refused_connection,
+)
 
 if TYPE_CHECKING:
     from paho.mqtt import client as paho
@@ -33,7 +45,11 @@ _IN_FLIGHT = 100
 _IN_FLIGHT_UNLIMITED = 20
 """How many messages of QoS 2 a broker of MQTT 3.1.1, which names no limit, surely keeps."""
 
+_LONGEST_ID = 64
+_LONGEST_KIND = 64
 _LAST_WORDS = 1.0
+_SHORTEST_KEEP_ALIVE = 0.25
+_USUAL_KEEP_ALIVE = 60.0
 _STATUS = -1
 _CLOSED = "the broker closed the connection"
 
@@ -41,10 +57,15 @@ _CLOSED = "the broker closed the connection"
 class LostError(Exception):
     """The connection could not be made, is gone, or nothing was heard for too long."""
 
-    def __init__(self, reason: str, *, is_closed: bool = False) -> None:
+    def __init__(self, reason: str, *, is_closed: bool = False, code: int = 0) -> None:
         super().__init__(reason)
         self.is_closed = is_closed
-        """Whether the other side has closed a connection that worked."""
+        """Whether the other side has closed a connection that worked, without a reason of its own.
+
+        Then it may have been a message that made it do so.
+        """
+        self.code = code
+        """The reason code of the broker's DISCONNECT, if there was one."""
 
 
 class Connection:
@@ -64,6 +85,8 @@ class Connection:
         self._bytes = 0
         self._is_ready = False
         self._ended = ""
+        self._is_own_fault = False
+        self._code = 0
         self._user_property = Properties(PacketTypes.PUBLISH)
         self._heard = Heard()
         self._client = make_client(options, self._heard)
@@ -75,15 +98,26 @@ class Connection:
         self._keeper = threading.Thread(target=self._keep, name="mqtt keep-alive", daemon=True)
         try:
             self._connect()
+            self._keeper.start()
         except BaseException:
             self._release()
             raise
-        self._keeper.start()
 
     @property
     def is_status_refused(self) -> bool:
         """Whether this user may not publish to the status topic."""
         return self.results.get(_STATUS, 0) >= REFUSED
+
+    @property
+    def is_down_to_one(self) -> bool:
+        """Whether exactly one message has no answer yet."""
+        return len(self._pending) == 1
+
+    def largest_body(self, topic: str) -> int | None:
+        """Return the bytes of the largest body that the broker takes; None if it did not say."""
+        if self.largest_packet == _LARGEST_PACKET:
+            return None
+        return max(1, self.largest_packet - self._overhead(topic, _LONGEST_ID) - _LONGEST_KIND)
 
     @property
     def is_open(self) -> bool:
@@ -110,7 +144,7 @@ class Connection:
                 self._wait(self._window // 2, _BYTES_IN_FLIGHT // 2, self._options.seconds)
             sent = self._client.publish(topic, payload, qos, retain, self._named(name))
             if sent.rc != MQTTErrorCode.MQTT_ERR_SUCCESS:
-                raise LostError(self._ended or _CLOSED, is_closed=True)
+                raise self._lost()
             if qos == 0 and sent.is_published():
                 self.results[key] = 0
             else:
@@ -123,12 +157,17 @@ class Connection:
             self._wait(0, 0, self._options.seconds)
 
     def excess(self, topic: str, payload: bytes, name: str) -> int:
-        """Give the size of a message on the wire if the broker won't take it, else 0."""
-        size = 2 + len(topic.encode()) + (2 if self._options.qos else 0) + len(payload)
-        if self._is_5:
-            size += 1 + (7 + len(name.encode()) if name else 0)
-        size += 2 + (size > 127) + (size > 16_383) + (size > 2_097_151)
+        """Return the size of a message on the wire if the broker won't take it, else 0."""
+        size = len(payload) + self._overhead(topic, len(name.encode()))
+        size -= (size < 128) + (size < 16_384) + (size < 2_097_152)
         return size if size > self.largest_packet else 0
+
+    def _overhead(self, topic: str, name_size: int) -> int:
+        """Return the bytes around a large body; smaller ones have up to three fewer."""
+        size = 5 + 2 + len(topic.encode()) + (2 if self._options.qos else 0)
+        if self._is_5:
+            size += 1 + (7 + name_size if name_size else 0)
+        return size
 
     def close(self) -> None:
         """Take leave of the broker, if it still listens, and let go of thread and socket."""
@@ -144,7 +183,7 @@ class Connection:
         self.abandon()
 
     def abandon(self) -> None:
-        """Let go without a word: the broker then publishes the last will."""
+        """Close without a word: the broker then publishes the last will."""
         self._closing.set()
         self._keeper.join()
         self._release()
@@ -195,15 +234,18 @@ class Connection:
         deadline = time.monotonic() + seconds
         while len(self._pending) > count or self._bytes > size:
             if self._ended:
-                raise LostError(self._ended, is_closed=True)
+                raise self._lost()
             rest = deadline - time.monotonic()
             if rest <= 0:
                 raise LostError(f"no acknowledgement came within {seconds:g} s")
             if self._turn(rest):
                 deadline = time.monotonic() + seconds
 
+    def _lost(self) -> LostError:
+        return LostError(self._ended or _CLOSED, is_closed=not self._is_own_fault, code=self._code)
+
     def _turn(self, seconds: float) -> bool:
-        """Write what waits, read what comes within `seconds`; tell whether anything moved."""
+        """Write what waits, read what comes within `seconds`; return whether anything moved."""
         client = self._client
         connected: Any = client.socket()
         if connected is None:
@@ -227,13 +269,23 @@ class Connection:
                     with contextlib.suppress(OSError):
                         client.opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
             client.loop_misc()
+        except UnwantedError as error:
+            self._end(str(error))
         except Exception as error:  # noqa: BLE001 - paho 2.0 and 2.1 stumble over what isn't MQTT
-            self._ended = self._ended or f"what it answers is not MQTT ({type(error).__name__})"
+            self._end(f"what it answers is not MQTT ({type(error).__name__})")
         return bool(event & select.POLLOUT) or len(self._pending) < waiting
+
+    def _end(self, reason: str) -> None:
+        """Note why the connection is of no use any more, for which no message is to blame."""
+        if not self._ended:
+            self._ended = reason
+            self._is_own_fault = True
 
     def _keep(self) -> None:
         """Answer for the connection while nobody sends."""
-        while not self._closing.wait(self._client.keepalive / 4) and self.is_open:
+        # A broker may ask for another interval; 0 is for none at all.
+        interval = (self._client.keepalive or _USUAL_KEEP_ALIVE) / 4
+        while not self._closing.wait(max(interval, _SHORTEST_KEEP_ALIVE)) and self.is_open:
             pass
 
     def _on_publish(
@@ -263,10 +315,13 @@ class Connection:
         limits: dict[str, Any] = more.json() if more is not None else {}
         self._window = min(self._window, limits.get("ReceiveMaximum", self._window))
         self.largest_packet = limits.get("MaximumPacketSize", _LARGEST_PACKET)
-        if limits.get("MaximumQoS", 2) < options.qos:
+        if not self.largest_packet:
+            self._ended = "the broker says that it takes packets of no size"
+        elif limits.get("MaximumQoS", 2) < options.qos:
             self._ended = f"the broker offers no QoS {options.qos}: set qos"
         elif not limits.get("RetainAvailable", 1) and options.retains:
             self._ended = refused_connection("Retain not supported", user="", status_topic="")
+        self._client.wanted = AFTER_LOGIN
         self._is_ready = True
 
     def _on_disconnect(
@@ -281,10 +336,14 @@ class Connection:
             return
         if flags.is_disconnect_packet_from_server:
             self._ended = ended_connection(str(reason), self._options.client_id)
+            self._code = reason.value
+            self._is_own_fault = reason.value not in DUE_TO_MESSAGE
             return
         error, is_encrypted = self._heard.last, self._options.context is not None
         is_broken = isinstance(error, ConnectionError | ssl.SSLEOFError)
-        if self._is_ready and (error is None or is_broken):
+        if isinstance(error, UnwantedError):
+            self._end(str(error) if self._is_ready else f"what it answers is not MQTT: {error}")
+        elif self._is_ready and (error is None or is_broken):
             self._ended = _CLOSED
         elif error is not None and (is_encrypted or not is_broken):
             self._ended = self._explained(error)

@@ -7,11 +7,19 @@ import ssl
 
 from paho.mqtt.client import WebsocketConnectionError
 
+from ccagent.transports.mqtt.client import UnwantedError
+
 NOT_AUTHORIZED = 0x87
 PACKET_TOO_LARGE = 0x95
+PAYLOAD_INVALID = 0x99
 
-NEVER = frozenset({NOT_AUTHORIZED, 0x90, PACKET_TOO_LARGE, 0x99})
-"""Reason codes of messages that won't be taken later either."""
+PASSING = frozenset({0x91, 0x92, 0x97})
+"""Reason codes of refused messages that have nothing to do with the message."""
+
+DUE_TO_MESSAGE = frozenset({
+    0x80, 0x81, 0x82, 0x83, NOT_AUTHORIZED, 0x90, PACKET_TOO_LARGE, PAYLOAD_INVALID, 0x9A, 0x9B,
+})  # fmt: skip
+"""Reason codes of a DISCONNECT that a message may be to blame for (MQTT 5, section 3.14.2.1)."""
 
 _REFUSED = {
     0x80: "an unspecified error",
@@ -22,7 +30,7 @@ _REFUSED = {
     0x92: "packet identifier not found",
     PACKET_TOO_LARGE: "too large",
     0x97: "quota exceeded",
-    0x99: "payload format invalid",
+    PAYLOAD_INVALID: "payload format invalid",
 }
 """Source: MQTT 5, section 2.4; the codes that PUBACK, PUBREC and PUBCOMP may have."""
 
@@ -55,7 +63,11 @@ def ended_connection(reason: str, client_id: str) -> str:
 def no_connection(
     error: Exception, *, host: str, path: str, seconds: float, is_encrypted: bool
 ) -> str:
-    """Say why there is no connection, or no longer one."""
+    """Return why there is no connection, or no longer one."""
+    if isinstance(error, UnwantedError):
+        return str(error)
+    if type(error) is UnicodeError:
+        return f"the name {host} does not resolve: it is no host name"
     if isinstance(error, socket.gaierror):
         return f"the name {host} does not resolve: {error.strerror}"
     if isinstance(error, ConnectionRefusedError):

@@ -6,9 +6,10 @@ it is written to the connection. A status topic holds `online` or, by last will,
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, NoReturn
 
-from ccagent.errors import ConfigurationError, RejectedError, RetryableError
+from ccagent.errors import ConfigurationError, RejectedError, RetryableError, TooLargeError
 from ccagent.log import logger
 from ccagent.secret import read_secret
 from ccagent.transports.base import Reached, SinkSettings, Transport
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 _REFUSED = 0x80
 _CAREFUL = 100
 """How many messages are sent one by one after the broker has closed the connection."""
-
-_TIMES = 3
 
 
 class MqttTransport(Transport):
@@ -45,19 +44,21 @@ class MqttTransport(Transport):
         self._connection: Connection | None = None
         self._ahead: frozenset[str] = frozenset()
         self._careful = 0
-        self._suspect = ""
-        self._times = 0
 
     def send(self, messages: Sequence[Message]) -> None:
         """Publish messages and wait for the broker's acknowledgements."""
         if not messages:
             return
         connection = self._connected(messages[0])
-        unsendable, lost = self._publish(connection, messages)
+        try:
+            unsendable, lost = self._publish(connection, messages)
+        except BaseException:
+            # Its answers would be taken for those to the next messages.
+            self._abandon()
+            raise
         results = connection.results
         if lost is not None:
-            connection.abandon()
-            self._connection = None
+            self._abandon()
         delivered = 0
         while results.get(delivered, _REFUSED) < _REFUSED:
             delivered += 1
@@ -75,27 +76,30 @@ class MqttTransport(Transport):
         if delivered in results:
             self._complain(results[delivered], messages[delivered], delivered)
         if lost is not None:
-            self._suspected(lost, messages[delivered], delivered)
-            raise RetryableError(f"{self._place}: {lost}", delivered=delivered)
-        raise RejectedError(f"{self._place}: {unsendable}", delivered=delivered)
+            is_alone = connection.is_down_to_one and lost.is_closed
+            self._raise_lost(lost, messages[delivered], delivered, is_alone=is_alone)
+        if unsendable is not None:
+            unsendable.delivered = delivered
+            raise unsendable
+        raise RetryableError(f"{self._place}: no acknowledgement came", delivered=delivered)
 
     def reach(self, message: Message) -> Reached:
         """Connect and log in, under another client id and without a status.
 
         Those of a daemon that is connected already stay as they are. Raises as `send` does.
         """
-        self._opened(message, is_passing=True).close()
+        self._opened(message, suffix="-doctor").close()
         return Reached("the broker lets us in")
 
     def close(self) -> None:
-        """Say `offline`, disconnect."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        """Publish `offline`, disconnect."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def _publish(
         self, connection: Connection, messages: Sequence[Message]
-    ) -> tuple[str, LostError | None]:
+    ) -> tuple[RejectedError | None, LostError | None]:
         """Publish up to the first that can't be: why that, or why the connection is lost."""
         from ccagent.transports.mqtt.connection import LostError
 
@@ -103,7 +107,7 @@ class MqttTransport(Transport):
         results = connection.results
         results.clear()
         connection.has_refused = False
-        unsendable = ""
+        unsendable: RejectedError | None = None
         try:
             for index, message in enumerate(messages):
                 if message.id in self._ahead:
@@ -114,11 +118,15 @@ class MqttTransport(Transport):
                 try:
                     topic = self._topic(message)
                 except ValueError as error:
-                    unsendable = str(error)
+                    unsendable = RejectedError(f"{self._place}: {error}")
                     break
                 if size := connection.excess(topic, message.body, message.id):
                     limit = connection.largest_packet
-                    unsendable = f"a message of {size} bytes: the broker takes at most {limit}"
+                    unsendable = TooLargeError(
+                        f"{self._place}: a message of {size} bytes: the broker takes at most"
+                        f" {limit}",
+                        limit=connection.largest_body(topic),
+                    )
                     break
                 retain = settings.retain_sysinfo and message.kind == "sysinfo"
                 connection.publish(
@@ -134,51 +142,68 @@ class MqttTransport(Transport):
 
     def _complain(self, reason: int, message: Message, delivered: int) -> NoReturn:
         """Raise what the broker's refusal of a message means."""
-        from ccagent.transports.mqtt.reasons import NEVER, refused_message
+        from ccagent.transports.mqtt import reasons
 
-        text = refused_message(reason, self._topic(message), len(message.body))
-        kind = RejectedError if reason in NEVER else RetryableError
-        raise kind(f"{self._place}: {text}", delivered=delivered)
+        text = reasons.refused_message(reason, self._topic(message), len(message.body))
+        text = f"{self._place}: {text}"
+        if reason == reasons.PACKET_TOO_LARGE:
+            raise TooLargeError(text, delivered=delivered)
+        if reason == reasons.PAYLOAD_INVALID:
+            raise RejectedError(text, delivered=delivered)
+        raise RetryableError(
+            text, delivered=delivered, is_about_message=reason not in reasons.PASSING
+        )
 
-    def _suspected(self, lost: LostError, message: Message, delivered: int) -> None:
-        """Find out whether it is a message that makes the broker close the connection.
+    def _raise_lost(
+        self, lost: LostError, message: Message, delivered: int, *, is_alone: bool
+    ) -> NoReturn:
+        """Raise why a connection is lost: perhaps for the only message that was on its way.
 
-        MQTT 3.1.1 knows no other way to refuse one. So the next messages are sent one by one; one
-        that the broker closes several new connections for, each time, will never be taken.
+        MQTT 3.1.1 has no other way to refuse one. So the next messages are sent one by one.
         """
-        if not lost.is_closed:
-            return
-        if not self._careful:
+        from ccagent.transports.mqtt.reasons import PACKET_TOO_LARGE
+
+        text = f"{self._place}: {lost}"
+        if lost.is_closed:
             self._careful = _CAREFUL
-            self._suspect = ""
-            return
-        self._times = self._times + 1 if self._suspect == message.id else 1
-        self._suspect = message.id
-        if self._times >= _TIMES:
-            self._suspect = ""
-            raise RejectedError(
-                f"{self._place}: {lost}, {_TIMES} times when a message of {len(message.body)} bytes"
-                f" to {self._topic(message)} came: perhaps it is too large for the broker,"
-                " or this user may not publish there",
-                delivered=delivered,
+        if is_alone:
+            text += (
+                f" when a message of {len(message.body)} bytes to {self._topic(message)} came:"
+                " perhaps it is too large for the broker, or this user may not publish there"
             )
+        if is_alone and lost.code == PACKET_TOO_LARGE:
+            raise TooLargeError(text, delivered=delivered)
+        raise RetryableError(text, delivered=delivered, is_about_message=is_alone)
+
+    def _abandon(self) -> None:
+        """Drop the connection without a word."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abandon()
 
     def _connected(self, first: Message) -> Connection:
-        """Give the connection; make one if there is none, as that node which speaks first."""
+        """Return the connection; make one if there is none, as the node of the first message."""
         if self._connection is not None and self._connection.is_open:
             return self._connection
-        if self._connection is not None:
-            self._connection.abandon()
-            self._connection = None
-        self._connection = self._opened(first)
-        return self._connection
+        self._abandon()
+        suffix = f"-once-{os.getpid()}" if self.is_one_shot else ""
+        connection = self._connection = self._opened(first, suffix)
+        try:
+            self.largest_body = connection.largest_body(self._topic(first))
+        except ValueError:
+            self.largest_body = None  # that message will be refused for its topic
+        return connection
 
-    def _opened(self, first: Message, *, is_passing: bool = False) -> Connection:
-        """Make a connection. Raises RetryableError or RejectedError."""
+    def _opened(self, first: Message, suffix: str) -> Connection:
+        """Make a connection. Raises RetryableError.
+
+        One with a suffix to its client id leaves the status and the session of a daemon alone.
+        """
         from ccagent.transports.mqtt.client import Options
         from ccagent.transports.mqtt.connection import Connection, LostError
 
         settings, target = self._settings, self._target
+        is_passing = bool(suffix)
         status = "" if is_passing else settings.status_topic
         path = f"{target.path or '/mqtt'}{'?' if target.query else ''}{target.query}"
         try:
@@ -189,11 +214,11 @@ class MqttTransport(Transport):
                 context=tls_context(settings) if target.scheme in ENCRYPTED else None,
                 protocol=settings.protocol,
                 qos=settings.qos,
-                client_id=_of(first, settings.client_id) + ("-doctor" if is_passing else ""),
+                client_id=_of(first, settings.client_id) + suffix,
                 user=settings.user,
                 password=read_secret(settings.password_file) if settings.password_file else "",
                 status_topic=_of(first, status) if status else "",
-                retains=bool(settings.status_topic) or settings.retain_sysinfo,
+                retains=bool(status) or settings.retain_sysinfo,
                 seconds=settings.time_limit.seconds,
                 is_passing=is_passing,
             )
@@ -201,9 +226,8 @@ class MqttTransport(Transport):
         except ConfigurationError as error:
             # The file may be replaced at any moment, and be right again the next time.
             raise RetryableError(str(error)) from None
-        except ValueError as error:
-            raise RejectedError(f"{self._place}: {error}") from None
-        except LostError as error:
+        except (LostError, ValueError, OSError, RuntimeError) as error:
+            # A ValueError is for a client id or a status topic: the configuration can mend that.
             raise RetryableError(f"{self._place}: {error}") from None
         if connection.is_status_refused:
             logger.warning("%s: the broker refuses %s", self._place, options.status_topic)
