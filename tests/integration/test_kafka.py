@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from confluent_kafka import KafkaError
 
-from ccagent.errors import RejectedError, RetryableError
+from ccagent.errors import RejectedError, RetryableError, TooLargeError
 from ccagent.transports.kafka.connection import Connection
 from ccagent.transports.kafka.settings import KafkaSettings
 from ccagent.transports.urls import Server
@@ -103,9 +103,11 @@ def test_the_library_knows_the_other_compressions(compression: str) -> None:
 
 def test_a_message_that_the_library_refuses(cluster: Cluster, transport: KafkaTransport) -> None:
     huge = message(1, body=bytes(64 * 1024 * 1024))
-    with pytest.raises(RejectedError, match="of 67108864 bytes is more than") as caught:
+    with pytest.raises(TooLargeError, match="of 67108864 bytes is more than") as caught:
         transport.send([message(0), huge, message(2)])
     assert caught.value.delivered == 1
+    assert transport.largest_body is not None
+    assert transport.largest_body < len(huge.body)
     assert cluster.bodies() == [message(0).body]
 
 
@@ -156,7 +158,7 @@ def test_of_a_batch_only_the_message_that_is_too_large_is_refused(
 ) -> None:
     too_large = KafkaError.MSG_SIZE_TOO_LARGE
     cluster.fail(PRODUCE, too_large, 0, too_large)
-    with pytest.raises(RejectedError, match=r"of 7 bytes is more than .* 'fox.sample'") as caught:
+    with pytest.raises(TooLargeError, match=r"of 7 bytes is more than .* 'fox.sample'") as caught:
         transport.send(messages(3))
     assert caught.value.delivered == 1
     transport.send([message(2)])
@@ -173,8 +175,9 @@ def test_a_batch_that_is_too_large_goes_in_pieces(
 
 def test_a_time_that_the_topic_doesnt_take(cluster: Cluster, transport: KafkaTransport) -> None:
     cluster.fail(PRODUCE, KafkaError.INVALID_TIMESTAMP)
-    with pytest.raises(RejectedError, match="check the clocks"):
+    with pytest.raises(RetryableError, match="check the clocks") as caught:
         transport.send([message()])
+    assert caught.value.is_about_message
 
 
 def test_a_topic_that_isnt_there_may_come(cluster: Cluster, connect: Connections) -> None:
@@ -184,6 +187,7 @@ def test_a_topic_that_isnt_there_may_come(cluster: Cluster, connect: Connections
     with pytest.raises(RetryableError, match=r"there is no topic 'fox\.sysinfo'") as caught:
         transport.send(mixed)
     assert caught.value.delivered == 1
+    assert caught.value.is_about_message
     cluster.spoil("fox.sysinfo", 0)
     transport.send(mixed[1:])
     assert cluster.bodies("fox.sysinfo") == [message(1).body]
@@ -193,6 +197,7 @@ def test_a_topic_that_isnt_there_may_come(cluster: Cluster, connect: Connections
     ("request_", "code", "reason"),
     [
         (PRODUCE, KafkaError.TOPIC_AUTHORIZATION_FAILED, "without a login one may not write to"),
+        (PRODUCE, KafkaError.POLICY_VIOLATION, r"\(POLICY_VIOLATION\)"),
         (PRODUCE, KafkaError.INVALID_REQUIRED_ACKS, r"'fox.sample': .*\(INVALID_REQUIRED_ACKS\)"),
         (INIT_PRODUCER_ID, KafkaError.CLUSTER_AUTHORIZATION_FAILED, "IdempotentWrite"),
         (PRODUCE, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "desynchronization"),
@@ -207,6 +212,8 @@ def test_what_fails_for_good_works_with_a_new_producer(
     with pytest.raises(RetryableError, match=reason) as caught:
         transport.send(messages(2))
     assert caught.value.delivered == 0
+    of_topic = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.POLICY_VIOLATION}
+    assert caught.value.is_about_message is (code in of_topic)
     transport.send(messages(2))
     assert cluster.bodies() == bodies(messages(2))
 

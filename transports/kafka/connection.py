@@ -16,6 +16,7 @@ from ccagent.errors import ConfigurationError, RetryableError
 from ccagent.log import logger
 from ccagent.secret import read_secret, secret_path
 from ccagent.transports.kafka import faults
+from ccagent.transports.peer_text import WITHHELD, repeats_secret
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +34,12 @@ _DOWN_FOR = 2.0
 _LONGEST_CLOSE = 3.0
 _LARGEST_MESSAGE = 64 * 1024 * 1024
 """Bytes before compression; the limit that counts is the broker's."""
+
+_LARGEST_ANSWER = 16_000_000
+"""Bytes of one answer of a broker; that to `reach` names all topics of the cluster."""
+
+LARGEST_BODY = _LARGEST_MESSAGE - 4096
+"""Bytes of the largest body: the library counts key, headers and framing, too."""
 
 Reports = dict[int, "KafkaError | None"]
 """What became of messages, by their number; None: all replicas in sync have it."""
@@ -57,15 +64,17 @@ class Connection:
         self._settings = settings
         self._troubles = _Troubles()
         self._user = self._secret = ""
+        self._own = [*(server.host for server in servers), cluster, PRODUCER]
         if settings.password_file:
             self._user = settings.user or cluster
             self._secret = read_secret(settings.password_file)
+            self._own.append(self._user)
         options = _options(settings, servers, self._user, self._secret)
         options["error_cb"] = self._troubles.note
         try:
             # Destroyed where its last reference goes: see close.
             self._held: list[Producer] = [
-                Producer(options, logger=_Log(self._troubles, self._secret))
+                Producer(options, logger=_Log(self._troubles, self._secret, self._own))
             ]
         except KafkaException as error:
             raise ConfigurationError(error.args[0].str()) from None
@@ -93,7 +102,7 @@ class Connection:
                 expected += 1
                 break
             expected += 1
-        return Outcome(reports, _without(self._secret, self._awaited(reports, expected)))
+        return Outcome(reports, self._awaited(reports, expected))
 
     def reach(self, topic: str) -> str:
         """Ask for the brokers, and tell of them and of a topic. Raises RetryableError."""
@@ -106,24 +115,29 @@ class Connection:
                 brokers = producer.list_topics(timeout=max(_TICK, min(rest, _DOWN_FOR)))
             except KafkaException as error:
                 producer.poll(0)
-                reason = self._explained_trouble() or faults.plain(error.args[0].str())
+                reason = self._explained_trouble() or faults.plain(
+                    self._checked(error.args[0].str())
+                )
                 if self._troubles.are_lasting or rest <= _DOWN_FOR:
-                    raise RetryableError(_without(self._secret, reason)) from None
+                    raise RetryableError(reason) from None
             else:
                 known = "there" if topic in brokers.topics else "not there yet"
                 return f"{len(brokers.brokers)} brokers; the topic {topic} is {known}"
 
     def explained(self, error: KafkaError, topic: str, message: Message) -> str:
-        """Say why a message was not taken."""
-        text = faults.refusal(error, topic, len(message.body), self._user)
-        return _without(self._secret, text)
+        """Return why a message was not taken."""
+        return faults.refusal(error, topic, len(message.body), self._user)
 
     def close(self) -> None:
         """Destroy the producer with all that it still holds."""
         # Looking up a name can't be interrupted: then the thread is left to end by itself.
         thread = threading.Thread(target=_destroy, args=(self._held,), name="kafka", daemon=True)
-        thread.start()
-        thread.join(_LONGEST_CLOSE)
+        try:
+            thread.start()
+        except RuntimeError:
+            _destroy(self._held)  # there are no more threads
+        else:
+            thread.join(_LONGEST_CLOSE)
 
     def _report(
         self, reports: Reports, number: int, error: KafkaError | None, report: Report
@@ -142,7 +156,7 @@ class Connection:
             try:
                 self._held[0].flush(_TICK)
             except KafkaException as error:
-                return faults.end(error.args[0])
+                return faults.end(error.args[0].name(), self._checked(error.args[0].str()))
             acknowledged = sum(error is None for error in reports.values())
             if acknowledged > before:
                 before, deadline = acknowledged, time.monotonic() + limit.seconds
@@ -156,10 +170,17 @@ class Connection:
 
     def _explained_trouble(self) -> str:
         troubles = self._troubles
-        text = faults.trouble(troubles.text or troubles.logged, self._settings)
+        text = self._checked(troubles.text or troubles.logged)
+        text = faults.trouble(text, self._settings)
         if troubles.name == "_AUTHENTICATION":
             return f"login as {self._user!r} failed: {text}"
         return text
+
+    def _checked(self, text: str) -> str:
+        """Return what the library says, unless a broker may have repeated our login in it."""
+        if faults.is_of_library(text) or not repeats_secret(text, [self._secret], self._own):
+            return text
+        return WITHHELD
 
 
 class _Troubles:
@@ -192,16 +213,19 @@ class _Troubles:
 class _Log:
     """Sends what librdkafka logs to our log, as details: what matters is in our errors."""
 
-    def __init__(self, troubles: _Troubles, secret: str) -> None:
+    def __init__(self, troubles: _Troubles, secret: str, own: Sequence[str]) -> None:
         self._logger = logger.getChild("kafka")
         self._troubles = troubles
         self._secret = secret
+        self._own = own
 
     def log(self, _level: int, text: str, *args: object) -> None:
         if args[:1] == ("FAIL",):
             # Connections that the other side closes are no errors to the library.
             self._troubles.logged = self._troubles.logged or str(args[-1])
-        self._logger.debug("%s", _without(self._secret, text % args))
+        line = text % args
+        is_safe = not repeats_secret(line, [self._secret], self._own)
+        self._logger.debug("%s", line if is_safe else WITHHELD)
 
 
 def _options(
@@ -218,6 +242,7 @@ def _options(
         "acks": "all",
         "compression.type": settings.compression,
         "message.max.bytes": _LARGEST_MESSAGE,
+        "receive.message.max.bytes": _LARGEST_ANSWER,
         "message.timeout.ms": 0,  # we watch the time, and purge
         "socket.connection.setup.timeout.ms": min(max(milliseconds, 1000), 30_000),
         "topic.metadata.propagation.max.ms": min(milliseconds // 2, 10_000),
@@ -236,11 +261,6 @@ def _options(
     if settings.insecure:
         options["enable.ssl.certificate.verification"] = False
     return options
-
-
-def _without(secret: str, text: str) -> str:
-    """Hide the password should the other side echo it."""
-    return text.replace(secret, "***") if secret else text
 
 
 def _destroy(held: list[Producer]) -> None:

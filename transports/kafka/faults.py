@@ -22,6 +22,30 @@ _UNTRUSTED = "certificate verify failed"
 _CLOSED_AT_ONCE = re.compile(r"Disconnected(: | \().* in state (APIVERSION_QUERY|SSL_HANDSHAKE)")
 
 
+_LIBRARY = re.compile(
+    r"(?:\[thrd:\S+\]: )?(?:\S+: )?"
+    r"(?:Connect to \S+ failed: [A-Z][\w ]+|Failed to resolve '[^']*': [\w ,-]+"
+    r"|Disconnected(?:: [\w ]+)?|\d+/\d+ brokers are down)"
+    r"(?: \(see [^()]*\))?(?: \(after [^()]*\))?"
+)
+"""What the library says of connections in words of its own."""
+
+TOO_LARGE = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
+INVALID = frozenset({"INVALID_MSG_SIZE", "INVALID_RECORD", "_INVALID_DIFFERENT_RECORD"})
+"""Errors that are the message's fault, or that of one beside it in the same batch."""
+
+ABOUT_MESSAGE = frozenset({
+    "INVALID_TIMESTAMP", "POLICY_VIOLATION", "TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION",
+    "UNKNOWN", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC",
+})  # fmt: skip
+"""Errors of a message or its topic, which may pass later, and others now."""
+
+
+def is_of_library(text: str) -> bool:
+    """Return whether a text has nothing in it that a broker could have said."""
+    return _LIBRARY.fullmatch(text) is not None
+
+
 def refusal(error: KafkaError, topic: str, size: int, user: str) -> str:
     """Say why a message of `size` bytes was not taken by its topic."""
     match error.name():
@@ -41,10 +65,10 @@ def refusal(error: KafkaError, topic: str, size: int, user: str) -> str:
             return f"topic {topic!r}: {plain(error.str())} ({name})"
 
 
-def end(error: KafkaError) -> str:
-    """Say why a producer can't go on."""
-    text = plain(error.str())
-    if error.name() == "CLUSTER_AUTHORIZATION_FAILED":
+def end(name: str, text: str) -> str:
+    """Return why a producer can't go on, by the name and the text of its error."""
+    text = plain(text)
+    if name == "CLUSTER_AUTHORIZATION_FAILED":
         text += ": the user needs the right IdempotentWrite"
     return text
 

@@ -10,10 +10,11 @@ import importlib.util
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from ccagent.errors import ConfigurationError, RejectedError, RetryableError
+from ccagent.errors import ConfigurationError, RejectedError, RetryableError, TooLargeError
 from ccagent.log import printable
 from ccagent.transports.base import Reached, SinkSettings, Transport
-from ccagent.transports.kafka.connection import Connection
+from ccagent.transports.kafka import faults
+from ccagent.transports.kafka.connection import LARGEST_BODY, Connection
 from ccagent.transports.kafka.settings import KafkaSettings, checked
 from ccagent.transports.kafka.topics import is_topic, topic_of
 
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
     from ccagent.message import Message
 
 _LONGEST_ERROR = 400
-_BLAMED = frozenset({
-    "INVALID_MSG_SIZE", "INVALID_RECORD", "INVALID_TIMESTAMP", "MSG_SIZE_TOO_LARGE",
-    "RECORD_LIST_TOO_LARGE", "TOPIC_EXCEPTION", "_INVALID_DIFFERENT_RECORD",
-})  # fmt: skip
-"""Errors that are the message's fault, or that of one beside it in the same batch."""
 
 
 class KafkaTransport(Transport):
@@ -37,6 +33,7 @@ class KafkaTransport(Transport):
     """
 
     Settings = KafkaSettings
+    largest_body = LARGEST_BODY
 
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = (
@@ -82,11 +79,15 @@ class KafkaTransport(Transport):
                 continue  # all went well as far as the library's queue reached
             first = waiting[0]
             text = self._said(connection.explained(failed, topics[first], messages[first]))
-            if failed.name() not in _BLAMED:
+            name = failed.name()
+            if name not in faults.TOO_LARGE | faults.INVALID:
                 self.close()
-                raise RetryableError(text, delivered=first)
+                is_about = name in faults.ABOUT_MESSAGE
+                raise RetryableError(text, delivered=first, is_about_message=is_about)
             if len(sent) == 1:
-                raise RejectedError(text, delivered=first)
+                # The library tells the limits of neither broker nor topic.
+                error = TooLargeError if name in faults.TOO_LARGE else RejectedError
+                raise error(text, delivered=first)
             # A broker judges whole batches: only a message sent alone can be blamed.
             alone = True
 
@@ -102,9 +103,9 @@ class KafkaTransport(Transport):
 
     def close(self) -> None:
         """Destroy the producer with all that it still holds."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def _connected(self, cluster: str, *, delivered: int) -> Connection:
         if self._connection is None:
