@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import selectors
+import socket
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -91,7 +93,7 @@ class Connection:
         self._batch: Batch | None = None
         self._broken = False
         self._cause: BaseException | None = None
-        self._loop = asyncio.new_event_loop()
+        self._loop = _new_loop()
         self._loop.set_exception_handler(_log)
         self._failed: asyncio.Future[Exception] = self._loop.create_future()
         self._thread = threading.Thread(
@@ -322,6 +324,15 @@ class Connection:
         if tasks:
             await asyncio.wait(tasks, timeout=_GRACE)
         await asyncio.sleep(0)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """Make an event loop. Raises OSError if there are no descriptors left."""
+    # A loop that fails half-way would complain on stderr: whether it can be made is tried first.
+    with selectors.DefaultSelector():
+        for end in socket.socketpair():
+            end.close()
+    return asyncio.new_event_loop()
 
 
 def _log(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
