@@ -26,6 +26,7 @@ def try_sink(configuration: Configuration, name: str) -> str:
     """Send a marked message; give what the other side said. Raises TransportError."""
     settings = configuration.sinks[name]
     transport = build_transport(settings)
+    transport.is_one_shot = True
     try:
         transport.send(_messages(configuration, name))
         return transport.answer

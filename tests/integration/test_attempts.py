@@ -151,7 +151,8 @@ def test_a_shortage_leaves_nothing_behind(
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_nobody_listens_leaves_nothing_behind(urls: dict[str, str], scheme: str) -> None:
-    make(urls[scheme]).send([MESSAGE])
+    with contextlib.closing(make(urls[scheme])) as first:
+        first.send([MESSAGE])
     transport = make(f"{scheme}://127.0.0.1:1")
     with pytest.raises(RetryableError):
         transport.send([MESSAGE])
