@@ -35,7 +35,7 @@ _LONGEST_CLOSE = 3.0
 _LARGEST_MESSAGE = 64 * 1024 * 1024
 """Bytes before compression; the limit that counts is the broker's."""
 
-_LARGEST_ANSWER = 16_000_000
+_LARGEST_ANSWER = 8_000_000
 """Bytes of one answer of a broker; that to `reach` names all topics of the cluster."""
 
 LARGEST_BODY = _LARGEST_MESSAGE - 4096
