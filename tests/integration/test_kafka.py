@@ -252,7 +252,7 @@ def test_a_server_that_hangs_up(connect: Connections) -> None:
                 while True:
                     listening.accept()[0].close()
 
-        thread = threading.Thread(target=hang_up)
+        thread = threading.Thread(target=hang_up, daemon=True)
         thread.start()
         place = f"127.0.0.1:{listening.getsockname()[1]}"
         with pytest.raises(
