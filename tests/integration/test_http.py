@@ -198,6 +198,17 @@ def test_what_never_will_be_taken(
     assert len(server.requests) == 3
 
 
+@pytest.mark.parametrize(
+    "said", ["partial write: field type conflict dropped=1", "unable to parse"]
+)
+def test_a_database_that_has_read_the_lines_rejects_them(
+    server: Server, connect: Callable[..., HttpTransport], said: str
+) -> None:
+    server.script.append(say(400, json.dumps({"error": said}).encode()))
+    with pytest.raises(RejectedError, match=said):
+        connect("/write", format="line").send([POINTS])
+
+
 STATUSES = [*range(300, 309), *range(400, 419), *range(421, 432), 451, *range(500, 512), 520, 599]
 
 

@@ -196,7 +196,7 @@ def test_what_the_database_refuses_is_rejected(influx: Influx) -> None:
     write(influx, Point("load", {}, 1, NOW))
     with pytest.raises(RejectedError, match=r"400 .*field type conflict"):
         write(influx, Point("load", {}, 1.5, NOW))
-    with pytest.raises(RejectedError, match=r"404 .*database not found"):
+    with pytest.raises(RetryableError, match=r"404 .*database not found"):
         write(influx, Point("load", {}, 1, NOW), database="y")
 
 

@@ -9,6 +9,13 @@ from ccagent.errors import RejectedError, RetryableError, TooLargeError
 
 _TOO_LARGE = 413
 _UNPROCESSABLE = 422
+_BAD_REQUEST = 400
+_REFUSED_LINES = ("partial write", "unable to parse")
+"""What databases for line protocol say with 400 when they have read a message (InfluxDB).
+
+The other lines of a partial write are stored.
+"""
+
 _MAY_BE_THE_MESSAGE = frozenset({400, 409})
 """Refusals of a message, which proxies and wrongly configured servers send as well."""
 
@@ -22,19 +29,21 @@ _LONGEST_NUMBER = 9
 
 
 def check_status(
-    status: int, text: str, *, retry_after: str, is_own_place: bool, delivered: int
+    status: int, text: str, said: str, *, retry_after: str, is_own_place: bool, delivered: int
 ) -> None:
     """Raise what the status of an answer means; return if it is success.
 
     Source: RFC 9110, section 15. Only answers that can't be meant for another message reject one:
-    everything else may be a server that is wrongly configured for a moment. `is_own_place` is true
-    if the URL depends on the kind of the message.
+    everything else may be a server that is wrongly configured for a moment. `text` is for the
+    error, `said` the text of the answer. `is_own_place` is true if the URL depends on the kind of
+    the message.
     """
     if 200 <= status < 300:
         return
     if status == _TOO_LARGE:
         raise TooLargeError(text, delivered=delivered)
-    if status == _UNPROCESSABLE:
+    refuses_lines = status == _BAD_REQUEST and any(part in said for part in _REFUSED_LINES)
+    if status == _UNPROCESSABLE or refuses_lines:
         raise RejectedError(text, delivered=delivered)
     raise RetryableError(
         text,

@@ -144,13 +144,14 @@ class HttpTransport(Transport):
                 is_about_message=self._connection.is_sent and is_broken_off(error),
             ) from None
         said = f"{answer.status} {responses.get(answer.status, '')}"
-        if answer.body:
-            text = answer.body.decode("utf-8", "replace")
+        text = answer.body.decode("utf-8", "replace")
+        if text:
             own = (message.cluster, message.node, message.kind, message.prefix)
             said += f": {peer_text(text, secrets, own)}"
         check_status(
             answer.status,
             f"{self._place}: {said}",
+            text,
             retry_after=answer.retry_after,
             is_own_place=self._has_own_place(message),
             delivered=delivered,
