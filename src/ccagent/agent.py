@@ -95,7 +95,14 @@ class Agent(ABC, Generic[S]):
         return ()
 
     def handed_on(self) -> None:
-        """Told when all records of the last sample are in the outboxes, or taken."""
+        """Called after every record of the last sample was queued or delivered."""
+
+    def settled(self) -> None:
+        """Called when every record handed on so far is acknowledged or in a queue on disk.
+
+        What an agent keeps in a file of what it has sent is written here: records that are in
+        memory alone are lost with the process, and must be sent again by the next one.
+        """
 
     def note_unencodable(self, record: str, error: EncodingError) -> None:
         """Count a record that can't be encoded, and log why."""

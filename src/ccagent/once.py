@@ -78,6 +78,7 @@ def _sampled_and_sent(configuration: Configuration, agent: Agent[Any], node: Nod
         raise BrokenPipeError
     if delivered:
         agent.handed_on()
+        agent.settled()
     return delivered
 
 

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from ccagent.queue.sink import Sink
 
 
+_FIRST_SETTLE_PAUSE = 0.05
+_LONGEST_SETTLE_PAUSE = 5.0
+
+
 class Runner:
     """Samples with one agent at each tick, and puts the messages into outboxes.
 
@@ -39,6 +43,8 @@ class Runner:
         self._closing = False
         self._hanging = False
         self._in_use: list[Sink] = []
+        self._unsettled: list[Sink] = []
+        self._settle_pause = _FIRST_SETTLE_PAUSE
         self._thread: threading.Thread | None = None
 
     def start(self, *, sample_now: bool) -> None:
@@ -129,12 +135,16 @@ class Runner:
                 if not self._wanted:
                     self._busy_since = None
                     self._hanging = False
-                while not self._wanted and not self._closing:
-                    self._changed.wait()
-                if not self._wanted:
-                    break
-                self._wanted = False
-            self._sample()
+                if not self._wanted and not self._closing:
+                    self._changed.wait(self._settle_pause if self._unsettled else None)
+                is_sample, self._wanted = self._wanted, False
+                is_end = self._closing and not is_sample
+            if is_end:
+                break
+            if is_sample:
+                self._sample()
+            else:
+                self._settle()
         try:
             self.agent.close()
         except Exception:  # noqa: BLE001 - whatever an agent does, the others go on
@@ -147,12 +157,25 @@ class Runner:
             with self.agent.counters.counted(self._node.clock):
                 self._hand_on(self.agent.sample(self._node))
                 self.agent.handed_on()
+            self._unsettled = self._in_use
+            self._settle_pause = _FIRST_SETTLE_PAUSE
+            self._settle()
         except CcagentError as error:
             logger.error("agent %s: %s", self.agent.name, error)
         except Exception:  # noqa: BLE001 - whatever an agent does, the others go on
             logger.exception("agent %s: a sample failed", self.agent.name)
         finally:
             self._in_use = []
+
+    def _settle(self) -> None:
+        """Call `settled` of the agent once no sink has its records in memory alone."""
+        if self._unsettled and all(not outbox.unsaved for outbox in self._unsettled):
+            self._unsettled = []
+            try:
+                self.agent.settled()
+            except Exception:  # noqa: BLE001 - whatever an agent does, the others go on
+                logger.exception("agent %s: what it sent is not remembered", self.agent.name)
+        self._settle_pause = min(self._settle_pause * 2, _LONGEST_SETTLE_PAUSE)
 
     def _hand_on(self, records: Iterable[Record]) -> None:
         """Encode records for each format that is wanted, and put them into the outboxes."""

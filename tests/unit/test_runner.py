@@ -5,19 +5,23 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from ccagent.agent import Agent, AgentSettings
+from ccagent.config import OutboxSettings
 from ccagent.duration import Duration
 from ccagent.envelopes import MetadataObject, SysinfoEnvelope
-from ccagent.errors import UnparsableError
-from ccagent.message import FORMATS, Format, Record
+from ccagent.errors import RetryableError, UnparsableError
+from ccagent.message import FORMATS, Format, Message, Record
 from ccagent.node import Node
 from ccagent.points import Point
+from ccagent.queue.sink import Sink
 from ccagent.runner import Runner
+from ccagent.transports.base import SinkSettings, Transport
 
 
 class Obedient(Agent[AgentSettings]):
@@ -34,6 +38,7 @@ class Obedient(Agent[AgentSettings]):
         self.records: list[Record] = []
         self.samples = 0
         self.closed = False
+        self.settlements = 0
 
     def prepare(self, node: Node) -> float:
         self.on_prepare()
@@ -44,6 +49,9 @@ class Obedient(Agent[AgentSettings]):
         self.on_sample()
         yield from self.records
         yield SysinfoEnvelope(meta=MetadataObject(producer="x", version="1.0.0"))
+
+    def settled(self) -> None:
+        self.settlements += 1
 
     def close(self) -> None:
         self.closed = True
@@ -214,3 +222,43 @@ def test_an_agent_that_cant_be_closed_ends_all_the_same(
     runner.join(5)
     assert "it could not be closed" in caplog.text
     assert not runner.is_alive
+
+
+class Taker(Transport):
+    """Takes messages once the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__(SinkSettings(url="test:"))
+        self.is_there = False
+
+    def send(self, messages: Sequence[Message]) -> None:
+        del messages
+        if not self.is_there:
+            raise RetryableError("away")
+
+
+@pytest.mark.parametrize("is_on_disk", [True, False])
+def test_an_agent_writes_what_it_has_sent_when_that_is_acknowledged_or_on_disk(
+    agent: Obedient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_on_disk: bool
+) -> None:
+    monkeypatch.setattr("ccagent.queue.sender._FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("ccagent.queue.sender._LONGEST_PAUSE", 0.05)
+    where = OutboxSettings(directory=str(tmp_path / "outbox") if is_on_disk else "")
+    taker = Taker()
+    sink = Sink("backend", SinkSettings(url="test:"), taker, where)
+    runner = Runner(agent, Node(hostname="c1", cluster="x"), [sink])
+    runner.start(sample_now=True)
+    try:
+        until(lambda: agent.counters.samples == 1 and runner.is_idle)
+        if is_on_disk:
+            until(lambda: agent.settlements == 1)
+        else:
+            assert agent.settlements == 0
+        taker.is_there = True
+        until(lambda: agent.settlements == 1 and sink.is_idle)
+    finally:
+        runner.close()
+        runner.join(5)
+        sink.close()
+        sink.join(5)
+    assert agent.settlements == 1

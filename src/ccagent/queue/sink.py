@@ -78,6 +78,11 @@ class Sink:
             return not self._queue.count()
 
     @property
+    def unsaved(self) -> int:
+        """The number of messages that would be lost with the process."""
+        return self._queue.count_in_memory()
+
+    @property
     def is_alive(self) -> bool:
         """True until the thread has ended."""
         return self._thread is not None and self._thread.is_alive()
