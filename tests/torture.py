@@ -148,8 +148,8 @@ class Torture:
                 pass
         time.sleep(1)
         fill.unlink()
-        # The disk is tried again after 10 s; a message queued later is the last one from memory.
-        time.sleep(12)
+        # The disk is tried again after 10 s, within 5 s.
+        time.sleep(20)
 
     def _damage_row(self) -> None:
         """Damage a row of the file at random, and remember whose it was."""

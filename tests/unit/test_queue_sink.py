@@ -208,3 +208,21 @@ def test_a_successor_gets_what_is_queued_and_what_comes_yet(
         new.close()
         new.join(5)
         assert sorted(other.taken) == [b"1", b"2"]
+
+
+def test_what_is_in_memory_moves_to_a_disk_that_works_again_without_another_message(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ccagent.queue.sink._LONGEST_WAIT", 0.01)
+    receiver.judge = lambda _: RetryableError("away")
+    place = tmp_path / "queue"
+    place.write_text("no directory")
+    sink = Sink("test", SinkSettings(url="test:"), receiver, OutboxSettings(directory=str(place)))
+    sink._queue.retry_after = 0.01
+    sink.put(message("1"))
+    assert sink.unsaved == 1
+    place.unlink()
+    until(lambda: sink.unsaved == 0)
+    assert not sink.is_idle
+    sink.close()
+    sink.join(5)

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 60.0
 _LONGEST_AFTER = 3600.0
+_BATCH_GROWTH = 4
+_BATCH_SECONDS = 0.25
+"""A batch is to take no longer: what is not acknowledged comes twice after a kill."""
 _LOGGED_EVERY = 3600.0
 """Seconds after which an error that stays the same is logged again."""
 _LEAST_PART = 1024
@@ -117,8 +120,12 @@ class Sender:
         if not batch.messages:
             due = self._failures.next_due()
             return Outcome(0, None if due is None else max(0.001, due - now))
-        self._batch = min(self._batch * 4, BATCH)
-        return self._send(batch)
+        self._batch = min(self._batch * _BATCH_GROWTH, BATCH)
+        outcome = self._send(batch)
+        seconds = self._monotonic() - now
+        if outcome.wait == 0 and seconds > _BATCH_SECONDS:
+            self._batch = int(outcome.done * _BATCH_SECONDS / seconds) // _BATCH_GROWTH or 1
+        return outcome
 
     def send_all(self) -> bool:
         """Send everything once. Return whether the queue is empty afterwards.

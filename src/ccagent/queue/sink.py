@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from ccagent.transports.base import SinkSettings, Transport
 
 _LOCK_RETRIED = 1.0
-_LONGEST_WAIT = 10.0
-"""Seconds after which the queue is looked at for what other processes have put into it."""
+_LONGEST_WAIT = 5.0
+"""Seconds after which the queue is looked at: others may have put something into the file, and
+what is in memory alone may fit on the disk again."""
 _RESTART_PAUSE = 5.0
 
 
@@ -160,6 +161,7 @@ class Sink:
 
     def _work(self) -> None:
         while self._wait_for_work() and self._successor is None:
+            self._queue.check()
             if not self._sender.take_lock() and not self._queue.count_in_memory():
                 if self._closing:
                     break
@@ -192,7 +194,7 @@ class Sink:
         """Wait, or until something is queued or the sink is to end."""
         with self._changed:
             if not self._closing:
-                self._changed.wait(seconds)
+                self._changed.wait(min(seconds, _LONGEST_WAIT))
 
     def _end(self) -> None:
         successor = self._successor
