@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ccagent import config_files
 from ccagent.config import Configuration, load
 from ccagent.config_files import read_files
 from ccagent.errors import ConfigurationError
@@ -209,3 +210,63 @@ def test_only_links_of_trusted_users_lead_to_the_main_file(etc: Directory) -> No
     assert list(etc.load().sinks) == ["out"]
     os.lchown(etc.main, 65534, -1)
     assert "is a symbolic link of user 65534 and is not followed" in etc.refusal()
+
+
+
+
+@pytest.fixture
+def packaged(etc: Directory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Directory:
+    """The directory of a package's defaults, which complete the configuration of `etc`."""
+    (tmp_path / "usr").mkdir()
+    found = Directory(tmp_path / "usr")
+    monkeypatch.setattr(config_files, "_COMPLETED", str(etc.path))
+    monkeypatch.setattr(config_files, "PACKAGED", str(found.path / "conf.d"))
+    return found
+
+
+def test_defaults_of_packages_complete_and_never_collide(
+    etc: Directory, packaged: Directory
+) -> None:
+    etc.add("site.toml", "[agents.sysinfo]\nsinks = ['out']\n[outbox]\ndirectory = '/site'")
+    packaged.add("core.toml", "lock-directory = '/run/x'\n[outbox]\ndirectory = '/var/x'")
+    packaged.add("node.toml", "[agents.sample]\nevery = '1m'\nrollup = true\n"
+                              "[agents.sysinfo]\nevery = '12h'\nsinks = []")  # fmt: skip
+    assert etc.table() == {
+        "cluster": "fox",
+        "lock-directory": "/run/x",
+        "agents": {
+            "sample": {"every": "30s", "rollup": True},
+            "sysinfo": {"every": "12h", "sinks": ["out"]},
+        },
+        "sinks": {"out": {"url": "stdout:"}},
+        "outbox": {"directory": "/site"},
+    }
+
+
+def test_a_file_of_the_same_name_replaces_a_package_s_defaults(
+    etc: Directory, packaged: Directory
+) -> None:
+    packaged.add("node.toml", "[agents.sysinfo]\nevery = '12h'")
+    assert "sysinfo" in etc.load().agents
+    etc.add("node.toml", "")
+    assert list(etc.load().agents) == ["sample"]
+
+
+def test_a_configuration_elsewhere_gets_no_defaults_of_packages(
+    etc: Directory, packaged: Directory, tmp_path: Path
+) -> None:
+    packaged.add("node.toml", "[agents.sysinfo]\nevery = '12h'")
+    (tmp_path / "other").mkdir()
+    assert list(Directory(tmp_path / "other").load().agents) == ["sample"]
+
+
+def test_a_mistake_is_named_with_the_file_although_defaults_are_below_it(
+    etc: Directory, packaged: Directory
+) -> None:
+    packaged.add("node.toml", "[agents.sysinfo]\nevery = '12h'\nsinks = ['nowhere']")
+    assert etc.refusal().startswith("usr/conf.d/node.toml: agents.sysinfo.sinks: ")
+    packaged.add("node.toml", "[agents.sysinfo]\nevery = '12h'")
+    etc.add("a.toml", "[agents]\nsysinfo = 3")
+    assert etc.refusal().startswith("conf.d/a.toml: agents.sysinfo: ")
+    packaged.add("node.toml", "").chmod(0o666)
+    assert etc.refusal() == "usr/conf.d/node.toml: others can write it: chmod o-w it"
