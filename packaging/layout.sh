@@ -5,53 +5,50 @@ layout() {
     cp -a "$here/tree/." "$1"
     core=$1/ccagent-core
     home=$core/usr/lib/ccagent
+    share=$core/usr/share/ccagent
     "$python" "$here/vendor.py" unpack "$wheels" "$home" --arch "$arch"
-    "$python" "$here/vendor.py" build "$wheels" "$home" "$work/source" --arch "$arch"
+    cp -a "$source" "$work/build"
+    "$python" "$here/vendor.py" build "$wheels" "$home" "$work/build" --arch "$arch"
+    rm -rf "$work/build"
 
-    mkdir -p "$core/etc/ccagent/conf.d"
+    mkdir -p "$core/etc/ccagent/conf.d" "$core/var/lib/ccagent/outbox"
+    cp -R "$here/examples" "$here/ansible" "$here/venv" "$share"
+    rm "$share/examples/README.md" "$share/ansible/README.md"
     generated "$home" "$core"
-    cp -R "$here/examples" "$core/usr/share/ccagent"
-    for package in "$1"/*; do
-        mkdir -p "$package/usr/share/doc/${package##*/}"
-        cp "$top/LICENSE" "$package/usr/share/doc/${package##*/}/copyright"
-    done
-    cp "$top/README.md" "$top/CHANGELOG.md" "$core/usr/share/doc/ccagent-core"
-    mkdir -p "$core/var/lib/ccagent"
+    "$python" -I -S -B "$here/documents.py" "$source" "$core" usr/share/doc/ccagent-core
 
     find "$1" -type d -exec chmod 755 {} +
     find "$1" -type f ! -perm -100 -exec chmod 644 {} +
-    find "$1" -path '*/etc/ccagent/*' -type f -exec chmod 640 {} +
-    chmod 750 "$core/etc/ccagent" "$core/etc/ccagent/conf.d" "$core/var/lib/ccagent"
-    for package in ccagent ccagent-slurm ccagent-lustre; do
-        chmod 750 "$1/$package/etc/ccagent" "$1/$package/etc/ccagent/conf.d"
-    done
-    find "$1" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
+    chmod 640 "$core/etc/ccagent/ccagent.toml"
+    chmod 750 "$core/etc/ccagent" "$core/etc/ccagent/conf.d" "$core/var/lib/ccagent" \
+        "$core/var/lib/ccagent/outbox"
+    dated "$1"
+}
 
-    # Unchecked: no time stamps of sources are compared, which a package system may change.
+# Bytecode. Unchecked: no time stamps of sources are compared, which a package system may change.
+compile() {
     for each in $pythons; do
-        "$each" -I -S -m compileall -q --invalidation-mode unchecked-hash -s "$core" -p / "$home"
+        "$each" -I -S -m compileall -q --invalidation-mode unchecked-hash \
+            -s "$1/ccagent-core" -p / "$1/ccagent-core/usr/lib/ccagent"
     done
+    dated "$1"
+}
+
+dated() {
     find "$1" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 }
 
-# Man pages, completions and the configuration file, which the program writes itself.
+# Man pages, completions and the configuration with all keys, which the program writes itself.
 generated() {
     program=$1
     if [ "$arch" != "$(uname -m)" ]; then
         program=$work/native
-        "$python" "$here/vendor.py" fetch "$wheels" --arch "$(uname -m)"
         "$python" "$here/vendor.py" unpack "$wheels" "$program" --arch "$(uname -m)"
         cp -a "$1/ccagent" "$1/__main__.py" "$program"
     fi
     "$python" -I -S -B "$program" generate "$work/generated" >/dev/null
     cp -R "$work/generated/share" "$2/usr"
     find "$2/usr/share/man" -type f -exec gzip -9n {} +
-    sed -e 's,^#lock-directory = "".*,lock-directory = "/run/ccagent",' \
-        -e 's,^#\[outbox\]$,[outbox],' \
-        -e '/^\[outbox\]/,/^#directory = ""/s,^#directory = "".*,directory = "/var/lib/ccagent/outbox",' \
-        "$work/generated/ccagent.toml" >"$2/etc/ccagent/ccagent.toml"
-    [ "$(grep -c '^[^#]' "$2/etc/ccagent/ccagent.toml")" = 3 ] || {
-        echo "packaging/layout.sh: the template of the configuration is another" >&2
-        exit 1
-    }
+    cp "$work/generated/ccagent.toml" "$2/usr/share/ccagent/examples"
+    rm -rf "$work/generated" "$work/native"
 }

@@ -3,6 +3,7 @@
     vendor.py fetch DIRECTORY                 download what of wheels.txt is missing there
     vendor.py unpack DIRECTORY TREE           unpack it, for all versions of Python, side by side
     vendor.py build DIRECTORY TREE SOURCE     build the wheel of a source tree and unpack it, too
+    vendor.py list DIRECTORY                  print the wheels that a build needs
 
 One tree serves all of them: extension modules carry version and machine in their names, all else
 is the same in each wheel of a version, which is checked.
@@ -115,6 +116,8 @@ def unpack(wheel: Path, tree: Path) -> None:
             if ".." in folders or folders[:1] == [""] or ".data" in (folders or [""])[0]:
                 sys.exit(f"{wheel.name}: {entry.filename}: does not belong into a tree of modules")
             content = archive.read(entry)
+            if name.endswith(".py") and content.startswith(b"#!"):
+                content = b"#" + content[content.index(b"\n") :]  # a module, no program
             target = tree.joinpath(*folders, name)
             if target.exists() and target.read_bytes() != content and not about:
                 sys.exit(f"{wheel.name}: {entry.filename}: differs from that of another wheel")
@@ -151,7 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("action", choices=["fetch", "unpack", "build"])
+    parser.add_argument("action", choices=["fetch", "unpack", "build", "list"])
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH")
     parser.add_argument("--arch", default=platform.machine())
     options = parser.parse_args()
@@ -159,6 +162,8 @@ def main() -> None:
     if options.action == "fetch":
         fetch(directory, options.arch)
         chosen(directory, options.arch)
+    elif options.action == "list":
+        print(*chosen(directory, options.arch), sep="\n")  # noqa: T201 - a script reads it
     elif options.action == "build":
         tree, source = others
         build(directory, tree, source, options.arch)

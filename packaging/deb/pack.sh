@@ -2,25 +2,55 @@
 
 pack_deb() {
     case $arch in
-        x86_64) architecture=amd64 ;;
-        aarch64) architecture=arm64 ;;
-        *) architecture=$arch ;;
+        x86_64) machine=amd64 ;;
+        aarch64) machine=arm64 ;;
+        *) machine=$arch ;;
     esac
+    root=$work/deb
+    layout "$root"
+    documents=$root/ccagent-core/usr/share/doc/ccagent-core
+    # Debian's name of it.
+    gzip -9n <"$documents/CHANGELOG.md" >"$documents/changelog.gz"
+    rm "$documents/CHANGELOG.md"
+    sed -i 's,](CHANGELOG.md),](changelog.gz),' "$documents/README.md"
+    install -D -m 644 "$here/deb/ccagent-core.lintian-overrides" \
+        "$root/ccagent-core/usr/share/lintian/overrides/ccagent-core"
     for package in ccagent-core ccagent ccagent-slurm ccagent-lustre; do
-        tree=$work/root/$package
-        mkdir "$tree/DEBIAN"
+        tree=$root/$package
+        about=$tree/usr/share/doc/$package
+        mkdir -p "$about" "$tree/DEBIAN"
+        modules=
+        [ "$package" != ccagent-core ] || modules=$tree/usr/lib/ccagent
+        # shellcheck disable=SC2086
+        "$python" -I -S "$here/deb/copyright.py" "$top/LICENSE" $modules >"$about/copyright"
+        debian_changelog | gzip -9n >"$about/changelog.Debian.gz"
+        dated "$tree"
+        architecture=$(sed -n 's/^Architecture: *//p' "$here/deb/$package.control")
+        [ "$architecture" = all ] || architecture=$machine
         sed -e "s/@VERSION@/$version-$release/" -e "s/@ARCHITECTURE@/$architecture/" \
+            -e "s/@PACKAGER@/$packager/" \
             -e "s/@SIZE@/$(du -k -s --apparent-size "$tree" | cut -f1)/" \
             "$here/deb/$package.control" >"$tree/DEBIAN/control"
-        (cd "$tree" && find etc -type f | sort | sed 's,^,/,') >"$tree/DEBIAN/conffiles"
-        for script in postinst prerm postrm; do
+        (cd "$tree" && find etc -type f 2>/dev/null | sort | sed 's,^,/,') >"$tree/DEBIAN/conffiles"
+        [ -s "$tree/DEBIAN/conffiles" ] || rm "$tree/DEBIAN/conffiles"
+        for script in postinst prerm postrm triggers; do
             [ -e "$here/deb/$package.$script" ] || continue
             install -m 755 "$here/deb/$package.$script" "$tree/DEBIAN/$script"
         done
+        [ ! -e "$tree/DEBIAN/triggers" ] || chmod 644 "$tree/DEBIAN/triggers"
         (cd "$tree" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$tree/DEBIAN/md5sums"
         touch --date="@$SOURCE_DATE_EPOCH" "$tree"/DEBIAN/* "$tree/DEBIAN" "$tree"
         dpkg-deb --root-owner-group -Zxz --build "$tree" \
             "$output/${package}_$version-${release}_$architecture.deb" >/dev/null
-        rm -rf "$tree/DEBIAN"
     done
+}
+
+debian_changelog() {
+    cat <<EOF
+ccagent ($version-$release) unstable; urgency=medium
+
+  * Version $version of ccagent. The package ccagent-core has its changelog.
+
+ -- $packager  $(date -u --date="@$SOURCE_DATE_EPOCH" "+%a, %d %b %Y %H:%M:%S +0000")
+EOF
 }

@@ -1,12 +1,25 @@
-# Packs the trees as RPM packages. Read by build.
+# Builds the source package and the packages with rpmbuild. Read by build.
 
 pack_rpm() {
-    mkdir "$work/rpm"
-    rpmbuild -bb --quiet --nodeps --target "$arch" \
-        --define "_topdir $work/rpm" --define "_rpmdir $work/rpm/out" \
+    mkdir -p "$work/rpm/SOURCES"
+    dated "$source"
+    archive "$work" "ccagent-$version" | gzip -9n >"$work/rpm/SOURCES/ccagent-$version.tar.gz"
+    mkdir "$work/wheels.d"
+    xargs -d '\n' -a "$work/wheels" cp -t "$work/wheels.d"
+    dated "$work/wheels.d"
+    archive "$work/wheels.d" . >"$work/rpm/SOURCES/ccagent-wheels-$version.tar"
+    cp "$here/tree/ccagent-core/usr/lib/sysusers.d/ccagent.conf" "$work/rpm/SOURCES/ccagent.sysusers"
+    dated "$work/rpm/SOURCES"
+    rpmbuild -ba --quiet --nodeps --target "$arch" \
+        --define "_topdir $work/rpm" \
         --define "_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm" \
-        --define "staged $work/root" --define "package_version $version" \
-        --define "package_release $release" "$here/rpm/ccagent.spec" >"$work/rpm/log" 2>&1 ||
+        --define "package_version $version" --define "package_release $release" \
+        --define "packager $packager" --define "pythons $pythons" \
+        "$here/rpm/ccagent-core.spec" >"$work/rpm/log" 2>&1 ||
         { cat "$work/rpm/log" >&2; return 1; }
-    mv "$work"/rpm/out/*.rpm "$output"
+    mv "$work"/rpm/RPMS/*.rpm "$work"/rpm/SRPMS/*.rpm "$output"
+}
+
+archive() {
+    tar --create --sort=name --owner=0 --group=0 --numeric-owner --format=gnu --directory="$1" "$2"
 }

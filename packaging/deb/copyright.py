@@ -1,0 +1,107 @@
+"""Prints debian/copyright: the licences of ccagent and of the modules bundled with it.
+
+    copyright.py LICENSE [HOME]
+
+LICENSE is the licence of ccagent, HOME the tree of modules. The texts are those of the modules.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Module(NamedTuple):
+    """A bundled module: its files, the short name of its licence, and the file with the text."""
+
+    name: str
+    files: str
+    licence: str
+    text: str
+    holder: str = ""
+
+
+MODULES = (
+    Module("click", "click/*", "BSD-3-clause-click", "click-*.dist-info/licenses/LICENSE.txt"),
+    Module("msgspec", "msgspec/*", "BSD-3-clause-msgspec", "msgspec-*.dist-info/licenses/LICENSE"),
+    Module("nats-py", "nats/*", "Apache-2.0", "", "The NATS Authors"),
+    Module("nvidia-ml-py", "pynvml.py", "BSD-3-clause-nvidia", "pynvml.py"),
+    Module("paho-mqtt", "paho/*", "BSD-3-clause-eclipse", "paho_mqtt-*.dist-info/licenses/edl-v10"),
+    Module("psutil", "psutil/*", "BSD-3-clause-psutil", "psutil-*.dist-info/LICENSE"),
+    Module("py-cpuinfo", "cpuinfo/*", "Expat-cpuinfo", "py_cpuinfo-*.dist-info/LICENSE"),
+)
+_HEAD = """\
+Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+Upstream-Name: ccagent
+
+Files: *
+Copyright: 2026 The ccagent authors
+License: Expat
+"""
+_KERNEL = """\
+Files: usr/lib/ccagent/ccagent/agents/sonar/kernel/*.bpf.*
+Copyright: 2026 The ccagent authors
+License: GPL-2 or Expat
+Comment: packaging/wheels.txt of the source has versions and hashes of the bundled modules below.
+"""
+_TAIL = """\
+License: Apache-2.0
+ On Debian systems the text is in /usr/share/common-licenses/Apache-2.0.
+
+License: GPL-2
+ On Debian systems the text is in /usr/share/common-licenses/GPL-2.
+"""
+
+
+def read_licence(home: Path, module: Module) -> str:
+    """Return the text of a module's licence; of a module's source its first comment."""
+    (file,) = home.glob(module.text)
+    text = file.read_text(encoding="utf-8")
+    if file.suffix != ".py":
+        return text
+    lines = re.match(r"(?:#.*\n)+", text)
+    return re.sub(r"(?m)^#+ ?", "", lines[0] if lines else "").strip() + "\n"
+
+
+def field(text: str) -> str:
+    """Return text as the continuation lines of a field."""
+    return "".join(f" {line.rstrip() or '.'}\n" for line in text.strip().splitlines())
+
+
+def copyright_of(text: str) -> str:
+    """Return the first line of a licence that names the holder."""
+    found = re.search(r"(?im)^\s*copyright (?:\(c\) )?(.*?)[.,]?(?:\s+all rights reserved\.?)?$", text)
+    if found is None:
+        sys.exit(f"no copyright in: {text[:80]}")
+    return found[1]
+
+
+def main() -> None:
+    """Run the command."""
+    own = Path(sys.argv[1]).read_text(encoding="utf-8")
+    parts, texts = [_HEAD], [f"License: Expat\n{field(own)}"]
+    if sys.argv[2:]:
+        add_modules(Path(sys.argv[2]), parts, texts)
+    sys.stdout.write("\n".join([*parts, *texts]))
+
+
+def add_modules(home: Path, parts: list[str], texts: list[str]) -> None:
+    """Add the paragraphs of the bundled modules and of the kernel programs."""
+    parts.append(_KERNEL)
+    for module in MODULES:
+        holder = module.holder
+        if module.text:
+            text = read_licence(home, module)
+            holder = copyright_of(text)
+            texts.append(f"License: {module.licence}\n{field(text)}")
+        parts.append(
+            f"Files: usr/lib/ccagent/{module.files}\nCopyright: {holder}\n"
+            f"License: {module.licence}\nComment: {module.name}\n"
+        )
+    texts.append(_TAIL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Installs the project's documents so that their links work.
+
+    documents.py SOURCE ROOT HOME
+
+copies the Markdown files of a source tree to ROOT/HOME, each below the path it has in the source
+tree. Links to modules and examples lead to where packages install those.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+FOLDERS = ("agents", "transports", "packaging", "src/ccagent", "benchmarks")
+"""Folders of documents that packages install; tests are not installed."""
+
+INSTALLED = {
+    "packaging/examples": "/usr/share/ccagent/examples",
+    "src/ccagent": "/usr/lib/ccagent/ccagent",
+    "agents": "/usr/lib/ccagent/ccagent/agents",
+    "transports": "/usr/lib/ccagent/ccagent/transports",
+    "packaging/tree/ccagent-core": "",
+    "packaging/ansible": "/usr/share/ccagent/ansible",
+    "packaging/venv": "/usr/share/ccagent/venv",
+}
+"""Where packages install what is not a document, by folder of the source tree."""
+
+_LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
+
+
+def documents(source: Path) -> list[str]:
+    """List the documents of a source tree."""
+    found = [path for folder in FOLDERS for path in (source / folder).rglob("*.md")]
+    return sorted(
+        [path.relative_to(source).as_posix() for path in found if not path.is_symlink()]
+        + ["README.md", "CHANGELOG.md"]
+    )
+
+
+def installed(document: str, text: str, known: set[str], home: str) -> str:
+    """Return the text of a document with the links that it needs when it is installed."""
+
+    def link(match: re.Match[str]) -> str:
+        target, anchor = match[1], match[2] or ""
+        if "://" in target:
+            return match[0]
+        path = os.path.normpath(os.path.join(os.path.dirname(document), target))
+        if path in known:
+            return match[0]
+        for folder, place in INSTALLED.items():
+            if path == folder or path.startswith(f"{folder}/"):
+                there = os.path.join("/", home, os.path.dirname(document))
+                return f"]({os.path.relpath(place + path[len(folder) :], there)}{anchor})"
+        sys.exit(f"{document}: {target} is not installed")
+
+    return _LINK.sub(link, text)
+
+
+def main() -> None:
+    """Run the command."""
+    source, root, home = sys.argv[1:]
+    known = documents(Path(source))
+    for document in known:
+        text = Path(source, document).read_text(encoding="utf-8")
+        target = Path(root, home.lstrip("/"), document)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(installed(document, text, set(known), home), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
