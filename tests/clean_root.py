@@ -19,7 +19,7 @@ _PROGRAMS = (
     *("sort", "stat", "tar", "touch", "true", "uname", "diff", "ldconfig", "start-stop-daemon"),
     *("dpkg", "dpkg-deb", "dpkg-query", "dpkg-split", "dpkg-statoverride", "dpkg-trigger"),
     *("dpkg-maintscript-helper", "rpm", "rpmkeys", "python3.11"),
-    *("systemctl", "systemd-analyze", "systemd-sysusers"),
+    *("systemctl", "systemd-analyze", "systemd-sysusers", "systemd-tmpfiles"),
 )
 _PYTHON = "/usr/lib/python3.11"
 _FOLDERS = (_PYTHON, "/usr/lib/rpm", "/usr/lib/systemd", "/usr/share/zoneinfo/Europe")
@@ -58,6 +58,7 @@ class CleanRoot:
             command = ("setpriv", *name, *command)
         done = subprocess.run(
             ["unshare", "--mount", "--net", "sh", "-euc", _ENTER, str(self.path), *command],
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

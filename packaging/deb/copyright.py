@@ -72,7 +72,9 @@ def field(text: str) -> str:
 
 def copyright_of(text: str) -> str:
     """Return the first line of a licence that names the holder."""
-    found = re.search(r"(?im)^\s*copyright (?:\(c\) )?(.*?)[.,]?(?:\s+all rights reserved\.?)?$", text)
+    found = re.search(
+        r"(?im)^\s*copyright (?:\(c\) )?(.*?)[.,]?(?:\s+all rights reserved\.?)?$", text
+    )
     if found is None:
         sys.exit(f"no copyright in: {text[:80]}")
     return found[1]

@@ -7,7 +7,14 @@ pack_deb() {
         *) machine=$arch ;;
     esac
     root=$work/deb
-    layout "$root"
+    # rpmbuild has laid out the same trees, with bytecode.
+    laid_out=$(find "$work" -type d -path '*/built/root' | head -n 1)
+    if [ -n "$laid_out" ]; then
+        mv "$laid_out" "$root"
+        find "$root" -name __pycache__ -type d -prune -exec rm -rf {} +
+    else
+        layout "$root"
+    fi
     documents=$root/ccagent-core/usr/share/doc/ccagent-core
     # Debian's name of it.
     gzip -9n <"$documents/CHANGELOG.md" >"$documents/changelog.gz"

@@ -2,8 +2,9 @@
 
 Files are taken in the order of their names. Tables of the same name are joined; a key that stands
 in two files is an error. The configuration in /etc/ccagent is completed by the defaults that
-packages install: a key of theirs counts only where no other file has it. No secret belongs into any of them, so everybody may read them; but who
-may write one decides what ccagent runs and where it sends, so others' files are refused.
+packages install: a key of theirs counts only where no other file has it. No secret belongs into any
+of them, so everybody may read them; but who may write one decides what ccagent runs and where it
+sends, so others' files are refused.
 """
 
 from __future__ import annotations

@@ -1,8 +1,22 @@
-"""Starting Python again, for what needs a process of its own."""
+"""The Python that runs ccagent: how to start it again, how to install a library for it."""
 
 from __future__ import annotations
 
+import os
 import sys
+
+PACKAGED = "/usr/lib/ccagent"
+"""Where packages install ccagent with its modules."""
+
+ADDED = "/usr/local/lib/ccagent"
+"""Where the packaged ccagent finds what a site adds."""
+
+
+def install_command(library: str) -> str:
+    """Return the command that installs a Python library where this ccagent finds it."""
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    target = f"--target {ADDED} " if home == PACKAGED else ""
+    return f"{sys.executable or 'python3'} -m pip install {target}{library}"
 
 
 def python(program: str) -> list[str]:

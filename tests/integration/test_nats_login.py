@@ -238,5 +238,7 @@ def test_nkeys_that_are_not_installed(bench: Bench, monkeypatch: pytest.MonkeyPa
         return None
 
     monkeypatch.setattr("ccagent.transports.nats.settings.find_spec", nothing)
-    with pytest.raises(ConfigurationError, match="^nkey-file: needs the Python package nkeys$"):
+    with pytest.raises(
+        ConfigurationError, match="^nkey-file: needs a library: .* -m pip install nkeys$"
+    ):
         bench.connect("nats://localhost", nkey_file=bench.secret(new_seed()))

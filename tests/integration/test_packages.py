@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,9 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.certificates import Authority
 from tests.clean_root import CleanRoot
+from tests.documents import links
 from tests.schema import validate
 
 ROOT = Path(__file__).parent.parent.parent
@@ -26,6 +29,9 @@ UNITS = (
     *("ccagent.service", "ccagent-kernel.service"),
     *("ccagent-sample.service", "ccagent-sample.timer"),
 )
+DESCRIPTION = "name of the cluster in every record"
+SOURCES = ("README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "setup.py",
+           "benchmarks/README.md")  # fmt: skip
 JOB_STATS = ROOT / "tests/data/lustre/layouts/ost_v2_14_0.txt"
 LCTL = """#!/bin/sh
 case $1,$2 in
@@ -43,14 +49,15 @@ class Built(NamedTuple):
     deb: dict[str, Path]
 
 
-def built(directory: Path, release: int, *before: str) -> Built:
+def built(directory: Path, release: int, *before: str, source: Path = ROOT) -> Built:
     subprocess.run(
-        [*before, ROOT / "packaging/build", "all", "--output", directory,
-         "--release", str(release), "--python", sys.executable],
-        check=True,
+        [*before, source / "packaging/build", "all", "--output", directory,
+         "--wheels", ROOT / "build/wheels", "--release", str(release), "--python", sys.executable],
+        check=True, env=os.environ | {"SOURCE_DATE_EPOCH": "1700000000"},
     )  # fmt: skip
+    packages = [path for path in directory.glob("*.rpm") if not path.name.endswith(".src.rpm")]
     return Built(
-        {name: next(directory.glob(f"{name}-[0-9]*.rpm")) for name in NAMES},
+        {name: next(p for p in packages if re.match(rf"{name}-[0-9]", p.name)) for name in NAMES},
         {name: next(directory.glob(f"{name}_[0-9]*.deb")) for name in NAMES},
     )
 
@@ -63,8 +70,28 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="module")
 def second(first: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """The same, a release later, without a network."""
-    return built(tmp_path_factory.mktemp("second"), 2, "unshare", "--net")
+    """A release later, with another description of a key, built without a network."""
+    source = tmp_path_factory.mktemp("source") / "other"
+    for folder in ("agents", "transports", "packaging", "src"):
+        ignored = shutil.ignore_patterns("*.egg-info", "__pycache__")
+        shutil.copytree(ROOT / folder, source / folder, symlinks=True, ignore=ignored)
+    (source / "benchmarks").mkdir()
+    for file in SOURCES:
+        shutil.copy(ROOT / file, source / file)
+    settings = source / "src/ccagent/config.py"
+    text = settings.read_text()
+    assert DESCRIPTION in text
+    settings.write_text(text.replace(DESCRIPTION, "the cluster's name in every record"))
+    return built(tmp_path_factory.mktemp("second"), 2, "unshare", "--net", source=source)
+
+
+@pytest.fixture(scope="module")
+def tree(first: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the Debian packages."""
+    directory = tmp_path_factory.mktemp("tree")
+    for package in first.deb.values():
+        subprocess.run(["dpkg-deb", "--extract", package, directory], check=True)
+    return directory
 
 
 @pytest.fixture
@@ -72,6 +99,12 @@ def root(tmp_path: Path) -> CleanRoot:
     return CleanRoot(tmp_path)
 
 
+PYTHON = """Package: python3.11
+Version: 3.11
+Architecture: all
+Maintainer: x <x@example.org>
+Description: a Python
+"""
 Install = Callable[[CleanRoot, Built, tuple[str, ...]], str]
 
 
@@ -108,7 +141,9 @@ def left(before: dict[str, str], after: dict[str, str]) -> set[str]:
     databases = ("/root/.rpmdb", "/var/lib/rpm", "/var/lib/dpkg", "/var/log", "/run/systemd")
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
     manuals = {"/usr/share/man", "/usr/share/man/man1", "/usr/share/man/man5"}
-    empty = {"/usr/lib/sysusers.d", "/usr/share/doc", "/var/tmp", *manuals}
+    shared = {f"/usr/lib/{name}.d" for name in ("sysusers", "tmpfiles")}
+    shared |= {f"/usr/share/{name}" for name in ("doc", "licenses", "lintian", "lintian/overrides")}
+    empty = {"/var/tmp", *shared, *manuals}
     return {
         path
         for path in changed - accounts - empty
@@ -132,9 +167,9 @@ def test_a_node_can_sample_as_soon_as_it_is_installed(
     assert account[5:] == ["/", "/usr/sbin/nologin\n"]
     for path, expected in (
         (CONFIGURATION, "640 root:ccagent"),
-        ("/etc/ccagent/conf.d/node.toml", "640 root:ccagent"),
         ("/etc/ccagent", "750 root:ccagent"),
         ("/var/lib/ccagent", "750 ccagent:ccagent"),
+        ("/var/lib/ccagent/outbox", "750 ccagent:ccagent"),
         ("/usr/bin/ccagent", "755 root:root"),
     ):
         assert root.run("stat", "-c", "%a %U:%G", path).strip() == expected, path
@@ -192,6 +227,110 @@ def test_an_upgrade_keeps_what_was_edited(
     sampled(root)
 
 
+EXAMPLES = sorted((ROOT / "packaging/examples").glob("compute-node-*.toml"))
+SECRETS = ("nats-password", "mqtt-password", "ingest-password", "kafka-password", "store-token")
+SONAR = """
+[global]
+cluster = fox.example.org
+[http]
+api-root = https://ingest.example.org/api
+[sample]
+cadence = 5m
+[sysinfo]
+cadence = 24h
+"""
+
+
+def prepared(root: CleanRoot, authority: Authority) -> list[str]:
+    """Add what the examples name, and Sonar's configuration; give all configurations."""
+    etc = root.path / "etc/ccagent"
+    certificate = Path(authority.certificate).read_text()
+    for name in (*SECRETS, "ca.pem"):
+        (etc / name).write_text(certificate if name == "ca.pem" else "secret")
+        root.run("chgrp", "ccagent", f"/etc/ccagent/{name}")
+        (etc / name).chmod(0o640)
+    library = root.path / "usr/local/lib/ccagent/confluent_kafka"
+    library.mkdir(parents=True)
+    (library / "__init__.py").touch()
+    (root.path / "tmp/sonar.ini").write_text(SONAR)
+    told = root.run("ccagent", "config", "import", "/tmp/sonar.ini").splitlines()
+    imported = "\n".join(line for line in told if not line.startswith("ccagent: "))
+    return [*(example.read_text() for example in EXAMPLES), imported]
+
+
+def use(root: CleanRoot, configuration: str) -> None:
+    """Configure the node as an administrator does: whole, below the packages' defaults."""
+    (root.path / CONFIGURATION[1:]).write_text(configuration)
+    assert "no errors" in root.run("ccagent", "config", "check", CONFIGURATION, user="ccagent")
+
+
+@pytest.mark.parametrize("install", [rpm_install, deb_install])
+def test_each_example_can_be_configured_and_survives_an_upgrade_without_a_question(
+    install: Install, root: CleanRoot, first: Built, second: Built, tmp_path: Path
+) -> None:
+    (tmp_path / "authority").mkdir()
+    authority = Authority(tmp_path / "authority")
+    names = ("ccagent-core", "ccagent")
+    install(root, first, names)
+    configurations = prepared(root, authority)
+    for configuration in configurations:
+        use(root, configuration)
+    install(root, second, names)  # with another text of the example that has all keys
+    assert (root.path / CONFIGURATION[1:]).read_text() == configurations[-1]
+    assert sorted(p.name for p in (root.path / "etc/ccagent").glob("ccagent.toml*")) == [
+        "ccagent.toml"
+    ]
+    for configuration in configurations:
+        use(root, configuration)
+
+
+def test_a_missing_library_is_named_with_the_command_that_installs_it_here(
+    root: CleanRoot, first: Built
+) -> None:
+    rpm_install(root, first, ("ccagent-core", "ccagent"))
+    (root.path / CONFIGURATION[1:]).write_text('[sinks.kafka]\nurl = "kafka://127.0.0.1"\n')
+    told = root.run("ccagent", "config", "check", CONFIGURATION, expect=2)
+    command = "/usr/bin/python3.11 -m pip install --target /usr/local/lib/ccagent confluent-kafka"
+    assert told.endswith(f": {command}\n")
+
+
+WAITING = """
+[agents.sample]
+every = "1m"
+[sinks.backend]
+url = "nats://127.0.0.1:4222"
+"""
+
+
+def test_a_first_try_as_root_leaves_the_outbox_to_the_service(
+    root: CleanRoot, first: Built
+) -> None:
+    deb_install(root, first, ("ccagent-core", "ccagent"))
+    (root.path / CONFIGURATION[1:]).write_text(WAITING)
+    command = ("ccagent", "sample", "--once", "--config", CONFIGURATION)
+    root.run(*command)
+    root.run(*command, user="ccagent")
+    owners = root.run("find", "/var/lib/ccagent", "!", "-user", "ccagent")
+    assert owners == ""
+    outbox = root.run("ccagent", "outbox", "--config", CONFIGURATION, user="ccagent")
+    assert re.search(r"^backend +2 ", outbox, re.MULTILINE), outbox
+
+
+def test_debian_s_bytecode_follows_the_pythons_that_come(root: CleanRoot, first: Built) -> None:
+    deb_install(root, first, ("ccagent-core",))
+    bytecode = root.path / "usr/lib/ccagent/__pycache__/__main__.cpython-311.pyc"
+    assert bytecode.exists()
+    bytecode.unlink()
+    package = root.path / "newer"
+    (package / "DEBIAN").mkdir(parents=True)
+    (package / "DEBIAN/control").write_text(PYTHON)
+    (package / "usr/bin").mkdir(parents=True)
+    shutil.copy2(root.path / "usr/bin/python3.11", package / "usr/bin/python3.11")
+    root.run("dpkg-deb", "-Znone", "--build", "/newer", "/newer.deb")
+    root.run("dpkg", "--install", "--force-depends", "/newer.deb")
+    assert bytecode.exists()
+
+
 def test_rpm_leaves_nothing_but_what_was_edited(root: CleanRoot, first: Built) -> None:
     before = root.entries()
     rpm_install(root, first, NAMES)
@@ -208,14 +347,11 @@ def test_dpkg_keeps_the_configuration_until_it_is_purged(root: CleanRoot, first:
     deb_install(root, first, NAMES)
     (root.path / CONFIGURATION[1:]).write_text('cluster = "x"\n')
     sampled(root)
-    waiting = root.path / "var/lib/ccagent/outbox"
-    waiting.mkdir()
-    (waiting / "broker.outbox").touch()
+    (root.path / "var/lib/ccagent/outbox/broker.outbox").touch()
     root.run("dpkg", "--remove", "--force-depends", *reversed(NAMES))
     kept = left(before, root.entries())
     assert {p for p in kept if not p.startswith("/var/lib/ccagent")} == {
-        *("/etc/ccagent", CONFIGURATION, "/etc/ccagent/conf.d"),
-        *(f"/etc/ccagent/conf.d/{name}.toml" for name in ("node", "slurm", "lustre")),
+        *("/etc/ccagent", CONFIGURATION),
     }
     root.run("dpkg", "--purge", *reversed(NAMES))
     assert left(before, root.entries()) == set()
@@ -226,7 +362,7 @@ def test_a_lustre_server_gets_its_agent_alone_and_needs_lctl_alone(
     install: Install, root: CleanRoot, first: Built
 ) -> None:
     install(root, first, ("ccagent-core", "ccagent-lustre"))
-    files = sorted((root.path / "etc/ccagent").rglob("*.toml"))
+    files = sorted((root.path / "usr/share/ccagent/conf.d").glob("*.toml"))
     tables = [tomllib.loads(file.read_text()) for file in files]
     assert [list(table["agents"]) for table in tables if "agents" in table] == [["lustre"]]
 
@@ -244,32 +380,43 @@ def test_a_lustre_server_gets_its_agent_alone_and_needs_lctl_alone(
 
 @pytest.mark.parametrize("role", ["ccagent", "ccagent-slurm", "ccagent-lustre"])
 def test_what_a_role_configures_can_be_used(role: str, root: CleanRoot, first: Built) -> None:
-    deb_install(root, first, ("ccagent-core", role))
-    files = sorted((root.path / "etc/ccagent").rglob("*.toml"))
-    whole = root.path / "tmp/whole.toml"
-    whole.write_text("".join(file.read_text() for file in files))
-    assert "no errors" in root.run("ccagent", "config", "check", "/tmp/whole.toml")
+    rpm_install(root, first, ("ccagent-core", role))
+    told = root.run("ccagent", "config", "check", CONFIGURATION, user="ccagent")
+    assert told.endswith(".toml: no errors\n")
+    assert told.count("/usr/share/ccagent/conf.d/") == 2
 
 
-def test_two_builds_hold_the_same(first: Built, second: Built) -> None:
-    for name in NAMES:
-        payloads = [
-            subprocess.run(
-                ["rpm", "-qp", "--queryformat", "%{PAYLOADDIGEST}", each.rpm[name]],
-                capture_output=True, text=True, check=True,
-            ).stdout
-            for each in (first, second)
-        ]  # fmt: skip
-        assert payloads[0] == payloads[1] != "", name
-        contents = [
-            hashlib.sha256(
-                subprocess.run(
-                    ["dpkg-deb", "--fsys-tarfile", each.deb[name]], capture_output=True, check=True
-                ).stdout
-            ).hexdigest()
-            for each in (first, second)
-        ]
-        assert contents[0] == contents[1], name
+def contents(package: Path) -> dict[str, bytes]:
+    """The regular files of a Debian package, or of an RPM package their digests, by path."""
+    if package.suffix == ".rpm":
+        command = ["rpm", "-qp", "--queryformat", "[%{FILENAMES} %{FILEDIGESTS}\n]", package]
+        told = subprocess.run(command, capture_output=True, check=True).stdout
+        lines = [line.partition(b" ") for line in told.splitlines()]
+        return {path.decode(): digest for path, _, digest in lines}
+    command = ["dpkg-deb", "--fsys-tarfile", package]
+    done = subprocess.run(command, capture_output=True, check=True)
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        files = {entry.name.removeprefix("."): archive.extractfile(entry) for entry in archive}
+    return {path: file.read() for path, file in files.items() if file is not None}
+
+
+@pytest.mark.parametrize("kind", ["rpm", "deb"])
+def test_builds_in_two_places_hold_the_same_but_what_was_changed(
+    kind: str, first: Built, second: Built
+) -> None:
+    changed = {
+        path
+        for name in NAMES
+        for one, other in [[contents(getattr(each, kind)[name]) for each in (first, second)]]
+        for path in one.keys() | other.keys()
+        if one.get(path) != other.get(path)
+    }
+    stable = {path for path in changed if "changelog.Debian" not in path and "_commit" not in path}
+    assert {re.sub(r"/__pycache__/(\w+)[.\w-]*$", r"/\1.py", path) for path in stable} == {
+        "/usr/lib/ccagent/ccagent/config.py",
+        "/usr/share/ccagent/examples/ccagent.toml",
+        "/usr/share/man/man5/ccagent.toml.5.gz",
+    }
 
 
 def test_a_package_needs_and_offers_nothing_of_python_s_modules(first: Built) -> None:
@@ -280,9 +427,29 @@ def test_a_package_needs_and_offers_nothing_of_python_s_modules(first: Built) ->
         ).stdout  # fmt: skip
         foreign = [
             line for line in told.splitlines()
-            if not line.startswith(("ccagent", "config(", "rpmlib(", "/bin/sh", "(/usr/bin/"))
+            if not line.startswith(
+                ("ccagent", "bundled(", "config(", "rpmlib(", "/bin/sh", "(/usr/bin/")
+            )
         ]  # fmt: skip
         assert foreign == []
+
+
+def test_bundled_modules_are_declared_with_version_and_licence(first: Built, tree: Path) -> None:
+    lines = (ROOT / "packaging/wheels.txt").read_text().splitlines()
+    wheels = dict(line.split()[0].split("==") for line in lines if "==" in line)
+    del wheels["setuptools"]  # builds, and is not installed
+    command = ["rpm", "-qp", "--provides", first.rpm["ccagent-core"]]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    bundled = re.findall(r"^bundled\(python3dist\((.*)\)\) = (.*)$", told, re.MULTILINE)
+    assert dict(bundled) == wheels
+    place = "/usr/share/licenses/ccagent-core/"
+    licences = [p for p in contents(first.rpm["ccagent-core"]) if p.startswith(place)]
+    named = {path.removeprefix(place).split("/")[0].replace("_", "-") for path in licences}
+    assert named == {*wheels, "LICENSE"}
+    copyright_ = (tree / "usr/share/doc/ccagent-core/copyright").read_text()
+    assert set(re.findall(r"^Comment: (\S+)$", copyright_, re.MULTILINE)) == set(wheels)
+    licences = re.findall(r"^License: (\S+)$", copyright_, re.MULTILINE)
+    assert set(licences) == set(re.findall(r"^License: (\S+)\n ", copyright_, re.MULTILINE))
 
 
 def test_the_launcher_takes_the_newest_python_that_it_has_bytecode_for(
@@ -326,13 +493,7 @@ def test_nothing_around_it_changes_what_is_run(root: CleanRoot, first: Built) ->
     assert "Usage: ccagent" in root.run("ccagent", "--help")
 
 
-def test_what_the_program_generates_is_packed(tmp_path: Path, first: Built) -> None:
-    subprocess.run(
-        [ROOT / "packaging/build", "root", "--wheels", ROOT / "build/wheels", "--output", tmp_path,
-         "--python", sys.executable],
-        check=True,
-    )  # fmt: skip
-    core = tmp_path / "root/ccagent-core"
+def test_what_the_program_generates_is_packed(tree: Path) -> None:
     for name in (
         "man/man1/ccagent.1.gz",
         "man/man5/ccagent.toml.5.gz",
@@ -341,13 +502,33 @@ def test_what_the_program_generates_is_packed(tmp_path: Path, first: Built) -> N
         "fish/vendor_completions.d/ccagent.fish",
         "ccagent/examples/compute-node-nats.toml",
     ):
-        assert (core / "usr/share" / name).stat().st_size > 100
-    configuration = (core / "etc/ccagent/ccagent.toml").read_text()
-    assert tomllib.loads(configuration) == {
-        "lock-directory": "/run/ccagent",
-        "outbox": {"directory": "/var/lib/ccagent/outbox"},
-    }
-    assert "#cluster = " in configuration
+        assert (tree / "usr/share" / name).stat().st_size > 100
+    assert "#cluster = " in (tree / "usr/share/ccagent/examples/ccagent.toml").read_text()
+
+
+def test_the_configuration_file_is_small_and_leaves_all_to_the_defaults(tree: Path) -> None:
+    text = (tree / CONFIGURATION[1:]).read_text()
+    assert tomllib.loads(text) == {}
+    assert len(text) < 2000
+
+
+def test_documents_are_installed_and_their_links_work(tree: Path) -> None:
+    home = tree / "usr/share/doc/ccagent-core"
+    assert (home / "agents/metrics/metrics.md").exists()
+    documents = list(home.rglob("*.md"))
+    broken = [
+        (document.name, str(file))
+        for document in documents
+        for file, _ in links(document)
+        if not file.exists()
+    ]
+    assert broken == []
+    assert len(documents) > 20
+
+
+def test_debian_s_package_ships_no_bytecode(first: Built) -> None:
+    paths = contents(first.deb["ccagent-core"])
+    assert [path for path in paths if "__pycache__" in path or path.endswith(".pyc")] == []
 
 
 def test_a_wheel_that_is_not_the_pinned_one_is_refused(tmp_path: Path, first: Built) -> None:
@@ -369,3 +550,31 @@ def test_every_dependency_is_pinned_and_nothing_else() -> None:
     wanted = {re.split("[<>=]", each)[0] for each in project["dependencies"]}
     lines = (ROOT / "packaging/wheels.txt").read_text().splitlines()
     assert {line.partition("==")[0] for line in lines if "==" in line} == {*wanted, "setuptools"}
+
+
+def test_linters_find_only_what_has_a_reason(first: Built, tmp_path: Path) -> None:
+    readme = (ROOT / "packaging/README.md").read_text()
+    table = readme.partition("| tag | of | reason |")[2].partition("\n\n")[0]
+    reasons = {
+        tag: tool
+        for row in table.splitlines()[2:]
+        for tags, tool in [row.split("|")[1:3]]
+        for tag in re.findall(r"`([\w-]+)`", tags)
+    }
+    filters = ROOT / "packaging/rpm/ccagent-core.rpmlintrc"
+    source = next(first.rpm["ccagent-core"].parent.glob("*.src.rpm"))
+    done = subprocess.run(
+        ["rpmlint", "--rpmlintrc", filters, *first.rpm.values(), source],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "5 packages and 0 specfiles checked; 0 errors, 0 warnings" in done.stdout, done.stdout
+    listed = set(re.findall(r'^addFilter\("([\w-]+\w)', filters.read_text(), re.MULTILINE))
+    overrides = (ROOT / "packaging/deb/ccagent-core.lintian-overrides").read_text()
+    listed |= set(re.findall(r"^ccagent-core: ([\w-]+)", overrides, re.MULTILINE))
+    done = subprocess.run(
+        ["lintian", "--allow-root", *first.deb.values()],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    remaining = set(re.findall(r"^[EW]: [\w-]+: ([\w-]+)", done.stdout, re.MULTILINE))
+    assert remaining == {"initial-upload-closes-no-bugs"}
+    assert listed | remaining == set(reasons)

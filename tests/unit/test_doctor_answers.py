@@ -17,6 +17,7 @@ from ccagent.errors import (
     ProgramError,
     RejectedError,
 )
+from ccagent.interpreter import install_command
 from ccagent.transports.base import Reached
 
 FATAL = "sinfo: exit status 1: sinfo: error: lookup failed\nsinfo: fatal: No configuration source"
@@ -78,7 +79,7 @@ def test_cards(cards: dict[str, Any], state: str, said: str) -> None:
 
 def test_a_library_without_its_package_is_told_how_to_get_it() -> None:
     finding = judge_cards("amd", driven=["a"], errors=["AMD SMI: no amdsmi"], package="amdsmi")
-    assert finding.advice == "install its Python package: pip install amdsmi"
+    assert finding.advice == f"install its Python package: {install_command('amdsmi')}"
 
 
 def test_targets() -> None:

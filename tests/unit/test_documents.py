@@ -111,3 +111,21 @@ def test_the_readme_names_findings_and_drop_ins_that_there_are() -> None:
     assert [s for s in subjects if f"`{s}`" not in known and f"| {s} |" not in known] == []
     for drop_in in re.findall(r"`([\w-]+\.conf)`", table):
         assert list((ROOT / "packaging/tree").rglob(f"drop-ins/{drop_in}"))
+
+
+def test_nothing_installs_the_project_of_somebody_else() -> None:
+    """The name `ccagent` on PyPI is not this project's, so pip must never be given it."""
+    name = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"]
+    assert name == "ccagent-collectors"
+    own = "ccagent"
+    folders = ("agents", "transports", "packaging", "src/ccagent", "benchmarks", "tests")
+    files = [p for folder in folders for p in (ROOT / folder).rglob("*") if p.is_file()]
+    texts = [p for p in files if p.suffix in {".md", ".py", ".toml", ".sh", ".yml", ".spec", ""}]
+    foreign = re.compile(rf"pip3? install (?:-\S+ |--\S+ )*['\"]?{own}\b(?!-)|\b{own}\[\w")
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in [*texts, ROOT / "README.md", ROOT / "pyproject.toml"]
+        for line in path.read_text(errors="replace").splitlines()
+        if foreign.search(line)
+    ]
+    assert found == []

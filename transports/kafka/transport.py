@@ -11,6 +11,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError, TooLargeError
+from ccagent.interpreter import install_command
 from ccagent.log import printable
 from ccagent.transports.base import Reached, SinkSettings, Transport
 from ccagent.transports.kafka import faults
@@ -45,7 +46,7 @@ class KafkaTransport(Transport):
         scheme = self._settings.scheme
         if importlib.util.find_spec("confluent_kafka") is None:
             raise ConfigurationError(
-                f"url: {scheme}:// needs a library: pip install 'ccagent[kafka]'"
+                f"url: {scheme}:// needs a library: {install_command('confluent-kafka')}"
             )
         self._place = f"{scheme}://{','.join(map(str, self._servers))}"
         self._connection: Connection | None = None

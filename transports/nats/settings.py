@@ -8,6 +8,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from ccagent.errors import ConfigurationError
+from ccagent.interpreter import install_command
 from ccagent.secret import read_secret, secret_text
 from ccagent.transports.nats.login import Login, credentials, is_seed
 from ccagent.transports.nats.subject import check_subject
@@ -59,7 +60,7 @@ def checked(settings: NatsSettings) -> list[Server]:
     )
     read_login(settings)
     if (settings.nkey_file or settings.creds_file) and find_spec("nkeys") is None:
-        raise ConfigurationError(f"{names[0]}: needs the Python package nkeys")
+        raise ConfigurationError(f"{names[0]}: needs a library: {install_command('nkeys')}")
     return servers
 
 

@@ -13,6 +13,7 @@ from ccagent.doctor.finding import Finding
 from ccagent.doctor.together import together
 from ccagent.duration import Duration
 from ccagent.errors import CcagentError
+from ccagent.interpreter import install_command
 from ccagent.registry import GPU_MAKERS, gpu_maker_class
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def judge_cards(
             "files (in a service: PrivateDevices=no and DeviceAllow=)?"
         )
         if package:
-            advice = f"install its Python package: pip install {package}"
+            advice = f"install its Python package: {install_command(package)}"
         return Finding(area=AREA, subject=subject, state="problem", found=found, advice=advice)
     if driven and len(told) < len(driven):
         return Finding(
