@@ -25,7 +25,8 @@ pytest_plugins = ["tests.gpu_fixture"]
 NOBODY = pwd.getpwnam("nobody").pw_uid
 AS_NOBODY = f"""
 import os, sys, ccagent.cli, ccagent.config, ccagent.doctor.commands, ccagent.log, ccagent.options
-import ccagent.registry, ccagent.transports.stdout, ccagent.program, ctypes, selectors, tomllib
+import ccagent.needs, ccagent.registry, ccagent.transports.stdout, ccagent.program
+import ctypes, selectors, tomllib
 import ccagent.transports.http.transport, ccagent.agents.sonar.system
 for name in ccagent.registry.AGENTS:
     ccagent.registry.agent_class(name)
@@ -70,8 +71,10 @@ def program(directory: Path, name: str, text: str) -> str:
 def test_without_a_configuration_every_node_can_work() -> None:
     result = run()
     assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.startswith("identity\n  good     host name ")
-    assert result.stdout.splitlines()[-1].startswith(("work with less: ", "work: "))
+    verdict, _, area, first, *_ = result.stdout.splitlines()
+    assert verdict.startswith(("ready: works with limits: ", "ready: works: "))
+    assert area == "identity"
+    assert first.startswith("  good     host name ")
     assert "\x1b" not in result.stdout
 
 
@@ -84,7 +87,7 @@ def test_root_sees_what_nobody_does_not() -> None:
     nobody = findings(result.stdout)
     assert nobody["user"]["found"] == "nobody, capabilities that matter: none"
     assert nobody["I/O of others"]["state"] == "problem"
-    assert nobody["I/O of others"]["costs"] == [
+    assert nobody["I/O of others"]["impact"] == [
         "sample: what other users' processes read and write"
     ]
     assert nobody["lctl"]["state"] == root["lctl"]["state"]
@@ -102,7 +105,7 @@ subprocess.run(["mount", "-t", "proc", "-o", "hidepid={level}", "proc", "/proc"]
     found = findings(result.stdout)["processes of others"]
     assert (result.returncode, found["state"]) == (0, "problem")
     assert found["found"].endswith(": this user sees its own processes alone")
-    assert found["costs"] == ["sample: processes and jobs of other users"]
+    assert found["impact"] == ["sample: processes and jobs of other users"]
 
 
 def test_a_master_without_slurm_can_not_work(tmp_path: Path) -> None:
@@ -110,7 +113,7 @@ def test_a_master_without_slurm_can_not_work(tmp_path: Path) -> None:
     result = run("--config", file)
     assert result.returncode == 1
     assert "missing  /nowhere/sacct" in result.stdout
-    assert result.stdout.splitlines()[-1] == "can't work: agent jobs"
+    assert result.stdout.splitlines()[0] == "not ready: cannot work: agent jobs"
     # It is told once, not again of the question that it can't be asked.
     assert "accounting of Slurm" not in result.stdout
 
@@ -164,18 +167,50 @@ def test_the_outbox_of_somebody_else(open_path: Path) -> None:
     other = configured(open_path, text.replace("/outbox", "/absent/outbox"))
     assert findings(run("--json", "--config", other).stdout)["outbox"]["state"] == "good"
     result = run("--json", "--config", other, command=(sys.executable, "-c", AS_NOBODY))
-    assert "this user can't make it" in findings(result.stdout)["outbox"]["found"]
+    assert "this user cannot create it" in findings(result.stdout)["outbox"]["found"]
     configured(open_path, text)
     result = run("--json", "--config", file, command=(sys.executable, "-c", AS_NOBODY))
     found = findings(result.stdout)["outbox"]
     assert found["state"] == "problem"
-    assert found["found"] == f"{outbox} can't be written by this user"
+    assert found["found"] == f"this user cannot write {outbox}"
     assert found["stops"] == []
     os.chown(outbox, NOBODY, NOBODY)
     (outbox / "backend.outbox").touch(mode=0o600)
     result = run("--json", "--config", file, command=(sys.executable, "-c", AS_NOBODY))
     found = findings(result.stdout)["outbox"]
-    assert found["found"] == f"{outbox}/backend.outbox can't be written by this user"
+    assert found["found"] == f"this user cannot write {outbox}/backend.outbox"
+
+
+def test_root_judges_the_outbox_for_the_user_of_the_service(open_path: Path) -> None:
+    outbox = open_path / "outbox"
+    outbox.mkdir(mode=0o700)
+    os.chown(outbox, NOBODY, NOBODY)
+    text = f"""
+        [outbox]
+        directory = "{outbox}"
+        [sinks.backend]
+        url = "http://127.0.0.1:9/"
+    """
+    file = configured(open_path, text)
+    found = findings(run("--json", "--config", file).stdout)["outbox"]
+    assert found["state"] == "good"
+    assert found["found"].startswith(f"{outbox}, for user nobody: ")
+    (outbox / "backend.outbox").touch(mode=0o600)
+    found = findings(run("--json", "--config", file).stdout)["outbox"]
+    assert found["found"] == (
+        f"user nobody, as which the service runs, cannot write {outbox}/backend.outbox"
+    )
+    assert found["fix"].endswith(f"chown -R nobody {outbox}")
+
+
+def test_a_damaged_outbox_is_a_problem_and_stays_as_it_is(open_path: Path) -> None:
+    damaged = open_path / "backend.outbox"
+    damaged.write_bytes(b"SQLite format 3\0" + b"\xff" * 8192)
+    text = f'[outbox]\ndirectory = "{open_path}"\n[sinks.backend]\nurl = "http://127.0.0.1:9/"\n'
+    found = findings(run("--json", "--config", configured(open_path, text)).stdout)[str(damaged)]
+    assert found["state"] == "problem"
+    assert found["found"].startswith("damaged: ")
+    assert sorted(path.name for path in open_path.iterdir()) == ["backend.outbox", "ccagent.toml"]
 
 
 @pytest.mark.parametrize(

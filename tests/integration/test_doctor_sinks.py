@@ -117,7 +117,7 @@ def test_http_with_password(server: Server, tmp_path: Path) -> None:
     told = Told(tmp_path, backend(f"http://{server.place}/in", login))
     assert told.code == 1
     assert "401 Unauthorized: the login is refused" in told.sink()["found"]
-    assert "password-file" in told.sink()["advice"]
+    assert "password-file" in told.sink()["fix"]
     assert "wrong" not in told.output
 
 
@@ -169,9 +169,9 @@ def test_what_is_down_and_what_has_no_name(tmp_path: Path) -> None:
     assert told.code == 1
     for name in ("backend", "stream", "broker"):
         assert "refused" in told.sink(name)["found"].lower(), name
-        assert "start the server" in told.sink(name)["advice"]
+        assert "start the server" in told.sink(name)["fix"]
     assert "does not resolve" in told.sink("nowhere")["found"]
-    assert "name servers" in told.sink("nowhere")["advice"]
+    assert "name servers" in told.sink("nowhere")["fix"]
     assert told.sink("tree")["state"] == "good"
     assert not (tmp_path / "tree").exists()
 
@@ -186,7 +186,7 @@ def test_nats(tmp_path: Path) -> None:
         secret(tmp_path, "wrong")
         told = Told(tmp_path, backend(server.url, login))
         assert told.code == 1
-        assert "password-file" in told.sink()["advice"]
+        assert "password-file" in told.sink()["fix"]
         assert "wrong" not in told.output
 
 
@@ -196,7 +196,7 @@ def test_jetstream(tmp_path: Path) -> None:
         told = Told(tmp_path, backend(server.url, "jetstream = true"))
         assert told.code == 1
         assert told.sink()["found"] == f"{server.url}: no stream takes the subject 'fox.sample'"
-        assert "nats stream add" in told.sink()["advice"]
+        assert "nats stream add" in told.sink()["fix"]
         server.add_stream("fox.>")
         told = Told(tmp_path, backend(server.url, "jetstream = true"))
         assert (told.code, told.sink()["state"]) == (0, "good")
@@ -229,9 +229,9 @@ def test_nats_that_is_called_otherwise(tmp_path: Path, authority: Authority) -> 
         told = Told(tmp_path, backend(f"tls://localhost:{server.port}", ca))
         assert told.code == 1
         assert "localhost" in told.sink()["found"]
-        assert "the name in url that its certificate is for" in told.sink()["advice"]
+        assert "the name in url that its certificate is for" in told.sink()["fix"]
         told = Told(tmp_path, backend(f"tls://127.0.0.1:{server.port}"))
-        assert "ca-file" in told.sink()["advice"]
+        assert "ca-file" in told.sink()["fix"]
 
 
 def test_mqtt(tmp_path: Path, serve: Callable[..., Broker]) -> None:
@@ -248,7 +248,7 @@ def test_mqtt(tmp_path: Path, serve: Callable[..., Broker]) -> None:
     secret(tmp_path, "wrong")
     told = Told(tmp_path, backend(broker.url(), login))
     assert told.code == 1
-    assert "password-file" in told.sink()["advice"]
+    assert "password-file" in told.sink()["fix"]
 
 
 def test_a_daemon_that_is_connected_stays_so(tmp_path: Path, serve: Callable[..., Broker]) -> None:
@@ -294,7 +294,7 @@ def test_who_accepts_and_says_nothing_takes_its_time_limit(tmp_path: Path) -> No
     assert told.seconds < 10
     for name in ("http", "nats", "mqtt"):
         assert "no answer" in told.sink(name)["found"]
-        assert "firewalls" in told.sink(name)["advice"]
+        assert "firewalls" in told.sink(name)["fix"]
 
 
 def test_a_directory_that_is_a_file(tmp_path: Path) -> None:

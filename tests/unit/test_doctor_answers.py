@@ -40,7 +40,7 @@ def test_programs(outcome: str | CcagentError, state: str, said: str) -> None:
     assert finding.state == state
     assert finding.found.startswith(said)
     assert len(finding.found) <= 240
-    assert bool(finding.advice) == (state != "good")
+    assert bool(finding.fix) == (state != "good")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_cards(cards: dict[str, Any], state: str, said: str) -> None:
 
 def test_a_library_without_its_package_is_told_how_to_get_it() -> None:
     finding = judge_cards("amd", driven=["a"], errors=["AMD SMI: no amdsmi"], package="amdsmi")
-    assert finding.advice == f"install its Python package: {install_command('amdsmi')}"
+    assert finding.fix == f"install its Python package: {install_command('amdsmi')}"
 
 
 def test_targets() -> None:
@@ -113,5 +113,5 @@ def test_sinks(outcome: Reached | CcagentError | None, state: str, said: str, ad
     finding = judge_sink("a", "nats://host", outcome)
     assert finding.state == state
     assert said in finding.found
-    assert advised in finding.advice
+    assert advised in finding.fix
     assert finding.stops == ([] if state == "good" else ["sink a"])

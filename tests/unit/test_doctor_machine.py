@@ -78,7 +78,7 @@ def test_control_groups(
     finding = found(check_cgroups, node)["control groups"]
     assert finding.state == state
     assert said in finding.found
-    assert ("cgroup_enable=memory" in finding.advice) == ("not memory" in finding.found)
+    assert ("cgroup_enable=memory" in finding.fix) == ("not memory" in finding.found)
 
 
 def test_control_groups_of_jobs(node: TreeNode) -> None:
@@ -114,7 +114,7 @@ def test_task_iterator(kernel: Kernel, state: str, said: str, advised: str) -> N
     finding = judge_kernel(kernel)
     assert finding.state == state
     assert said in finding.found
-    assert advised in finding.advice
+    assert advised in finding.fix
 
 
 def test_task_iterator_of_a_tree(node: TreeNode) -> None:
@@ -159,7 +159,7 @@ def test_energy_counters_that_only_root_may_read() -> None:
     finding = judge_zones({"intel-rapl:0": False, "intel-rapl:0:0": True})
     assert finding.state == "problem"
     assert "1 of 2 zones" in finding.found
-    assert "chgrp ccagent" in finding.advice
+    assert "chgrp ccagent" in finding.fix
 
 
 def test_hardware_counters(node: TreeNode) -> None:
@@ -178,7 +178,7 @@ def test_hardware_counters_that_are_not_permitted(paranoid: str) -> None:
     finding = judge_counters(["cpu_core", "cpu_atom"], paranoid, refusal)
     assert finding.state == "problem"
     assert f" is {paranoid}" in finding.found
-    assert "CAP_PERFMON" in finding.advice
+    assert "CAP_PERFMON" in finding.fix
 
 
 def test_a_pmu_that_counts_nothing() -> None:
@@ -230,8 +230,8 @@ def test_clock_as_the_kernel_tells_it() -> None:
 def test_clock(state: ClockState, expected: str, advised: str) -> None:
     finding = judge_clock(state)
     assert finding.state == expected
-    assert advised in finding.advice
-    assert bool(finding.costs) == (expected == "problem")
+    assert advised in finding.fix
+    assert bool(finding.impact) == (expected == "problem")
 
 
 @pytest.mark.parametrize(
@@ -269,10 +269,10 @@ DISK = Room("xfs", free=10 * 2**30, inodes=10_000, is_writable=True)
         (DISK._replace(free=2**29), "problem", "512 MiB free on xfs, where outboxes may take"),
         (DISK._replace(inodes=99), "problem", "but 99 inodes"),
         (DISK._replace(inodes=None), "good", "10.0 GiB"),
-        (DISK._replace(is_writable=False), "problem", "can't be written by this user"),
+        (DISK._replace(is_writable=False), "problem", "this user cannot write /s"),
         (DISK._replace(type="tmpfs"), "good", "not the machine"),
         (DISK._replace(type="nfs4"), "problem", "free on nfs4, on which several hosts"),
-        (DISK._replace(foreign=("/s/a.outbox",)), "problem", "/s/a.outbox can't be written"),
+        (DISK._replace(foreign=("/s/a.outbox",)), "problem", "this user cannot write /s/a.outbox"),
         (NotHereError("/s: Input/output error"), "problem", "/s: Input/output error"),
     ],
 )
@@ -298,7 +298,7 @@ def test_an_outbox_in_memory_is_a_loss_only_with_a_network(node: TreeNode) -> No
     assert found(check_space, node)["outbox"].state == "good"
     finding = found(check_space, node, sinks={"a": {"url": "http://a/"}})["outbox"]
     assert finding.state == "missing"
-    assert "outbox.directory" in finding.advice
+    assert "outbox.directory" in finding.fix
 
 
 @pytest.mark.parametrize(

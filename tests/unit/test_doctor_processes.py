@@ -58,7 +58,7 @@ def test_a_plain_machine_as_an_ordinary_user(node: Guarded) -> None:
         "I/O of others": "problem",
         "open files of others": "missing",
     }
-    advice = findings["I/O of others"].advice
+    advice = findings["I/O of others"].fix
     assert "CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (with CapabilityBoundingSet= and" in advice
 
 
@@ -91,9 +91,9 @@ def test_hidepid(node: Guarded, options: str, identity: str, state: str, said: s
 
 def test_membership_in_the_group_of_the_mount_is_advised_where_it_helps(node: Guarded) -> None:
     node.write("self/mountinfo", mounted("rw,gid=27,hidepid=2"))
-    assert "the group gid=27" in found(check_processes, node)["processes of others"].advice
+    assert "the group gid=27" in found(check_processes, node)["processes of others"].fix
     node.write("self/mountinfo", mounted("rw,gid=27,hidepid=4"))
-    assert "gid" not in found(check_processes, node)["processes of others"].advice
+    assert "gid" not in found(check_processes, node)["processes of others"].fix
 
 
 def test_where_the_task_iterator_is_read_it_tells_what_proc_hides(node: Guarded) -> None:
@@ -134,7 +134,7 @@ def test_a_proc_of_processes_alone(node: Guarded) -> None:
     finding = found(check_processes, node)["/proc"]
     assert finding.state == "problem"
     assert finding.found == "/proc/stat: No such file or directory"
-    assert "ProcSubset=all" in finding.advice
+    assert "ProcSubset=all" in finding.fix
 
 
 def test_who_asks(node: Guarded) -> None:
@@ -145,7 +145,7 @@ def test_who_asks(node: Guarded) -> None:
     node.write("self/status", status(0, ALL))
     user = found(check_identity, node)["user"]
     assert user.found == "root, capabilities that matter: all"
-    assert "runuser" in user.advice
+    assert "runuser" in user.fix
     node.write("self/status", status(0, BOTH))
     assert found(check_identity, node)["user"].found.endswith("CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE")
 
@@ -170,7 +170,7 @@ def test_open_files_against_processes(hard: str, processes: int, state: str) -> 
     finding = judge_limit(parse_limit(LIMITS.format(hard=hard).encode()), processes)
     assert finding.state == state
     assert str(processes) in finding.found
-    assert ("LimitNOFILE=65536" in finding.advice) == (state == "problem")
+    assert ("LimitNOFILE=65536" in finding.fix) == (state == "problem")
 
 
 def test_processes_are_counted(node: Guarded) -> None:

@@ -1,4 +1,4 @@
-"""From findings to what is printed: costs, who is stopped, exit status, time limits, text, JSON."""
+"""From findings to what is printed: impact, stops, exit status, time limits, text, JSON."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from hypothesis import strategies as st
 
 from ccagent.doctor.demands import Demand, Site
 from ccagent.doctor.examination import CHECKS, examine, stopped
-from ccagent.doctor.finding import Finding, with_costs
+from ccagent.doctor.finding import Finding, with_impact
 from ccagent.doctor.processes import check_processes
-from ccagent.doctor.report import as_json, exit_status, report, summary
+from ccagent.doctor.report import as_json, exit_status, report, unconfigured, verdict
 from ccagent.doctor.together import together
 from ccagent.errors import NotHereError, ProgramError
 from ccagent.needs import Need
+from ccagent.registry import AGENTS
 from tests.doctor_site import mounted, site, status
 from tests.tree import TreeNode
 
-MISSING = Finding(area="slurm", subject="sacct", state="missing", found="none", advice="get it")
+MISSING = Finding(area="slurm", subject="sacct", state="missing", found="none", fix="get it")
 GOOD = Finding(area="slurm", subject="sacct", state="good", found="25.05")
 VITAL = Demand("jobs", True, Need("sacct", "all of it", is_vital=True))
 USEFUL = Demand("sample", True, Need("sacct", "a little"))
+EACH = [name for name in AGENTS if name != "jobs"]
 UNUSED = Demand("jobs", False, VITAL.need)
 
 
@@ -41,45 +43,59 @@ def node(tmp_path: Path) -> TreeNode:
 
 
 @pytest.mark.parametrize(
-    ("finding", "demand", "costs", "stops", "code"),
+    ("finding", "demand", "impact", "stops", "code"),
     [
         (MISSING, VITAL, ["jobs: all of it"], ["agent jobs"], 1),
         (MISSING, USEFUL, ["sample: a little"], [], 0),
-        (MISSING, UNUSED, ["jobs (not configured): all of it"], [], 0),
+        (MISSING, UNUSED, [], [], 0),
         (MISSING, Demand("jobs", True, Need("sinfo", "all", is_vital=True)), [], [], 0),
         (GOOD, VITAL, [], [], 0),
     ],
 )
-def test_what_a_lack_costs_is_said_by_those_who_need_it(
-    finding: Finding, demand: Demand, costs: list[str], stops: list[str], code: int
+def test_a_lack_has_the_impact_that_configured_agents_name(
+    finding: Finding, demand: Demand, impact: list[str], stops: list[str], code: int
 ) -> None:
-    costly = with_costs(finding, [demand])
-    assert (costly.costs, costly.stops) == (costs, stops)
+    costly = with_impact(finding, [demand])
+    assert (costly.impact, costly.stops) == (impact, stops)
     assert exit_status([GOOD, costly]) == code
 
 
-def test_a_summary_tells_who_works() -> None:
-    problem = Finding(area="a", subject="io", state="problem", found="no", costs=["sample: io"])
-    findings = [with_costs(MISSING, [VITAL]), problem]
-    text = summary(findings, ["jobs", "sample", "sysinfo"])
-    assert text == "can't work: agent jobs; work with less: sample; work: sysinfo"
-    assert summary([], ["log"]) == "work: log"
+def test_the_verdict_agrees_with_the_exit_status() -> None:
+    problem = Finding(area="a", subject="io", state="problem", found="no", impact=["sample: io"])
+    findings = [with_impact(MISSING, [VITAL]), problem]
+    text = verdict(findings, ["jobs", "sample", "sysinfo"])
+    assert text == ("not ready: cannot work: agent jobs; works with limits: sample; works: sysinfo")
+    assert exit_status(findings) == 1
+    assert verdict([problem], ["sample"]) == "ready: works with limits: sample"
+    assert exit_status([problem]) == 0
+    assert verdict([], ["log"]) == "ready: works: log"
+
+
+def test_agents_that_are_not_configured_have_a_line_of_their_own() -> None:
+    lctl = Finding(area="lustre", subject="lctl", state="missing", found="none")
+    unused = with_impact(lctl, [Demand("lustre", False, Need("lctl", "all", is_vital=True))])
+    agents = [name for name in AGENTS if name not in {"lustre", "log"}]
+    assert unconfigured([unused], agents) == "not configured: lustre (lacks lctl), log"
+    text = report([GOOD, unused], agents)
+    assert "missing" not in text
+    assert text.splitlines()[-1] == "not configured: lustre (lacks lctl), log"
+    assert json.loads(as_json([unused]))[0]["not_configured"] == ["lustre: all"]
 
 
 def test_text_is_aligned_by_area() -> None:
-    finding = with_costs(MISSING, [VITAL])
+    finding = with_impact(MISSING, [VITAL])
     other = Finding(area="sinks", subject="sink backend", state="good", found="it answers")
-    assert report([finding, other], ["jobs"]) == (
+    assert report([finding, other], list(AGENTS)).replace(", ".join(EACH), "...") == (
+        "not ready: cannot work: agent jobs; works: ...\n"
+        "\n"
         "slurm\n"
         "  missing  sacct         none\n"
-        "                         costs: jobs: all of it\n"
-        "                         stops: agent jobs\n"
-        "                         to do: get it\n"
+        "                         impact: jobs: all of it\n"
+        "                         stops:  agent jobs\n"
+        "                         fix:    get it\n"
         "\n"
         "sinks\n"
         "  good     sink backend  it answers\n"
-        "\n"
-        "can't work: agent jobs\n"
     )
 
 
@@ -94,10 +110,10 @@ def test_a_terminal_gets_colours_and_lines_that_fit() -> None:
 
 @given(st.text(), st.text())
 def test_nothing_that_is_found_begins_a_line_or_steers_a_terminal(subject: str, text: str) -> None:
-    finding = Finding(area="a", subject=subject, state="good", found=text, advice=text)
+    finding = Finding(area="a", subject=subject, state="good", found=text, fix=text)
     lines = report([finding], [text]).split("\n")
     assert all(line.isprintable() for line in lines)
-    assert len(lines) <= 7
+    assert len(lines) <= 9
     (read,) = json.loads(as_json([finding]))
     assert (read["subject"], read["found"]) == (subject, text)
 
@@ -106,7 +122,8 @@ def test_json_has_all_fields_always() -> None:
     (read,) = json.loads(as_json([GOOD]))
     assert read == {
         "area": "slurm", "subject": "sacct", "state": "good", "found": "25.05",
-        "costs": [], "stops": [], "advice": "",
+        "impact": [], "stops": [], "fix": "", "not_configured": [],
+        "costs": [], "advice": "",
     }  # fmt: skip
 
 

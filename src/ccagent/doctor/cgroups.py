@@ -63,7 +63,7 @@ def judge_cgroups(mounts: Sequence[Mount], controllers: Sequence[str]) -> Findin
         subject="control groups",
         state="missing",
         found=f"none are mounted below {_PLACE}",
-        advice="mount them there (systemd does); in a container hand on the host's",
+        fix="mount them there (systemd does); in a container hand on the host's",
     )
 
 
@@ -75,7 +75,7 @@ def judge_job_groups(number: int | None) -> Finding:
             subject="control groups of jobs",
             state="missing",
             found="Slurm has made none on this node",
-            advice="on a compute node: ProctrackType=proctrack/cgroup, TaskPlugin=task/cgroup and "
+            fix="on a compute node: ProctrackType=proctrack/cgroup, TaskPlugin=task/cgroup and "
             "JobAcctGatherType=jobacct_gather/cgroup in slurm.conf",
         )
     return Finding(
@@ -105,7 +105,7 @@ def _judge_controllers(version: str, there: Sequence[str], wanted: Sequence[str]
         subject="control groups",
         state="problem",
         found=f"{found}, but not {', '.join(lacks)}",
-        advice=f"turn them on when the kernel is started or built: {ways}",
+        fix=f"turn them on when the kernel is started or built: {ways}",
     )
 
 

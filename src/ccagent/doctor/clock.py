@@ -69,8 +69,8 @@ def judge_clock(state: ClockState) -> Finding:
             subject="clock",
             state="problem",
             found="not synchronised, as far as the kernel was told",
-            costs=[_LOSS],
-            advice="run chronyd (with rtcsync), ntpd or systemd-timesyncd; a virtual machine "
+            impact=[_LOSS],
+            fix="run chronyd (with rtcsync), ntpd or systemd-timesyncd; a virtual machine "
             "may have its host keep it",
         )
     found = (
@@ -82,8 +82,8 @@ def judge_clock(state: ClockState) -> Finding:
             subject="clock",
             state="problem",
             found=found,
-            costs=[_LOSS],
-            advice="see whether its time servers answer (chronyc tracking, timedatectl)",
+            impact=[_LOSS],
+            fix="see whether its time servers answer (chronyc tracking, timedatectl)",
         )
     return Finding(area=AREA, subject="clock", state="good", found=found)
 
@@ -101,6 +101,6 @@ def judge_other_clock(sink: str, ahead: float, doubt: float) -> Finding:
         subject=subject,
         state="problem",
         found=f"this one is {abs(ahead):.0f} s {way} the other",
-        costs=[_LOSS],
-        advice="have both follow the same time servers",
+        impact=[_LOSS],
+        fix="have both follow the same time servers",
     )

@@ -42,7 +42,7 @@ def judge_zones(zones: Mapping[str, bool]) -> Finding:
             subject=SUBJECT,
             state="problem",
             found=f"this user may not read energy_uj of {len(refused)} of {len(zones)} zones",
-            advice=f"a udev rule: {_RULE}; or CAP_DAC_READ_SEARCH for the service",
+            fix=f"a udev rule: {_RULE}; or CAP_DAC_READ_SEARCH for the service",
         )
     if zones:
         return Finding(
@@ -53,5 +53,5 @@ def judge_zones(zones: Mapping[str, bool]) -> Finding:
         subject=SUBJECT,
         state="missing",
         found=f"no zones in /{_POWERCAP}",
-        advice="on hardware: modprobe intel_rapl_msr; virtual machines have none",
+        fix="on hardware: modprobe intel_rapl_msr; virtual machines have none",
     )

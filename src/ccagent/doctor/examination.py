@@ -1,4 +1,4 @@
-"""All checks, side by side, each with a time limit, and what their findings cost."""
+"""All checks, side by side, each with a time limit, and the impact of their findings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ccagent.doctor.cgroups import check_cgroups
 from ccagent.doctor.clock import check_clock
 from ccagent.doctor.energy import check_energy
-from ccagent.doctor.finding import Finding, with_costs
+from ccagent.doctor.finding import Finding, with_impact
 from ccagent.doctor.gpus import check_gpus
 from ccagent.doctor.hardware_counters import check_counters
 from ccagent.doctor.identity import check_identity
@@ -65,7 +65,7 @@ def examine(
     checks: dict[str, Callable[[Site], Iterable[Finding]]] = CHECKS,
     seconds: float = LIMIT,
 ) -> list[Finding]:
-    """Run the checks and give their findings by area, with what they cost."""
+    """Run the checks and return their findings by area, with their impact."""
     tasks = [partial(_run, name, check, site) for name, check in checks.items()]
     findings: list[Finding] = []
     for name, outcome in zip(checks, together(tasks, seconds), strict=True):
@@ -76,7 +76,7 @@ def examine(
     areas = dict.fromkeys([*_AREAS, *(finding.area for finding in findings)])
     order = {area: number for number, area in enumerate(areas)}
     findings.sort(key=lambda finding: order[finding.area])
-    return [with_costs(finding, site.demands) for finding in findings]
+    return [with_impact(finding, site.demands) for finding in findings]
 
 
 def _run(name: str, check: Callable[[Site], Iterable[Finding]], site: Site) -> list[Finding]:
@@ -101,6 +101,6 @@ def _failed(name: str, error: CcagentError) -> Finding:
         subject=f"check of {name}",
         state="problem",
         found=str(error),
-        costs=["ccagent doctor: what it would have found"],
-        advice="see whether what it looks at hangs, and whether this user may read it",
+        impact=["ccagent doctor: what it would have found"],
+        fix="see whether what it looks at hangs, and whether this user may read it",
     )

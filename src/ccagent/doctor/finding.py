@@ -18,32 +18,45 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing, as `--json` has it.
 
     area: what it belongs to. subject: what was looked at, unique in the list. state: `missing` is
-    not there, `problem` is there and does not do, or does harm. found: what was seen. costs: what
-    is lost, each with who loses it. stops: what is configured and can't work for it, such as
-    `agent jobs`, `sink backend`. advice: what to do, empty if there is nothing.
+    not there, `problem` is there and does not do, or does harm. found: what was seen. impact: what
+    is lost, each with the agent that loses it. stops: what is configured and cannot work for it,
+    such as `agent jobs`, `sink backend`. fix: what to do, empty if there is nothing.
+    not_configured: what agents that are not configured would lose.
     """
 
     area: str
     subject: str
     state: State
     found: str
-    costs: list[str] = []
+    impact: list[str] = []
     stops: list[str] = []
-    advice: str = ""
+    fix: str = ""
+    not_configured: list[str] = []
+
+    @property
+    def is_for_others(self) -> bool:
+        """True for what only agents need that are not configured."""
+        return bool(self.not_configured) and not self.impact and not self.stops
 
 
-def with_costs(finding: Finding, demands: Iterable[Demand]) -> Finding:
-    """Add what agents lose by it, those that aren't configured after the others."""
+def with_impact(finding: Finding, demands: Iterable[Demand]) -> Finding:
+    """Add what agents lose by it."""
     if finding.state == "good":
         return finding
-    costs, stops = list(finding.costs), list(finding.stops)
+    impact, stops, others = list(finding.impact), list(finding.stops), list[str]()
     for demand in demands:
         if demand.need.subject != finding.subject:
             continue
-        agent = demand.agent if demand.is_configured else f"{demand.agent} (not configured)"
-        costs.append(f"{agent}: {demand.need.purpose}")
-        if demand.need.is_vital and demand.is_configured:
+        lost = f"{demand.agent}: {demand.need.purpose}"
+        if not demand.is_configured:
+            others.append(lost)
+            continue
+        impact.append(lost)
+        if demand.need.is_vital:
             stops.append(f"agent {demand.agent}")
     return msgspec.structs.replace(
-        finding, costs=list(dict.fromkeys(costs)), stops=list(dict.fromkeys(stops))
+        finding,
+        impact=list(dict.fromkeys(impact)),
+        stops=list(dict.fromkeys(stops)),
+        not_configured=list(dict.fromkeys(others)),
     )

@@ -73,14 +73,14 @@ def judge_cards(
         )
         if package:
             advice = f"install its Python package: {install_command(package)}"
-        return Finding(area=AREA, subject=subject, state="problem", found=found, advice=advice)
+        return Finding(area=AREA, subject=subject, state="problem", found=found, fix=advice)
     if driven and len(told) < len(driven):
         return Finding(
             area=AREA,
             subject=subject,
             state="problem",
             found=f"{len(driven)} by the driver, {len(told)} by its library",
-            advice="see the kernel's log (dmesg) for the cards that are missing",
+            fix="see the kernel's log (dmesg) for the cards that are missing",
         )
     if driven:
         models = ", ".join(dict.fromkeys(told))
@@ -91,7 +91,7 @@ def judge_cards(
             subject=subject,
             state="problem",
             found=f"{', '.join(on_bus)} on the PCI bus, but no driver has any",
-            advice="load the maker's driver, if these cards are for jobs",
+            fix="load the maker's driver, if these cards are for jobs",
         )
     found = f"none; its Python package {package} is missing too" if package else "none"
     return Finding(area=AREA, subject=subject, state="missing", found=found)

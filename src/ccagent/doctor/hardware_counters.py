@@ -49,14 +49,14 @@ def judge_counters(pmus: Sequence[str], paranoid: str, refusal: CcagentError | N
             subject=SUBJECT,
             state="missing",
             found=f"no PMU of cores; {level}",
-            advice="in a virtual machine the host may hand its own on (vPMU)",
+            fix="in a virtual machine the host may hand its own on (vPMU)",
         )
     return Finding(
         area="power",
         subject=SUBJECT,
         state="problem",
         found=f"PMU {', '.join(pmus)}, but {refusal}",
-        advice="sysctl kernel.perf_event_paranoid=0; or 2 at most, and CapabilityBoundingSet= and "
+        fix="sysctl kernel.perf_event_paranoid=0; or 2 at most, and CapabilityBoundingSet= and "
         "AmbientCapabilities=CAP_PERFMON for the service (CAP_SYS_ADMIN before Linux 5.8)",
     )
 

@@ -85,8 +85,8 @@ def judge_host(name: str) -> Finding:
             subject="host name",
             state="problem",
             found=f"{name}, as many hosts are called",
-            costs=["all: records of different nodes can't be told apart"],
-            advice="give the host its name (hostnamectl hostname NAME), or set hostname",
+            impact=["all: records of different nodes can't be told apart"],
+            fix="give the host its name (hostnamectl hostname NAME), or set hostname",
         )
     return Finding(area=AREA, subject="host name", state="good", found=name)
 
@@ -101,8 +101,8 @@ def judge_cluster(name: str, *, is_configured: bool) -> Finding:
             subject="cluster name",
             state="problem",
             found="local, for the host's name has no domain and none is configured",
-            costs=["all: records of different clusters can't be told apart"],
-            advice='set cluster = "NAME" in the configuration',
+            impact=["all: records of different clusters can't be told apart"],
+            fix='set cluster = "NAME" in the configuration',
         )
     else:
         found = f"{name}, the domain of the host"
@@ -125,5 +125,5 @@ def judge_user(identity: Identity, name: str) -> Finding:
         subject="user",
         state="good",
         found=f"{name}, capabilities that matter: {held}",
-        advice=advice,
+        fix=advice,
     )

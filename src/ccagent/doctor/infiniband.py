@@ -34,7 +34,7 @@ def judge_ports(ports: Mapping[str, int | None]) -> Finding:
             subject=SUBJECT,
             state="missing",
             found=f"no ports in /{_DEVICES}",
-            advice="if there is a card: load its driver (mlx5_ib, hfi1, ...)",
+            fix="if there is a card: load its driver (mlx5_ib, hfi1, ...)",
         )
     unreadable = [name for name, state in ports.items() if state is None]
     active = [name for name, state in ports.items() if state == _ACTIVE]
@@ -44,7 +44,7 @@ def judge_ports(ports: Mapping[str, int | None]) -> Finding:
             subject=SUBJECT,
             state="problem",
             found=f"the state of {', '.join(unreadable)} can't be read",
-            advice="see the kernel's log (dmesg) for its driver",
+            fix="see the kernel's log (dmesg) for its driver",
         )
     if not active:
         return Finding(
@@ -52,7 +52,7 @@ def judge_ports(ports: Mapping[str, int | None]) -> Finding:
             subject=SUBJECT,
             state="problem",
             found=f"no port is active: {', '.join(ports)}",
-            advice="see to the cable and the subnet manager (ibstat)",
+            fix="see to the cable and the subnet manager (ibstat)",
         )
     return Finding(
         area="network",

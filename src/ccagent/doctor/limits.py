@@ -49,7 +49,7 @@ def judge_limit(limit: int | None, processes: int) -> Finding:
             subject="open files",
             state="problem",
             found=f"at most {limit} (RLIMIT_NOFILE), where {processes} processes want {needed}",
-            advice=f"raise the hard limit: LimitNOFILE={max(65536, 4 * needed)} in the service",
+            fix=f"raise the hard limit: LimitNOFILE={max(65536, 4 * needed)} in the service",
         )
     room = "any number of" if limit is None else str((limit - _OTHERS) // _KEPT)
     return Finding(

@@ -50,7 +50,7 @@ def judge_targets(targets: Sequence[str], errors: Sequence[str]) -> Finding:
             subject="targets with jobstats",
             state="problem",
             found=f"{len(targets)}; {'; '.join(errors)}",
-            advice="let this user run lctl as root does, or read the job_stats files; "
+            fix="let this user run lctl as root does, or read the job_stats files; "
             "`ccagent lustre check` says more",
         )
     if targets:
@@ -60,14 +60,14 @@ def judge_targets(targets: Sequence[str], errors: Sequence[str]) -> Finding:
             subject="targets with jobstats",
             state="good",
             found=f"{', '.join(targets[:_SHOWN])}{more}",
-            advice="`ccagent lustre check` tells whether anything is lost between observations",
+            fix="`ccagent lustre check` tells whether anything is lost between observations",
         )
     return Finding(
         area=AREA,
         subject="targets with jobstats",
         state="missing",
         found="this node serves none",
-        advice="the agent lustre belongs on an OSS or MDS",
+        fix="the agent lustre belongs on an OSS or MDS",
     )
 
 

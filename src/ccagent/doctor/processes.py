@@ -64,7 +64,7 @@ def judge_proc(errors: list[str]) -> Finding:
             subject="/proc",
             state="problem",
             found="; ".join(errors),
-            advice="mount /proc without subset=pid; in a service: ProcSubset=all",
+            fix="mount /proc without subset=pid; in a service: ProcSubset=all",
         )
     return Finding(
         area=AREA, subject="/proc", state="good", found="stat, meminfo and loadavg can be read"
@@ -91,7 +91,7 @@ def judge_visibility(hidepid: str, gid: int, identity: Identity) -> Finding:
         subject="processes of others",
         state="problem",
         found=f"{said}: this user sees its own processes alone",
-        advice=advice,
+        fix=advice,
     )
 
 
@@ -110,7 +110,7 @@ def judge_io(tried: bool | None, identity: Identity) -> Finding:
         subject="I/O of others",
         state="problem",
         found="/proc/PID/io of other users can't be read",
-        advice=f"{_ITERATOR}, or give the service CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH "
+        fix=f"{_ITERATOR}, or give the service CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH "
         f"({_SET}; io.conf of the packages)",
     )
 

@@ -72,7 +72,7 @@ def judge_program(area: str, subject: str, outcome: str | CcagentError) -> Findi
             subject=subject,
             state="missing",
             found=str(outcome),
-            advice=_PACKAGES.get(area, "install it, or set its path"),
+            fix=_PACKAGES.get(area, "install it, or set its path"),
         )
     if isinstance(outcome, CcagentError):
         return Finding(
@@ -80,7 +80,7 @@ def judge_program(area: str, subject: str, outcome: str | CcagentError) -> Findi
             subject=subject,
             state="problem",
             found=_shortened(str(outcome)),
-            advice=_remedy(area, str(outcome)),
+            fix=_remedy(area, str(outcome)),
         )
     return Finding(area=area, subject=subject, state="good", found=outcome)
 

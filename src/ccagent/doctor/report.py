@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from ccagent.doctor.examination import stopped
 from ccagent.log import printable
+from ccagent.registry import AGENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,51 +22,65 @@ _UNLIMITED = 1_000_000
 
 
 def report(findings: Sequence[Finding], agents: Sequence[str], *, width: int = 0) -> str:
-    """Write the findings by area, one a line, and below it what it costs and what to do.
+    """Write the verdict, then the findings by area with their impact and how to fix them.
 
     agents: those that count. width: of a terminal, for which it is coloured and wrapped; 0: none.
     """
-    column = max((len(finding.subject) for finding in findings), default=0)
-    lines: list[str] = []
-    for area, group in groupby(findings, key=lambda finding: finding.area):
+    shown = [finding for finding in findings if not finding.is_for_others]
+    column = max((len(finding.subject) for finding in shown), default=0)
+    lines = [_bold(verdict(findings, agents), width), ""]
+    for area, group in groupby(shown, key=lambda finding: finding.area):
         lines.append(_bold(area, width))
         for finding in group:
             lines += _entry(finding, min(column, 32), width)
         lines.append("")
-    lines.append(summary(findings, agents))
-    return "\n".join(lines) + "\n"
+    if others := unconfigured(findings, agents):
+        lines += [*_wrapped(printable(others), width, 0), ""]
+    return "\n".join(lines[:-1]) + "\n"
 
 
-def summary(findings: Sequence[Finding], agents: Sequence[str]) -> str:
-    """Say in a line who can work."""
-    names = stopped(findings)
-    less = [
-        name
-        for name in agents
-        if f"agent {name}" not in names
-        and any(
-            finding.state == "problem" and cost.startswith((f"{name}: ", "all: "))
-            for finding in findings
-            for cost in finding.costs
-        )
-    ]
-    fully = [name for name in agents if name not in less and f"agent {name}" not in names]
+def verdict(findings: Sequence[Finding], agents: Sequence[str]) -> str:
+    """Return one line on what works. It begins with `ready` where the exit status is 0."""
+    stops = stopped(findings)
+    rest = [name for name in agents if f"agent {name}" not in stops]
+    limited = [name for name in rest if _is_limited(name, findings)]
     parts: list[str] = []
-    if names:
-        parts.append(f"can't work: {', '.join(names)}")
-    if less:
-        parts.append(f"work with less: {', '.join(less)}")
-    if fully:
-        parts.append(f"work: {', '.join(fully)}")
-    return printable("; ".join(parts) or "nothing is configured")
+    if stops:
+        parts.append(f"cannot work: {', '.join(stops)}")
+    if limited:
+        parts.append(f"works with limits: {', '.join(limited)}")
+    if fully := [name for name in rest if name not in limited]:
+        parts.append(f"works: {', '.join(fully)}")
+    state = "not ready" if exit_status(findings) else "ready"
+    return printable(f"{state}: {'; '.join(parts) or 'nothing is configured'}")
+
+
+def unconfigured(findings: Sequence[Finding], agents: Sequence[str]) -> str:
+    """Return one line on the agents that are not configured, with what each would lack."""
+    lacks: dict[str, list[str]] = {name: [] for name in AGENTS if name not in agents}
+    for finding in findings:
+        for lost in finding.not_configured:
+            lacks.setdefault(lost.partition(":")[0], []).append(finding.subject)
+    names = [
+        f"{name} (lacks {', '.join(dict.fromkeys(subjects))})" if subjects else name
+        for name, subjects in lacks.items()
+    ]
+    return f"not configured: {', '.join(names)}" if names else ""
 
 
 def as_json(findings: Sequence[Finding]) -> bytes:
-    """Give an array of objects with the fields of a finding."""
+    """Return an array of objects with the fields of a finding.
+
+    `costs` and `advice` are the old names of `impact` and `fix`.
+    """
+    objects = [
+        msgspec.structs.asdict(finding) | {"costs": finding.impact, "advice": finding.fix}
+        for finding in findings
+    ]
     try:
-        content = msgspec.json.encode(findings)
+        content = msgspec.json.encode(objects)
     except UnicodeEncodeError:
-        content = msgspec.json.encode([_encodable(finding) for finding in findings])
+        content = msgspec.json.encode([_encodable(each) for each in objects])
     return msgspec.json.format(content, indent=2)
 
 
@@ -74,20 +89,23 @@ def exit_status(findings: Sequence[Finding]) -> int:
     return int(bool(stopped(findings)))
 
 
-def _encodable(finding: Finding) -> Finding:
-    """Replace what was no UTF-8 in names of files."""
-
-    def clean(text: str) -> str:
-        return text.encode("utf-8", "replace").decode()
-
-    return msgspec.structs.replace(
-        finding,
-        subject=clean(finding.subject),
-        found=clean(finding.found),
-        costs=list(map(clean, finding.costs)),
-        stops=list(map(clean, finding.stops)),
-        advice=clean(finding.advice),
+def _is_limited(agent: str, findings: Sequence[Finding]) -> bool:
+    return any(
+        finding.state == "problem" and lost.startswith((f"{agent}: ", "all: "))
+        for finding in findings
+        for lost in finding.impact
     )
+
+
+def _encodable(value: Any) -> Any:
+    """Replace what was no UTF-8 in names of files."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [_encodable(each) for each in cast("list[object]", value)]
+    if isinstance(value, dict):
+        return {key: _encodable(each) for key, each in cast("dict[str, object]", value).items()}
+    return value
 
 
 def _entry(finding: Finding, column: int, width: int) -> Iterator[str]:
@@ -100,14 +118,14 @@ def _entry(finding: Finding, column: int, width: int) -> Iterator[str]:
     yield f"  {state}  {subject:<{column}}  {first}"
     yield from (indent + line for line in rest)
     for title, text in (
-        ("costs", "; ".join(finding.costs)),
+        ("impact", "; ".join(finding.impact)),
         ("stops", ", ".join(finding.stops)),
-        ("to do", finding.advice),
+        ("fix", finding.fix),
     ):
         if text:
-            first, *rest = _wrapped(printable(text), width, len(indent) + 7)
-            yield f"{indent}{title}: {first}"
-            yield from (f"{indent}       {line}" for line in rest)
+            first, *rest = _wrapped(printable(text), width, len(indent) + 8)
+            yield f"{indent}{title + ':':7} {first}"
+            yield from (f"{indent}        {line}" for line in rest)
 
 
 def _wrapped(text: str, width: int, indent: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Whether the daemon could take its lock.
+"""Whether the daemon could take its lock, who it runs as, and what a running one says of itself.
 
 systemd makes /run/NAME for a unit with `RuntimeDirectory=NAME` when it starts, and takes it away
 when it stops (systemd.exec(5)): that it isn't there says nothing then.
@@ -6,14 +6,17 @@ when it stops (systemd.exec(5)): that it isn't there says nothing then.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from ccagent.doctor.finding import Finding
 from ccagent.errors import CcagentError, NotHereError
+from ccagent.status_socket import read_status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from ccagent.counters import SinkCounters
     from ccagent.doctor.demands import Site
     from ccagent.node import Node
 
@@ -23,7 +26,32 @@ _FOLDERS = ("etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"
 
 
 def check_service(site: Site) -> Iterator[Finding]:
-    """Tell whether the daemon could take its lock, if it is to."""
+    """Check the lock of the daemon, if it is to take one, and the threads of a running daemon."""
+    yield from _check_lock(site)
+    if site.node.is_live and site.configuration.settings.status_socket:
+        try:
+            status = read_status(site.configuration.settings.status_socket)
+        except CcagentError:
+            return  # none runs, or this user may not ask it
+        yield from judge_threads(status.sinks)
+
+
+def judge_threads(sinks: Mapping[str, SinkCounters]) -> Iterator[Finding]:
+    """Return a problem for each sink of a running daemon whose thread had to be restarted."""
+    for name, counters in sinks.items():
+        restarts = getattr(counters, "restarts", 0)
+        if restarts:
+            yield Finding(
+                area="daemon",
+                subject=f"thread of sink {name}",
+                state="problem",
+                found=f"restarted {restarts} times since the daemon started",
+                impact=[f"sink {name}: pauses; nothing is lost"],
+                fix="look for its error in the log (journalctl -u ccagent), and report it",
+            )
+
+
+def _check_lock(site: Site) -> Iterator[Finding]:
     directory = site.configuration.settings.lock_directory
     if not directory:
         return
@@ -33,7 +61,7 @@ def check_service(site: Site) -> Iterator[Finding]:
         node.owner(path)
         refusal = "" if node.is_writable(path) else "this user may not write there"
     except NotHereError:
-        if directory.rstrip("/") in runtime_directories(_unit(node)):
+        if directory.rstrip("/") in runtime_directories(read_unit(node)):
             yield _good(f"{directory}: comes and goes with {_UNIT}")
             return
         refusal = "there is none"
@@ -50,31 +78,52 @@ def judge_lock(directory: str, refusal: str) -> Finding:
             subject="lock-directory",
             state="problem",
             found=f"{directory}: {refusal}",
-            costs=["ccagent run: does not start"],
+            impact=["ccagent run: does not start"],
             stops=["the daemon"],
-            advice="make it for the user of the service (RuntimeDirectory=ccagent)",
+            fix="make it for the user of the service (RuntimeDirectory=ccagent)",
         )
     return _good(directory)
 
 
 def runtime_directories(unit: str) -> set[str]:
-    """Give the directories that systemd makes for a unit, by the text of its file."""
-    found: set[str] = set()
+    """Return the directories below /run that systemd makes for a unit, by the text of its file."""
+    return {f"/run/{name}" for name in values_of(unit, "RuntimeDirectory")}
+
+
+def state_directories(unit: str) -> set[str]:
+    """Return the directories below /var/lib that systemd makes for a unit."""
+    return {f"/var/lib/{name}" for name in values_of(unit, "StateDirectory")}
+
+
+def values_of(unit: str, key: str) -> list[str]:
+    """Return the words of all values of a key in a unit's text; an empty value resets it."""
+    found: list[str] = []
     for line in unit.splitlines():
-        key, _, value = line.partition("=")
-        if key.strip() == "RuntimeDirectory":
-            found |= {f"/run/{name}" for name in value.split()}
+        name, equals, value = line.partition("=")
+        if equals and name.strip() == key:
+            found = [*found, *value.split()] if value.strip() else []
     return found
 
 
-def _unit(node: Node) -> str:
-    """Give the text of the service's unit; empty where there is none."""
+def read_unit(node: Node) -> str:
+    """Return the text of the service's unit with its drop-ins; empty where there is none."""
+    text = ""
     for folder in _FOLDERS:
         try:
-            return node.read(f"{folder}/{_UNIT}").decode("utf-8", "replace")
+            text = node.read(f"{folder}/{_UNIT}").decode("utf-8", "replace")
+            break
         except CcagentError:
             continue
-    return ""
+    for folder in reversed(_FOLDERS):
+        try:
+            names = sorted(node.list(f"{folder}/{_UNIT}.d")) if text else []
+        except CcagentError:
+            continue
+        for name in names:
+            with contextlib.suppress(CcagentError):
+                drop_in = node.read(f"{folder}/{_UNIT}.d/{name}")
+                text += "\n" + drop_in.decode("utf-8", "replace")
+    return text
 
 
 def _good(found: str) -> Finding:

@@ -64,14 +64,14 @@ def judge_sink(name: str, url: str, outcome: Reached | CcagentError | None) -> F
             subject=subject,
             state="problem",
             found=reason,
-            costs=["what is sent there waits in the outbox, and in the end is dropped"],
+            impact=["what is sent there waits in the outbox, and in the end is dropped"],
             stops=[subject],
-            advice=_remedy(reason),
+            fix=_remedy(reason),
         )
     if outcome is None:
         found = f"{shown(url)}: not tried; it can't be without a message"
         advice = f"`ccagent sinks test {name}` or --deliver sends one"
-        return Finding(area="sinks", subject=subject, state="good", found=found, advice=advice)
+        return Finding(area="sinks", subject=subject, state="good", found=found, fix=advice)
     return Finding(
         area="sinks", subject=subject, state="good", found=f"{shown(url)}: {outcome.said}"
     )

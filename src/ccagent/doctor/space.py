@@ -1,4 +1,4 @@
-"""Room for the outbox on disk, and whether this user may write it."""
+"""Room for the outbox on disk, and whether the user of the service may write it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.doctor.finding import Finding
 from ccagent.doctor.mounts import mounted_at, read_mounts
+from ccagent.doctor.outbox_files import check_files
+from ccagent.doctor.service import read_unit, state_directories
+from ccagent.doctor.service_user import find_service_user, find_unwritable
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.queue.files import file_of
 from ccagent.registry import transport_class
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ccagent.doctor.demands import Site
+    from ccagent.doctor.service_user import ServiceUser
     from ccagent.node import Node
 
 AREA = "outbox"
@@ -36,7 +40,10 @@ class Room(NamedTuple):
     inodes: int | None
     is_writable: bool
     foreign: tuple[str, ...] = ()
-    """Files of outboxes that this user may not write."""
+    """Files of outboxes that the user may not write."""
+
+    user: str = ""
+    """The user of the service; empty: the one who asks."""
 
 
 def check_space(site: Site) -> Iterator[Finding]:
@@ -51,7 +58,8 @@ def check_space(site: Site) -> Iterator[Finding]:
         yield judge_memory(len(sinks))
         return
     wanted = outbox.max_bytes * max(1, len(sinks))
-    yield judge_space(outbox.directory, _room(site.node, outbox.directory, sinks), wanted)
+    yield judge_space(outbox.directory, _room(site, outbox.directory, sinks), wanted)
+    yield from check_files(site.node, outbox.directory)
 
 
 def judge_memory(sinks: int) -> Finding:
@@ -65,8 +73,8 @@ def judge_memory(sinks: int) -> Finding:
         subject=SUBJECT,
         state="missing",
         found="in memory, as configured",
-        costs=[_LOSS],
-        advice='set outbox.directory = "/var/lib/ccagent", unless the node has no disk',
+        impact=[_LOSS],
+        fix='set outbox.directory = "/var/lib/ccagent", unless the node has no disk',
     )
 
 
@@ -77,19 +85,23 @@ def judge_space(directory: str, room: Room | CcagentError, wanted: int) -> Findi
             str(room),
             f"make it for ccagent's user alone: install -d -o ccagent -m 0700 {directory}",
         )
+    who = f"user {room.user}, as which the service runs," if room.user else "this user"
+    owner = room.user or "ccagent"
     if not room.is_writable:
         return _problem(
-            f"{directory} can't be written by this user",
+            f"{who} cannot write {directory}",
             "give it, and what is in it, to the user that ccagent runs as: "
-            f"chown ccagent {directory} {directory}/*.outbox*",
+            f"chown -R {owner} {directory}",
         )
     if room.foreign:
         return _problem(
-            f"{', '.join(room.foreign)} can't be written by this user",
-            "somebody else has run ccagent with this configuration; give them to its user: "
-            f"chown ccagent {directory}/*.outbox*",
+            f"{who} cannot write {', '.join(room.foreign)}",
+            "another user ran ccagent with this configuration; give the files to its user: "
+            f"chown -R {owner} {directory}",
         )
     found = f"{directory}: {size(room.free)} free on {room.type}"
+    if room.user:
+        found = f"{directory}, for user {room.user}: {size(room.free)} free on {room.type}"
     if room.free < wanted:
         return _problem(
             f"{found}, where outboxes may take {size(wanted)}",
@@ -124,12 +136,13 @@ def size(number: int) -> str:
 
 def _problem(found: str, advice: str) -> Finding:
     return Finding(
-        area=AREA, subject=SUBJECT, state="problem", found=found, costs=[_LOSS], advice=advice
+        area=AREA, subject=SUBJECT, state="problem", found=found, impact=[_LOSS], fix=advice
     )
 
 
-def _room(node: Node, directory: str, sinks: Sequence[str]) -> Room | CcagentError:
+def _room(site: Site, directory: str, sinks: Sequence[str]) -> Room | CcagentError:
     """Look at a directory, or where it would be made."""
+    node = site.node
     path = directory
     try:
         while True:
@@ -140,26 +153,39 @@ def _room(node: Node, directory: str, sinks: Sequence[str]) -> Room | CcagentErr
                 if path == "/":
                     raise
                 path = os.path.dirname(path.rstrip("/"))
-        if path != directory and not node.is_writable(path.lstrip("/")):
-            return NotHereError(f"{directory}: there is none, and this user can't make it")
+        user = find_service_user(site, path)
+        files = [os.path.join(directory, file_of(sink)) for sink in sinks]
+        existing = [file for file in files if _exists(node, file)]
+        refused = _find_refused(node, user, [path, *existing])
+        is_made_by_systemd = path != directory and directory in state_directories(read_unit(node))
+        if path != directory and path in refused and not is_made_by_systemd:
+            who = f"user {user.name}, as which the service runs," if user else "this user"
+            return NotHereError(f"{directory}: there is none, and {who} cannot create it")
         answer = node.space(path.lstrip("/"))
         mount = mounted_at(read_mounts(node), path)
     except CcagentError as error:
         return error
-    files = [os.path.join(directory, file_of(sink)) for sink in sinks]
     read_only = bool(answer.f_flag & os.ST_RDONLY)
     return Room(
         type=mount.type if mount is not None else "?",
         free=answer.f_bavail * (answer.f_frsize or answer.f_bsize),
         inodes=answer.f_favail if answer.f_files else None,
-        is_writable=not read_only and node.is_writable(path.lstrip("/")),
-        foreign=tuple(file for file in files if _is_foreign(node, file.lstrip("/"))),
+        is_writable=not read_only and (is_made_by_systemd or path not in refused),
+        foreign=tuple(file for file in existing if file in refused),
+        user=user.name if user else "",
     )
 
 
-def _is_foreign(node: Node, file: str) -> bool:
+def _find_refused(node: Node, user: ServiceUser | None, paths: list[str]) -> list[str]:
+    """Return the paths that the user of the service, or else this user, cannot write."""
+    if user is not None:
+        return find_unwritable(user, paths)
+    return [path for path in paths if not node.is_writable(path.lstrip("/"))]
+
+
+def _exists(node: Node, file: str) -> bool:
     try:
-        node.owner(file)
+        node.owner(file.lstrip("/"))
     except CcagentError:
         return False
-    return not node.is_writable(file)
+    return True

@@ -82,7 +82,7 @@ def judge_kernel(kernel: Kernel) -> Finding:
             subject=SUBJECT,
             state="missing",
             found="this is a pid namespace of its own, and the kernel tells other pids",
-            advice="run ccagent on the node, not in a container; /proc is read instead",
+            fix="run ccagent on the node, not in a container; /proc is read instead",
         )
     if kernel.pinned:
         return Finding(area="kernel", subject=SUBJECT, state="good", found=f"/{PINNED} can be read")
@@ -92,7 +92,7 @@ def judge_kernel(kernel: Kernel) -> Finding:
             subject=SUBJECT,
             state="problem",
             found=f"/{PINNED} is there, but this user may not read it",
-            advice="add the user to its group, or have it pinned for the service's group",
+            fix="add the user to its group, or have it pinned for the service's group",
         )
     lacks: list[str] = []
     if is_old(kernel.release):
@@ -112,7 +112,7 @@ def judge_kernel(kernel: Kernel) -> Finding:
     found = f"not pinned; {'; '.join(lacks)}" if lacks else (
         f"not pinned, though kernel {kernel.release} with BTF and {kernel.library} could"
     )  # fmt: skip
-    return Finding(area="kernel", subject=SUBJECT, state="missing", found=found, advice=advice)
+    return Finding(area="kernel", subject=SUBJECT, state="missing", found=found, fix=advice)
 
 
 def _text(node: Node, path: str) -> str:

@@ -1,0 +1,114 @@
+"""The files of outboxes: which are damaged, set aside, or not what ccagent would have made."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from ccagent.doctor.finding import Finding
+from ccagent.errors import CcagentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.node import Node
+
+AREA = "outbox"
+
+_SUFFIX = ".outbox"
+_DAMAGED = f"{_SUFFIX}.damaged-"
+_SECONDS = 5.0
+_STEPS = 10_000
+_AGAIN = 0.2
+
+
+def check_files(node: Node, directory: str) -> Iterator[Finding]:
+    """Return a problem for each outbox that cannot be used as it is."""
+    try:
+        names = sorted(node.list(directory.lstrip("/")))
+    except CcagentError:
+        return
+    for name in names:
+        path = os.path.join(directory, name)
+        place = node.root.rstrip("/") + path
+        if _DAMAGED in name and not name.endswith(("-wal", "-shm")):
+            yield _problem(
+                path,
+                "set aside because it is damaged",
+                "messages in it that could not be read were not sent",
+                "keep it for an examination, or remove it",
+            )
+        elif name.endswith(_SUFFIX) and (reason := _reason_against(place)):
+            yield _problem(
+                path,
+                reason,
+                "its messages cannot be sent, and new ones are not stored in it",
+                "move it away while ccagent does not run; the service then creates a new one",
+            )
+        elif name.endswith(_SUFFIX) and (reason := find_damage(place)):
+            yield _problem(
+                path,
+                reason,
+                "messages in damaged parts of it are lost",
+                "restart the service: it sets the file aside and goes on with a new one",
+            )
+
+
+def find_damage(path: str) -> str:
+    """Return how a database is damaged, or "". Nothing is written, not even beside it."""
+    reason = _check(path)
+    if reason and _has_content(f"{path}-wal"):
+        time.sleep(_AGAIN)  # a running daemon may have been moving its log into the file
+        reason = _check(path)
+    return reason
+
+
+def _check(path: str) -> str:
+    """Check the pages of a database file. Source: sqlite.org/uri.html, immutable."""
+    deadline = time.monotonic() + _SECONDS
+    try:
+        if not _has_content(path):
+            return ""
+        connection = sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True)
+        try:
+            connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
+            found = [row[0] for row in connection.execute("PRAGMA quick_check(1)")]
+        finally:
+            connection.close()
+    except sqlite3.OperationalError:
+        return ""  # interrupted, or this user may not read it
+    except sqlite3.DatabaseError as error:
+        return f"damaged: {error}"
+    return "" if found == ["ok"] else f"damaged: {' '.join(str(found[0]).split())}"
+
+
+def _reason_against(path: str) -> str:
+    """Return why ccagent would not open a file, or ""."""
+    try:
+        status = os.lstat(path)
+    except OSError as error:
+        return error.strerror or str(error)
+    if stat.S_ISLNK(status.st_mode):
+        return "a symbolic link, which ccagent does not follow"
+    if not stat.S_ISREG(status.st_mode):
+        return "not a regular file"
+    if status.st_nlink > 1:
+        return f"a file with {status.st_nlink} names (hard links)"
+    return ""
+
+
+def _has_content(path: str) -> bool:
+    try:
+        return os.stat(path).st_size > 0
+    except OSError:
+        return False
+
+
+def _problem(path: str, found: str, impact: str, fix: str) -> Finding:
+    return Finding(
+        area=AREA, subject=path, state="problem", found=found, impact=[f"all: {impact}"], fix=fix
+    )
