@@ -23,9 +23,9 @@ _DESCRIPTION = """\
 The configuration of ccagent is TOML in UTF-8: one file and, where there is a directory conf.d
 beside it, all files conf.d/*.toml, in the order of their names. Tables of the same name are joined;
 a key that stands in two files is an error. Packages complete the configuration in /etc/ccagent with
-/usr/share/ccagent/conf.d/*.toml: a key of theirs counts where no other file has it, and a file of the
-same name in /etc/ccagent/conf.d replaces one of theirs. All those files must belong to root, to the owner of the
-main file or to the user that ccagent runs as, and nobody else may write them.
+/usr/share/ccagent/conf.d/*.toml: a key of theirs counts where no other file has it, and a file of
+the same name in /etc/ccagent/conf.d replaces one of theirs. All those files must belong to root, to
+the owner of the main file or to the user that ccagent runs as, and nobody else may write them.
 
 Everything is checked before anything starts: an unknown key is an error that names the nearest
 right one. `ccagent config check` tells; `ccagent config defaults --template` prints a file to begin

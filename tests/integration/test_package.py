@@ -37,12 +37,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [*python, "-c", program], cwd=source, env=environment, check=True, capture_output=True
     )
-    (sdist,) = directory.glob("ccagent-*.tar.gz")
+    (sdist,) = directory.glob("ccagent_collectors-*.tar.gz")
     subprocess.run(
         [*python, *PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", directory,
          sdist], env=environment, check=True,
     )  # fmt: skip
-    (found,) = directory.glob("ccagent-*.whl")
+    (found,) = directory.glob("ccagent_collectors-*.whl")
     return found
 
 
@@ -65,7 +65,10 @@ def test_agents_and_transports_are_inside_the_package_and_nowhere_else(
     wheel: zipfile.ZipFile,
 ) -> None:
     names = wheel.namelist()
-    assert {name.split("/")[0].partition("-")[0] for name in names} == {"ccagent"}
+    assert {name.split("/")[0].partition("-")[0] for name in names} == {
+        "ccagent",
+        "ccagent_collectors",
+    }
     assert "ccagent/agents/sonar/procfs.py" in names
     assert "ccagent/agents/sysinfo/agent.py" in names
     assert "ccagent/transports/http/transport.py" in names

@@ -200,6 +200,45 @@ def test_units_are_right_and_hardened(root: CleanRoot, first: Built) -> None:
         place.unlink()
 
 
+def test_the_unit_for_a_virtual_environment_has_another_program_alone(
+    root: CleanRoot, first: Built
+) -> None:
+    rpm_install(root, first, ("ccagent-core",))
+    (root.path / "opt/ccagent/bin").mkdir(parents=True)
+    (root.path / "opt/ccagent/bin/ccagent").symlink_to("/usr/bin/ccagent")
+    unit = "/usr/share/ccagent/venv/ccagent.service"
+    assert root.run("systemd-analyze", "verify", "--man=no", unit) == ""
+    packaged = (root.path / "usr/lib/systemd/system/ccagent.service").read_text().splitlines()
+    other = (root.path / unit[1:]).read_text().splitlines()
+    assert set(other) - set(packaged) == {other[0], "ExecStart=/opt/ccagent/bin/ccagent run"}
+    assert set(packaged) - set(other) == {"ExecStart=/usr/bin/ccagent run"}
+
+
+def test_cron_runs_a_sample_politely_and_logs_with_priorities(tmp_path: Path) -> None:
+    """The line of the example, run as cron does, with programs that note how they are called."""
+    text = (ROOT / "packaging/tree/ccagent-core/usr/share/ccagent/cron/ccagent").read_text()
+    variables = dict(re.findall(r"^([A-Z]+)=(.*)$", text, re.MULTILINE))
+    assert variables["MAILTO"] == "root"
+    (job,) = re.findall(r"^(\* .*)$", text, re.MULTILINE)
+    *schedule, user, line = job.split(" ", 6)
+    assert (schedule, user) == (["*"] * 5, "ccagent")
+    for name, script in (
+        ("ccagent", 'echo "<4>$(nice) $(ionice) $*" >&2'),
+        ("logger", f"{{ echo $*; cat; }} >{tmp_path}/log"),
+        ("sleep", "exit 0"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    command = line.replace("\\%", "%").replace("/var/lib/ccagent", str(tmp_path))
+    subprocess.run(
+        [variables["SHELL"], "-c", command],
+        check=True, env={"PATH": f"{tmp_path}:{variables['PATH']}"}, timeout=30,
+    )  # fmt: skip
+    options, logged = (tmp_path / "log").read_text().splitlines()
+    assert options == "-t ccagent --prio-prefix -p daemon.warning"
+    assert logged == f"<4>10 idle sample --once --config {CONFIGURATION}"
+
+
 def test_the_units_of_daemon_and_timer_are_hardened_alike() -> None:
     folder = ROOT / "packaging/tree/ccagent-core/usr/lib/systemd/system"
     lines = [
