@@ -12,7 +12,7 @@ import pytest
 from ccagent.counters import SinkCounters
 from ccagent.doctor.finding import Finding
 from ccagent.doctor.outbox_files import check_files, find_damage
-from ccagent.doctor.service import judge_threads, read_unit, state_directories, values_of
+from ccagent.doctor.service import judge_sinks, read_unit, state_directories, values_of
 from ccagent.doctor.service_user import ServiceUser, find_service_user, find_unwritable
 from ccagent.doctor.space import check_space
 from ccagent.node import Node
@@ -75,7 +75,7 @@ def test_a_damaged_outbox_is_shown(
     finding = findings(node)["backend.outbox"]
     assert finding.state == "problem"
     assert finding.found.startswith("damaged: ")
-    assert "restart the service" in finding.fix
+    assert "undamaged messages" in finding.fix
 
 
 def test_an_outbox_that_was_set_aside_is_shown_once(node: TreeNode, outbox: Path) -> None:
@@ -172,13 +172,13 @@ def test_a_user_that_cannot_be_asked_for_is_one_problem(
     assert finding.found.startswith("cannot ask as user nobody: ")
 
 
-class RestartedCounters(SinkCounters):
-    """Counters of a sink whose thread failed."""
-
-    restarts: int = 2
-
-
-def test_threads_that_had_to_be_restarted_are_shown() -> None:
-    (finding,) = judge_threads({"good": SinkCounters(), "backend": RestartedCounters()})
-    assert finding.subject == "thread of sink backend"
-    assert finding.found == "restarted 2 times since the daemon started"
+def test_errors_that_a_running_daemon_reports_are_shown() -> None:
+    sinks = {
+        "good": SinkCounters(),
+        "backend": SinkCounters(restarts=2),
+        "other": SinkCounters(queue_error="No space left on device"),
+    }
+    assert {each.subject: each.found for each in judge_sinks(sinks)} == {
+        "thread of sink backend": "went on after 2 unforeseen errors since the daemon started",
+        "queue of sink other": "No space left on device",
+    }

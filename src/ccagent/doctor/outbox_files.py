@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from ccagent.doctor.finding import Finding
 from ccagent.errors import CcagentError
+from ccagent.queue.files import SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 
 AREA = "outbox"
 
-_SUFFIX = ".outbox"
-_DAMAGED = f"{_SUFFIX}.damaged-"
+_DAMAGED = f"{SUFFIX}.damaged-"
 _SECONDS = 5.0
 _STEPS = 10_000
 _AGAIN = 0.2
@@ -38,23 +38,23 @@ def check_files(node: Node, directory: str) -> Iterator[Finding]:
         if _DAMAGED in name and not name.endswith(("-wal", "-shm")):
             yield _problem(
                 path,
-                "set aside because it is damaged",
-                "messages in it that could not be read were not sent",
+                "set aside because it was damaged; its undamaged messages went into a new one",
+                "messages in damaged parts of it were not sent",
                 "keep it for an examination, or remove it",
             )
-        elif name.endswith(_SUFFIX) and (reason := _reason_against(place)):
+        elif name.endswith(SUFFIX) and (reason := _reason_against(place)):
             yield _problem(
                 path,
                 reason,
                 "its messages cannot be sent, and new ones are not stored in it",
                 "move it away while ccagent does not run; the service then creates a new one",
             )
-        elif name.endswith(_SUFFIX) and (reason := find_damage(place)):
+        elif name.endswith(SUFFIX) and (reason := find_damage(place)):
             yield _problem(
                 path,
                 reason,
                 "messages in damaged parts of it are lost",
-                "restart the service: it sets the file aside and goes on with a new one",
+                "let the service run: it sets the file aside and sends the undamaged messages",
             )
 
 
@@ -109,6 +109,4 @@ def _has_content(path: str) -> bool:
 
 
 def _problem(path: str, found: str, impact: str, fix: str) -> Finding:
-    return Finding(
-        area=AREA, subject=path, state="problem", found=found, impact=[f"all: {impact}"], fix=fix
-    )
+    return Finding(area=AREA, subject=path, state="problem", found=found, impact=[impact], fix=fix)

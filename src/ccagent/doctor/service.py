@@ -26,28 +26,36 @@ _FOLDERS = ("etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"
 
 
 def check_service(site: Site) -> Iterator[Finding]:
-    """Check the lock of the daemon, if it is to take one, and the threads of a running daemon."""
+    """Check the lock of the daemon, if it is to take one, and what a running daemon reports."""
     yield from _check_lock(site)
     if site.node.is_live and site.configuration.settings.status_socket:
         try:
             status = read_status(site.configuration.settings.status_socket)
         except CcagentError:
             return  # none runs, or this user may not ask it
-        yield from judge_threads(status.sinks)
+        yield from judge_sinks(status.sinks)
 
 
-def judge_threads(sinks: Mapping[str, SinkCounters]) -> Iterator[Finding]:
-    """Return a problem for each sink of a running daemon whose thread had to be restarted."""
+def judge_sinks(sinks: Mapping[str, SinkCounters]) -> Iterator[Finding]:
+    """Return a problem for each error that a running daemon reports of its sinks."""
     for name, counters in sinks.items():
-        restarts = getattr(counters, "restarts", 0)
-        if restarts:
+        if counters.restarts:
             yield Finding(
                 area="daemon",
                 subject=f"thread of sink {name}",
                 state="problem",
-                found=f"restarted {restarts} times since the daemon started",
-                impact=[f"sink {name}: pauses; nothing is lost"],
-                fix="look for its error in the log (journalctl -u ccagent), and report it",
+                found=f"went on after {counters.restarts} unforeseen errors since the daemon started",
+                impact=[f"sink {name}: pauses after each error; messages stay in the queue"],
+                fix="look for the error in the log (journalctl -u ccagent) and report it",
+            )
+        if counters.queue_error:
+            yield Finding(
+                area="daemon",
+                subject=f"queue of sink {name}",
+                state="problem",
+                found=counters.queue_error,
+                impact=[f"sink {name}: messages wait in memory, and are lost with the process"],
+                fix="see the finding `outbox`, and the log (journalctl -u ccagent)",
             )
 
 
