@@ -44,7 +44,7 @@ def judge_sinks(sinks: Mapping[str, SinkCounters]) -> Iterator[Finding]:
                 area="daemon",
                 subject=f"thread of sink {name}",
                 state="problem",
-                found=f"went on after {counters.restarts} unforeseen errors since the daemon started",
+                found=f"went on after {counters.restarts} unforeseen errors since it started",
                 impact=[f"sink {name}: pauses after each error; messages stay in the queue"],
                 fix="look for the error in the log (journalctl -u ccagent) and report it",
             )
