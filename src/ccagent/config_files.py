@@ -1,10 +1,8 @@
 """The files of a configuration: the main one, and `conf.d/*.toml` beside it, merged.
 
 Files are taken in the order of their names. Tables of the same name are joined; a key that stands
-in two files is an error. The configuration in /etc/ccagent is completed by the defaults that
-packages install: a key of theirs counts only where no other file has it. No secret belongs into any
-of them, so everybody may read them; but who may write one decides what ccagent runs and where it
-sends, so others' files are refused.
+in two files is an error. No secret belongs into any of them, so everybody may read them; but who
+may write one decides what ccagent runs and where it sends, so others' files are refused.
 """
 
 from __future__ import annotations
@@ -20,11 +18,8 @@ from ccagent.settings import as_table
 DIRECTORY = "conf.d"
 """What the directory beside the main file is called."""
 
-PACKAGED = "/usr/share/ccagent/conf.d"
-"""Where packages install defaults."""
-
-_COMPLETED = "/etc/ccagent"
-"""The directory whose configurations those defaults complete."""
+COMPLETED = "/etc/ccagent"
+"""The directory whose configurations the defaults of packages complete."""
 
 _LARGEST = 4 * 1024 * 1024
 
@@ -63,9 +58,13 @@ def read_files(path: str) -> Files:
             _merge(files, files.table, table, each, ())
         except RecursionError:
             raise ConfigurationError(f"{each}: tables nested too deep") from None
-    for each in _packaged(path):
-        files.paths.append(each)
-        _complete(files, files.table, read_table(each), each, ())
+    home = os.path.dirname(os.path.abspath(path))
+    if home == COMPLETED:
+        from ccagent.packaged_defaults import complete, list_packaged
+
+        for each in list_packaged(os.path.join(home, DIRECTORY)):
+            files.paths.append(each)
+            complete(files.table, read_table(each), each, files.origins)
     return files
 
 
@@ -96,23 +95,7 @@ def read_table(path: str) -> dict[str, Any]:
 
 def _beside(path: str) -> list[str]:
     """List the files `conf.d/*.toml` beside a file, in the order of their names."""
-    return _listed(os.path.join(os.path.dirname(path), DIRECTORY), path)
-
-
-def _packaged(path: str) -> list[str]:
-    """List the packages' defaults; a file of the same name in conf.d replaces one of them."""
-    home = os.path.dirname(os.path.abspath(path))
-    if home != _COMPLETED:
-        return []
-    return [
-        each
-        for each in _listed(PACKAGED, path)
-        if not os.path.lexists(os.path.join(home, DIRECTORY, os.path.basename(each)))
-    ]
-
-
-def _listed(directory: str, path: str) -> list[str]:
-    """List the files `*.toml` of a directory that are the administrator's, by their names."""
+    directory = os.path.join(os.path.dirname(path), DIRECTORY)
     try:
         names = os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):
@@ -169,19 +152,6 @@ def _merge(
                 f"{path}: {'.'.join(full)}: stands in {files.origins[full]} already"
             )
         _merge(files, into[key], as_table(value), path, full)
-
-
-def _complete(
-    files: Files, into: dict[str, Any], table: dict[str, Any], path: str, where: tuple[str, ...]
-) -> None:
-    """Add the keys of `table` that `into` does not have."""
-    for key, value in table.items():
-        full = (*where, key)
-        if key not in into:
-            into[key] = {} if _is_table(value) else value
-            files.origins[full] = path
-        if _is_table(value) and _is_table(into[key]):
-            _complete(files, into[key], as_table(value), path, full)
 
 
 def _is_table(value: object) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ccagent import config_files
+from ccagent import config_files, packaged_defaults
 from ccagent.config import Configuration, load
 from ccagent.config_files import read_files
 from ccagent.errors import ConfigurationError
@@ -219,8 +220,8 @@ def packaged(etc: Directory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """The directory of a package's defaults, which complete the configuration of `etc`."""
     (tmp_path / "usr").mkdir()
     found = Directory(tmp_path / "usr")
-    monkeypatch.setattr(config_files, "_COMPLETED", str(etc.path))
-    monkeypatch.setattr(config_files, "PACKAGED", str(found.path / "conf.d"))
+    monkeypatch.setattr(config_files, "COMPLETED", str(etc.path))
+    monkeypatch.setattr(packaged_defaults, "PACKAGED", str(found.path / "conf.d"))
     return found
 
 
@@ -268,5 +269,10 @@ def test_a_mistake_is_named_with_the_file_although_defaults_are_below_it(
     packaged.add("node.toml", "[agents.sysinfo]\nevery = '12h'")
     etc.add("a.toml", "[agents]\nsysinfo = 3")
     assert etc.refusal().startswith("conf.d/a.toml: agents.sysinfo: ")
-    packaged.add("node.toml", "").chmod(0o666)
-    assert etc.refusal() == "usr/conf.d/node.toml: others can write it: chmod o-w it"
+
+
+def test_without_packages_the_configuration_is_what_the_site_wrote(
+    etc: Directory, packaged: Directory
+) -> None:
+    shutil.rmtree(packaged.path / "conf.d")
+    assert list(etc.load().agents) == ["sample"]
