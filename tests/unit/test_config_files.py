@@ -213,8 +213,6 @@ def test_only_links_of_trusted_users_lead_to_the_main_file(etc: Directory) -> No
     assert "is a symbolic link of user 65534 and is not followed" in etc.refusal()
 
 
-
-
 @pytest.fixture
 def packaged(etc: Directory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Directory:
     """The directory of a package's defaults, which complete the configuration of `etc`."""

@@ -23,6 +23,6 @@ def check_places(site: Site) -> Iterator[Finding]:
             subject=key,
             state="problem",
             found=reason,
-            costs=["what others put there is refused: a lock, queue or file may not work"],
-            advice="use a directory that only root and the user of the service can write to",
+            impact=["what others put there is refused: a lock, queue or file may not work"],
+            fix="use a directory that only root and the user of the service can write to",
         )
