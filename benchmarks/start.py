@@ -1,78 +1,178 @@
-"""What it costs to begin: CPU of short commands, and seconds that an installation takes."""
+"""Cost of a start: CPU of short commands beside an empty Python, and seconds of an installation.
+
+    python benchmarks/start.py              # installs this checkout into an empty environment
+    python benchmarks/start.py --in-place --against ../other-checkout
+
+Commands alternate, so that what else the machine does meets all of them. The figures are medians.
+"""
 
 from __future__ import annotations
 
 import argparse
-import resource
+import os
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import tomllib
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-ROOT = Path(__file__).parent.parent
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+ROOT = Path(__file__).resolve().parent.parent
 PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
+LEFT_OUT = shutil.ignore_patterns(".venv", "build", "*.egg-info", "__pycache__", ".*_cache")
+PROCESSES = 100
+EMPTY = "python -c pass"
+CONFIGURATION = "[agents.sample]\nevery = '1m'\n[sinks.out]\nurl = 'stdout:'\n"
 
 
-def cpu(command: list[str], repeats: int) -> float:
-    """Give the least CPU time of a command in milliseconds, user and kernel."""
-    spent: list[float] = []
+class Case(NamedTuple):
+    """A command, and where it runs: the name of a checkout."""
+
+    name: str
+    place: str
+    command: list[str]
+
+
+def cpu(command: list[str], cache: str) -> float:
+    """Return the CPU time of a command in milliseconds, user and kernel.
+
+    `cache`: where bytecode is kept. Settings of Python in the environment do not count.
+    """
+    environment = {name: value for name, value in os.environ.items() if name[:6] != "PYTHON"}
+    environment["PYTHONPYCACHEPREFIX"] = cache
+    with Path(os.devnull).open("wb") as nowhere:
+        process = subprocess.Popen(command, stdout=nowhere, stderr=nowhere, env=environment)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}: exit status {process.returncode}")
+    return (usage.ru_utime + usage.ru_stime) * 1000
+
+
+def cases(program: list[str], python: str, place: str, file: Path) -> list[Case]:
+    """Return the commands that are measured. `program` is what `ccagent` is here."""
+    completion = ["_CCAGENT_COMPLETE=bash_complete", "COMP_WORDS=ccagent conf", "COMP_CWORD=1"]
+    commands = {
+        EMPTY: [python, "-c", "pass"],
+        "ccagent sample --once": [*program, "sample", "--once"],
+        "ccagent sysinfo --once": [*program, "sysinfo", "--once"],
+        "ccagent metrics --once": [*program, "metrics", "--once"],
+        "sample --once --config": [*program, "sample", "--once", "--config", str(file)],
+        "ccagent --version": [*program, "--version"],
+        "ccagent --help": [*program, "--help"],
+        "ccagent config check": [*program, "config", "check", str(file)],
+        "ccagent config defaults": [*program, "config", "defaults"],
+        "completion of a command": ["env", *completion, *program],
+    }
+    return [Case(name, place, command) for name, command in commands.items()]
+
+
+def measure(found: list[Case], repeats: int, cache: str) -> dict[tuple[str, str], list[float]]:
+    """Run all commands in turn, several times; return what each has cost."""
+    spent: dict[tuple[str, str], list[float]] = {(case.name, case.place): [] for case in found}
+    for case in found:
+        cpu(case.command, cache)  # compiles what is imported
     for _ in range(repeats):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        spent.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
-    return min(spent) * 1000
+        for case in found:
+            spent[case.name, case.place].append(cpu(case.command, cache))
+    return spent
 
 
-def commands(program: str, repeats: int) -> None:
-    """Print what short commands cost, beside an interpreter that does nothing."""
-    python = str(Path(program).with_name("python"))
-    with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory) / "ccagent.toml"
-        file.write_text("[agents.sample]\nevery = '1m'\n[sinks.out]\nurl = 'stdout:'\n")
-        cases = {
-            "python -c pass": [python, "-c", "pass"],
-            "ccagent --version": [program, "--version"],
-            "ccagent --help": [program, "--help"],
-            "ccagent config check": [program, "config", "check", str(file)],
-            "ccagent config defaults": [program, "config", "defaults"],
-            "completion of a command": [
-                "env", "_CCAGENT_COMPLETE=bash_complete", "COMP_WORDS=ccagent conf", "COMP_CWORD=1",
-                program,
-            ],
-        }  # fmt: skip
-        for name, command in cases.items():
-            print(f"{name:24} {cpu(command, repeats):6.0f} ms CPU")
+def show(spent: dict[tuple[str, str], list[float]], places: list[str]) -> None:
+    """Print medians, and how often an empty Python goes into each."""
+    names = list(dict.fromkeys(name for name, _ in spent))
+    print(f"{'ms CPU, median':26}" + "".join(f"{place:>22}" for place in places))
+    for name in names:
+        row = f"{name:26}"
+        for place in places:
+            median = statistics.median(spent[name, place])
+            ratio = median / statistics.median(spent[EMPTY, place])
+            row += f"{median:12.1f} ({ratio:4.1f} x)"
+        print(row)
 
 
-def install(directory: Path) -> str:
-    """Build a wheel, install it into an empty environment, print the seconds; give its program."""
-    begin = time.monotonic()
-    subprocess.run(
-        [sys.executable, *PIP, "wheel", "--no-deps", "--wheel-dir", directory, ROOT], check=True
+@contextmanager
+def filled(processes: int) -> Generator[None]:
+    """Have at least so many processes on this machine while the commands run."""
+    there = sum(name.isdigit() for name in os.listdir("/proc"))
+    sleepers = [subprocess.Popen(["sleep", "1000"]) for _ in range(there, processes)]
+    print(f"{max(there, processes)} processes")
+    try:
+        yield
+    finally:
+        for sleeper in sleepers:
+            sleeper.terminate()
+            sleeper.wait()
+
+
+def in_place(checkout: Path, directory: Path) -> list[str]:
+    """Return a program that runs the sources of a checkout as pip's entry script does."""
+    project = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]
+    module, _, function = project["scripts"]["ccagent"].partition(":")
+    script = directory / f"ccagent-{checkout.name}"
+    script.write_text(
+        f"import sys\nsys.path.insert(0, {str(checkout / 'src')!r})\n"
+        f"from {module} import {function}\nsys.exit({function}())\n"
     )
+    return [sys.executable, str(script)]
+
+
+def install(checkout: Path, directory: Path) -> Path:
+    """Build a wheel, install it into an empty environment, print the seconds; return its Python."""
+    source = directory / "source"
+    shutil.copytree(checkout, source, symlinks=True, ignore=LEFT_OUT)
+    begin = time.monotonic()
+    build = [sys.executable, *PIP, "wheel", "--no-deps", f"--wheel-dir={directory}", str(source)]
+    subprocess.run(build, check=True, stderr=subprocess.DEVNULL)
     built = time.monotonic()
     environment = directory / "environment"
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     made = time.monotonic()
     (wheel,) = directory.glob("*.whl")
-    subprocess.run([environment / "bin/python", *PIP, "install", wheel], check=True)
+    python = environment / "bin/python"
+    subprocess.run([python, *PIP, "install", wheel], check=True, stderr=subprocess.DEVNULL)
     end = time.monotonic()
-    subprocess.run([environment / "bin/python", *PIP, "check"], check=True)
+    subprocess.run([python, *PIP, "check"], check=True)
     print(f"wheel built              {built - begin:6.1f} s")
     print(f"empty environment        {made - built:6.1f} s")
     print(f"pip install              {end - made:6.1f} s, pip check clean")
-    return str(environment / "bin/ccagent")
+    return python
 
 
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--in-place", action="store_true", help="install nothing")
+    parser.add_argument("--against", type=Path, help="another checkout, measured in turn with this")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        commands(install(Path(directory)), arguments.repeats)
+    checkouts = {"this": ROOT}
+    if arguments.against is not None:
+        checkouts["other"] = arguments.against.resolve()
+    with tempfile.TemporaryDirectory() as name:
+        file = Path(name) / "ccagent.toml"
+        file.write_text(CONFIGURATION)
+        found: list[Case] = []
+        for place, checkout in checkouts.items():
+            directory = Path(name) / place
+            directory.mkdir()
+            if arguments.in_place:
+                python, program = sys.executable, in_place(checkout, directory)
+            else:
+                python = str(install(checkout, directory))
+                program = [str(Path(python).with_name("ccagent"))]
+            found += cases(program, python, place, file)
+        with filled(PROCESSES):
+            show(measure(found, arguments.repeats, f"{name}/bytecode"), list(checkouts))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import sys
 from typing import TYPE_CHECKING
 
@@ -86,6 +85,8 @@ def has_reader() -> bool:
     """Return False once the reader of a pipe on standard output has gone."""
     if sys.stdout is None:
         return True
+    import select
+
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)  # errors are reported always
     return not any(event & select.POLLERR for _, event in poll.poll(0))
@@ -97,6 +98,8 @@ def _write_all(descriptor: int, text: bytes) -> None:
         try:
             rest = rest[os.write(descriptor, rest) :]
         except BlockingIOError:
+            import select
+
             # Whoever shares it made it non-blocking; giving up here would tear the line.
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from ccagent.agent import Agent, AgentSettings
-from ccagent.log import SaidOnce, logger
+from ccagent.log import logger
+from ccagent.log_handlers import SaidOnce
 from ccagent.log_message import LogMessage
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class LogAgent(Agent[LogSettings]):
     def __init__(self, settings: LogSettings, wanted: frozenset[Format]) -> None:
         super().__init__(settings, wanted)
         self._kept = _Kept(settings.level)
-        logger.addHandler(self._kept)
+        logger.library().addHandler(self._kept)
 
     def sample(self, node: Node) -> Iterator[LogMessage]:
         """Give what was said since the last time, the latest thousand at most."""
@@ -60,7 +61,7 @@ class LogAgent(Agent[LogSettings]):
 
     def close(self) -> None:
         """Listen no longer."""
-        logger.removeHandler(self._kept)
+        logger.library().removeHandler(self._kept)
 
 
 class _Kept(logging.Handler):

@@ -190,6 +190,7 @@ class LustreAgent(Agent[LustreSettings]):
             yield from self._counters.points(tags, now, interval)
             for name, count in sorted(observation.counts.items()):
                 yield Point(f"lustre_jobstats_{name}", tags, count, now)
+        self.is_blind = observation.is_blind
         self._before = now
 
     def _statistics(self, node: Node, now: float, tags: dict[str, str]) -> Iterator[Point]:

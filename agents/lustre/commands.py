@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ccagent.command_options import add_file_options
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ccagent.command_options import Common
     from ccagent.config import Configuration
+    from ccagent.options import Options
 
 
-def extended(
-    command: click.Command, configure: Callable[[str | None], Configuration]
-) -> click.Group:
+def extended(command: click.Command, configure: Callable[[Options], Configuration]) -> click.Group:
     """Give the agent's command with `--input` and the command `check`.
 
-    `configure` gives the configuration of the agent from a file, or its defaults.
+    `configure` returns the configuration of the agent.
     """
     take_sample = command.callback
     if take_sample is None:
@@ -51,16 +52,16 @@ def extended(
     )
 
     @group.command()
-    @click.option("--config", "path", type=click.Path(), metavar="FILE", help="Configuration file.")
     @click.option("--json", "is_json", is_flag=True, help="As JSON.")
-    def check(path: str | None, is_json: bool) -> None:
+    @add_file_options
+    def check(is_json: bool, common: Common) -> None:
         """Tell whether jobstats are on, and what will be lost; exit status 1 for a problem."""
         from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
         from ccagent.agents.lustre.check import as_json, exit_status, findings, report
         from ccagent.agents.lustre.jobstats_settings import read_settings
         from ccagent.node import Node
 
-        configuration = configure(path)
+        configuration = configure(common.options)
         settings = configuration.agents[LustreAgent.name]
         if not isinstance(settings, LustreSettings):
             raise ConfigurationError(f"{configuration.place}: agents.lustre: another agent's")

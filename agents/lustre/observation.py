@@ -46,6 +46,8 @@ class Observation:
         self._counters = counters
         self._wants_records = wants_records
         self._target = Target("", "")
+        self.is_blind = False
+        """True if what could be read of all targets has no entry."""
         self._problems = 0
         self._entries = self._broken = self._malformed = self._system_entries = 0
 
@@ -65,6 +67,7 @@ class Observation:
             logger.warning("agent lustre: %s", problem)
         if self._problems > _PROBLEMS:
             logger.warning("agent lustre: and %d more lines", self._problems - _PROBLEMS)
+        self.is_blind = bool(errors) and not self._entries
         self._series.end(complete=not errors)
 
     def _text(self, text: Text) -> Iterator[dict[str, Value]]:

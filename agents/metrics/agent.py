@@ -77,6 +77,9 @@ class MetricsAgent(Agent[MetricsSettings]):
         values = [value for paced in due for value in paced.values(node, self.metrics)]
         values += self.told(node, waits=self.is_only_sample)
         values += self.custom.reckoned(values)
+        self.is_blind = not values
+        if self.is_blind:
+            logger.warning("agent metrics: none of the readers could read anything")
         if not self._clock.accepts(now, node.clock.monotonic()):
             logger.warning("agent metrics: the clock jumped; nothing is sent until it is steady")
             return

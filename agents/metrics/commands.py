@@ -6,20 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ccagent.command_options import take_common
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ccagent.config import Configuration
+    from ccagent.options import Options
 
 
 def extended(
-    command: click.Command, configure: Callable[[str | None], Configuration]
+    command: click.Command, configure: Callable[[Options], Configuration]
 ) -> click.Command:
     """Give the agent's command with `--list` and `--cluster-config`.
 
-    `configure` gives the configuration of the agent from a file, or its defaults.
+    `configure` returns the configuration of the agent.
     """
     take_sample = command.callback
     if take_sample is None:
@@ -33,12 +35,12 @@ def extended(
         from ccagent.agents.metrics.settings import MetricsSettings
         from ccagent.node import Node
 
-        configuration = configure(options["path"])
+        configuration = configure(take_common(options).options)
         settings = configuration.agents[MetricsAgent.name]
         if not isinstance(settings, MetricsSettings):
             raise ConfigurationError(f"{configuration.place}: agents.metrics: another agent's")
         general = configuration.settings
-        node = Node(hostname=general.hostname, cluster=options["cluster"] or general.cluster)
+        node = Node(hostname=general.hostname, cluster=general.cluster)
         agent = MetricsAgent(settings, frozenset({"line"}))
         if is_list:
             from ccagent.agents.metrics.listing import listed

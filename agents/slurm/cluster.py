@@ -66,6 +66,7 @@ class ClusterAgent(Agent[ClusterSettings]):
             logger.warning("agent cluster: %s", text)
 
         now = node.clock.time()
+        self.is_blind = False
         try:
             partitions = sinfo.parse_partitions(
                 self._ask(node, sinfo.command(self.settings.sinfo, sinfo.PARTITIONS)), complain
@@ -77,6 +78,7 @@ class ClusterAgent(Agent[ClusterSettings]):
             states = self._states(node, complain) if "line" in self.wanted else []
         except CcagentError as error:
             text = explained(error)
+            self.is_blind = True
             logger.error("agent cluster: %s", text)
             yield ClusterEnvelope(meta=self.metadata(), errors=[error_object(node, text)])
             return

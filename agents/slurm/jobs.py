@@ -99,7 +99,7 @@ class JobsAgent(Agent[JobsSettings]):
         now = node.clock.time()
         state = self._opened()
         state.discard()
-        self._until, self._complaints = None, 0
+        self._until, self._complaints, self.is_blind = None, 0, False
         is_first = not state.until
         batch = Batch(self.settings.batch_size)
         sent = 0
@@ -112,6 +112,7 @@ class JobsAgent(Agent[JobsSettings]):
                 batch.add(job)
         except CcagentError as error:
             text = explained(error)
+            self.is_blind = True
             logger.error("agent jobs: %s", text)
             if len(batch):
                 yield self._envelope(node, now, batch.take())
@@ -133,7 +134,7 @@ class JobsAgent(Agent[JobsSettings]):
         if self._state is None:
             self._state = SentState(self.settings.state_file)
             if self.settings.resend:
-                self._state.commit(0)
+                self._state.forget()
         return self._state
 
     def _changed(

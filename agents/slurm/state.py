@@ -60,6 +60,10 @@ class SentState:
         if self._path:
             self._save()
 
+    def forget(self) -> None:
+        """Forget what was sent ever, so that all is new; the file is as it was until `commit`."""
+        self._sent, self.until = set(), 0
+
     def discard(self) -> None:
         """Forget what was shown since the last commit: it was not sent."""
         self._seen = set()

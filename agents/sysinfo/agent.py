@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
@@ -33,7 +32,7 @@ from ccagent.errors import (
     UnparsableError,
     VanishedError,
 )
-from ccagent.log import logger
+from ccagent.log import DEBUG, WARNING, logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,7 +126,7 @@ class SysinfoAgent(Agent[SysinfoSettings]):
         attributes = self._describe(node, errors)
         for error in errors:
             absent = isinstance(error, NotHereError | VanishedError)
-            logger.log(logging.DEBUG if absent else logging.WARNING, "%s: %s", self.name, error)
+            logger.log(DEBUG if absent else WARNING, "%s: %s", self.name, error)
         yield SysinfoEnvelope(
             meta=self.metadata(), data=SysinfoData(type="sysinfo", attributes=attributes)
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import shlex
 from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, ProgramError
@@ -17,6 +15,10 @@ def split_command(command: str) -> list[str]:
 
     Raises ValueError with the reason if that is impossible.
     """
+    if not command:
+        return []
+    import shlex
+
     try:
         return shlex.split(command)
     except ValueError as error:
@@ -44,4 +46,6 @@ def read_drawing(
         # Whoever configures a command expects the program, so a missing one is a failure too.
         errors.append(ProgramError(str(error)))
         return ""
+    import base64
+
     return base64.b64encode(output).decode("ascii")

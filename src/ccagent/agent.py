@@ -79,6 +79,12 @@ class Agent(ABC, Generic[S]):
         self.counters = AgentCounters()
         self._unencodable: UnencodableRecords | None = None
 
+    is_blind = False
+    """True if the last sample could read nothing of what the agent is about, which was logged.
+
+    A one-shot command then ends with exit status 1.
+    """
+
     is_only_sample = False
     """True if no sample will follow in this process, so that nothing has to be kept for one."""
 

@@ -1,33 +1,39 @@
-"""The command `ccagent`."""
+"""The command `ccagent`, for click."""
 
 from __future__ import annotations
 
-import errno
-import os
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ccagent import __version__
-from ccagent.errors import CcagentError, ConfigurationError
-from ccagent.signals import CLOSED_PIPE, INTERRUPTED, allow_interrupts
+from ccagent.command_options import HelpfulGroup, add_common_options, add_file_options
+from ccagent.errors import ConfigurationError
+from ccagent.signals import CLOSED_PIPE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from ccagent.command_options import Common
     from ccagent.config import Configuration
+    from ccagent.options import Options
 
 _HELP = {
-    "sample": "Sample the processes and jobs of this node.",
+    "sample": "Collect the processes and jobs of this node.",
     "sysinfo": "Describe the hardware and software of this node.",
-    "jobs": "Tell the new and changed jobs of a Slurm cluster, on its master.",
-    "cluster": "Tell the partitions and nodes of a Slurm cluster, on its master.",
-    "lustre": "Tell what jobs read and write, on a server of Lustre.",
-    "metrics": "Tell metrics of this node.",
-    "log": "Tell what ccagent itself warns of; in the daemon.",
+    "jobs": "Collect the new and changed jobs of a Slurm cluster, on its master.",
+    "cluster": "Collect the partitions and nodes of a Slurm cluster, on its master.",
+    "lustre": "Collect what jobs read and write, on a server of Lustre.",
+    "metrics": "Collect metrics of this node.",
+    "log": "Send ccagent's own warnings and errors as log messages; in the daemon.",
 }
+
+_WHERE_RECORDS_GO = """\
+Records are printed to stdout, or sent to --sink, or to the sinks of the file that --config names.
+From /etc/ccagent/ccagent.toml, read without --config, come the cluster and the agent's keys; its
+sinks are those of the daemon."""
 
 _EXTENSIONS = {
     "lustre": "ccagent.agents.lustre.commands",
@@ -41,10 +47,8 @@ _COMMANDS = {
 }
 """Groups of commands, and the modules that have them."""
 
-_NOT_WRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
-
-class Commands(click.Group):
+class Commands(HelpfulGroup):
     """The commands, among them one for each agent, built-in or installed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -66,27 +70,6 @@ class Commands(click.Group):
                 return None
         return _agent_command(cmd_name)
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run a command. Ctrl-C, and a reader of standard output that has gone, end it quietly."""
-        try:
-            allow_interrupts()
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            sys.exit(CLOSED_PIPE)
-        except KeyboardInterrupt:
-            sys.exit(INTERRUPTED)
-
-    def main(self, *args: Any, **options: Any) -> Any:
-        """Run the command line. A standard output that is full is an error."""
-        try:
-            return super().main(*args, **options)
-        except OSError as error:
-            if error.errno not in _NOT_WRITTEN or error.filename is not None:
-                raise
-            # Else the interpreter would try to write the rest at its end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            raise CcagentError(f"standard output: {error.strerror}") from error
-
 
 def _version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
     if not is_wanted:
@@ -107,52 +90,32 @@ def _version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
     callback=_version,
     help="Show the version and the commit.",
 )
-def cli() -> None:
-    """Collect what the nodes of a compute cluster know, and send it where it is kept."""
+@add_file_options
+def cli(common: Common) -> None:
+    """Collect what the nodes of a compute cluster know, and send it where it is kept.
 
-
-def _common(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that every command takes."""
-    for option in (
-        click.option("-v", "--verbose", count=True, help="Say more on stderr; twice: everything."),
-        click.option(
-            "--sink",
-            "sinks",
-            multiple=True,
-            metavar="URL",
-            help="Where to send it; repeatable. Without any: stdout:",
-        ),
-        click.option(
-            "--sink-set",
-            "sink_values",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="Set a key of the sinks given by --sink; repeatable.",
-        ),
-        click.option(
-            "--format",
-            "form",
-            type=click.Choice(["sonar", "line"]),
-            help="Sonar JSON envelopes, or line protocol.",
-        ),
-        click.option(
-            "--config", "path", type=click.Path(), metavar="FILE", help="Configuration file."
-        ),
-        click.option("--cluster", metavar="NAME", help="Name of the cluster in every record."),
-    ):
-        function = option(function)
-    return function
+    Every command reads /etc/ccagent/ccagent.toml, if there is one, unless --config names another
+    file or --no-config none. Options stand before or after a sub-command.
+    """
+    del common  # the sub-command takes what is given here
 
 
 def _agent_command(name: str) -> click.Command:
     """Make the command of an agent."""
+    summary = _HELP.get(name, f"Collect one sample with the installed agent {name}.")
 
-    @click.command(name, help=_HELP.get(name, f"Sample once with the installed agent {name}."))
+    @click.command(name, help=f"{summary}\n\n{_WHERE_RECORDS_GO}")
     @click.option("--once", is_flag=True, help="One sample (this is what happens without --every).")
     @click.option(
         "--every",
         metavar="DURATION",
         help="Again and again, aligned to the clock, until interrupted: 30s, 5m, 1h.",
+    )
+    @click.option(
+        "--dry-run",
+        "is_dry",
+        is_flag=True,
+        help="Print what each sink would get; send and remember nothing.",
     )
     @click.option(
         "--set",
@@ -161,56 +124,59 @@ def _agent_command(name: str) -> click.Command:
         metavar="KEY=VALUE",
         help=f"Set a key of [agents.{name}]; repeatable.",
     )
-    @_common
+    @add_common_options
     def command(
-        once: bool, every: str | None, assignments: tuple[str, ...], verbose: int, **options: Any
+        once: bool, every: str | None, is_dry: bool, assignments: tuple[str, ...], common: Common
     ) -> None:
-        _log(verbose)
-        if once and every:
-            raise click.UsageError("--once and --every exclude each other")
-        if every:
-            assignments = (*assignments, f'every="{every}"')
-        configuration = _configuration(options, agent=name, assignments=assignments)
-        if every:
-            _run_daemon(lambda: configuration, serves_status=False)
-        else:
-            from ccagent.once import run_once
+        if every and (once or is_dry):
+            other = "--once" if once else "--dry-run"
+            raise click.UsageError(f"{other} and --every exclude each other")
+        if not every:
+            from ccagent.start import sample_once
 
-            if not run_once(configuration, name):
-                sys.exit(1)
+            options, verbosity = common
+            sys.exit(
+                sample_once(
+                    name, options, verbosity=verbosity, assignments=assignments, is_dry=is_dry
+                )
+            )
+        from ccagent.options import load_configuration
+
+        _log(common.verbosity)
+        assignments = (*assignments, f'every="{every}"')
+        configuration = load_configuration(common.options, agent=name, assignments=assignments)
+        _log(common.verbosity, configuration)
+        _run_daemon(lambda: configuration, serves_status=False)
 
     extension = _EXTENSIONS.get(name)
     if extension is None:
         return command
 
-    def configure(path: str | None) -> Configuration:
-        return _agent_alone(name, path)
+    def configure(options: Options) -> Configuration:
+        from ccagent.options import load_configuration
+
+        return load_configuration(options, agent=name)
 
     extended: click.Command = import_module(extension).extended(command, configure)
     return extended
 
 
-def _agent_alone(name: str, path: str | None) -> Configuration:
-    options = {"path": path, "cluster": None, "sinks": (), "sink_values": (), "form": None}
-    return _configuration(options, agent=name)
-
-
 @cli.command()
-@_common
-def run(verbose: int, **options: Any) -> None:
+@add_common_options
+def run(common: Common) -> None:
     """Run the daemon: all configured agents, until SIGTERM. SIGHUP reads the configuration again.
 
-    Without --config it reads /etc/ccagent/ccagent.toml.
+    Without --config it reads /etc/ccagent/ccagent.toml, which must exist.
     """
-    from ccagent.config import DEFAULT_PATH
     from ccagent.daemon import check_runnable
+    from ccagent.options import load_configuration
 
-    _log(verbose)
-    options["path"] = options["path"] or DEFAULT_PATH
+    _log(common.verbosity)
 
     def load() -> Configuration:
-        configuration = _configuration(options)
+        configuration = load_configuration(common.options, needs_file=True)
         check_runnable(configuration)
+        _log(common.verbosity, configuration)
         return configuration
 
     _run_daemon(load, serves_status=True)
@@ -226,42 +192,34 @@ def generate(directory: str) -> None:
         click.echo(path)
 
 
-@cli.group(invoke_without_command=True)
-@_common
+@cli.group(cls=HelpfulGroup, invoke_without_command=True)
+@add_file_options
 @click.pass_context
-def outbox(ctx: click.Context, /, verbose: int, **options: Any) -> None:
-    """Show the queue of each sink and its dead letters; exit status 1 if one can't be read.
-
-    Without --config it reads /etc/ccagent/ccagent.toml.
-    """
-    from ccagent.config import DEFAULT_PATH
-
-    _log(verbose)
-    options["path"] = options["path"] or DEFAULT_PATH
-    ctx.obj = lambda: _configuration(options)
+def outbox(ctx: click.Context, /, common: Common) -> None:
+    """Show the queue of each sink and its dead letters; exit status 1 if one can't be read."""
     if ctx.invoked_subcommand is None:
         from ccagent.queue.commands import report
 
-        text, is_readable = report(ctx.obj())
+        text, is_readable = report(_load(common, needs_file=True))
         click.echo(text, nl=False)
         if not is_readable:
             sys.exit(1)
 
 
 @outbox.command()
-@click.pass_obj
-def flush(load: Callable[[], Configuration]) -> None:
+@add_file_options
+def flush(common: Common) -> None:
     """Send what is queued, now; exit status 1 if something is left."""
     from ccagent.queue.commands import flush
 
-    if not flush(load()):
+    if not flush(_load(common, needs_file=True)):
         sys.exit(1)
 
 
 def _selecting(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options that select dead letters."""
     for option in (
-        click.option("--sink", "sinks", multiple=True, metavar="NAME", help="Only of this sink."),
+        click.option("--sink", "names", multiple=True, metavar="NAME", help="Only of this sink."),
         click.option("--reason", default="", metavar="TEXT", help="Only with this in the reason."),
     ):
         function = option(function)
@@ -270,45 +228,40 @@ def _selecting(function: Callable[..., None]) -> Callable[..., None]:
 
 @outbox.command()
 @_selecting
-@click.pass_obj
-def retry(load: Callable[[], Configuration], sinks: tuple[str, ...], reason: str) -> None:
+@add_file_options
+def retry(names: tuple[str, ...], reason: str, common: Common) -> None:
     """Queue dead letters again; the daemon sends them, or `ccagent outbox flush`."""
     from ccagent.queue.commands import Selection, retry
 
-    click.echo(f"queued again: {retry(load(), Selection(sinks, reason))}")
+    count = retry(_load(common, needs_file=True), Selection(names, reason))
+    click.echo(f"queued again: {count}")
 
 
 @outbox.command()
 @_selecting
 @click.option("--all", "is_whole", is_flag=True, help="Delete the queued messages too.")
-@click.pass_obj
-def drop(
-    load: Callable[[], Configuration], sinks: tuple[str, ...], reason: str, is_whole: bool
-) -> None:
+@add_file_options
+def drop(names: tuple[str, ...], reason: str, is_whole: bool, common: Common) -> None:
     """Delete dead letters."""
     from ccagent.queue.commands import Selection, drop
 
     if is_whole and reason:
         raise click.UsageError("--all and --reason exclude each other")
-    click.echo(f"deleted: {drop(load(), Selection(sinks, reason), is_whole=is_whole)}")
+    configuration = _load(common, needs_file=True)
+    click.echo(f"deleted: {drop(configuration, Selection(names, reason), is_whole=is_whole)}")
 
 
 @cli.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@_common
-def status(as_json: bool, verbose: int, **options: Any) -> None:
-    """Ask the running daemon what it has done; exit status 1 if none runs.
-
-    Without --config it reads /etc/ccagent/ccagent.toml, if there is one.
-    """
-    from ccagent.config import DEFAULT_PATH
+@add_common_options
+def status(as_json: bool, common: Common) -> None:
+    """Show what the running daemon has done; exit status 1 if none runs."""
     from ccagent.status_socket import read_status
 
-    _log(verbose)
-    path = options["path"] or (DEFAULT_PATH if os.path.exists(DEFAULT_PATH) else None)
-    place = _configuration({**options, "path": path}).settings.status_socket
+    configuration = _load(common)
+    place = configuration.settings.status_socket
     if not place:
-        raise ConfigurationError(f"{path}: status-socket: none is set")
+        raise ConfigurationError(f"{configuration.place}: status-socket: none is set")
     found = read_status(place)
     click.echo(found.json().decode() if as_json else found.table(), nl=as_json)
 
@@ -316,18 +269,15 @@ def status(as_json: bool, verbose: int, **options: Any) -> None:
 @cli.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.option("--deliver", is_flag=True, help="Send each sink a marked message, to be sure.")
-@_common
-def doctor(as_json: bool, deliver: bool, verbose: int, **options: Any) -> None:
-    """Tell what this machine has and lacks; exit status 1 if an agent or sink can't work.
+@add_common_options
+def doctor(as_json: bool, deliver: bool, common: Common) -> None:
+    """Check what this machine provides and what is missing.
 
-    Without --config it reads /etc/ccagent/ccagent.toml, if there is one.
+    Exit status 1 if an agent or sink can't work.
     """
-    from ccagent.config import DEFAULT_PATH
     from ccagent.doctor.commands import doctor
 
-    _log(verbose)
-    options["path"] = options["path"] or (DEFAULT_PATH if os.path.exists(DEFAULT_PATH) else None)
-    sys.exit(doctor(_configuration(options), is_json=as_json, delivers=deliver))
+    sys.exit(doctor(_load(common), is_json=as_json, delivers=deliver))
 
 
 @cli.command()
@@ -339,10 +289,12 @@ def agents() -> None:
         _entry(name, agent_class(name))
 
 
-@cli.group(invoke_without_command=True)
+@cli.group(cls=HelpfulGroup, invoke_without_command=True)
+@add_common_options
 @click.pass_context
-def sinks(ctx: click.Context, /) -> None:
+def sinks(ctx: click.Context, /, common: Common) -> None:
     """List the kinds of sinks, by the scheme of their URL; or test one."""
+    del common  # the sub-command takes what is given here
     from ccagent.registry import transport_class, transport_names
 
     if ctx.invoked_subcommand is None:
@@ -352,21 +304,20 @@ def sinks(ctx: click.Context, /) -> None:
 
 @sinks.command()
 @click.argument("sink", metavar="URL|NAME")
-@_common
-def test(sink: str, verbose: int, **options: Any) -> None:
+@add_common_options
+def test(sink: str, common: Common) -> None:
     """Send one marked message to a URL, or to the sink NAME of the configuration.
 
-    Says what the other side answered; exit status 1 if it did not take the message.
+    Prints what the other side answered; exit status 1 if it did not take the message.
     """
     from ccagent.options import sinks_of
     from ccagent.settings import nearest
     from ccagent.trial import try_sink
 
-    _log(verbose)
     if ":" in sink:
-        options["sinks"] = (sink,)
+        common = common._replace(options=common.options._replace(sinks=(sink,)))
         (sink,) = sinks_of([sink])
-    configuration = _configuration(options)
+    configuration = _load(common)
     if sink not in configuration.sinks:
         known = nearest(sink, list(configuration.sinks))
         raise ConfigurationError(f"{configuration.place}: there is no [sinks.{sink}]{known}")
@@ -379,40 +330,25 @@ def _entry(name: str, described: type) -> None:
     click.echo(f"{name:10} {first_line}")
 
 
-def _log(verbose: int) -> None:
+def _load(common: Common, *, needs_file: bool = False) -> Configuration:
+    """Read the configuration, and log as it says."""
+    from ccagent.options import load_configuration
+
+    _log(common.verbosity)
+    configuration = load_configuration(common.options, needs_file=needs_file)
+    _log(common.verbosity, configuration)
+    return configuration
+
+
+def _log(verbosity: int, configuration: Configuration | None = None) -> None:
     from ccagent import log
 
-    log.configure(verbose)
-
-
-def _configuration(
-    options: dict[str, Any], *, agent: str = "", assignments: tuple[str, ...] = ()
-) -> Configuration:
-    """Join file and options to one checked configuration; with `agent` of that one alone."""
-    from ccagent.config import check_files
-    from ccagent.config_files import Files, read_files
-    from ccagent.options import for_agent, with_options, with_values
-
-    path = options["path"]
-    files = read_files(path) if path else Files({}, ["command line"], {})
-    table = files.table
-    if agent:
-        table = with_values(for_agent(table, agent), "agents", [agent], assignments)
-    form = options["form"] or (_only_format(agent) if agent and not table.get("sinks") else None)
-    table = with_options(table, options["cluster"], options["sinks"], form)
-    if options["sink_values"]:
-        if not options["sinks"]:
-            raise ConfigurationError("--sink-set: is for sinks given by --sink")
-        table = with_values(table, "sinks", table["sinks"], options["sink_values"])
-    return check_files(files, table)
-
-
-def _only_format(agent: str) -> str | None:
-    """Give the format of an agent that has just one other than `sonar`."""
-    from ccagent.registry import agent_class
-
-    formats = agent_class(agent).formats
-    return None if "sonar" in formats else min(formats)
+    if configuration is None:
+        log.configure(verbosity)
+    else:
+        log.configure(
+            verbosity, configuration.settings.log_level, configuration.settings.log_format
+        )
 
 
 def _run_daemon(load: Callable[[], Configuration], *, serves_status: bool) -> None:
@@ -426,12 +362,30 @@ def _run_daemon(load: Callable[[], Configuration], *, serves_status: bool) -> No
         sys.exit(CLOSED_PIPE)
 
 
-def main() -> None:
-    """Run the command; errors of ours become one line on stderr and exit status 1 or 2."""
+def run_click(arguments: Sequence[str]) -> int:
+    """Run a command line and return its exit status. Raises CcagentError."""
     try:
-        cli(prog_name="ccagent")
-    except CcagentError as error:
-        from ccagent.log import printable
+        found: object = cli.main([*arguments], prog_name="ccagent", standalone_mode=False)
+    except SystemExit as error:
+        found = error.code
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except click.ClickException as error:
+        raise ConfigurationError(_sentence(error)) from None
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    return found if isinstance(found, int) else 0
 
-        sys.stderr.write(f"ccagent: {printable(str(error))}\n")
-        sys.exit(2 if isinstance(error, ConfigurationError) else 1)
+
+def _sentence(error: click.ClickException) -> str:
+    """Return what click complains of in one line, with the command whose help says more."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    if text[1:2].islower():
+        text = text[:1].lower() + text[1:]
+    context = getattr(error, "ctx", None)
+    if not isinstance(context, click.Context):
+        return text
+    command = context.command_path.removeprefix("ccagent").strip()
+    subject = f"{command}: " if command else ""
+    return f"{subject}{text}; see '{context.command_path} --help'"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import time
 
 
@@ -27,6 +26,8 @@ class Clock:
 
     def wait(self, seconds: float, descriptor: int) -> None:
         """Pause for at most `seconds`, or until `descriptor` can be read."""
+        import select
+
         # poll, not select: a process source may hold thousands of descriptors.
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)

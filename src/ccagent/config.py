@@ -11,10 +11,19 @@ from ccagent.agent import AgentSettings
 from ccagent.config_files import read_files
 from ccagent.duration import Duration
 from ccagent.errors import ConfigurationError
+from ccagent.log import LogFormat, LogLevel
 from ccagent.message import FORMATS, Format
 from ccagent.node import checked_name
 from ccagent.registry import agent_class, transport_class
-from ccagent.settings import Settings, as_table, convert, nearest, refuse_nul
+from ccagent.settings import (
+    Problems,
+    Settings,
+    as_list,
+    as_table,
+    convert,
+    find_unusable_texts,
+    nearest,
+)
 from ccagent.transports.base import SinkSettings
 
 if TYPE_CHECKING:
@@ -27,9 +36,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _TABLES = ("agents", "outbox", "sinks")
-
-DEFAULT_PATH = "/etc/ccagent/ccagent.toml"
-"""What `ccagent run` reads when it isn't told otherwise."""
 
 
 class GlobalSettings(Settings, frozen=True, kw_only=True):
@@ -45,6 +51,16 @@ class GlobalSettings(Settings, frozen=True, kw_only=True):
     lock_directory: Annotated[
         str, Meta(description="where the daemon keeps a lock, so that only one runs; empty: none")
     ] = ""
+    log_format: Annotated[
+        LogFormat,
+        Meta(
+            description="form of the log on stderr; auto: journal (with priorities) under systemd, "
+            "else text"
+        ),
+    ] = "auto"
+    log_level: Annotated[LogLevel, Meta(description="and what is more serious is logged")] = (
+        "warning"
+    )
     status_socket: Annotated[
         str,
         Meta(description="where `ccagent status` asks the daemon; only if its directory exists"),
@@ -98,53 +114,86 @@ class Configuration(msgspec.Struct, frozen=True):
 def load(path: str) -> Configuration:
     """Read and check a file, with `conf.d` beside it.
 
-    Raises ConfigurationError naming file, key and reason.
+    Raises ConfigurationError naming file, line, key and reason of each problem.
     """
     files = read_files(path)
     return check_files(files, files.table)
 
 
 def check_files(files: Files, table: dict[str, Any]) -> Configuration:
-    """Check a table that comes from files, so that errors name the one where a key stands."""
-    try:
-        return check(table, files.paths[0])
-    except ConfigurationError as error:
-        raise ConfigurationError(files.named(str(error))) from None
+    """Check a table that comes from files, so that errors name file and line of a key."""
+    problems = Problems()
+    problems.found += files.problems
+    configuration = None
+    if files.is_complete:
+        configuration = problems.attempt(check, table, files.paths[0])
+    if configuration is None or problems.found:
+        raise ConfigurationError(*files.located(problems.found))
+    return configuration
 
 
 def check(table: dict[str, Any], place: str) -> Configuration:
-    """Check a whole configuration; `place` is what its errors call it."""
-    refuse_nul(table, "", place)
+    """Check a whole configuration; `place` is what its errors call it.
+
+    Raises ConfigurationError with all that is wrong.
+    """
+    problems = Problems()
+    problems.found += [f"{place}: {problem}" for problem in find_unusable_texts(table, "")]
+    settings = problems.attempt(_check_global, table, place)
+    outbox = problems.attempt(_check_outbox, table, place)
+    sink_tables = problems.attempt(_tables, table, "sinks", place) or {}
+    sinks = {
+        name: problems.attempt(check_sink, value, name, place)
+        for name, value in sink_tables.items()
+    }
+    agent_tables = problems.attempt(_tables, table, "agents", place) or {}
+    agents = {
+        name: problems.attempt(_check_agent, value, name, [*sinks], place)
+        for name, value in agent_tables.items()
+    }
+    known_sinks = {name: sink for name, sink in sinks.items() if sink is not None}
+    for name, agent in agents.items():
+        if agent is not None:
+            problems.attempt(_check_formats, name, agent, known_sinks, place)
+    problems.raise_found()
+    return Configuration(
+        place,
+        settings or GlobalSettings(),
+        outbox or OutboxSettings(),
+        {name: agent for name, agent in agents.items() if agent is not None},
+        known_sinks,
+    )
+
+
+def _check_global(table: dict[str, Any], place: str) -> GlobalSettings:
+    """Check the keys outside of all tables."""
     top = {key: value for key, value in table.items() if key not in _TABLES}
     known = [*GlobalSettings.__struct_encode_fields__, *_TABLES]
-    for key in top:
+    problems = Problems()
+    for key in [*top]:
         if key not in known:
-            raise ConfigurationError(f"{place}: {key}: unknown key{nearest(key, known)}")
-    settings = convert(top, GlobalSettings, "", place=place)
-    for what, name in (
-        ("cluster", settings.cluster),
-        ("hostname", settings.hostname),
-        ("topic-prefix", settings.topic_prefix),
-    ):
-        if name:
-            _named(place, "", checked_name, what, name)
-    sinks = {
-        name: check_sink(value, name, place)
-        for name, value in _tables(table, "sinks", place).items()
-    }
-    agents = {
-        name: _check_agent(value, name, sinks, place)
-        for name, value in _tables(table, "agents", place).items()
-    }
-    if settings.status_socket and not settings.status_socket.startswith("/"):
-        raise ConfigurationError(f"{place}: status-socket: an absolute path is needed")
+            problems.found.append(f"{place}: {key}: unknown key{nearest(key, known)}")
+            del top[key]
+    settings = problems.attempt(convert, top, GlobalSettings, "", place=place)
+    if settings is not None:
+        for what, name in (
+            ("cluster", settings.cluster),
+            ("hostname", settings.hostname),
+            ("topic-prefix", settings.topic_prefix),
+        ):
+            if name:
+                problems.attempt(_named, place, "", checked_name, what, name)
+        if settings.status_socket and not settings.status_socket.startswith("/"):
+            problems.found.append(f"{place}: status-socket: an absolute path is needed")
+    problems.raise_found()
+    return settings or GlobalSettings()
+
+
+def _check_outbox(table: dict[str, Any], place: str) -> OutboxSettings:
     outbox = convert(table.get("outbox", {}), OutboxSettings, "outbox", place=place)
     if outbox.directory and not outbox.directory.startswith("/"):
         raise ConfigurationError(f"{place}: outbox.directory: an absolute path is needed")
-    configuration = Configuration(place, settings, outbox, agents, sinks)
-    for name in agents:
-        _check_formats(configuration, name)
-    return configuration
+    return outbox
 
 
 def check_sink(table: object, name: str, place: str) -> SinkSettings:
@@ -153,36 +202,42 @@ def check_sink(table: object, name: str, place: str) -> SinkSettings:
     url = as_table(table).get("url")
     if not isinstance(url, str):
         raise ConfigurationError(f"{place}: {where}.url: a sink needs a URL, such as 'stdout:'")
-    transport = _named(place, where, transport_class, url)
+    transport = _named(place, f"{where}.url", transport_class, url)
     settings = convert(table, transport.Settings, where, place=place)
     _named(place, where, transport, settings)
     return settings
 
 
-def _check_agent(
-    table: object, name: str, sinks: dict[str, SinkSettings], place: str
-) -> AgentSettings:
+def _check_agent(table: object, name: str, sinks: list[str], place: str) -> AgentSettings:
     where = f"agents.{name}"
     agent = _named(place, where, agent_class, name)
-    settings = convert(table, agent.Settings, where, place=place)
-    for sink in settings.sinks:
-        if sink not in sinks:
-            raise ConfigurationError(
-                f"{place}: {where}.sinks: there is no [sinks.{sink}]{nearest(sink, list(sinks))}"
+    problems = Problems()
+    settings = problems.attempt(convert, table, agent.Settings, where, place=place)
+    named = settings.sinks if settings is not None else as_list(as_table(table).get("sinks"))
+    for sink in named:
+        if isinstance(sink, str) and sink not in sinks:
+            problems.found.append(
+                f"{place}: {where}.sinks: there is no [sinks.{sink}]{nearest(sink, sinks)}"
             )
-    _named(place, "", agent, settings, frozenset(FORMATS))
-    return settings
+    if settings is not None:
+        problems.attempt(_named, place, "", agent, settings, frozenset(FORMATS))
+    problems.raise_found()
+    return settings or agent.Settings()
 
 
-def _check_formats(configuration: Configuration, name: str) -> None:
+def _check_formats(
+    name: str, settings: AgentSettings, sinks: dict[str, SinkSettings], place: str
+) -> None:
     agent = agent_class(name)
-    for sink in configuration.sinks_of(name):
-        wanted = configuration.sinks[sink].format
-        if wanted not in agent.formats:
-            raise ConfigurationError(
-                f"{configuration.place}: agents.{name}.sinks: sink {sink!r} wants format "
+    problems = Problems()
+    for sink in settings.sinks or sinks:
+        wanted = sinks[sink].format if sink in sinks else None
+        if wanted is not None and wanted not in agent.formats:
+            problems.found.append(
+                f"{place}: agents.{name}.sinks: sink {sink!r} wants format "
                 f"{wanted!r}, which {name} has not; it has {', '.join(sorted(agent.formats))}"
             )
+    problems.raise_found()
 
 
 def _tables(table: dict[str, Any], key: str, place: str) -> dict[str, object]:
@@ -198,7 +253,7 @@ def _named(place: str, where: str, check: Callable[..., T], *values: object) -> 
         return check(*values)
     except ConfigurationError as error:
         prefix = f"{place}: {where}: " if where else f"{place}: "
-        raise ConfigurationError(f"{prefix}{error}") from None
+        raise ConfigurationError(*(f"{prefix}{problem}" for problem in error.problems)) from None
 
 
 def build_agent(configuration: Configuration, name: str) -> Agent[Any]:

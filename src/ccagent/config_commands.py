@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
+from ccagent.command_options import HelpfulGroup, add_file_options
 
-@click.group()
+if TYPE_CHECKING:
+    from ccagent.command_options import Common
+
+
+@click.group(cls=HelpfulGroup)
 def config() -> None:
     """Check a configuration, print the defaults, or import Sonar's configuration."""
 
 
 @config.command()
-@click.argument("file", type=click.Path())
-def check(file: str) -> None:
-    """Check FILE, with conf.d beside it; exit status 2 and one message if it can't be used."""
+@click.argument("file", type=click.Path(), required=False)
+@add_file_options
+def check(file: str | None, common: Common) -> None:
+    """Check FILE, with conf.d beside it; without FILE /etc/ccagent/ccagent.toml.
+
+    Exit status 2 and a line for each mistake if it can't be used.
+    """
     from ccagent.config import check_files
-    from ccagent.config_files import read_files
+    from ccagent.config_files import DEFAULT_PATH, read_files
     from ccagent.log import printable
     from ccagent.places import unsafe_places
 
-    files = read_files(file)
+    if file is not None and common.options.path is not None:
+        raise click.UsageError("FILE and --config exclude each other")
+    files = read_files(file or common.options.path or DEFAULT_PATH)
     configuration = check_files(files, files.table)
     for key, reason in unsafe_places(configuration):
         click.echo(f"ccagent: warning: {key}: {printable(reason)}", err=True)
@@ -45,7 +58,7 @@ def defaults(is_template: bool) -> None:
 def import_(file: str) -> None:
     """Turn FILE, the configuration of Sonar's daemon, into one of ccagent on stdout.
 
-    What can't be carried over is said on stderr, and stands in comments.
+    What can't be carried over is shown on stderr and in comments.
     """
     from ccagent.sonar_import import imported
 

@@ -208,6 +208,7 @@ class Daemon:
         if self._serves_status and settings.status_socket:
             self._status_socket = StatusSocket(settings.status_socket, self.status)
         self._apply(plan)
+        self._announce("started")
         self._notifier.ready(self._summary())
 
     def _lock_outboxes(self, plan: _Plan) -> None:
@@ -287,8 +288,15 @@ class Daemon:
                 logger.exception("configuration not read again, the old one stays")
             self._notifier.ready(f"configuration not read again, the old one stays: {error}")
             return
-        logger.info("configuration read again")
+        self._announce("configuration read again")
         self._notifier.ready(self._summary())
+
+    def _announce(self, event: str) -> None:
+        """Log what runs, however quiet the log is; not for a command typed at a terminal."""
+        if self._serves_status:
+            from ccagent.announcement import describe_run
+
+            say(f"{event}: {describe_run(self._configuration)}")
 
     def _start_loading(self) -> BackgroundCall[_Plan]:
         self._loading_since = self._clock.monotonic()

@@ -24,7 +24,14 @@ class CcagentError(Exception):
 
 
 class ConfigurationError(CcagentError):
-    """A configuration, option or URL that can't be used: names file, key and reason."""
+    """A configuration, option or URL that can't be used: names file, key and reason.
+
+    `problems` are all that were found, a sentence each.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
 
 
 class NotHereError(CcagentError):

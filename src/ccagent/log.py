@@ -1,23 +1,31 @@
-"""Logging to stderr in the form that systemd's journal understands; quiet by default.
+"""The log: lines on stderr, warnings and errors unless the configuration asks for more.
 
-Each line begins with a syslog priority (`<4>`) when stderr is not a terminal. A complaint that
-repeats is said once an hour, so that a broken node doesn't fill the journal.
+Under systemd each line begins with a syslog priority (`<4>`). A repeated warning is rate-limited,
+so that a broken node does not fill the journal. `logging` costs 4 ms to import: a one-shot command
+writes its few lines without it.
 """
 
 from __future__ import annotations
 
-import logging
+import os
 import sys
-import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal
 
-logger = logging.getLogger("ccagent")
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Mapping
 
-_PRIORITIES = {
-    logging.DEBUG: "<7>",
-    logging.INFO: "<6>",
-    logging.WARNING: "<4>",
-    logging.ERROR: "<3>",
-}
+LogLevel = Literal["error", "warning", "info", "debug"]
+LogFormat = Literal["auto", "journal", "text", "json"]
+
+DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
+"""The levels, as `logging` numbers them."""
+
+_LEVELS: dict[str, int] = {"error": ERROR, "warning": WARNING, "info": INFO, "debug": DEBUG}
+_NAMES = {number: name for name, number in _LEVELS.items()}
+_PRIORITIES = {DEBUG: "<7>", INFO: "<6>", WARNING: "<4>", ERROR: "<3>"}
+_REMEMBERED = 1000
 
 
 def printable(text: str) -> str:
@@ -27,60 +35,162 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-class _Formatter(logging.Formatter):
-    def __init__(self, *, for_terminal: bool) -> None:
-        super().__init__()
-        self._for_terminal = for_terminal
+def is_journal(environment: Mapping[str, str], descriptor: int = 2) -> bool:
+    """Return whether a descriptor is the stream to the journal that systemd has opened.
 
-    def format(self, record: logging.LogRecord) -> str:
-        text = printable(record.getMessage())
-        if record.exc_info:
-            trace = self.formatException(record.exc_info)
-            text += " " + " | ".join(printable(line.strip()) for line in trace.splitlines())
-        if self._for_terminal:
-            return f"ccagent: {record.levelname.lower()}: {text}"
-        return _PRIORITIES.get(record.levelno, "<6>") + text
+    Source: systemd.exec(5), $JOURNAL_STREAM.
+    """
+    named = environment.get("JOURNAL_STREAM")
+    if not named:
+        return False
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return False
+    return named == f"{status.st_dev}:{status.st_ino}"
 
 
-class SaidOnce(logging.Filter):
-    """Lets a complaint (same level, same format string and arguments) pass once per `period`."""
+def line_of(level: int, text: str, form: LogFormat, seconds: float) -> str:
+    """Return a line of the log, without its end. `seconds` since 1970 is when it was written."""
+    if form == "json":
+        from datetime import UTC, datetime
+        from json import dumps
 
-    def __init__(self, period: float = 3600.0, remembered: int = 1000) -> None:
-        super().__init__()
-        self._period = period
-        self._remembered = remembered
-        self._said: dict[tuple[int, str], tuple[float, int]] = {}
+        moment = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+        record = {"time": moment.replace("+00:00", "Z"), "level": _name(level), "message": text}
+        return dumps(record)  # ASCII alone: nothing in it can begin a line or steer a terminal
+    if form == "journal":
+        return _PRIORITIES.get(level, "<6>") + printable(text)
+    return f"ccagent: {_name(level)}: {printable(text)}"
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether a record is said."""
-        if record.levelno < logging.WARNING:
-            return True
-        now = time.monotonic()
-        key = (record.levelno, record.getMessage())
-        said = self._said.get(key)
-        if said is not None and now - said[0] < self._period:
-            self._said[key] = (said[0], said[1] + 1)
-            return False
-        if len(self._said) >= self._remembered:
-            self._said.clear()
-        self._said[key] = (now, 0)
-        if said is not None and said[1]:
-            record.msg = f"{record.getMessage()} (and {said[1]} times in the last hour)"
-            record.args = ()
-        return True
+
+def write_error(text: str) -> None:
+    """Write the error that a command ends with, in the form of the log."""
+    form = _resolve(_configured[2])
+    if form == "text":
+        write_stderr(f"ccagent: {printable(text)}")
+    else:
+        from time import time
+
+        write_stderr(line_of(ERROR, text, form, time()))
+
+
+def write_stderr(line: str) -> None:
+    """Write a line to stderr, if there is one and somebody reads it."""
+    with suppress(OSError, ValueError, AttributeError):  # AttributeError: started without stderr
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
+def _resolve(form: LogFormat) -> LogFormat:
+    """Return the form that `auto` means here."""
+    if form != "auto":
+        return form
+    return "journal" if is_journal(os.environ) else "text"
+
+
+def _name(level: int) -> str:
+    return _NAMES.get(level, "info")
+
+
+class _Brief:
+    """The log of a one-shot command: one write a line, each text once."""
+
+    def __init__(self, least: int, form: LogFormat) -> None:
+        self._least = least
+        self._form: LogFormat = form
+        self._written: set[tuple[int, str]] = set()
+
+    def write(self, level: int, text: str) -> None:
+        key = (level, text)
+        if level < self._least or key in self._written or len(self._written) >= _REMEMBERED:
+            return
+        self._written.add(key)
+        from time import time
+
+        write_stderr(line_of(level, text, self._form, time()))
+
+
+class Log:
+    """The log of ccagent. Hands messages to `logging` unless `configure` asked for a brief log."""
+
+    name = "ccagent"
+
+    def __init__(self) -> None:
+        self._brief: _Brief | None = None
+
+    def debug(self, text: str, *values: object) -> None:
+        """Log how something works."""
+        self.log(DEBUG, text, *values)
+
+    def info(self, text: str, *values: object) -> None:
+        """Log what happened as it should."""
+        self.log(INFO, text, *values)
+
+    def warning(self, text: str, *values: object, exc_info: bool | BaseException = False) -> None:
+        """Log what an administrator should look at."""
+        self.log(WARNING, text, *values, exc_info=exc_info)
+
+    def error(self, text: str, *values: object, exc_info: bool | BaseException = False) -> None:
+        """Log what failed."""
+        self.log(ERROR, text, *values, exc_info=exc_info)
+
+    def exception(self, text: str, *values: object) -> None:
+        """Log what failed with the traceback of the exception that is handled."""
+        self.log(ERROR, text, *values, exc_info=True)
+
+    def log(
+        self, level: int, text: str, *values: object, exc_info: bool | BaseException = False
+    ) -> None:
+        """Log a message of a level; `exc_info` adds the traceback of what is handled."""
+        if self._brief is None or exc_info:
+            self.library().log(level, text, *values, exc_info=exc_info or None)
+        else:
+            self._brief.write(level, text % values if values else text)
+
+    def library(self) -> logging.Logger:
+        """Return the logger of `logging`; from now on every message goes through it."""
+        import logging
+
+        if self._brief is not None:
+            self._brief = None
+            configure(*_configured)
+        return logging.getLogger(self.name)
+
+    def be_brief(self, least: int, form: LogFormat) -> None:
+        """Write messages of at least this level without `logging`."""
+        self._brief = _Brief(least, form)
+
+
+logger = Log()
+
+_configured: tuple[int, LogLevel, LogFormat] = (0, "warning", "auto")
 
 
 def say(text: str) -> None:
-    """Write to the log what somebody has asked for, however quiet it is."""
-    record = logger.makeRecord(logger.name, logging.INFO, "", 0, text, (), None)
-    logger.handle(record)
+    """Log what somebody has asked for, however quiet the log is."""
+    library = logger.library()
+    library.handle(library.makeRecord(library.name, INFO, "", 0, text, (), None))
 
 
-def configure(verbosity: int = 0) -> None:
-    """Send the log to stderr: warnings, with 1 information too, with 2 everything."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Formatter(for_terminal=sys.stderr.isatty()))
-    handler.addFilter(SaidOnce())
-    logger.handlers[:] = [handler]
-    logger.propagate = False
-    logger.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))
+def configure(
+    verbosity: int = 0,
+    level: LogLevel = "warning",
+    form: LogFormat = "auto",
+    *,
+    is_brief: bool = False,
+) -> None:
+    """Send the log to stderr. `verbosity`: 1 for information too, 2 for everything.
+
+    `is_brief` is for a command that ends soon.
+    """
+    global _configured  # noqa: PLW0603 - there is one log
+    _configured = (verbosity, level, form)
+    least = min(_LEVELS[level], {0: ERROR, 1: INFO}.get(verbosity, DEBUG))
+    form = _resolve(form)
+    if is_brief and least >= WARNING:
+        logger.be_brief(least, form)
+        return
+    from ccagent.log_handlers import send_to_stderr
+
+    send_to_stderr(logger.library(), least, form)

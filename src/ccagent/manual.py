@@ -22,8 +22,8 @@ and keeps in an outbox what could not be sent yet.
 """
 _STATUS = {
     "0": "All is well.",
-    "1": "A sink has not taken a sample, or what was asked for is not so.",
-    "2": "The command or the configuration is wrong. One line on stderr says what.",
+    "1": "A sample is lost, nothing could be read, or what was asked for is not so.",
+    "2": "The command or the configuration is wrong. A line on stderr for each mistake says what.",
 }
 _SIGNALS = {
     "SIGTERM, SIGINT": "The daemon finishes what is in hand within five seconds, and ends.",
@@ -31,7 +31,7 @@ _SIGNALS = {
     "SIGUSR1": "It writes its counters to the log.",
 }
 _FILES = {
-    "/etc/ccagent/ccagent.toml": "The configuration of the daemon.",
+    "/etc/ccagent/ccagent.toml": "The configuration, unless --config names another.",
     "/etc/ccagent/conf.d/*.toml": "More of it, in the order of their names.",
     "/run/ccagent/status.sock": "Where `ccagent status` asks the daemon.",
 }

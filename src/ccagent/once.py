@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +22,17 @@ if TYPE_CHECKING:
     from ccagent.queue.queue import Queue
     from ccagent.transports.base import Transport
 
+_LONGEST_LIMIT = 1e9
+"""Seconds that a timer of the kernel certainly takes."""
+
 _HELD = 4 * 1024 * 1024
 """Bytes that are held before they are handed on while the agent still samples."""
 
 
 def run_once(configuration: Configuration, name: str) -> bool:
-    """Sample with one agent and deliver to each of its sinks; give whether all have taken it.
+    """Sample with one agent and deliver to each of its sinks.
+
+    Return whether all have taken it, and the agent could read anything of what it is about.
 
     Raises ConfigurationError, and ProgramError when the time limit is over.
     """
@@ -36,7 +40,6 @@ def run_once(configuration: Configuration, name: str) -> bool:
     node = Node(hostname=settings.hostname, cluster=settings.cluster)
     agent = build_agent(configuration, name)
     agent.is_only_sample = True
-    gc.disable()  # the process ends before there is much to collect
     try:
         return _sampled_and_sent(configuration, agent, node)
     finally:
@@ -49,7 +52,7 @@ def _sampled_and_sent(configuration: Configuration, agent: Agent[Any], node: Nod
     prefix = configuration.settings.topic_prefix
     held: list[Message] = []
     size = 0
-    with _time_limit(limit, f"agent {name}: not finished after {agent.settings.time_limit}"):
+    with time_limit(limit, f"agent {name}: not finished after {agent.settings.time_limit}"):
         begin = node.clock.monotonic()
         pause = agent.prepare(node)
         deliveries = [
@@ -79,7 +82,7 @@ def _sampled_and_sent(configuration: Configuration, agent: Agent[Any], node: Nod
     if delivered:
         agent.handed_on()
         agent.settled()
-    return delivered
+    return delivered and not agent.is_blind
 
 
 class _Delivery:
@@ -147,14 +150,14 @@ class _TimeOver(BaseException):
 
 
 @contextlib.contextmanager
-def _time_limit(seconds: float, text: str) -> Generator[None]:
+def time_limit(seconds: float, text: str) -> Generator[None]:
     """Interrupt what takes longer, unless the kernel itself hangs in it."""
 
     def over(_number: int, _frame: FrameType | None) -> None:
         raise _TimeOver
 
     signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, min(seconds, _LONGEST_LIMIT))
     try:
         yield
     except _TimeOver:

@@ -1,14 +1,91 @@
-"""Options of the command line, laid over what a configuration file says."""
+"""The options that every command takes, laid over what a configuration file says."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.errors import ConfigurationError
-from ccagent.settings import as_table
+from ccagent.settings import as_table, is_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from ccagent.config import Configuration
+    from ccagent.config_files import Files
+
+
+class Options(NamedTuple):
+    """What the command line says: `--config`, `--no-config`, `--cluster`, `--sink` and so on."""
+
+    path: str | None = None
+    is_without_file: bool = False
+    cluster: str | None = None
+    sinks: tuple[str, ...] = ()
+    sink_values: tuple[str, ...] = ()
+    form: str | None = None
+
+
+def load_configuration(
+    options: Options,
+    *,
+    agent: str = "",
+    assignments: tuple[str, ...] = (),
+    needs_file: bool = False,
+) -> Configuration:
+    """Read the configuration file and lay the options over it.
+
+    With `agent` it is the configuration of that agent alone. Its samples go to the sinks of a file
+    only if `--config` names that file: a command typed at a terminal sends nothing to the site's
+    back ends by surprise. `needs_file`: the default file must be there.
+    """
+    from ccagent.config import check_files
+
+    files = _files(options, needs_file=needs_file)
+    table = files.table
+    if agent:
+        table = with_values(for_agent(table, agent), "agents", [agent], assignments)
+        if options.path is None:
+            table = without_sinks(table)
+    form = options.form or (_only_format(agent) if agent and not table.get("sinks") else None)
+    table = with_options(table, options.cluster, options.sinks, form)
+    if options.sink_values:
+        if not options.sinks:
+            raise ConfigurationError("--sink-set: is for sinks given by --sink")
+        table = with_values(table, "sinks", table["sinks"], options.sink_values)
+    return check_files(files, table)
+
+
+def _files(options: Options, *, needs_file: bool) -> Files:
+    from ccagent.config_files import COMMAND_LINE, DEFAULT_PATH, Files, read_default, read_files
+
+    if options.is_without_file:
+        if options.path is not None:
+            raise ConfigurationError("--config and --no-config exclude each other")
+        return Files(COMMAND_LINE)
+    if options.path == "":
+        raise ConfigurationError("--config: the name of a file is needed")
+    if options.path is not None:
+        return read_files(options.path)
+    return read_files(DEFAULT_PATH) if needs_file else read_default()
+
+
+def _only_format(agent: str) -> str | None:
+    """Return the format of an agent that has just one other than `sonar`."""
+    from ccagent.registry import agent_class
+
+    formats = agent_class(agent).formats
+    return None if "sonar" in formats else min(formats)
+
+
+def without_sinks(table: dict[str, Any]) -> dict[str, Any]:
+    """Return a table without its sinks, and without the names of them in the agents' tables."""
+    agents = {
+        name: {key: value for key, value in as_table(agent).items() if key != "sinks"}
+        if is_table(agent)
+        else agent
+        for name, agent in as_table(table.get("agents")).items()
+    }
+    return table | {"sinks": {}, "agents": agents}
 
 
 def for_agent(table: dict[str, Any], agent: str) -> dict[str, Any]:
@@ -41,13 +118,18 @@ def with_values(
     return table | {kind: tables | changed}
 
 
+def public_url(url: str) -> str:
+    """Return a URL without its login and its query, either of which could hold a secret."""
+    scheme, slashes, rest = url.partition("//")
+    host = rest.partition("?")[0].rpartition("@")[2]
+    return f"{scheme}{slashes}{host}"
+
+
 def sinks_of(urls: Iterable[str]) -> dict[str, str]:
     """Name the sinks of the command line: by their URLs, without what could be secret in them."""
     named: dict[str, str] = {}
     for url in urls:
-        scheme, slashes, rest = url.partition("//")
-        host = rest.partition("?")[0].rpartition("@")[2]
-        name = f"--sink {scheme}{slashes}{host}"
+        name = f"--sink {public_url(url)}"
         while named.get(name, url) != url:
             name += "'"
         named[name] = url
@@ -65,11 +147,8 @@ def with_options(
     if cluster is not None:
         table["cluster"] = cluster
     if urls:
-        table["sinks"] = {name: {"url": url} for name, url in sinks_of(urls).items()}
-        table["agents"] = {
-            name: {key: value for key, value in as_table(agent).items() if key != "sinks"}
-            for name, agent in as_table(table.get("agents")).items()
-        }
+        named = {name: {"url": url} for name, url in sinks_of(urls).items()}
+        table = without_sinks(table) | {"sinks": named}
     elif not table.get("sinks"):
         table["sinks"] = {"stdout": {"url": "stdout:"}}
     if form is not None:

@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ccagent.errors import ConfigurationError
-from ccagent.settings import nearest
 
 if TYPE_CHECKING:
     from ccagent.agent import Agent
@@ -93,6 +92,8 @@ def _load(what: str, group: str, built_in: dict[str, str], name: str) -> Any:
     if place is None:
         installed = _entry_points(group)
         if name not in installed:
+            from ccagent.settings import nearest
+
             known = [*built_in, *installed]
             raise ConfigurationError(f"{name!r} is an unknown {what}{nearest(name, known)}")
         place = installed[name]

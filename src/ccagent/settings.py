@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
-import re
-from typing import Any, TypeVar, cast
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
 from ccagent.duration import Duration
 from ccagent.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+R = TypeVar("R")
 T = TypeVar("T", bound="Settings")
 
 
@@ -24,65 +27,23 @@ def convert(table: object, settings: type[T], where: str, *, place: str) -> T:
     """Fill `settings` from a table.
 
     `place` is what the user calls the source (a file's path), `where` the table's own key
-    (`agents.sample`). Raises ConfigurationError naming place, key, reason and the nearest key.
+    (`agents.sample`). Raises ConfigurationError naming place, key and reason of each problem.
     """
     if table != {} and not as_table(table):
         raise ConfigurationError(f"{place}: {where}: expected a table [{where}]")
-    _check_keys(as_table(table), settings, where, place)
+    if not table:
+        # msgspec would read the annotations of the type, which takes 1 ms.
+        with suppress(TypeError):  # a key without a default
+            return settings()
     try:
-        return msgspec.convert(table, settings, dec_hook=_make)
-    except msgspec.ValidationError as error:
-        _convert_named(as_table(table), settings, where, place)
-        reason, _, path = str(error).rpartition(" - at `$")
-        key = (path.rstrip("`").lstrip(".") if reason else "").replace("[...]", "")
-        raise ConfigurationError(
-            f"{place}: {joined(where, key)}: {_plain(reason or str(error))}"
-        ) from None
+        return msgspec.convert(table, settings, dec_hook=make_value)
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"{place}: {where}: not text in UTF-8") from None
+    except msgspec.ValidationError:
+        from ccagent.settings_problems import find_problems
 
-
-def _convert_named(table: dict[str, Any], settings: type[Settings], where: str, place: str) -> None:
-    """Fill tables that have names one by one: msgspec doesn't tell which of them is wrong."""
-    for key, kind in tables_of(settings).items():
-        if isinstance(kind, tuple):
-            for name, inner in as_table(table.get(key)).items():
-                convert(inner, kind[0], joined(where, key, name), place=place)
-
-
-def _check_keys(table: dict[str, Any], settings: type[Settings], where: str, place: str) -> None:
-    """Raise ConfigurationError for a key that isn't known, here or in a table within."""
-    known = settings.__struct_encode_fields__
-    for key, value in table.items():
-        if key not in known:
-            unknown_key(place, joined(where, key), key, known)
-        within = as_table(value)
-        if not within:
-            continue
-        kind = tables_of(settings)[key]
-        if isinstance(kind, tuple):
-            for name, inner in within.items():
-                _check_keys(as_table(inner), kind[0], joined(where, key, name), place)
-        elif kind is not None:
-            _check_keys(within, kind, joined(where, key), place)
-
-
-def tables_of(settings: type[Settings]) -> dict[str, type[Settings] | tuple[type[Settings]] | None]:
-    """Tell by key what tables are within: one, several with names (as a tuple), or None."""
-    found: dict[str, type[Settings] | tuple[type[Settings]] | None] = {}
-    for field in msgspec.structs.fields(settings):
-        kind = msgspec.inspect.type_info(field.type)
-        if isinstance(kind, msgspec.inspect.Metadata):
-            kind = kind.type
-        found[field.encode_name] = None
-        match kind:
-            case msgspec.inspect.StructType(cls=inner) if issubclass(inner, Settings):
-                found[field.encode_name] = inner
-            case msgspec.inspect.DictType(value_type=msgspec.inspect.StructType(cls=inner)) if (
-                issubclass(inner, Settings)
-            ):
-                found[field.encode_name] = (inner,)
-            case _:
-                pass
-    return found
+        found = find_problems(as_table(table), settings, where)
+        raise ConfigurationError(*(f"{place}: {problem}" for problem in found)) from None
 
 
 def as_table(value: object) -> dict[str, Any]:
@@ -90,30 +51,52 @@ def as_table(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def refuse_nul(value: object, where: str, place: str) -> None:
-    """Raise ConfigurationError for the character NUL, which no path, program or name can hold."""
+def as_list(value: object) -> list[object]:
+    """Return a value of TOML if it is a list, else an empty one."""
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
+def is_list(value: object) -> bool:
+    """Return whether a value of TOML is a list."""
+    return isinstance(value, list)
+
+
+def is_table(value: object) -> bool:
+    """Return whether a value of TOML is a table."""
+    return isinstance(value, dict)
+
+
+def find_unusable_texts(value: object, where: str) -> Iterator[str]:
+    """Yield what is wrong with texts and keys, whatever they are for.
+
+    No path, program or name can hold the character NUL. Nothing is replaced in a text, so that one
+    with a variable is a mistake, unless it is a command.
+    """
     match value:
-        case str() if "\0" in value:
-            raise ConfigurationError(f"{place}: {where}: can't hold the character NUL")
+        case str():
+            if "\0" in value:
+                yield f"{where}: can't hold the character NUL"
+            elif (value.startswith("env:") or "${" in value) and "command" not in where:
+                from ccagent.toml_lines import NO_VARIABLES
+
+                yield f"{where}: {NO_VARIABLES}"
         case list():
             for each in cast("list[object]", value):
-                refuse_nul(each, where, place)
+                yield from find_unusable_texts(each, where)
         case dict():
             for key, inner in as_table(cast("object", value)).items():
                 full = joined(where, key)
-                refuse_nul(key, full, place)
-                refuse_nul(inner, full, place)
+                if "\0" in key:
+                    yield f"{full}: can't hold the character NUL"
+                yield from find_unusable_texts(inner, full)
         case _:
             pass
 
 
-def unknown_key(place: str, full: str, key: str, known: tuple[str, ...]) -> None:
-    """Raise ConfigurationError for a key that isn't known, naming the nearest that is."""
-    raise ConfigurationError(f"{place}: {full}: unknown key{nearest(key, known)}")
-
-
 def nearest(name: str, known: tuple[str, ...] | list[str]) -> str:
     """`; did you mean 'x'?`, or the list of what there is when nothing is near."""
+    import difflib
+
     candidates = difflib.get_close_matches(name.replace("_", "-"), known, n=1, cutoff=0.5)
     if candidates:
         return f"; did you mean {candidates[0]!r}?"
@@ -125,24 +108,28 @@ def joined(*parts: str) -> str:
     return ".".join(part for part in parts if part)
 
 
-def _make(kind: type[Any], value: object) -> object:
+def make_value(kind: type[Any], value: object) -> object:
+    """Make a value of a type that msgspec does not know. Raises ValueError with the reason."""
     if issubclass(kind, Duration):
         return kind.parse(value)
     raise NotImplementedError(kind)
 
 
-_TYPES = {
-    "bool": "true or false",
-    "str": "a string",
-    "int": "a whole number",
-    "float": "a number",
-    "array": "a list",
-    "object": "a table",
-}
+class Problems:
+    """Collects what is wrong, so that all of it can be shown at once."""
 
+    def __init__(self) -> None:
+        self.found: list[str] = []
 
-def _plain(reason: str) -> str:
-    """Say in the words of TOML what msgspec says in those of Python."""
-    return re.sub(r"`(\w+)`", lambda match: _TYPES.get(match[1], f"`{match[1]}`"), reason).replace(
-        "Expected", "expected", 1
-    )
+    def attempt(self, check: Callable[..., R], *values: object, **more: Any) -> R | None:
+        """Run a check; return None if it finds problems, which are kept."""
+        try:
+            return check(*values, **more)
+        except ConfigurationError as error:
+            self.found += error.problems
+            return None
+
+    def raise_found(self) -> None:
+        """Raise ConfigurationError if there is any."""
+        if self.found:
+            raise ConfigurationError(*self.found)

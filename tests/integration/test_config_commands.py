@@ -50,7 +50,7 @@ def test_check_names_all_files(main: Path) -> None:
     more.write_text("[agents.sample]\nrollup = true\n")
     assert run("config", "check", main) == (0, f"{main}, {more}: no errors\n", "")
     more.write_text("[agents.sample]\nevery = '5s'\n")
-    said = f"ccagent: {more}: agents.sample.every: stands in {main} already\n"
+    said = f"ccagent: {more}: line 2: agents.sample.every: stands in {main} already\n"
     assert run("config", "check", main) == (2, "", said)
     assert run("sample", "--once", "--config", main) == (2, "", said)
 
@@ -75,7 +75,7 @@ def test_a_reload_reads_the_directory_too(main: Path) -> None:
     until(lambda: daemon.written("b"))
     more.write_text("[sinks.b]\nurl = 'nothing'\n")
     daemon.process.send_signal(signal.SIGHUP)
-    until(lambda: f"{more}: sinks.b: 'nothing' is no sink" in daemon.said())
+    until(lambda: f"{more}: line 2: sinks.b.url: 'nothing' is no sink" in daemon.said())
     daemon.stop()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import threading
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from ccagent import __version__
 from ccagent.config import check
 from ccagent.daemon import Daemon
 from tests.fast_clock import MIDNIGHT, FastClock, moments
@@ -45,8 +47,25 @@ def test_it_samples_until_it_is_told_to_stop(daemon: Running) -> None:
         validate("SampleEnvelope", json.dumps(envelope))
         seconds.append(envelope["data"]["attributes"]["time"])
     assert len(set(seconds)) == len(seconds)
-    complaints = [line for line in daemon.said().splitlines() if "I/O counters" not in line]
+    complaints = [
+        line
+        for line in daemon.said().splitlines()
+        if "I/O counters" not in line and "ccagent: info: " not in line
+    ]
     assert complaints == []
+
+
+def test_the_log_says_what_runs_at_the_start_and_after_a_reload(daemon: Running) -> None:
+    more = '[sinks.more]\nurl = "http://127.0.0.1:9/in?token=S3CRET"\nformat = "line"\n'
+    daemon.start('log-level = "error"\n' + SAMPLE, "--cluster", "x.org")  # however quiet it is
+    runs = rf"ccagent {__version__}( \([0-9a-f]+\))? with {daemon.file}; agents: sample every 1s"
+    tree = f"sinks: tree dir:{daemon.out}"
+    until(lambda: re.search(rf"info: started: {runs}; {tree}$", daemon.said(), re.MULTILINE))
+    daemon.reload(SAMPLE.replace("every", "on-startup = true\nevery") + more)
+    read = rf"info: configuration read again: {runs} and at the start; {tree}; more http://127"
+    until(lambda: re.search(read, daemon.said()))
+    daemon.stop()
+    assert "S3CRET" not in daemon.said()
 
 
 def test_a_new_configuration_is_taken_over_and_counters_are_kept(daemon: Running) -> None:
@@ -141,7 +160,7 @@ def test_a_command_that_hangs_stalls_only_its_agent(daemon: Running) -> None:
     )
     until(lambda: len(daemon.written()) >= 4)
     until(lambda: "agent sysinfo: not finished after 1s" in daemon.said())
-    assert "<3>agent sysinfo" in daemon.said()
+    assert "ccagent: error: agent sysinfo" in daemon.said()
     assert daemon.stop() < 5.5
 
 

@@ -26,7 +26,7 @@ NOBODY = pwd.getpwnam("nobody").pw_uid
 AS_NOBODY = f"""
 import os, sys, ccagent.cli, ccagent.config, ccagent.doctor.commands, ccagent.log, ccagent.options
 import ccagent.needs, ccagent.registry, ccagent.transports.stdout, ccagent.program
-import ctypes, selectors, tomllib
+import ctypes, selectors, tomllib, difflib, ccagent.log_handlers
 import ccagent.transports.http.transport, ccagent.agents.sonar.system
 for name in ccagent.registry.AGENTS:
     ccagent.registry.agent_class(name)

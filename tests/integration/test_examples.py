@@ -70,7 +70,7 @@ class Site:
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        assert "<3>" not in done.stderr
+        assert "ccagent: error" not in done.stderr
         return done.stdout
 
     def sample(self, *agents: str) -> None:

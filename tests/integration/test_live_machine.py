@@ -35,7 +35,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 UNPRIVILEGED = f"""
 import os, ccagent.cli, ccagent.once, ccagent.agents.sonar.agent, ccagent.agents.sonar.procfs
-import ccagent.agents.sonar.preferred, ccagent.transports.stdout, logging, traceback
+import ccagent.agents.sonar.preferred, ccagent.transports.stdout, ccagent.start, ccagent.options
 os.setgroups([])
 os.setgid({NOBODY})
 os.setuid({NOBODY})

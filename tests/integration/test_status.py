@@ -183,7 +183,7 @@ def test_sigusr1_writes_the_counters_to_the_log_however_quiet_it_is(daemon: Runn
     daemon.process.send_signal(signal.SIGUSR1)
     until(lambda: "status: " in daemon.said())
     (line,) = [line for line in daemon.said().splitlines() if "status: " in line]
-    assert line.startswith("<6>status: ")
+    assert line.startswith("ccagent: info: status: ")
     assert "; agent sample: " in line
     assert "; sink tree: " in line
     assert "; sink broken: " in line

@@ -53,7 +53,7 @@ def output(*command: str) -> str:
 def log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> pytest.LogCaptureFixture:
-    monkeypatch.setattr(logger, "propagate", True)
+    monkeypatch.setattr(logger.library(), "propagate", True)
     caplog.set_level(logging.WARNING, logger.name)
     return caplog
 

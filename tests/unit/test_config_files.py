@@ -103,15 +103,16 @@ def test_a_file_by_a_relative_path_has_its_directory_beside_it(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("cluster = 'fox'", "conf.d/b.toml: cluster: stands in ccagent.toml already"),
+        ("cluster = 'fox'", "conf.d/b.toml: line 1: cluster: stands in ccagent.toml already"),
         ("[agents.sample]\nevery = '1m'",
-         "conf.d/b.toml: agents.sample.every: stands in ccagent.toml already"),
+         "conf.d/b.toml: line 2: agents.sample.every: stands in ccagent.toml already"),
         ("[sinks.tree]\nurl = 'dir:/x'",
-         "conf.d/b.toml: sinks.tree.url: stands in conf.d/a.toml already"),
-        ("sinks = 3", "conf.d/b.toml: sinks: stands in ccagent.toml already"),
-        ("[cluster]\nname = 'fox'", "conf.d/b.toml: cluster: stands in ccagent.toml already"),
+         "conf.d/b.toml: line 2: sinks.tree.url: stands in conf.d/a.toml already"),
+        ("sinks = 3", "conf.d/b.toml: line 1: sinks: stands in ccagent.toml already"),
+        ("[cluster]\nname = 'fox'",
+         "conf.d/b.toml: line 1: cluster: stands in ccagent.toml already"),
         ("[agents.sysinfo]\nsoftware = []",
-         "conf.d/b.toml: agents.sysinfo.software: stands in conf.d/a.toml already"),
+         "conf.d/b.toml: line 2: agents.sysinfo.software: stands in conf.d/a.toml already"),
     ],
 )  # fmt: skip
 def test_a_key_that_stands_twice_is_an_error_that_names_both_files(
@@ -126,25 +127,25 @@ def test_a_key_that_stands_twice_is_an_error_that_names_both_files(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("\n\nx = [1 2]", "conf.d/b.toml: Unclosed array (at line 3, "),
+        ("\n\nx = [1 2]", "conf.d/b.toml: line 3: Unclosed array (column "),
         (".".join("a" * 2_000) + " = 1", "conf.d/b.toml: tables nested too deep"),
-        (b"a = 1\nx = '\xff'", "conf.d/b.toml: not text in UTF-8 (at line 2)"),
-        (b"a = '\0'", "conf.d/b.toml: Found invalid character '\\x00' (at line 1, "),
+        (b"a = 1\nx = '\xff'", "conf.d/b.toml: line 2: not text in UTF-8"),
+        (b"a = '\0'", "conf.d/b.toml: line 1: Found invalid character '\\x00' (column "),
         ("x = " + "[" * 100_000, "conf.d/b.toml: nested too deep"),
-        ('status-socket = "/a\\u0000"', "conf.d/b.toml: status-socket: can't hold the character"),
-        ('[sinks."a\\u0000"]', "conf.d/b.toml: sinks.a\0: can't hold the character NUL"),
+        ('status-socket = "/a\\u0000"', "conf.d/b.toml: line 1: status-socket: can't hold the ch"),
+        ('[sinks."a\\u0000"]', "conf.d/b.toml: line 1: sinks.a\0: can't hold the character NUL"),
         ("[agents.metrics.commands.a]\ncommand = 'x'",
-         "conf.d/b.toml: agents.metrics.commands.a.command: expected a list, got a string"),
-        ("[outbox]\nmax-bytes = " + "9" * 5_000, "conf.d/b.toml: Exceeds the limit (4300 digits)"),
+         "conf.d/b.toml: line 2: agents.metrics.commands.a.command: expected a list, got a str"),
+        ("[outbox]\nmax-bytes = " + "9" * 5_000, "conf.d/b.toml: line 2: Exceeds the limit (4300"),
         (b" " * 4_194_305, "conf.d/b.toml: larger than 4194304 bytes"),
-        ("clustr = 'x'", "conf.d/b.toml: clustr: unknown key; did you mean 'cluster'?"),
-        ("[agents.sample]\nrolup = true", "conf.d/b.toml: agents.sample.rolup: unknown key"),
+        ("clustr = 'x'", "conf.d/b.toml: line 1: clustr: unknown key; did you mean 'cluster'?"),
+        ("[agents.sample]\nrolup = true", "conf.d/b.toml: line 2: agents.sample.rolup: unknown"),
         ("[agents.sample]\nrollup = 'yes'",
-         "conf.d/b.toml: agents.sample.rollup: expected true or false, got a string"),
-        ("[agents.sampel]", "conf.d/b.toml: agents.sampel: 'sampel' is an unknown agent"),
-        ("[sinks.x]\nurl = 'dri:/x'", "conf.d/b.toml: sinks.x: 'dri' is an unknown kind of sink"),
-        ("[outbox]\ndirectory = 'x'", "conf.d/b.toml: outbox.directory: an absolute path"),
-        ("hostname = 'a b'", "conf.d/b.toml: hostname 'a b': letters, digits"),
+         "conf.d/b.toml: line 2: agents.sample.rollup: expected true or false, got a string"),
+        ("[agents.sampel]", "conf.d/b.toml: line 1: agents.sampel: 'sampel' is an unknown"),
+        ("[sinks.x]\nurl = 'dri:/x'", "conf.d/b.toml: line 2: sinks.x.url: 'dri' is an unknown"),
+        ("[outbox]\ndirectory = 'x'", "conf.d/b.toml: line 2: outbox.directory: an absolute path"),
+        ("hostname = 'a b'", "conf.d/b.toml: line 1: hostname 'a b': letters, digits"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_the_file_where_it_stands(
@@ -158,7 +159,100 @@ def test_a_mistake_is_named_with_the_file_where_it_stands(
 def test_a_mistake_in_the_main_file_is_named_with_it(etc: Directory) -> None:
     etc.add("a.toml", "[agents.sample]\nrollup = true")
     etc.main.write_text("[agents.sample]\nevery = '45s'")
-    assert etc.refusal().startswith("ccagent.toml: agents.sample.every: '45s' does not divide")
+    assert etc.refusal().startswith(
+        "ccagent.toml: line 2: agents.sample.every: '45s' does not divide"
+    )
+
+
+def test_all_mistakes_of_all_files_are_named_at_once_with_their_lines(etc: Directory) -> None:
+    etc.main.write_text(
+        """\
+clustr = "fox"                  # 1
+status-socket = "relative"
+[outbox]
+max-bytes = 0
+durability = "disk"             # 5
+[agents.sample]
+every = "45s"
+rolup = true
+[agents.sampel]
+[agents.sysinfo]                # 10
+sinks = ["bakend", "lines"]
+[[agents.sysinfo.software]]
+key = "a"
+file = "/a"
+[[agents.sysinfo.software]]     # 15
+key = 3
+"""
+    )
+    etc.add("a.toml", "[sinks.backend]\nurl = 'dir:relative'\n")
+    etc.add("b.toml", "[sinks.none]\n[sinks.lines]\nurl = 'stdout:'\nformat = 'lines'\n")
+    with pytest.raises(ConfigurationError) as caught:
+        etc.load()
+    found = [problem.replace(f"{etc.path}/", "") for problem in caught.value.problems]
+    begins = [
+        "ccagent.toml: line 1: clustr: unknown key",
+        "ccagent.toml: line 2: status-socket: an absolute path",
+        "ccagent.toml: line 4: outbox.max-bytes: expected",
+        "ccagent.toml: line 5: outbox.durability: 'disk'",
+        "conf.d/a.toml: line 1: sinks.backend: dir:relative: an absolute path",
+        "conf.d/b.toml: line 1: sinks.none.url: a sink needs a URL",
+        "conf.d/b.toml: line 4: sinks.lines.format: 'lines' is none of",
+        "ccagent.toml: line 7: agents.sample.every: '45s' does not divide",
+        "ccagent.toml: line 8: agents.sample.rolup: unknown key",
+        "ccagent.toml: line 9: agents.sampel: 'sampel' is an unknown agent",
+        "ccagent.toml: line 11: agents.sysinfo.sinks: there is no [sinks.bakend]",
+        "ccagent.toml: line 16: agents.sysinfo.software[1].key: expected a string",
+    ]
+    assert [begin for begin in begins if not any(map(str.startswith, found, [begin] * 99))] == []
+    assert len(found) == len(begins)
+    assert any("durability: 'disk' is none of 'power', 'process'" in problem for problem in found)
+
+
+def test_what_is_no_toml_hides_no_other_mistake(etc: Directory) -> None:
+    etc.add("a.toml", "[sinks.a]\nurl = nats://a:4222\nfromat = 'line'\n[sinks.b]\nurl = 3\n")
+    etc.add("b.toml", "cluster = 'fox'\nhostname = 'a\n")
+    with pytest.raises(ConfigurationError) as caught:
+        etc.load()
+    assert [problem.replace(f"{etc.path}/", "") for problem in caught.value.problems] == [
+        "conf.d/a.toml: line 2: Invalid value: a string stands in quotes (column 7)",
+        'conf.d/b.toml: line 2: Expected "\'"',
+        "conf.d/b.toml: line 1: cluster: stands in ccagent.toml already",
+        "conf.d/a.toml: line 5: sinks.b.url: a sink needs a URL, such as 'stdout:'",
+    ]
+
+
+def test_a_file_that_can_t_be_read_on_is_the_only_complaint(etc: Directory) -> None:
+    etc.main.write_text("[agents.sample\nevery = '1s'\n[agents.nonesuch]\n")
+    assert etc.refusal() == (
+        "ccagent.toml: line 1: Expected ']' at the end of a table declaration (column 15)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("[sinks.a]\nurl = ${URL}", "line 2: Invalid value: "),
+        ("[sinks.a]\nurl = env:URL", "line 2: Invalid value: "),
+        ("[sinks.a]\nurl = 'nats://${HOST}'", "line 2: sinks.a.url: "),
+        ("cluster = 'env:CLUSTER'", "line 1: cluster: "),
+    ],
+)
+def test_variables_are_refused_with_what_there_is_instead(
+    tmp_path: Path, content: str, line: str
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(content)
+    with pytest.raises(ConfigurationError) as caught:
+        load(str(file))
+    said = caught.value.problems[0]
+    assert said.startswith(f"{file}: {line}there are no variables in the configuration; a secret")
+
+
+def test_a_dollar_in_a_command_is_the_command_s(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("[agents.metrics.commands.a]\ncommand = ['/bin/sh', '-c', 'echo ${HOME}']\n")
+    assert load(str(file)).agents
 
 
 def test_what_is_no_file(etc: Directory) -> None:

@@ -7,10 +7,17 @@ import sys
 import pytest
 
 HEAVY = {
-    "asyncio", "cpuinfo", "email", "http", "importlib.metadata", "json", "multiprocessing",
-    "nats", "paho", "psutil", "pynvml", "selectors", "socket", "sqlite3", "ssl", "subprocess",
-    "tempfile", "tomllib", "unittest", "urllib.request", "xml",
+    "asyncio", "click", "cpuinfo", "difflib", "email", "http", "importlib.metadata", "json",
+    "logging", "multiprocessing", "nats", "paho", "psutil", "pynvml", "select", "selectors",
+    "socket", "sqlite3", "ssl", "subprocess", "tempfile", "threading", "tomllib", "traceback",
+    "unittest", "urllib.request", "xml",
 }  # fmt: skip
+
+STANDARD = {"errno", "gc", "importlib", "pwd", "resource", "signal"}
+"""What a sample imports of the standard library besides what msgspec does."""
+
+OF_CLICK = {"logging", "select", "threading", "traceback"}
+"""What click may import; its versions differ."""
 
 OURS = {
     "ccagent", "ccagent.agent", "ccagent.agents", "ccagent.agents.sonar",
@@ -26,33 +33,40 @@ OURS = {
     "ccagent.agents.sonar.process_files", "ccagent.agents.sonar.procfs",
     "ccagent.agents.sonar.kernel", "ccagent.agents.sonar.kernel.pins",
     "ccagent.agents.sonar.selection", "ccagent.agents.sonar.sources",
-    "ccagent.agents.sonar.system", "ccagent.cli", "ccagent.clock", "ccagent.config",
+    "ccagent.agents.sonar.system", "ccagent.clock", "ccagent.config",
     "ccagent.config_files",
     "ccagent.counters",
     "ccagent.duration", "ccagent.envelopes", "ccagent.errors",
     "ccagent.events", "ccagent.json_array", "ccagent.json_encoding", "ccagent.log",
     "ccagent.log_message",
     "ccagent.message", "ccagent.node", "ccagent.once", "ccagent.options", "ccagent.points",
-    "ccagent.private_files", "ccagent.registry",
-    "ccagent.settings", "ccagent.signals", "ccagent.transports", "ccagent.transports.base",
+    "ccagent.private_files", "ccagent.quick", "ccagent.registry",
+    "ccagent.settings", "ccagent.signals", "ccagent.start", "ccagent.transports",
+    "ccagent.transports.base",
     "ccagent.transports.stdout",
 }  # fmt: skip
 
 SCRIPT = """
-import sys
-from ccagent.cli import cli
-cli([{arguments}], standalone_mode=False)
-print(*sys.modules, file=sys.stderr)
+import os, sys
+def show(status):
+    print(status, *sys.modules, file=sys.stderr)
+    sys.stderr.flush()
+    leave(status)
+leave, os._exit = os._exit, show
+from ccagent.start import main
+main()
 """
+"""A command that shows what it has imported when it ends."""
 
 
 def imported_by(*arguments: str) -> set[str]:
-    script = SCRIPT.format(arguments=", ".join(map(repr, arguments)))
     result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True,
+        [sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, check=True,
         env={name: value for name, value in os.environ.items() if "COVERAGE" not in name},
     )  # fmt: skip
-    return set(result.stderr.splitlines()[-1].split())
+    status, *modules = result.stderr.splitlines()[-1].split()
+    assert status == "0"
+    return set(modules)
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +82,23 @@ def test_a_sample_imports_only_the_parts_of_ours_that_it_needs(modules: set[str]
     assert {name for name in modules if name.startswith("ccagent")} <= OURS
 
 
+def test_a_sample_imports_little_of_the_standard_library(modules: set[str]) -> None:
+    command = [sys.executable, "-c", "import msgspec, sys; print(*sys.modules)"]
+    bare = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    of_others = {name for name in modules if not name.startswith("ccagent")}
+    assert of_others - set(bare) <= STANDARD | {"__future__", "importlib.machinery", "_signal"}
+
+
+def test_no_one_shot_imports_what_only_some_need() -> None:
+    sysinfo = imported_by("sysinfo", "--once", "--no-config")
+    assert not sysinfo & (HEAVY | {"base64", "shlex"})
+    lines = imported_by("sample", "--once", "--format", "line", "--cluster", "x")
+    assert not lines & HEAVY
+
+
 def test_the_help_imports_no_agent() -> None:
     modules = imported_by("--help")
-    assert not modules & (HEAVY | {"msgspec"})
+    assert not modules & (HEAVY - {"click", "difflib"} - OF_CLICK | {"msgspec"})
     agents = {name for name in modules if name.startswith("ccagent.agents.")}
     assert {name.partition("ccagent.agents.")[2] for name in agents} == {
         "lustre", "lustre.commands", "metrics", "metrics.commands", "sonar", "sonar.kernel",

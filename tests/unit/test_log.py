@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
+import os
+import re
 import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -12,17 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.log import configure, logger, printable
+from ccagent.log import configure, is_journal, logger, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-
-class Terminal(io.StringIO):
-    """Text that says it goes to a terminal."""
-
-    def isatty(self) -> bool:
-        return True
+    from ccagent.log import LogFormat, LogLevel
 
 
 class Log:
@@ -32,12 +31,19 @@ class Log:
         self._patch = patch
         self.now = 1000.0
         self.text = io.StringIO()
-        patch.setattr("ccagent.log.time", SimpleNamespace(monotonic=lambda: self.now))
+        patch.setattr("ccagent.log_handlers.time", SimpleNamespace(monotonic=lambda: self.now))
 
-    def begin(self, verbosity: int = 0, text: io.StringIO | None = None) -> None:
-        self.text = text or io.StringIO()
+    def begin(
+        self,
+        verbosity: int = 0,
+        form: LogFormat = "journal",
+        level: LogLevel = "warning",
+        *,
+        is_brief: bool = False,
+    ) -> None:
+        self.text = io.StringIO()
         self._patch.setattr(sys, "stderr", self.text)
-        configure(verbosity)
+        configure(verbosity, level, form, is_brief=is_brief)
 
     @property
     def lines(self) -> list[str]:
@@ -46,11 +52,14 @@ class Log:
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
-    handlers, propagate, level = logger.handlers[:], logger.propagate, logger.level
+    library = logger.library()
+    handlers, propagate, level = library.handlers[:], library.propagate, library.level
+    library.handlers.clear()
     yield Log(monkeypatch)
-    logger.handlers[:] = handlers
-    logger.propagate = propagate
-    logger.setLevel(level)
+    library = logger.library()
+    library.handlers[:] = handlers
+    library.propagate = propagate
+    library.setLevel(level)
 
 
 def say_everything() -> None:
@@ -75,17 +84,96 @@ def test_the_journal_gets_priorities(log: Log, verbosity: int, lines: list[str])
     assert log.lines == lines
 
 
-def test_a_terminal_gets_words(log: Log) -> None:
-    log.begin(1, Terminal())
+def test_text_has_words_instead_of_priorities(log: Log) -> None:
+    log.begin(1, "text")
     say_everything()
     assert log.lines == ["ccagent: info: i", "ccagent: warning: w", "ccagent: error: e 1"]
 
 
-def test_to_configure_again_does_not_double_the_log(log: Log) -> None:
-    log.begin()
-    configure()
+def test_json_is_one_object_a_line(log: Log) -> None:
+    log.begin(0, "json")
+    logger.warning("a\n%s", "größer \x1b")
+    (line,) = log.lines
+    assert line.isascii()
+    record = json.loads(line)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", record.pop("time"))
+    assert record == {"level": "warning", "message": "a\ngrößer \x1b"}
+
+
+@pytest.mark.parametrize(
+    ("level", "lines"),
+    [
+        ("error", ["<3>e 1"]),
+        ("warning", ["<4>w", "<3>e 1"]),
+        ("info", ["<6>i", "<4>w", "<3>e 1"]),
+        ("debug", ["<7>d", "<6>i", "<4>w", "<3>e 1"]),
+    ],
+)
+@pytest.mark.parametrize("is_brief", [False, True])
+def test_the_configured_level(log: Log, level: LogLevel, lines: list[str], is_brief: bool) -> None:
+    log.begin(0, "journal", level, is_brief=is_brief)
+    say_everything()
+    assert log.lines == lines
+
+
+def test_an_option_makes_the_log_longer_never_shorter(log: Log) -> None:
+    log.begin(1, "journal", "debug")
+    say_everything()
+    assert log.lines == ["<7>d", "<6>i", "<4>w", "<3>e 1"]
+
+
+def test_priorities_are_for_the_stream_that_systemd_has_opened(
+    log: Log, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with (tmp_path / "stream").open("w") as stream:
+        status = os.fstat(stream.fileno())
+        named = f"{status.st_dev}:{status.st_ino}"
+        for environment, is_its in [
+            ({"JOURNAL_STREAM": named}, True),
+            ({"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino + 1}"}, False),
+            ({"JOURNAL_STREAM": ""}, False),
+            ({}, False),
+        ]:
+            assert is_journal(environment, stream.fileno()) == is_its
+    assert not is_journal({"JOURNAL_STREAM": named}, 9999)
+    monkeypatch.delenv("JOURNAL_STREAM", raising=False)
+    log.begin(0, "auto")
     logger.warning("w")
-    assert log.lines == ["<4>w"]
+    assert log.lines == ["ccagent: warning: w"]
+
+
+def test_to_configure_again_keeps_handlers_and_what_was_said(log: Log) -> None:
+    log.begin()
+    others = logging.NullHandler()
+    logger.library().addHandler(others)
+    logger.warning("w")
+    configure(0, "warning", "text")
+    logger.warning("w")
+    logger.warning("v")
+    assert log.lines == ["<4>w", "ccagent: warning: v"]
+    assert others in logger.library().handlers
+
+
+def test_a_brief_log_turns_to_an_ordinary_one_for_whoever_listens(log: Log) -> None:
+    log.begin(0, "journal", is_brief=True)
+    logger.warning("w %d", 1)
+    logger.warning("w 1")
+    logger.info("i")
+    said: list[str] = []
+    listener = logging.Handler()
+    listener.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logger.library().addHandler(listener)
+    logger.warning("w %d", 2)
+    logger.library().removeHandler(listener)
+    assert log.lines == ["<4>w 1", "<4>w 2"]
+    assert said == ["w 2"]
+
+
+def test_without_stderr_nothing_is_raised(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    for is_brief in (False, True):
+        log.begin(is_brief=is_brief)
+        monkeypatch.setattr(sys, "stderr", None)
+        logger.error("e")
 
 
 def test_no_other_library_is_heard(log: Log) -> None:
@@ -133,6 +221,19 @@ def test_a_traceback_is_one_line_too(log: Log) -> None:
     assert "ValueError: a | b" in line
 
 
+@pytest.mark.parametrize("is_brief", [False, True])
+def test_the_traceback_of_an_exception_that_is_passed_on(log: Log, is_brief: bool) -> None:
+    log.begin(is_brief=is_brief)
+    try:
+        raise ValueError("a")  # noqa: TRY301 - this is what is logged
+    except ValueError as error:
+        caught = error
+    logger.warning("failed", exc_info=caught)
+    (line,) = log.lines
+    assert line.startswith("<4>failed Traceback")
+    assert line.endswith("ValueError: a")
+
+
 def test_a_complaint_is_said_once_an_hour(log: Log) -> None:
     log.begin()
     for _ in range(10):
@@ -173,5 +274,5 @@ def test_what_is_remembered_is_bounded(log: Log) -> None:
     log.begin()
     for number in range(5000):
         logger.warning("process %d", number)
-    (throttle,) = logger.handlers[0].filters
+    (throttle,) = logger.library().handlers[0].filters
     assert len(vars(throttle)["_said"]) <= 1000

@@ -198,7 +198,7 @@ def metric_with(**keys: object) -> dict[str, object]:
         ({"commands": {"x": {"command": ["ls"]}}}, "commands.x.command: 'ls' is no absolute path"),
         ({"commands": {"x": {"command": ["/bin/ls", "a\0"]}}}, "commands.x.command: with a NUL"),
         ({"commands": {"x": {"command": []}}}, "agents.metrics.commands.x.command: "),
-        ({"commands": {"x": {}}}, "agents.metrics.commands.x: "),
+        ({"commands": {"x": {}}}, "agents.metrics.commands.x.command: missing"),
         ({"commands": {"x": {"command": ["/x"], "evry": "1s"}}}, "commands.x.evry: unknown key"),
         ({"commands": {"x": {"command": ["/x"], "every": 5}}}, "5 is not a duration"),
         ({"files": {"x": {"path": "x.lp"}}}, "files.x.path: 'x.lp' is no absolute path"),

@@ -99,7 +99,11 @@ def test_an_unknown_key_of_a_table_within_is_named_with_the_nearest() -> None:
         ({"output-file": {}}, ".output-file: expected a string, got a table"),
         ({"names": "a"}, ".names: expected a list, got a string"),
         ({"names": ["a", 1]}, ".names[1]: expected a string, got a whole number"),
-        ({"form": "pretty"}, ".form: Invalid enum value 'pretty'"),
+        ({"form": "pretty"}, ".form: 'pretty' is none of 'raw', 'wrapped'"),
+        (
+            {"form": "wraped"},
+            ".form: 'wraped' is none of 'raw', 'wrapped'; did you mean 'wrapped'?",
+        ),
         (
             {"time-limit": 30},
             ".time-limit: 30 is not a duration: write it as a string such as '30s'",
@@ -114,6 +118,31 @@ def test_a_value_of_the_wrong_kind_is_named_in_the_words_of_toml(
     table: dict[str, Any], said: str
 ) -> None:
     assert refusal(table) == said
+
+
+def test_every_mistake_of_a_table_is_named() -> None:
+    class Outer(Settings, frozen=True, kw_only=True):
+        several: list[Example] = []
+        named: dict[str, Example] = {}
+        needy: Needy = Needy(url="x")
+
+    table: dict[str, Any] = {
+        "several": [{}, {"depth": 0}, 3],
+        "named": {"a": {"rollup": 1, "form": "x"}, "b": []},
+        "needy": {},
+        "zzz": 1,
+    }
+    with pytest.raises(ConfigurationError) as caught:
+        convert(table, Outer, "x", place="y")
+    assert list(caught.value.problems) == [
+        "y: x.several[1].depth: expected a whole number >= 1",
+        "y: x.several[2]: expected a table",
+        "y: x.named.a.rollup: expected true or false, got a whole number",
+        "y: x.named.a.form: 'x' is none of 'raw', 'wrapped'",
+        "y: x.named.b: expected a table",
+        "y: x.needy.url: missing, and has no default",
+        "y: x.zzz: unknown key; there are named, needy, several",
+    ]
 
 
 def test_a_key_that_must_be_there() -> None:

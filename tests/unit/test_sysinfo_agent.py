@@ -84,7 +84,7 @@ def sampled(node: Node, *, extras: Sequence[str] = (), **keys: object) -> dict[s
 def log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> pytest.LogCaptureFixture:
-    monkeypatch.setattr(logger, "propagate", True)
+    monkeypatch.setattr(logger.library(), "propagate", True)
     caplog.set_level(logging.DEBUG, logger.name)
     return caplog
 
@@ -219,7 +219,7 @@ def test_a_directory_in_place_of_a_file_does_not_make_it_fail(tmp_path: Path, pa
         ({"software": [{"key": "r", "file": "a", "command": "b"}]}, "'r' needs either"),
         ({"software": [{"key": "r", "file": "\0"}]}, "software.file: can't hold the character NUL"),
         ({"software": [{"key": "r", "command": "R '"}]}, "\"R '\" can't be split into words"),
-        ({"software": [{"file": "/r"}]}, "missing required field `key`"),
+        ({"software": [{"file": "/r"}]}, "software[0].key: missing"),
         ({"software": [{"key": "", "file": "/r"}]}, "agents.sysinfo.software[0].key"),
         ({"extras": ["softwares"]}, "agents.sysinfo.extras: 'softwares' is unknown"),
         ({"topo-svg": "lstopo"}, "did you mean 'topo-svg-command'"),

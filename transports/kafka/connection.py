@@ -214,7 +214,7 @@ class _Log:
     """Sends what librdkafka logs to our log, as details: what matters is in our errors."""
 
     def __init__(self, troubles: _Troubles, secret: str, own: Sequence[str]) -> None:
-        self._logger = logger.getChild("kafka")
+        self._logger = logger.library().getChild("kafka")
         self._troubles = troubles
         self._secret = secret
         self._own = own

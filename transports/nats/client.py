@@ -150,7 +150,7 @@ def shown(text: str, secrets: Iterable[str] = (), own: Iterable[str] = ()) -> st
 
 def _forward(record: logging.LogRecord) -> None:
     """Log the first line of a record: the others, and errors, may hold what a server said."""
-    logger.getChild("nats").debug("%s", record.getMessage().partition("\n")[0])
+    logger.library().getChild("nats").debug("%s", record.getMessage().partition("\n")[0])
 
 
 class _Forward(logging.Handler):

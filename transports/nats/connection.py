@@ -338,4 +338,4 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 def _log(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Log what goes wrong behind the back of a failed connection, without what a server said."""
     kind = type(context.get("exception")).__name__
-    logger.getChild("nats").debug("%s: %s", context.get("message"), kind)
+    logger.library().getChild("nats").debug("%s: %s", context.get("message"), kind)

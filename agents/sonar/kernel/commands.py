@@ -7,6 +7,7 @@ import sys
 import click
 
 from ccagent.agents.sonar.kernel import pins
+from ccagent.command_options import HelpfulGroup
 from ccagent.errors import ConfigurationError
 
 _directory = click.option(
@@ -18,7 +19,7 @@ _directory = click.option(
 )
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def kernel() -> None:
     """Load the programs that let the agent read all processes at once."""
 

@@ -1,0 +1,67 @@
+"""The log as handlers of `logging`, for the daemon and other commands that take time."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from ccagent.log import line_of, write_stderr
+
+if TYPE_CHECKING:
+    from ccagent.log import LogFormat
+
+
+class SaidOnce(logging.Filter):
+    """Passes a warning or error of the same level and text once per `period`."""
+
+    def __init__(self, period: float = 3600.0, remembered: int = 1000) -> None:
+        super().__init__()
+        self._period = period
+        self._remembered = remembered
+        self._said: dict[tuple[int, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is logged."""
+        if record.levelno < logging.WARNING:
+            return True
+        now = time.monotonic()
+        key = (record.levelno, record.getMessage())
+        said = self._said.get(key)
+        if said is not None and now - said[0] < self._period:
+            self._said[key] = (said[0], said[1] + 1)
+            return False
+        if len(self._said) >= self._remembered:
+            self._said.clear()
+        self._said[key] = (now, 0)
+        if said is not None and said[1]:
+            record.msg = f"{record.getMessage()} (and {said[1]} times in the last hour)"
+            record.args = ()
+        return True
+
+
+class StderrHandler(logging.Handler):
+    """Writes records as lines to stderr."""
+
+    form: LogFormat = "text"
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record; the lines of a traceback are joined to one."""
+        text = record.getMessage()
+        if record.exc_info:
+            trace = logging.Formatter().formatException(record.exc_info)
+            text += " " + " | ".join(line.strip() for line in trace.splitlines())
+        write_stderr(line_of(record.levelno, text, self.form, record.created))
+
+
+def send_to_stderr(library: logging.Logger, level: int, form: LogFormat) -> None:
+    """Send what is logged to stderr. What was said already stays known when it is called again."""
+    own = [handler for handler in library.handlers if isinstance(handler, StderrHandler)]
+    handler = own[0] if own else StderrHandler()
+    handler.form = form
+    handler.setLevel(logging.NOTSET)
+    if not own:
+        handler.addFilter(SaidOnce())
+        library.addHandler(handler)
+    library.propagate = False
+    library.setLevel(level)
