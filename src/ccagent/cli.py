@@ -11,7 +11,7 @@ import click
 from ccagent import __version__
 from ccagent.command_options import HelpfulGroup, add_common_options, add_file_options
 from ccagent.errors import ConfigurationError
-from ccagent.signals import CLOSED_PIPE
+from ccagent.signals import CLOSED_PIPE, INTERRUPTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,6 +69,15 @@ class Commands(HelpfulGroup):
             if cmd_name not in agent_names():
                 return None
         return _agent_command(cmd_name)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a command. Ctrl-C, and a reader of standard output that has gone, end it quietly."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            sys.exit(CLOSED_PIPE)
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
 
 
 def _version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:

@@ -47,6 +47,11 @@ def runs_our_code(process: subprocess.Popen[bytes]) -> bool:
     )
 
 
+def complaints(said: bytes) -> list[bytes]:
+    """Return what was logged besides that the daemon has started."""
+    return [line for line in said.splitlines() if b"ccagent: info: started: " not in line]
+
+
 def start(arguments: list[str]) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(arguments, stderr=subprocess.PIPE)
     until(lambda: process.poll() is not None or runs_our_code(process))
@@ -65,7 +70,7 @@ def test_sighup_at_any_moment_of_the_start_ends_nothing(tmp_path: Path) -> None:
         until(partial(handles, process, signal.SIGTERM))
         process.terminate()
         _, said = process.communicate(timeout=10)
-        assert (process.returncode, said) == (0, b"")
+        assert (process.returncode, complaints(said)) == (0, [])
 
 
 def handles(process: subprocess.Popen[bytes], number: signal.Signals) -> bool:
@@ -85,7 +90,7 @@ def test_ending_it_at_any_moment_of_the_start_is_quiet(
         process.send_signal(number)
         _, said = process.communicate(timeout=10)
         assert process.returncode in {0, -number, 128 + number}
-        assert said == b""
+        assert complaints(said) == []
 
 
 def test_ctrl_c_during_a_one_shot_is_quiet(tmp_path: Path) -> None:
@@ -122,7 +127,7 @@ def test_many_signals_while_it_ends(tmp_path: Path) -> None:
             process.send_signal(number)
     _, said = process.communicate(timeout=10)
     assert process.returncode == 0
-    assert [line for line in said.splitlines() if b"status: " not in line] == []
+    assert [line for line in complaints(said) if b"status: " not in line] == []
 
 
 def test_a_pipe_in_the_place_of_the_configuration_stalls_nothing(daemon: Running) -> None:
