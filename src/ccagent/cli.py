@@ -11,7 +11,7 @@ import click
 from ccagent import __version__
 from ccagent.command_options import HelpfulGroup, add_common_options, add_file_options
 from ccagent.errors import ConfigurationError
-from ccagent.signals import CLOSED_PIPE, INTERRUPTED
+from ccagent.signals import CLOSED_PIPE, INTERRUPTED, allow_interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,7 +72,10 @@ class Commands(HelpfulGroup):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command. Ctrl-C, and a reader of standard output that has gone, end it quietly."""
+        import msgspec  # noqa: F401 - an interrupt while it is imported kills the interpreter
+
         try:
+            allow_interrupts()
             return super().invoke(ctx)
         except BrokenPipeError:
             sys.exit(CLOSED_PIPE)

@@ -27,7 +27,6 @@ def main() -> NoReturn:
     the configuration is wrong.
     """
     try:
-        allow_interrupts()
         _open_standard_files()
         status = run(sys.argv[1:])
     except KeyboardInterrupt:
@@ -93,6 +92,7 @@ def sample_once(
         return 0
     from ccagent.once import run_once
 
+    allow_interrupts()  # not before: msgspec does not survive one while it is imported
     return 0 if run_once(configuration, agent) else 1
 
 
