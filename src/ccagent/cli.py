@@ -72,8 +72,7 @@ class Commands(HelpfulGroup):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command. Ctrl-C, and a reader of standard output that has gone, end it quietly."""
-        import msgspec  # noqa: F401 - an interrupt while it is imported kills the interpreter
-
+        import_module("msgspec")  # which an interrupt would crash while it is imported
         try:
             allow_interrupts()
             return super().invoke(ctx)
