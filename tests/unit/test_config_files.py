@@ -357,10 +357,10 @@ def test_a_mistake_is_named_with_the_file_although_defaults_are_below_it(
     etc: Directory, packaged: Directory
 ) -> None:
     packaged.add("node.toml", "[agents.sysinfo]\nevery = '12h'\nsinks = ['nowhere']")
-    assert etc.refusal().startswith("usr/conf.d/node.toml: agents.sysinfo.sinks: ")
+    assert etc.refusal().startswith("usr/conf.d/node.toml: line 3: agents.sysinfo.sinks: ")
     packaged.add("node.toml", "[agents.sysinfo]\nevery = '12h'")
     etc.add("a.toml", "[agents]\nsysinfo = 3")
-    assert etc.refusal().startswith("conf.d/a.toml: agents.sysinfo: ")
+    assert etc.refusal().startswith("conf.d/a.toml: line 2: agents.sysinfo: ")
 
 
 def test_without_packages_the_configuration_is_what_the_site_wrote(
