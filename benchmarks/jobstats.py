@@ -66,7 +66,8 @@ def split(path: str) -> int:
 
 def parse_only(path: str) -> int:
     """Parse a dump; give the number of entries. A line that is not understood ends it."""
-    from ccagent.agents.lustre.jobstats import Entry, Problem, parse
+    from ccagent.agents.lustre.entry import Entry
+    from ccagent.agents.lustre.jobstats import Problem, parse
 
     entries = 0
     for found in parse(_chunks(path)):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 
 _ESCAPE = re.compile(rb"\\x([0-9A-Fa-f]{2})")
-_PLAIN = re.compile(rb"[ !#-\[\]-~][ -\[\]-~]*+")
+_ESCAPED = re.compile(rb'"(?:[A-Za-z0-9.@_:/-]|\\x[0-9A-F]{2})*+"')
+_PLAIN = re.compile(rb"[ -\[\]-~]*+")
 
 _PARTS = {
     "e": r"(?P<executable>.+)",
@@ -24,19 +25,32 @@ _NUMBERS = ("user_id", "group_id", "process_id")
 _DIGITS = len(str(2**63))
 
 
-def canonical(raw: bytes) -> str:
-    r"""Give the printable text that stands for an id, however a server's version prints it.
+def canonical(raw: bytes, *, is_escaped: bool = True) -> str:
+    r"""Return the printable text that stands for an id, however a server's version prints it.
 
-    What is printed in double quotes has odd characters as `\xHH`. Two ids never get the same
-    text: a backslash becomes two, and what is unprintable or no UTF-8 `\xHH` for each byte.
+    `is_escaped`: the version prints ids with odd characters in double quotes, and these as `\xHH`.
+    Others print double quotes only where they are part of the id; some vendors' versions escape,
+    too. Two ids never get the same text: a backslash becomes two, and what is unprintable or no
+    UTF-8 `\xHH` for each byte.
     """
-    if _PLAIN.fullmatch(raw):
-        return raw.decode("ascii")
-    if raw[:1] == b'"' and raw[-1:] == b'"' and len(raw) > 1:
+    if len(raw) > 1 and raw[:1] == raw[-1:] == b'"' and (is_escaped or _is_escaped(raw)):
         raw = raw[1:-1]
         if b"\\" in raw:
-            raw = _ESCAPE.sub(lambda match: bytes([int(match[1], 16)]), raw)
+            # Most often a colon; nothing that this leaves makes an escape of its own.
+            raw = raw.replace(b"\\x3A", b":")
+            if b"\\" in raw:
+                raw = _ESCAPE.sub(_unescape, raw)
+    if _PLAIN.fullmatch(raw):
+        return raw.decode("ascii")
     return "".join(map(_printable, raw.decode("utf-8", "surrogateescape")))
+
+
+def _is_escaped(raw: bytes) -> bool:
+    return b"\\x" in raw and _ESCAPED.fullmatch(raw) is not None
+
+
+def _unescape(match: re.Match[bytes]) -> bytes:
+    return bytes([int(match[1], 16)])
 
 
 def _printable(character: str) -> str:

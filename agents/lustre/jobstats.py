@@ -7,302 +7,386 @@ Source: lprocfs_jobstats.c of Lustre at those versions, as `lctl get_param` or t
     - job_id:          11317854:17627127:r01c01
       snapshot_time:   1669010520
       write_bytes:     { samples: 25, unit: bytes, min: 1048576, max: 16777216, sum: 26214400 }
+
+Up to 2.7, an id is printed as it is, line breaks included. What a line of an id imitates must
+not take the entries of others to another target: an id has at most 31 bytes.
 """
 
 from __future__ import annotations
 
 import re
-import sys
-from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
+from ccagent.agents.lustre.entry_draft import EntryDraft, TargetShape
 from ccagent.agents.lustre.entry_id import canonical
+from ccagent.agents.lustre.entry_layout import LINES, NUMBERS, STAT, TIME, entry_layout
+from ccagent.agents.lustre.line_ends import normalize_line_ends
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from ccagent.agents.lustre.entry import Entry
+    from ccagent.agents.lustre.entry_layout import EntryLayout
+
+ENTRIES_BEFORE_LAYOUT = 64
+"""Entries of a target that are read line by line: fewer aren't worth a layout."""
+
 _LONGEST_LINE = 4096
 _LONGEST_TEXT = 1 << 20
-_MOST_OPERATIONS = 256
-_JOB_ID, _INDENTATION, _SNAPSHOT, _START, _OTHER = range(8, 13)
+_BLOCK = 65536
 _SHOWN = 80
+_ID, _OTHER = NUMBERS + 1, NUMBERS + 2
 
-# Every alternative takes a whole line, and the last takes any, so that the text is gone through
-# once. All quantifiers are possessive, so nothing is tried twice; those of groups only where Python
-# can: before 3.11.5 it goes on in the middle of a possessive group that has failed (gh-106052).
-_POSSESSIVE = b"+" if sys.version_info >= (3, 11, 5) else b""
-_NUMBER = rb"(\d{1,20}+)"
-_STAT = (
-    rb" {2}([\w.]{1,64}+): *+\{ samples: *+" + _NUMBER + rb", unit: *+(\w{1,16}+)"
-    rb"(?:, min: *+" + _NUMBER + rb", max: *+" + _NUMBER + rb", sum: *+" + _NUMBER +
-    rb"(?:, sumsq: *+" + _NUMBER + rb")?" + _POSSESSIVE + rb")?" + _POSSESSIVE +
-    rb"(?:, hist: \{([^{}\n]*+)\})?" + _POSSESSIVE + rb" *+\}[ \r]*+\n"
-)  # fmt: skip
-_TIME = rb"_time *+: *+([\d.]{1,41}+)(?: secs\.nsecs)?[ \r]*+\n"
-_LINE = (
-    rb"(?:" + _STAT + rb"|- job_id:(?: {10}|[ \t]*+)([^\n]*+\n)"
-    rb"(?:( *+)snapshot" + _TIME + rb")?(?: *+start" + _TIME + rb")?"
-    rb"|([^\n]*+\n)|\Z)"
-)  # fmt: skip
-# Most operations have never been done: most lines of the text are of this kind. (A set of
-# characters instead of the look behind would take twice the time.)
-_UNUSED = rb"(?: {2}[\w.]{1,64}+: *+\{ samples: *+0,[^\n]*+(?<=\})\n)*" + _POSSESSIVE
-
-_FAST = re.compile(_UNUSED + _LINE)
-_PLAIN = re.compile(_LINE)
-_ONE_STAT = re.compile(_STAT)
-_STAT_BEGINS = re.compile(rb" {2}[\w.]{1,64}+: *+\{ samples:[^{}]*+(?:\{[^{}]*+\}?+)?")
-
+_STAT_STARTS = re.compile(rb"[ \t]*+[\w.]{1,64}+: *+\{ samples:[^{}]*+(?:\{[^{}]*+\}?+)?")
 _HEADER = re.compile(rb"(mdt|obdfilter)\.([^\s=]{1,255}?)\.job_stats=(.*+)", re.DOTALL)
-_PARAMETER = re.compile(rb"[A-Za-z][^\s={}]*+=")
-_A_TIME = re.compile(rb"( *+)(snapshot|start|elapsed)" + _TIME)
+_BODY = b"job_stats:"
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*+m")
+# Shorter names would fit into a job id together with all that an entry needs.
+_PARAMETER = re.compile(rb"[A-Za-z][^\s={}]{3,}+=")
+_WHOLE = (b"}", b"=", _BODY)
+_FIRST_WORDS = (b"- job_id:", b"obdfilter.", b"mdt.", _BODY)
 
-
-class Stat(NamedTuple):
-    """The numbers of one operation, as they are printed; None for those that aren't."""
-
-    samples: int
-    unit: str
-    min: int | None = None
-    max: int | None = None
-    sum: int | None = None
-    sumsq: int | None = None
-    hist: str | None = None
+NOT_UNDERSTOOD = "can't be understood"
+BREAKS_OFF = "the text breaks off in this entry, which is left out"
+LACKS_TIME = "an entry without snapshot_time is left out"
+LACKS_LINES = "an entry without the operations that all others have is left out"
+CONTRADICTS = "an entry with two different lines of one operation is left out"
+LACKS_ID = "a line of an entry without job id is left out"
+CUT = "the text breaks off"
+ELSEWHERE = "is part of a job id, or of a text that was not asked for"
 
 
 class Target(NamedTuple):
-    """The text of a target begins. kind: `mdt`, `obdfilter`, or empty if no line names it."""
+    """The text of a target starts. kind: `mdt`, `obdfilter`, or empty if no line names it."""
 
     name: str
     kind: str
 
 
-class Entry(msgspec.Struct, gc=False):
-    """What one job id has done on a target.
-
-    job_id: canonical. snapshot, start: seconds as they are printed, empty if they aren't;
-    since_boot: they count from the server's boot (2.15.0 and 2.15.1), else from 1970.
-    lines: of each operation name, samples, unit, min, max, sum, sumsq and hist, as they are
-    printed, in the order of the text; without operations that have no samples, unless all were
-    asked for. is_broken: a line could not be understood, so that counters are missing.
-    """
-
-    job_id: str
-    snapshot: bytes = b""
-    start: bytes = b""
-    since_boot: bool = False
-    lines: list[tuple[bytes, ...]] = []
-    is_broken: bool = False
-
-    @property
-    def stats(self) -> dict[str, Stat]:
-        """The numbers by operation; of one that stands there twice the last."""
-        return {line[0].decode("ascii", "replace"): _stat(line) for line in self.lines}
-
-
 class Problem(NamedTuple):
-    """A line that could not be understood: its number in the text, and how it begins."""
+    """Something of the text that does not count.
+
+    line: its number in the text. text: how it starts, or the id of its entry. hides_entries: other
+    entries of the target may be missing without having gone.
+    """
 
     target: str
     line: int
     text: str
+    reason: str = NOT_UNDERSTOOD
+    hides_entries: bool = False
 
 
 def parse(
     chunks: Iterable[bytes], target: str = "", kind: str = "", *, unused: bool = False
 ) -> Iterator[Target | Entry | Problem]:
-    """Parse text in any pieces, with constant memory, and give what it holds in its order.
+    """Parse text in any pieces, with constant memory, and yield what it holds in its order.
 
-    `target` and `kind` say whose text it is where no line names the target; without them such
-    text belongs to targets `unnamed-1`, `unnamed-2`... Other parameters around are skipped.
-    `unused`: operations without samples are wanted too.
+    `target` and `kind` are those that the text was asked for; it holds no others then. Without
+    them, lines name the targets, and text without such a line belongs to targets `unnamed-1`,
+    `unnamed-2`... Other parameters around are skipped. `unused`: operations without samples are
+    wanted too.
     """
     parser = _Parser(target, kind, unused=unused)
     rest = b""
-    for chunk in chunks:
+    for chunk in normalize_line_ends(chunks):
         text = rest + chunk if rest else chunk
-        end = text.rfind(b"\n") + 1
+        end = parser.whole(text)
         if not end and len(text) > _LONGEST_TEXT:
             text += b"\n"  # nothing of ours has lines like that
             end = len(text)
         yield from parser.feed(text, end)
         rest = text[end:]
+    place = rest.rfind(b"\n") + 1
+    last = rest[place:].strip()
+    is_cut = last != b"" and not last.endswith(_WHOLE)
+    starts_next = is_cut and any(word.startswith(last[: len(word)]) for word in _FIRST_WORDS)
     if rest:
-        yield from parser.feed(rest + b"\n", len(rest) + 1)
-    yield from parser.end()
+        rest = rest[:place] if starts_next else rest + b"\n"
+        yield from parser.feed(rest, len(rest))
+    yield from parser.end(is_cut=is_cut, starts_next=starts_next)
 
 
 class _Parser:
-    """Goes from line to line; remembers the entry that they belong to."""
+    """Goes from entry to entry where it knows their layout, else from line to line.
+
+    draft: the entry whose lines come now. waiting: entries of a target whose shape isn't known.
+    framing: a line that ends an entry, unless the next one shows that it is part of an id.
+    held: the start of a line that a terminal has wrapped.
+    """
 
     def __init__(self, target: str, kind: str, *, unused: bool) -> None:
-        self._lines = _PLAIN if unused else _FAST
         self._keeps_unused = unused
         self._given = Target(target, kind) if target else None
         self._target: Target | None = None
         self._awaits_body = False
         self._unnamed = 0
         self._line = 0
-        self._entry: Entry | None = None
+        self._draft: EntryDraft | None = None
+        self._waiting: list[EntryDraft] = []
+        self._framing = b""
         self._held = b""
-        self._dropped: deque[tuple[bytes, ...]] = deque(maxlen=0)
+        self._shape = TargetShape()
+        self._layout: EntryLayout | None = None
+        self._until_layout = ENTRIES_BEFORE_LAYOUT
+
+    def whole(self, text: bytes) -> int:
+        """Return how much of a text may be fed: whole entries where they are taken as such."""
+        if self._layout is not None:
+            end = text.rfind(b"\n- job_id:", max(0, len(text) - _BLOCK)) + 1
+            if end:
+                return end
+        return text.rfind(b"\n") + 1
 
     def feed(self, text: bytes, end: int) -> Iterator[Target | Entry | Problem]:
         """Take the lines of a text up to `end`, which is behind a line's end."""
         if b"\x1b" in text:
             text = _COLOUR.sub(b"", text[:end])
             end = len(text)
-        entry = self._entry
-        append = self._dropped.append if entry is None else entry.lines.append
-        keeps_unused = self._keeps_unused
-        counted = 0
-        for match in self._lines.findall(text, 0, end):
-            if match[0]:
-                if match[1] != b"0" or keeps_unused:
-                    append(match)
-            elif match[_JOB_ID]:
-                if entry is not None:
-                    yield _ended(entry)
-                if self._target is None:
-                    yield self._begin(self._given or self._next_unnamed())
-                snapshot = match[_SNAPSHOT]
-                entry = Entry(
-                    canonical(match[_JOB_ID][:-1]),
-                    snapshot,
-                    match[_START],
-                    # Only versions that count from boot print the line without indentation.
-                    not match[_INDENTATION] and snapshot != b"",
-                    [],
-                )
-                append = entry.lines.append
-            elif match[_OTHER]:
-                other = match[_OTHER]
-                begin = max(counted, text.find(other, counted))
-                self._line += text.count(b"\n", counted, begin)
-                counted = begin
-                self._entry = entry
-                yield from self._other(other)
-                entry = self._entry
-                append = self._dropped.append if entry is None else entry.lines.append
-        self._line += text.count(b"\n", counted, end)
-        self._entry = entry
+        position = 0
+        while position < end:
+            stop = end
+            if self._layout is None:
+                stop = text.find(b"\n", position + _BLOCK, end) + 1 or end
+            else:
+                if self._is_entry_next(text, position):
+                    start = position
+                    yield from self._finish()
+                    position = yield from self._layout.take(text, position, end)
+                    self._line += text.count(b"\n", start, position)
+                stop = text.find(b"\n- job_id:", position, end) + 1 or end
+            yield from self._read_lines(text, position, stop)
+            position = stop
 
-    def end(self) -> Iterator[Entry | Problem]:
-        """Give what the end of the text leaves open."""
+    def end(self, *, is_cut: bool, starts_next: bool) -> Iterator[Target | Entry | Problem]:
+        """Take the end of the text.
+
+        is_cut: its last line is not a whole one. starts_next: it would have started another entry
+        or target, and was not fed.
+        """
+        if starts_next:
+            yield from self._finish()
         if self._held:
             yield self._problem(self._held)
-        if self._entry is not None:
-            yield _ended(self._entry)
+        if self._framing:
+            yield from self._frame(self._framing)
+        draft = self._draft
+        if draft is not None and not self._shape.has(draft):
+            if is_cut or self._shape.is_cut(draft):
+                yield self._of_entry(draft, BREAKS_OFF)
+        elif is_cut and self._target is not None:
+            yield Problem(self._target.name, self._line, "", CUT, hides_entries=True)
+        yield from self._end_entries()
 
-    def _other(self, line: bytes) -> Iterator[Target | Entry | Problem]:
-        """Take a line that is none of an entry's usual ones."""
+    def _is_entry_next(self, text: bytes, position: int) -> bool:
+        """Return whether an entry starts at a position, and the lines before it are settled."""
+        return (
+            text.startswith(b"- job_id:", position)
+            and self._target is not None
+            and not self._held
+            and not self._framing
+        )
+
+    def _read_lines(
+        self, text: bytes, position: int, end: int
+    ) -> Iterator[Target | Entry | Problem]:
+        for match in LINES.findall(text, position, end):
+            if match[_OTHER]:
+                self._line += 1
+                yield from self._other(match[_OTHER])
+            elif match[0] or match[_ID]:
+                if self._held or self._framing:
+                    yield from self._settle()
+                self._line += 1
+                if match[_ID]:
+                    yield from self._start_entry(match[_ID][:-1])
+                elif self._draft is not None:
+                    self._draft.add(match[: NUMBERS + 1])
+                elif self._target is not None:
+                    shown = match[0] + b": " + match[1]
+                    yield self._problem(shown, LACKS_ID, hides_entries=True)
+
+    def _start_entry(self, raw_id: bytes) -> Iterator[Target | Entry | Problem]:
+        yield from self._finish()
+        if self._target is None:
+            yield self._start(self._given or self._next_unnamed())
+        self._awaits_body = False
+        self._draft = EntryDraft(raw_id, self._line)
+
+    def _settle(self) -> Iterator[Target | Entry | Problem]:
+        """Decide about the line before, when the next one doesn't continue it."""
         if self._held:
             held, self._held = self._held, b""
-            if self._continued(held, line):
-                return
             yield self._problem(held)
-        text = line.rstrip(b"\r\n")
+        if self._framing:
+            yield from self._frame(self._framing)
+
+    def _other(self, line: bytes) -> Iterator[Target | Entry | Problem]:
+        """Take a line that is neither a job id nor an operation."""
+        text = line.strip()
+        if self._held and self._continued(line):
+            return
+        time = TIME.fullmatch(line)
+        if self._framing and time is not None and time[1] == b"snapshot":
+            # An entry goes on: its id has a line break, and imitates a parameter.
+            framing, self._framing = self._framing, b""
+            if self._draft is not None:
+                self._draft.is_broken = True
+            yield self._problem(framing, ELSEWHERE)
+        if self._held or self._framing:
+            yield from self._settle()
+        draft = self._draft
+        if not text:
+            return
+        if time is not None:
+            if draft is None or not draft.add_time(time):
+                yield from self._damage(line)
+        elif text == _BODY or _HEADER.fullmatch(text) or _PARAMETER.match(text):
+            yield from self._check_framing(text)
+        elif draft is not None and _STAT_STARTS.fullmatch(line.rstrip(b"\r\n")):
+            self._held = line.rstrip(b"\r\n")  # a terminal has wrapped it
+        else:
+            yield from self._damage(line)
+
+    def _damage(self, line: bytes) -> Iterator[Problem]:
+        """Report a line, unless it belongs to another parameter."""
+        if (self._target or self._given) is not None:
+            yield self._problem(line)
+
+    def _check_framing(self, text: bytes) -> Iterator[Target | Entry | Problem]:
+        """Take a line that starts a target or another parameter, or imitates one."""
         header = _HEADER.fullmatch(text)
-        if header is not None:
-            yield from self._named(header)
-        elif text == b"job_stats:":
-            yield from self._body_begins()
-        elif _PARAMETER.match(text):
-            yield from self._end_entry()
+        target = _named(header) if header is not None else None
+        is_started = self._draft is not None or (self._target is not None and not self._awaits_body)
+        if header is not None and _HEADER.match(header[3]):
+            yield self._problem(text)
+        elif (
+            header is not None
+            and header[3] not in {b"", _BODY}
+            and target in {self._target, self._given}
+        ):
+            # `lctl get_param -H` prints the name before each line.
+            yield from self._frame(text)
+        elif self._given is not None:
+            is_own = text == _BODY or target == self._given
+            if is_started or not is_own:
+                yield self._problem(text, ELSEWHERE)
+            elif self._target is None:
+                yield self._start(self._given)
+        elif self._draft is None:
+            yield from self._frame(text)
+        elif self._draft.is_bare:
+            yield self._problem(text, ELSEWHERE)
+        else:
+            self._framing = text
+
+    def _frame(self, text: bytes) -> Iterator[Target | Entry | Problem]:
+        """Take a line that does start a target or another parameter."""
+        self._framing = b""
+        header = _HEADER.fullmatch(text)
+        if header is None:
+            if text == _BODY and self._awaits_body:
+                self._awaits_body = False
+                return
+            yield from self._end_entries()
             self._target = None
-        elif (self._target or self._given) is not None and text.strip():
-            time = _A_TIME.fullmatch(line) if self._entry is not None else None
-            if time is not None:
-                self._set_time(time)
-            elif self._entry is not None and _STAT_BEGINS.fullmatch(text):
-                self._held = text  # a terminal has wrapped it
-            else:
-                yield self._problem(line)
-
-    def _body_begins(self) -> Iterator[Target | Entry | Problem]:
-        """Take the line before the entries; without a name before it, it begins a target."""
-        if self._awaits_body:
-            self._awaits_body = False
-        elif self._given is None or self._target is None:
-            yield from self._end_entry()
-            yield self._begin(self._given or self._next_unnamed())
-
-    def _named(self, header: re.Match[bytes]) -> Iterator[Target | Entry | Problem]:
-        """Take a line with the parameter's name: one before the text, or one before each line."""
-        kind, name = (part.decode("utf-8", "backslashreplace") for part in header.group(1, 2))
-        target, rest = Target(name, kind), header[3]
-        is_body = rest not in {b"", b"job_stats:"}
+            if text == _BODY:
+                yield self._start(self._next_unnamed())
+            return
+        target, rest = _named(header), header[3]
+        is_body = rest not in {b"", _BODY}
         if target != self._target or not is_body:
-            yield from self._end_entry()
-            yield self._begin(target)
+            yield from self._end_entries()
+            yield self._start(target)
             self._awaits_body = not rest
         if is_body:
             line = self._line
-            yield from self.feed(rest + b"\n", len(rest) + 1)
+            yield from self._read_lines(rest + b"\n", 0, len(rest) + 1)
             self._line = line
 
-    def _continued(self, held: bytes, line: bytes) -> bool:
+    def _continued(self, line: bytes) -> bool:
         """Join a line with the one before it, which was wrapped; False if they don't fit."""
-        joined = held + line
-        match = _ONE_STAT.fullmatch(joined)
-        if match is not None:
-            if self._entry is not None and (int(match[2]) or self._keeps_unused):
-                self._entry.lines.append(match.groups(b""))
-            return True
+        joined = self._held + line
         text = joined.rstrip(b"\r\n")
-        if len(text) < _LONGEST_LINE and _STAT_BEGINS.fullmatch(text):
+        match = STAT.fullmatch(joined)
+        if match is not None and self._draft is not None:
+            self._draft.add(match.groups(b""))
+            self._held = b""
+        elif len(text) < _LONGEST_LINE and _STAT_STARTS.fullmatch(text):
             self._held = text
-            return True
-        return False
+        else:
+            return False
+        return True
 
-    def _set_time(self, time: re.Match[bytes]) -> None:
-        """Take a time that doesn't stand at its usual place behind the id."""
-        entry = self._entry
-        if entry is not None and time[2] == b"snapshot":
-            entry.snapshot = time[3]
-            entry.since_boot = not time[1]
-        elif entry is not None and time[2] == b"start":
-            entry.start = time[3]
-
-    def _begin(self, target: Target) -> Target:
+    def _start(self, target: Target) -> Target:
         self._target = target
+        self._awaits_body = False
+        self._shape = TargetShape()
+        self._layout = None
+        self._until_layout = ENTRIES_BEFORE_LAYOUT
         return target
 
     def _next_unnamed(self) -> Target:
         self._unnamed += 1
         return Target(f"unnamed-{self._unnamed}", "")
 
-    def _end_entry(self) -> Iterator[Entry]:
-        if self._entry is not None:
-            yield _ended(self._entry)
-            self._entry = None
+    def _finish(self) -> Iterator[Entry | Problem]:
+        """End the entry whose lines came; it waits until the shape of the target is known."""
+        draft, self._draft = self._draft, None
+        if draft is None:
+            return
+        if not self._shape.is_open:
+            yield from self._check(draft)
+            return
+        self._waiting.append(draft)
+        if self._shape.learn(draft):
+            yield from self._check_waiting()
 
-    def _problem(self, line: bytes) -> Problem:
-        if self._entry is not None:
-            self._entry.is_broken = True
-        shown = canonical(line.strip()[:_SHOWN])
-        return Problem(self._target.name if self._target else "", self._line + 1, shown)
+    def _end_entries(self) -> Iterator[Entry | Problem]:
+        yield from self._finish()
+        yield from self._check_waiting()
+
+    def _check_waiting(self) -> Iterator[Entry | Problem]:
+        waiting, self._waiting = self._waiting, []
+        for draft in waiting:
+            yield from self._check(draft)
+
+    def _check(self, draft: EntryDraft) -> Iterator[Entry | Problem]:
+        """Yield an entry, and what is wrong with it."""
+        shape = self._shape
+        if not draft.is_broken and shape.cut_off_others(draft) and self._target is not None:
+            yield Problem(self._target.name, draft.line, draft.job_id, LACKS_ID, hides_entries=True)
+        if draft.is_broken or (shape.has(draft) and draft.has_snapshot):
+            pass
+        elif not draft.has_snapshot:
+            yield self._of_entry(draft, LACKS_TIME)
+        elif shape.forbids(draft):
+            yield self._of_entry(draft, LACKS_LINES)
+        elif draft.contradicts_itself():
+            yield self._of_entry(draft, CONTRADICTS)
+        else:
+            draft.is_broken = draft.is_suspect
+        yield draft.entry(keeps_unused=self._keeps_unused)
+        self._until_layout -= 1
+        if self._until_layout <= 0 and shape.usual is not None and not self._keeps_unused:
+            self._layout = entry_layout(shape.usual)
+
+    def _problem(
+        self, line: bytes, reason: str = NOT_UNDERSTOOD, *, hides_entries: bool = False
+    ) -> Problem:
+        if self._draft is not None:
+            self._draft.damage()
+        shown = canonical(line.strip()[:_SHOWN], is_escaped=False)
+        name = self._target.name if self._target else ""
+        return Problem(name, self._line, shown, reason, hides_entries)
+
+    def _of_entry(self, draft: EntryDraft, reason: str) -> Problem:
+        """Break an entry, and report it."""
+        draft.is_broken = True
+        name = self._target.name if self._target else ""
+        return Problem(name, draft.line, draft.job_id, reason, reason == BREAKS_OFF)
 
 
-def _stat(line: tuple[bytes, ...]) -> Stat:
-    """Understand the words of a line."""
-    _, samples, unit, low, high, total, squares, hist = line[:8]
-    return Stat(
-        int(samples),
-        unit.decode("ascii", "replace"),
-        int(low) if low else None,
-        int(high) if high else None,
-        int(total) if total else None,
-        int(squares) if squares else None,
-        hist.decode("ascii", "replace").strip() if hist else None,
-    )
-
-
-def _ended(entry: Entry) -> Entry:
-    if len(entry.lines) > _MOST_OPERATIONS:
-        entry.is_broken = True
-        entry.lines = []
-    return entry
+def _named(header: re.Match[bytes]) -> Target:
+    kind, name = (part.decode("utf-8", "backslashreplace") for part in header.group(1, 2))
+    return Target(name, kind)

@@ -6,7 +6,8 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from ccagent.agents.lustre.jobstats import Entry, Problem, Target, parse
+from ccagent.agents.lustre.entry import Entry
+from ccagent.agents.lustre.jobstats import Problem, Target, parse
 from ccagent.agents.lustre.system_entries import SYSTEM, add
 from ccagent.errors import CcagentError
 from ccagent.log import logger
@@ -146,8 +147,8 @@ class Observation:
         self._problems += 1
         if self._problems <= _PROBLEMS:
             logger.warning(
-                "agent lustre: %s, line %d can't be understood: %s",
-                problem.target, problem.line, problem.text,
+                "agent lustre: %s, line %d: %s: %s",
+                problem.target or "no target", problem.line, problem.reason, problem.text,
             )  # fmt: skip
 
 

@@ -10,8 +10,9 @@ from ccagent.envelopes import LARGEST_UINT
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from ccagent.agents.lustre.entry import Entry
     from ccagent.agents.lustre.entry_id import IdFormat
-    from ccagent.agents.lustre.jobstats import Entry, Target
+    from ccagent.agents.lustre.jobstats import Target
     from ccagent.agents.lustre.series import Seen
     from ccagent.node import Node
 

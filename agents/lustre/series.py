@@ -11,7 +11,7 @@ from ccagent.log import logger
 from ccagent.state_file import read_state, write_state
 
 if TYPE_CHECKING:
-    from ccagent.agents.lustre.jobstats import Entry
+    from ccagent.agents.lustre.entry import Entry
 
 Reset = Literal["start_time", "absent", "decreased", "snapshot_gap"]
 """Why the counters of an entry count anew; `snapshot_gap`: they may."""

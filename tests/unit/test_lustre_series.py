@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.lustre.jobstats import Entry, parse
+from ccagent.agents.lustre.entry import Entry
+from ccagent.agents.lustre.jobstats import parse
 from ccagent.agents.lustre.series import Counters, Seen, Series
 
 T0, T1, T2, T3 = 1000.0, 1120.0, 1240.0, 1360.0

@@ -1,0 +1,56 @@
+"""An entry of job_stats: what one job id has done on a target."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+
+class Stat(NamedTuple):
+    """The numbers of one operation, as they are printed; None for those that aren't."""
+
+    samples: int
+    unit: str
+    min: int | None = None
+    max: int | None = None
+    sum: int | None = None
+    sumsq: int | None = None
+    hist: str | None = None
+
+
+class Entry(msgspec.Struct, gc=False):
+    """What one job id has done on a target.
+
+    job_id: canonical. snapshot, start: seconds as they are printed, empty if they aren't;
+    since_boot: they count from the server's boot (2.15.0 and 2.15.1), else from 1970.
+    lines: of each operation name, samples, unit, min, max, sum, sumsq and hist, as they are
+    printed, in the order of the text; without operations that have no samples, unless all were
+    asked for. is_broken: the text of the entry is damaged, so its numbers can't be used.
+    """
+
+    job_id: str
+    snapshot: bytes = b""
+    start: bytes = b""
+    since_boot: bool = False
+    lines: list[tuple[bytes, ...]] = []
+    is_broken: bool = False
+
+    @property
+    def stats(self) -> dict[str, Stat]:
+        """The numbers by operation; of one that stands there twice the last."""
+        return {line[0].decode("ascii", "replace"): parse_stat(line) for line in self.lines}
+
+
+def parse_stat(line: tuple[bytes, ...]) -> Stat:
+    """Return the numbers of an operation from the words of its line."""
+    _, samples, unit, low, high, total, squares, hist = line[:8]
+    return Stat(
+        int(samples),
+        unit.decode("ascii", "replace"),
+        int(low) if low else None,
+        int(high) if high else None,
+        int(total) if total else None,
+        int(squares) if squares else None,
+        hist.decode("ascii", "replace").strip() if hist else None,
+    )
