@@ -161,7 +161,7 @@ class TargetShape:
 
     def is_cut(self, draft: EntryDraft) -> bool:
         """Return whether an entry is the beginning of what others are."""
-        if not (self.is_unfiltered or draft.is_unfiltered):
+        if draft.shape in self._seen or not (self.is_unfiltered or draft.is_unfiltered):
             return False
         own = draft.shape.operations
         return any(
