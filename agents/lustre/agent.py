@@ -24,10 +24,11 @@ from ccagent.points import Point
 from ccagent.settings import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from ccagent.agents.lustre.client_rates import ClientRates
     from ccagent.agents.lustre.records import Value
+    from ccagent.errors import CcagentError
     from ccagent.message import Format, Record
     from ccagent.needs import Need
     from ccagent.node import Node
@@ -56,7 +57,7 @@ class LustreSettings(AgentSettings, frozen=True, kw_only=True):
     ] = Duration("20s")
     formats: Annotated[
         tuple[str, ...], Meta(description="what clients' jobid_name may be, tried in order")
-    ] = ("%j:%u:%H", "%j:%u:%h", "%e.%u")
+    ] = ("%j:%u:%H", "%j:%u:%h", "%e.%u", "%j")
     namespaces: Annotated[
         dict[str, str],
         Meta(
@@ -94,6 +95,9 @@ class LustreSettings(AgentSettings, frozen=True, kw_only=True):
     max_entries: Annotated[
         int, Meta(ge=1, description="entries that are remembered, those that have gone included")
     ] = 1_000_000
+    max_jobs: Annotated[
+        int, Meta(ge=1, description="line protocol: jobs and targets whose totals are kept")
+    ] = 100_000
 
     def __post_init__(self) -> None:
         if self.statistics:
@@ -148,24 +152,33 @@ class LustreAgent(Agent[LustreSettings]):
         self._system = SystemEntries(
             settings.system_entries, settings.system_users, settings.system_executables
         )
-        self._counters = JobCounters()
+        self._counters = JobCounters(settings.max_jobs, self._series.totals)
         self._maker: RecordMaker | None = None
         self._before: float | None = None
         self._client_rates: ClientRates | None = None
 
     def sample(self, node: Node) -> Iterator[Record]:
-        """Read all targets once: arrays of records as they come, and points at the end.
+        """Read all targets once: yield arrays of records as they come, and points at the end.
 
-        Raises NotHereError where there is no Lustre server.
+        Raise NotHereError where there is no Lustre server. If nothing at all could be read, raise
+        the error that says why, after what there is to yield.
         """
         now = node.clock.time()
         tags = {"cluster": node.cluster, "hostname": node.hostname, "type": "node"}
+        failure: CcagentError | None = None
         if self.settings.jobstats:
-            yield from self._jobstats(node, now, tags)
+            failure = yield from self._jobstats(node, now, tags)
         if self.settings.statistics and "line" in self.wanted:
-            yield from self._statistics(node, now, tags)
+            for point in self._statistics(node, now, tags):
+                failure = None
+                yield point
+        if failure is not None:
+            raise failure
 
-    def _jobstats(self, node: Node, now: float, tags: dict[str, str]) -> Iterator[Record]:
+    def _jobstats(
+        self, node: Node, now: float, tags: dict[str, str]
+    ) -> Generator[Record, None, CcagentError | None]:
+        """Yield what jobstats say; return why nothing of them could be read, None if something."""
         wants_points = "line" in self.wanted
         if self.is_only_sample and not self.settings.state_file:
             self._series.forgets = True
@@ -190,8 +203,10 @@ class LustreAgent(Agent[LustreSettings]):
             yield from self._counters.points(tags, now, interval)
             for name, count in sorted(observation.counts.items()):
                 yield Point(f"lustre_jobstats_{name}", tags, count, now)
-        self.is_blind = observation.is_blind
+            if self.settings.state_file:
+                self._series.totals = self._counters.kept(now)
         self._before = now
+        return observation.failure
 
     def _statistics(self, node: Node, now: float, tags: dict[str, str]) -> Iterator[Point]:
         from ccagent.agents.lustre.client_rates import ClientRates
@@ -211,7 +226,7 @@ class LustreAgent(Agent[LustreSettings]):
             logger.warning("agent lustre: %s", error)
 
     def handed_on(self) -> None:
-        """Keep what is remembered of the entries."""
+        """Write the state file: the records of what it holds are delivered or queued."""
         self._series.save()
 
     def _maker_for(self, node: Node) -> RecordMaker:
@@ -220,6 +235,8 @@ class LustreAgent(Agent[LustreSettings]):
             namespaces = {form: UUID(text) for form, text in settings.namespaces.items()}
             if settings.malformed_namespace:
                 namespaces[""] = UUID(settings.malformed_namespace)
+                # Half an id may look like a job id alone, and its series shall be the same.
+                namespaces.setdefault("%j", namespaces[""])
             self._maker = RecordMaker(
                 node,
                 tuple(map(IdFormat, settings.formats)),
@@ -227,6 +244,7 @@ class LustreAgent(Agent[LustreSettings]):
                 sparse=settings.sparse,
                 short_hosts=settings.short_hosts,
                 user_names=settings.user_names and not settings.input,
+                is_recorded=bool(settings.input),
             )
         return self._maker
 

@@ -23,6 +23,7 @@ _PARTS = {
 }
 _NUMBERS = ("user_id", "group_id", "process_id")
 _DIGITS = len(str(2**63))
+_DIGIT = re.compile("[0-9]")
 
 
 def canonical(raw: bytes, *, is_escaped: bool = True) -> str:
@@ -86,18 +87,20 @@ class IdFormat:
         if not used:
             raise ValueError(f"{text!r}: none of %e %h %H %j %u %g %p")
         self.text = text
+        self._is_free = text == "%j"
         self._fullmatch = re.compile("".join(pattern)).fullmatch
         self._numbers = [name for name in _NUMBERS if name in used]
         self._has_job = "job_id" in used
 
     def parse(self, entry_id: str) -> dict[str, str | int] | None:
-        """Give the parts of an id by name, None if it has another form.
+        """Return the parts of an id by name, None if it has another form.
 
         An executable reaches as far as it can, since it may hold any character. A job id that is
-        a number is one; what only looks like one (`0123`) stays a text.
+        a number is one; what only looks like one (`0123`) stays a text. A job id that stands alone
+        has a digit: without, it is half an id of another format.
         """
         match = self._fullmatch(entry_id)
-        if match is None:
+        if match is None or (self._is_free and not _DIGIT.search(entry_id)):
             return None
         found: dict[str, str | int] = match.groupdict()
         for name in self._numbers:

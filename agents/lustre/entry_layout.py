@@ -25,7 +25,7 @@ _NUMBERS = (
     _NUMBER + rb", unit: *+(\w{1,16}+)"
     rb"(?:, min: *+" + _NUMBER + rb", max: *+" + _NUMBER + rb", sum: *+" + _NUMBER +
     rb"(?:, sumsq: *+" + _NUMBER + rb")?" + _POSSESSIVE + rb")?" + _POSSESSIVE +
-    rb"(?:, hist: \{([^{}\n]*+)\})?" + _POSSESSIVE + rb" *+\}[ \r]*+"
+    rb"(?:, hist: \{([\w:, ]*+)\})?" + _POSSESSIVE + rb" *+\}[ \r]*+"
 )  # fmt: skip
 _INDENTATION = rb"[ \t]*+"
 _STAT = _INDENTATION + rb"([\w.]{1,64}+): *+\{ samples: *+" + _NUMBERS + rb"\n"

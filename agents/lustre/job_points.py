@@ -1,22 +1,26 @@
 """Points of jobstats: counters of this server, its targets and the jobs on it.
 
-A counter of a job goes on while entries of its many clients come, go and count anew: it adds up
-what each has grown.
+A counter of a job adds up the deltas of its entries: it never falls while entries of its many
+clients come, go and are reset.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from ccagent.agents.lustre.kept_total import KeptTotal
 from ccagent.points import NAME, Point
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from ccagent.agents.lustre.series import Counters
 
 _BANDWIDTHS = {"lustre_read_bytes": "lustre_read_bw", "lustre_write_bytes": "lustre_write_bw"}
 _LARGEST = 2**63 - 1
+_KEPT_FOR = 7 * 86400.0
 
 Scope = tuple[str, str]
 """stype and stype-id; empty for the node."""
@@ -25,15 +29,22 @@ NODE: Scope = ("", "")
 
 
 class JobCounters:
-    """Adds up, by scope and metric, over the life of the agent."""
+    """Adds up, by scope and metric; a total is kept while its job or target has no entries.
 
-    def __init__(self) -> None:
-        self._totals: dict[Scope, dict[str, int]] = {NODE: {}}
+    At most `limit` scopes are kept, those that had entries last, for a week.
+    """
+
+    def __init__(self, limit: int, totals: Iterable[KeptTotal] = ()) -> None:
+        self._limit = limit
+        self._totals: dict[Scope, dict[str, int]] = {}
+        self._kept = {
+            (one.stype, one.stype_id): one for one in sorted(totals, key=lambda one: one.seen)
+        }
         self._growth: dict[Scope, dict[str, int]] = {}
         self._seen: set[Scope] = {NODE}
 
     def begin(self) -> None:
-        """Begin an observation."""
+        """Start an observation."""
         self._growth = {}
         self._seen = {NODE}
 
@@ -52,12 +63,12 @@ class JobCounters:
                 grown[name] = grown.get(name, 0) + value
 
     def points(self, tags: dict[str, str], time: float, interval: float | None) -> Iterator[Point]:
-        """Give the counters, and with an interval (s) since the observation before also rates.
+        """Yield the counters, and with an interval (s) since the observation before also rates.
 
-        Jobs and targets without entries are let go of. The node comes last: a store that doesn't
-        know `stype` keeps the last value of a name.
+        Jobs and targets without entries have none. The node comes last: a store that doesn't know
+        `stype` keeps the last value of a name.
         """
-        self._totals = {scope: self._totals.get(scope, {}) for scope in self._seen}
+        self._keep_unseen(time)
         for scope, totals in sorted(self._totals.items(), reverse=True):
             grown = self._growth.get(scope, {})
             for name, value in grown.items():
@@ -68,6 +79,36 @@ class JobCounters:
                 yield Point(name, own, min(value, _LARGEST), time)
                 if interval:
                     yield _rate(name, own, grown.get(name, 0) / interval, time)
+
+    def kept(self, time: float) -> list[KeptTotal]:
+        """Return all totals, as the next JobCounters take them."""
+        live = [_pack(scope, time, totals) for scope, totals in self._totals.items()]
+        return [*self._kept.values(), *live]
+
+    def _keep_unseen(self, time: float) -> None:
+        """Put totals of what has no entries aside, and take others back."""
+        for scope in self._totals.keys() - self._seen:
+            self._kept[scope] = _pack(scope, time, self._totals.pop(scope))
+        for scope in self._seen - self._totals.keys():
+            kept = self._kept.pop(scope, None)
+            self._totals[scope] = _unpack(kept.counters) if kept is not None else {}
+        for scope, kept in list(self._kept.items()):
+            if len(self._kept) + len(self._totals) <= self._limit and kept.seen > time - _KEPT_FOR:
+                break
+            del self._kept[scope]
+
+
+def _pack(scope: Scope, seen: float, totals: dict[str, int]) -> KeptTotal:
+    # MessagePack has no larger integers; a point has smaller ones.
+    counters = {name: min(value, _LARGEST) for name, value in totals.items()}
+    return KeptTotal(*scope, seen, msgspec.msgpack.encode(counters))
+
+
+def _unpack(counters: bytes) -> dict[str, int]:
+    try:
+        return msgspec.msgpack.decode(counters, type=dict[str, int])
+    except msgspec.MsgspecError:
+        return {}
 
 
 def growth(since: dict[str, Counters]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ccagent.agents.lustre.entry import Entry
 from ccagent.agents.lustre.jobstats import Problem, Target, parse
 from ccagent.agents.lustre.system_entries import SYSTEM, add
-from ccagent.errors import CcagentError
+from ccagent.errors import CcagentError, UnparsableError
 from ccagent.log import logger
 
 if TYPE_CHECKING:
@@ -47,14 +47,20 @@ class Observation:
         self._counters = counters
         self._wants_records = wants_records
         self._target = Target("", "")
-        self.is_blind = False
-        """True if what could be read of all targets has no entry."""
         self._problems = 0
+        self._hides_entries = False
+        self._hides_of_target = False
+        self._targets_read = 0
+        self.failure: CcagentError | None = None
+        """Why nothing could be read; None if something was."""
         self._entries = self._broken = self._malformed = self._system_entries = 0
 
     def records(self, source: JobstatsSource, node: Node) -> Iterator[dict[str, Value]]:
-        """Give the records as they come. What fails costs its target, and is said."""
-        self._series.begin(self._now)
+        """Yield the records as they come. A failing target is skipped and logged.
+
+        If all failed, `failure` says why afterwards.
+        """
+        self._series.begin(self._now, self._maker.boot_time)
         self._maker.begin()
         if self._counters is not None:
             self._counters.begin()
@@ -64,12 +70,15 @@ class Observation:
                 yield from self._text(text)
             except CcagentError as error:
                 errors.append(error)
+        if self._targets_read == 0 and (errors or self._problems):
+            self.failure = (
+                errors.pop() if errors else UnparsableError(f"{source.name}: no job_stats")
+            )
         for problem in errors:
             logger.warning("agent lustre: %s", problem)
         if self._problems > _PROBLEMS:
             logger.warning("agent lustre: and %d more lines", self._problems - _PROBLEMS)
-        self.is_blind = bool(errors) and not self._entries
-        self._series.end(complete=not errors)
+        self._series.end(complete=not (errors or self.failure or self._hides_entries))
 
     def _text(self, text: Text) -> Iterator[dict[str, Value]]:
         """Read the text of one target, or of all. Raises CcagentError when it breaks off."""
@@ -96,13 +105,16 @@ class Observation:
 
     def _begin(self, target: Target) -> None:
         self._target = target
+        self._hides_of_target = False
         self._series.begin_target(target.name)
 
     def _end(self, *, complete: bool) -> Iterator[dict[str, Value]]:
         totals = self._series.system
         if self._wants_records and self._system.treatment == "aggregate" and totals:
             yield self._maker.make_system(self._target, SYSTEM, self._timestamp, totals)
-        self._series.end_target(complete=complete)
+        if complete:
+            self._targets_read += 1
+        self._series.end_target(complete=complete and not self._hides_of_target)
 
     def _entry(self, entry: Entry) -> Sequence[dict[str, Value]]:
         maker, counters, target = self._maker, self._counters, self._target
@@ -111,6 +123,8 @@ class Observation:
         treatment = self._system.treatment if is_system else "keep"
         wants_growth = counters is not None or treatment == "aggregate"
         seen = self._series.see(entry, wants_growth=wants_growth)
+        if seen is None:
+            return ()  # the kernel printed it twice
         self._entries += 1
         if is_system:
             self._system_entries += 1
@@ -145,6 +159,8 @@ class Observation:
 
     def _complain(self, problem: Problem) -> None:
         self._problems += 1
+        if problem.hides_entries:
+            self._hides_entries = self._hides_of_target = True
         if self._problems <= _PROBLEMS:
             logger.warning(
                 "agent lustre: %s, line %d: %s: %s",

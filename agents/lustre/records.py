@@ -36,6 +36,7 @@ _FIELDS = frozenset({
     "reset",
 })  # fmt: skip
 _REMEMBERED = 1000
+_CLOCK_STEP = 1.0
 _DIGITS = len(str(LARGEST_UINT))
 _BYTES = frozenset({b"read_bytes", b"write_bytes"})
 _NONE: dict[str, Value] = {}
@@ -49,6 +50,7 @@ class RecordMaker:
     """Makes records.
 
     namespaces: of time_series_id, by the text of the format; that of ids without one under "".
+    is_recorded: the text may be another machine's, whose boot time is unknown.
     """
 
     def __init__(
@@ -60,8 +62,11 @@ class RecordMaker:
         sparse: bool,
         short_hosts: bool,
         user_names: bool,
+        is_recorded: bool = False,
     ) -> None:
         self._node = node
+        self._is_recorded = is_recorded
+        self._boot: float | None = None
         self._formats = formats
         self._namespaces = {name: uuid.bytes for name, uuid in namespaces.items()}
         self._short_hosts = short_hosts
@@ -86,17 +91,19 @@ class RecordMaker:
         self, target: Target, entry: Entry, identity: Identity, timestamp: str, seen: Seen
     ) -> dict[str, Value]:
         """Make the record of an entry as it is now."""
-        boot = self._node.boot_time() if entry.since_boot else 0.0
         record: dict[str, Value] = {
             "target": target.name,
             "entry_id": entry.job_id,
+            "server": self._node.hostname,
             "timestamp": timestamp,
-            "snapshot_time": _seconds(entry.snapshot, boot),
-            **self._dense.get(target.kind, _NONE),
         }
+        if not (self._is_recorded and entry.since_boot):
+            boot = self.boot_time() if entry.since_boot else 0.0
+            record["snapshot_time"] = _seconds(entry.snapshot, boot)
+            if entry.start:
+                record["start_time"] = _seconds(entry.start, boot)
+        record.update(self._dense.get(target.kind, _NONE))
         self._count(entry, record)
-        if entry.start:
-            record["start_time"] = _seconds(entry.start, boot)
         if seen.reset is not None:
             record["reset"] = seen.reset
         self._identify(record, identity)
@@ -111,6 +118,7 @@ class RecordMaker:
         record: dict[str, Value] = {
             "target": target.name,
             "entry_id": entry.job_id,
+            "server": self._node.hostname,
             "timestamp": timestamp,
             "snapshot_time": None,
             **self._dense.get(target.kind, _NONE),
@@ -126,6 +134,7 @@ class RecordMaker:
         return {
             "target": target.name,
             "entry_id": entry_id,
+            "server": self._node.hostname,
             "timestamp": timestamp,
             "snapshot_time": None,
             **self._dense.get(target.kind, _NONE),
@@ -190,8 +199,20 @@ class RecordMaker:
                 record["time_series_id"] = time_series_id(namespace, target, entry_id)
 
     def begin(self) -> None:
-        """Begin an observation: names of users are asked for again."""
+        """Start an observation: names of users are asked for again."""
         self._users.clear()
+        if self._boot is not None:
+            # Clocks are adjusted all the time; an entry's start must not move with them.
+            boot = self._node.boot_time()
+            self._boot = boot if abs(boot - self._boot) > _CLOCK_STEP else self._boot
+
+    def boot_time(self) -> float:
+        """Return seconds since 1970 when this server was started; 0 for a recorded text."""
+        if self._is_recorded:
+            return 0.0
+        if self._boot is None:
+            self._boot = self._node.boot_time()
+        return self._boot
 
     def _user(self, uid: int) -> str:
         name = self._node.user(uid)

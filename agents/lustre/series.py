@@ -1,4 +1,4 @@
-"""What the agent remembers of each target's entries, to tell where series begin and begin anew."""
+"""The entries of each target as they were last read, to find where series start and are reset."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
+from ccagent.agents.lustre.kept_total import KeptTotal
 from ccagent.log import logger
 from ccagent.state_file import read_state, write_state
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ccagent.agents.lustre.entry import Entry
 
 Reset = Literal["start_time", "absent", "decreased", "snapshot_gap"]
@@ -20,6 +23,9 @@ _VERSION = 1
 _LARGEST_FILE = 1024**3
 _WORDS = 5
 _DAY = 86400.0
+_SHORTEST = 0.001
+"""Seconds: the resolution of times in records."""
+
 _MAY_RUN_OVER = 2**63
 _REMEMBERED = itemgetter(0, 1, 2, 5, 6)
 """Of a line: operation, samples, unit, sum, sum of squares."""
@@ -54,7 +60,10 @@ _GOES_ON = Seen(None, None, {})
 
 
 class _Target(msgspec.Struct):
-    """departed: what was there, and went less than a day ago or, `departed_before`, two."""
+    """departed: what was there, and went less than a day ago or, `departed_before`, two.
+
+    is_away: the last complete observation found the target on no path of this server.
+    """
 
     observed: float = 0.0
     entries: dict[str, bytes] = {}
@@ -62,12 +71,14 @@ class _Target(msgspec.Struct):
     departed_before: dict[str, bytes] = {}
     rotated: float = 0.0
     system: dict[str, int] = {}
+    is_away: bool = False
 
 
 class _File(msgspec.Struct):
     version: int
     listed: float
     targets: dict[str, _Target]
+    totals: list[KeptTotal] = []
 
 
 class Series:
@@ -87,47 +98,63 @@ class Series:
         self._seen: set[str] = set()
         self._target = _Target()
         self._entries: dict[str, bytes] = {}
+        self._broken: set[str] = set()
+        self._has_arrived = False
+        self._is_resumed = False
+        self._boot_time: Callable[[], float] = float
         self._size = 0
+        self.totals: list[KeptTotal] = []
+        """Counters of points, which are kept in the same file."""
         self.forgets = False
         """True if nobody will ask again."""
         if path:
             self._load()
 
-    def begin(self, now: float) -> None:
-        """Begin an observation at `now`, seconds since 1970."""
+    def begin(self, now: float, boot_time: Callable[[], float] = float) -> None:
+        """Start an observation at `now`, seconds since 1970; `boot_time` returns the server's."""
         self._now = now
+        self._boot_time = boot_time
         self._seen = set()
         self._size = 0
 
     def begin_target(self, name: str) -> None:
-        """Begin a target; until `end_target` all entries are its own."""
+        """Start a target, or go on with it; until `end_target` all entries are its own."""
         target = self._targets.get(name)
         if target is None:
             target = self._targets[name] = _Target(
                 entries={}, departed={}, departed_before={}, rotated=self._now, system={}
             )
+            target.is_away = True
+        self._is_resumed = name in self._seen
+        self._has_arrived = target.is_away
         self._seen.add(name)
+        target.is_away = False
         self._target = target
-        self._entries = {}
+        self._entries = target.entries if self._is_resumed else {}
+        self._broken = set()
 
     @property
     def system(self) -> dict[str, int]:
         """Counters of the target's entries that are only counted together."""
         return self._target.system
 
-    def see(self, entry: Entry, *, wants_growth: bool) -> Seen:
+    def see(self, entry: Entry, *, wants_growth: bool) -> Seen | None:
         """Compare an entry with what is remembered of it, and remember it.
 
-        `wants_growth`: without it, `since` is empty.
+        Return None for one that this observation has had already. `wants_growth`: without it,
+        `since` is empty.
         """
-        if self.forgets and not wants_growth:
-            return _GOES_ON
-        target = self._target
         key = entry.job_id
-        old = target.entries.get(key)
+        if key in self._entries and key not in self._broken:
+            return None
         if entry.is_broken:
-            self._entries[key] = old or b""
+            self._see_broken(key)
             return _GOES_ON
+        self._broken.discard(key)
+        if self.forgets and not wants_growth:
+            self._entries[key] = b""
+            return _GOES_ON
+        old = self._target.entries.get(key)
         words = [entry.snapshot, entry.start]
         for line in map(_REMEMBERED, entry.lines):
             words += line
@@ -138,28 +165,74 @@ class Series:
         if old:
             return self._compared(old, new, wants_growth=wants_growth)
         if old is None:
-            gone = target.departed.pop(key, None)
-            if gone is None:
-                gone = target.departed_before.pop(key, None)
-            if gone and entry.start and gone.split(b" ", 2)[1] == entry.start:
-                return self._compared(gone, new, wants_growth=wants_growth)
-            growth = _counters(new) if wants_growth else {}
-            if gone is None:
-                return Seen(target.observed or self._listed or None, None, growth)
-            return Seen(target.observed or None, "absent", growth)
+            return self._see_new(entry, new, wants_growth=wants_growth)
         return Seen(None, None, _counters(new) if wants_growth else {})
+
+    def _see_broken(self, key: str) -> None:
+        """Note an entry that is there. At first sight, its next reading shows where it starts."""
+        old = self._target.entries.get(key)
+        self._broken.add(key)
+        if old is not None:
+            self._entries[key] = old
+        elif not (self._target.observed or self._listed):
+            self._entries[key] = b""
+
+    def _see_new(self, entry: Entry, new: bytes, *, wants_growth: bool) -> Seen:
+        """Return what an entry is that the last observation did not have."""
+        target, key = self._target, entry.job_id
+        gone = target.departed.pop(key, None)
+        if gone is None:
+            gone = target.departed_before.pop(key, None)
+        if gone and (self._is_resumed or self._was_skipped(gone, new)):
+            return self._compared(gone, new, wants_growth=wants_growth)
+        growth = _counters(new) if wants_growth else {}
+        before = target.observed or (self._listed if gone is None else 0.0)
+        reset: Reset | None = None if gone is None else "absent"
+        return Seen(self._start_of(entry, before) if before else None, reset, growth)
+
+    def _was_skipped(self, gone: bytes, new: bytes) -> bool:
+        """Return whether the last reading left out an entry that was there all the time.
+
+        The kernel walks a list that changes meanwhile. Without a start time, an entry was there if
+        its last operation lies before that reading.
+        """
+        old_start = gone.split(b" ", 2)[1]
+        snapshot, start = new.split(b" ", 2)[:2]
+        if start or old_start:
+            return start == old_start
+        if gone == new:
+            return True
+        before, after = _counters(gone), _counters(new)
+        last_use = _seconds(gone.split(b" ", 1)[0])
+        return last_use < _seconds(snapshot) <= self._target.observed - 1 and not any(
+            _is_less(after.get(name), counters) for name, counters in before.items()
+        )
+
+    def _start_of(self, entry: Entry, observed: float) -> float:
+        """Return the time of the zeros that a series starts with.
+
+        It is the last observation. Of a target that was elsewhere then, another server may have
+        observed an entry of the same name until it came here: not after the entry's own start.
+        """
+        if not self._has_arrived:
+            return observed
+        boot = self._boot_time() if entry.since_boot else 0.0
+        first_use = _seconds(entry.start) if entry.start else _seconds(entry.snapshot) + 1
+        return max(observed, min(boot + first_use, self._now - _SHORTEST))
 
     def end_target(self, *, complete: bool) -> None:
         """End a target. What a complete reading doesn't show has gone; a partial one tells less."""
         target = self._target
+        if self.forgets and not self._path:
+            self._entries = {}
+            return
         if complete:
             if self._now - target.rotated > _DAY:
                 target.departed_before, target.departed = target.departed, {}
                 target.rotated = self._now
             for key, old in target.entries.items():
                 if key not in self._entries:
-                    # One without start time counts anew for sure when it comes back.
-                    target.departed[key] = old if old.split(b" ", 2)[1:2] != [b""] else b""
+                    target.departed[key] = old
             target.entries = self._entries
             target.observed = self._now
         else:
@@ -175,12 +248,13 @@ class Series:
             for name in self._targets.keys() - self._seen:
                 self.begin_target(name)
                 self.end_target(complete=True)
+                self._target.is_away = True
             self._listed = self._now
 
     def save(self) -> None:
         """Keep what is remembered over a restart; what can't be written is said."""
         if self._path:
-            write_state(self._path, _File(_VERSION, self._listed, self._targets))
+            write_state(self._path, _File(_VERSION, self._listed, self._targets, self.totals))
 
     def _compared(self, old: bytes, new: bytes, *, wants_growth: bool) -> Seen:
         """Tell in which way the counters have changed: in this order, per issue and reference."""
@@ -225,6 +299,7 @@ class Series:
         found = read_state(self._path, _File, _LARGEST_FILE, "all series begin")
         if found is not None and found.version == _VERSION:
             self._listed, self._targets = found.listed, found.targets
+            self.totals = found.totals
 
 
 def _seconds(text: bytes) -> float:

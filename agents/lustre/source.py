@@ -34,6 +34,8 @@ class JobstatsSource:
     """Lists the targets of this server and gives their texts, each with a time limit."""
 
     def __init__(self, source: Source, lctl: str, recorded: str, time_limit: float) -> None:
+        self.name = recorded or "job_stats"
+        """What error messages call it."""
         self._source = source
         self._lctl = lctl
         self._recorded = recorded

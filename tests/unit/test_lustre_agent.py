@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid5
 
 import pytest
 
@@ -88,6 +89,7 @@ class TestRecords:
         assert record == {
             "target": "scratch-OST0001",
             "entry_id": "11317854:17627127:r01c01",
+            "server": "c1-1",
             "timestamp": "2023-11-14T22:30:00.000+00:00",
             "snapshot_time": 1669010520,
             "read": 7754,
@@ -153,16 +155,25 @@ class TestRecords:
 
     def test_malformed_ids_are_series_of_their_own(self, tmp_path: Path) -> None:
         server = Server(tmp_path, **{"malformed-namespace": NAMESPACE})
-        ids = ["11317854", "11317854:", ":::r01c01.bullx", '"11317854\\x3A"']
+        ids = ["wget", "11317854:", ":::r01c01.bullx", '"113\\x3A"']
         server.write(
             "job_stats:\n" + "".join(f"- job_id:          {i}\n  snapshot_time:   5\n" for i in ids)
         )
         records = server.records()
         assert [record["entry_id"] for record in records] == [
-            "11317854", "11317854:", ":::r01c01.bullx", "11317854:",
+            "wget", "11317854:", ":::r01c01.bullx", "113:",
         ]  # fmt: skip
         assert all(record["malformed"] for record in records)
-        assert len({record["time_series_id"] for record in records}) == 3
+        assert len({record["time_series_id"] for record in records}) == 4
+
+    def test_a_job_id_may_stand_alone(self, tmp_path: Path) -> None:
+        server = Server(tmp_path, **{"malformed-namespace": NAMESPACE})
+        server.write(SEED.replace("11317854:17627127:r01c01", "11317854"))
+        (record,) = server.records()
+        assert record["job_id"] == 11317854
+        assert "malformed" not in record
+        uuid = uuid5(UUID(NAMESPACE), "scratch-OST0001:11317854")
+        assert record["time_series_id"] == str(uuid)  # as before, when this was half an id
 
     def test_an_operation_can_not_pose_as_a_field(self, server: Server) -> None:
         text = SEED + "".join(
@@ -348,7 +359,8 @@ class TestSources:
 
     def test_a_reading_that_nobody_wants_any_more_ends(self, tmp_path: Path) -> None:
         server = Server(tmp_path, **{"batch-size": 1})
-        server.write(SEED + SEED.partition("job_stats:\n")[2] * 2)
+        entry = SEED.partition("job_stats:\n")[2]
+        server.write(SEED + entry.replace("r01", "r02") + entry.replace("r01", "r03"))
         sample = server.agent.sample(server.node)
         next(sample)
         sample.close()  # type: ignore[attr-defined]
@@ -376,7 +388,7 @@ class TestSources:
     ("settings", "reason"),
     [
         ({"formats": ["%z"]}, "%z is none of"),
-        ({"namespaces": {"%j": NAMESPACE}}, "'%j' is none of the formats"),
+        ({"namespaces": {"%e": NAMESPACE}}, "'%e' is none of the formats"),
         ({"namespaces": {"%e.%u": "x"}}, "namespaces: 'x' is no UUID"),
         ({"malformed-namespace": "x"}, "malformed-namespace: 'x' is no UUID"),
         ({"system-entries": "drop"}, "system-entries"),

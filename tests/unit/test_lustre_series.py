@@ -34,7 +34,11 @@ def observe(
 ) -> list[Seen]:
     series.begin(now)
     series.begin_target(target)
-    seen = [series.see(each, wants_growth=True) for each in entries]
+    seen: list[Seen] = []
+    for each in entries:
+        one = series.see(each, wants_growth=True)
+        assert one is not None
+        seen.append(one)
     series.end_target(complete=complete)
     series.end(complete=complete)
     return seen
@@ -155,6 +159,102 @@ class TestResets:
         assert observe(series, T2, entry(6)) == [Seen(T1, "absent", grown(6))]
 
 
+class TestSkipped:
+    """Entries that the kernel left out of one reading, on servers without start times."""
+
+    def test_one_that_comes_back_unchanged_was_there(self, series: Series) -> None:
+        observe(series, T0, entry(5, size=1000))
+        observe(series, T1)
+        assert observe(series, T2, entry(5, size=1000)) == [
+            Seen(None, None, {"read_bytes": Counters(0, 0, 0)})
+        ]
+
+    def test_so_was_one_whose_last_operation_lies_before(self, series: Series) -> None:
+        observe(series, T0, entry(5, snapshot=990))
+        observe(series, T1)
+        assert observe(series, T2, entry(6, snapshot=1100)) == [Seen(None, None, grown(1))]
+
+    def test_one_that_was_used_since_may_be_another(self, series: Series) -> None:
+        observe(series, T0, entry(5, snapshot=990))
+        observe(series, T1)
+        assert observe(series, T2, entry(6, snapshot=1121)) == [Seen(T1, "absent", grown(6))]
+
+    def test_one_that_has_less_is_another(self, series: Series) -> None:
+        observe(series, T0, entry(5, snapshot=990))
+        observe(series, T1)
+        assert observe(series, T2, entry(4, snapshot=1100)) == [Seen(T1, "absent", grown(4))]
+
+    def test_one_that_is_listed_twice_counts_once(self, series: Series) -> None:
+        observe(series, T0)
+        series.begin(T1)
+        series.begin_target("fs-OST0000")
+        assert series.see(entry(5), wants_growth=True) == Seen(T0, None, grown(5))
+        assert series.see(entry(6), wants_growth=True) is None
+        series.end_target(complete=True)
+        series.begin_target("fs-OST0000")
+        assert series.see(entry(6), wants_growth=True) is None
+        series.end_target(complete=True)
+        series.end(complete=True)
+        assert observe(series, T2, entry(6)) == [Seen(None, None, grown(1))]
+
+    def test_the_whole_one_of_two_counts(self, series: Series) -> None:
+        observe(series, T0, entry(5))
+        broken = entry(1)
+        broken.is_broken = True
+        assert observe(series, T1, broken, entry(7)) == [GOES_ON, Seen(None, None, grown(2))]
+
+    def test_a_broken_one_starts_with_its_next_reading(self, series: Series) -> None:
+        broken = entry(1)
+        broken.is_broken = True
+        observe(series, T0)
+        observe(series, T1, broken)
+        assert observe(series, T2, entry(7)) == [Seen(T1, None, grown(7))]
+
+
+class TestFailover:
+    """The zeros of a target that comes from another server lie behind what that one has sent."""
+
+    @pytest.mark.parametrize(
+        ("one", "start"),
+        [
+            (entry(5, start="1200.5", snapshot=1230), 1200.5),
+            (entry(5, snapshot=1200), 1201.0),
+            (entry(5, start="1100.5", snapshot=1230), T1),
+            (entry(5, snapshot=1239), T2 - 0.001),
+            (entry(5, snapshot=9999), T2 - 0.001),
+        ],
+    )
+    def test_they_are_not_before_its_own_start(
+        self, series: Series, one: Entry, start: float
+    ) -> None:
+        observe(series, T0)
+        observe(series, T1)
+        assert observe(series, T2, one, target="fs-OST0001")[0].begins_after == start
+
+    def test_nor_when_it_comes_back(self, series: Series) -> None:
+        observe(series, T0, entry(9, start="900.5"))
+        observe(series, T1, target="fs-OST0001")
+        new = entry(5, start="1200.5", name="b:1:n")
+        assert observe(series, T2, entry(5, start="1210.5"), new) == [
+            Seen(1210.5, "absent", grown(5)), Seen(1200.5, None, grown(5)),
+        ]  # fmt: skip
+
+    def test_on_a_target_that_was_here_they_are_the_last_observation(self, series: Series) -> None:
+        observe(series, T0)
+        observe(series, T1)
+        assert observe(series, T2, entry(5, start="1200.5"))[0].begins_after == T1
+
+    def test_times_since_boot_are_converted(self, series: Series) -> None:
+        one = entry(5, start="200.5")
+        one.since_boot = True
+        observe(series, T0)
+        series.begin(T2, lambda: 1000.0)
+        series.begin_target("fs-OST0001")
+        seen = series.see(one, wants_growth=True)
+        assert seen is not None
+        assert seen.begins_after == 1200.5
+
+
 class TestRestart:
     def test_it_remembers(self, tmp_path: Path) -> None:
         path = str(tmp_path / "state")
@@ -202,7 +302,8 @@ class TestBounds:
         observe(series, T0, entry(5))
         observe(series, T1)
         observe(series, T1 + 1.1 * 86400)
-        assert observe(series, T1 + 1.2 * 86400, entry(5))[0].reset == "absent"
+        later = entry(5, snapshot=int(T1 + 1.15 * 86400))
+        assert observe(series, T1 + 1.2 * 86400, later)[0].reset == "absent"
         for day in (1.3, 2.4, 3.5):
             observe(series, T1 + day * 86400)
         (seen,) = observe(series, T1 + 4 * 86400, entry(5))
