@@ -17,6 +17,7 @@ from ccagent.agents.lustre.series import Series
 from ccagent.agents.lustre.source import JobstatsSource, Source
 from ccagent.agents.lustre.system_entries import SystemEntries, Treatment
 from ccagent.duration import Duration
+from ccagent.errors import NotHereError
 from ccagent.json_array import JsonArray
 from ccagent.log import logger
 from ccagent.message import FORMATS
@@ -172,7 +173,8 @@ class LustreAgent(Agent[LustreSettings]):
             for point in self._statistics(node, now, tags):
                 failure = None
                 yield point
-        if failure is not None:
+        # A server that stands by has no targets, which is no error while it waits for some.
+        if failure is not None and (self.is_only_sample or not isinstance(failure, NotHereError)):
             raise failure
 
     def _jobstats(

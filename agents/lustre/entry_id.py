@@ -23,7 +23,7 @@ _PARTS = {
 }
 _NUMBERS = ("user_id", "group_id", "process_id")
 _DIGITS = len(str(2**63))
-_DIGIT = re.compile("[0-9]")
+_JOB_ALONE = re.compile(r"[^0-9\\]*[0-9][^\\]*")
 
 
 def canonical(raw: bytes, *, is_escaped: bool = True) -> str:
@@ -97,10 +97,10 @@ class IdFormat:
 
         An executable reaches as far as it can, since it may hold any character. A job id that is
         a number is one; what only looks like one (`0123`) stays a text. A job id that stands alone
-        has a digit: without, it is half an id of another format.
+        has a digit and no unprintable character: else it is half an id of another format.
         """
         match = self._fullmatch(entry_id)
-        if match is None or (self._is_free and not _DIGIT.search(entry_id)):
+        if match is None or (self._is_free and not _JOB_ALONE.fullmatch(entry_id)):
             return None
         found: dict[str, str | int] = match.groupdict()
         for name in self._numbers:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ccagent.agents.lustre.entry import Entry
 from ccagent.agents.lustre.jobstats import Problem, Target, parse
 from ccagent.agents.lustre.system_entries import SYSTEM, add
-from ccagent.errors import CcagentError, UnparsableError
+from ccagent.errors import CcagentError, NotHereError
 from ccagent.log import logger
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ class Observation:
         self._hides_of_target = False
         self._targets_read = 0
         self.failure: CcagentError | None = None
-        """Why nothing could be read; None if something was."""
+        """Why no target could be read; NotHereError if there is none, None if one was read."""
         self._entries = self._broken = self._malformed = self._system_entries = 0
 
     def records(self, source: JobstatsSource, node: Node) -> Iterator[dict[str, Value]]:
         """Yield the records as they come. A failing target is skipped and logged.
 
-        If all failed, `failure` says why afterwards.
+        If no target could be read, `failure` says why afterwards.
         """
         self._series.begin(self._now, self._maker.boot_time)
         self._maker.begin()
@@ -70,15 +70,15 @@ class Observation:
                 yield from self._text(text)
             except CcagentError as error:
                 errors.append(error)
-        if self._targets_read == 0 and (errors or self._problems):
-            self.failure = (
-                errors.pop() if errors else UnparsableError(f"{source.name}: no job_stats")
-            )
+        if errors and not self._targets_read:
+            self.failure = errors.pop()
         for problem in errors:
             logger.warning("agent lustre: %s", problem)
         if self._problems > _PROBLEMS:
             logger.warning("agent lustre: and %d more lines", self._problems - _PROBLEMS)
         self._series.end(complete=not (errors or self.failure or self._hides_entries))
+        if not self._targets_read:
+            self.failure = self.failure or NotHereError(source.without_targets)
 
     def _text(self, text: Text) -> Iterator[dict[str, Value]]:
         """Read the text of one target, or of all. Raises CcagentError when it breaks off."""

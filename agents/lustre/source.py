@@ -34,8 +34,12 @@ class JobstatsSource:
     """Lists the targets of this server and gives their texts, each with a time limit."""
 
     def __init__(self, source: Source, lctl: str, recorded: str, time_limit: float) -> None:
-        self.name = recorded or "job_stats"
-        """What error messages call it."""
+        self.without_targets = (
+            f"{recorded}: holds no job_stats: is it a dump of `lctl get_param *.*.job_stats`?"
+            if recorded
+            else "no targets with job_stats on this server"
+        )
+        """What is to be said if no text had a target."""
         self._source = source
         self._lctl = lctl
         self._recorded = recorded

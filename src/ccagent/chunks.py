@@ -24,10 +24,14 @@ def chunks(open_file: Callable[[], int], path: str, time_limit: float) -> Iterat
     deadline = time.monotonic() + time_limit
     try:
         while True:
+            left = deadline - time.monotonic()
             try:
-                piece = reader.pieces.get(timeout=max(0.0, deadline - time.monotonic()))
+                # What keeps coming is there at any time: the limit holds for it, too.
+                piece = reader.pieces.get(timeout=left) if left > 0 else None
             except queue.Empty:
-                raise ProgramError(f"/{path}: not read within {time_limit:g} s") from None
+                piece = None
+            if piece is None:
+                raise ProgramError(f"/{path}: not read within {time_limit:g} s")
             if isinstance(piece, CcagentError):
                 raise piece
             if isinstance(piece, OSError):

@@ -120,7 +120,9 @@ def _parts(
             selector.register(limits.stop, selectors.EVENT_READ)
         unread = 2
         while unread:
-            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            # Output that keeps coming is ready at any time: the limit holds for it, too.
+            left = deadline - time.monotonic()
+            ready = selector.select(left) if left > 0 else []
             if not ready:
                 raise _too_long(limits)
             for key, _ in ready:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -13,8 +14,10 @@ from uuid import UUID, uuid5
 import pytest
 
 from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
+from ccagent.agents.lustre.job_points import JobCounters
 from ccagent.agents.lustre.records import OPERATIONS
-from ccagent.errors import ConfigurationError, NotHereError
+from ccagent.agents.lustre.series import Series
+from ccagent.errors import ConfigurationError, NotHereError, ProgramError, UnparsableError
 from ccagent.message import Format, encode_each
 from ccagent.settings import convert
 from tests.lustre_server import SimulatedTarget
@@ -138,6 +141,22 @@ class TestRecords:
         server.write(SEED.replace("read_bytes: ", "read: ").replace("write_bytes: ", "write: "))
         (record,) = server.records()
         assert (record["read"], record["read_bytes"]) == (7754, 31760384)
+
+    def test_an_entry_that_is_listed_twice_is_one_record(self, server: Server) -> None:
+        server.write(SEED + SEED.partition("job_stats:\n")[2].replace("31760384", "31760385"))
+        assert [record["read_bytes"] for record in server.records()] == [31760384]
+        server.agent.is_only_sample = True
+        assert len(server.records()) == 1
+
+    def test_one_that_was_skipped_once_counts_once(self, server: Server) -> None:
+        server.write(SEED.replace("31760384", "1000"))
+        server.records()
+        server.write("job_stats:\n")
+        server.records()
+        server.write(SEED.replace("31760384", "1000"))
+        (record,) = server.records()
+        assert record["read_bytes"] == 1000
+        assert "reset" not in record
 
     def test_times_since_boot_become_times(self, server: Server) -> None:
         text = "job_stats:\n- job_id:          a.1\nsnapshot_time   : 400.5 secs.nsecs\n"
@@ -274,6 +293,56 @@ class TestPoints:
         server.write("job_stats:\n")
         assert name not in server.points(agent)
 
+    def test_it_does_not_fall_when_its_last_entry_was_cleaned_up(self, server: Server) -> None:
+        agent = server.new_agent("line")
+        name = "lustre_read_bytes stype=job,stype-id=11317854"
+        server.write(SEED)
+        assert server.points(agent)[name] == "31760384i"
+        server.write("job_stats:\n")
+        server.points(agent)
+        server.write(SEED.replace("31760384", "5").replace("669010520", "700000200"))
+        assert server.points(agent)[name] == "31760389i"
+
+    @pytest.mark.parametrize("meanwhile", [SEED, "job_stats:\n"])
+    def test_it_goes_on_after_a_restart(self, tmp_path: Path, meanwhile: str) -> None:
+        server = Server(tmp_path / "node", **{"state-file": str(tmp_path / "state")})
+        names = ["lustre_read_bytes stype=job,stype-id=11317854", "lustre_read_bytes type=node"]
+        agent = server.new_agent("line")
+        server.write(SEED)
+        server.points(agent)
+        server.write(meanwhile)
+        server.points(agent)
+        agent.handed_on()
+        server.write(SEED.replace("31760384", "31760389").replace("669010520", "700009000"))
+        points = server.points(server.new_agent("line"))
+        grown = 5 if meanwhile == SEED else 31760389
+        assert [points[name] for name in names] == [f"{31760384 + grown}i"] * 2
+
+    def test_totals_that_are_kept_are_bounded(self, tmp_path: Path) -> None:
+        server = Server(
+            tmp_path / "node", **{"state-file": str(tmp_path / "state"), "max-jobs": 10}
+        )
+        agent = server.new_agent("line")
+        for job in range(100, 150):
+            server.write(SEED.replace("11317854", str(job)))
+            server.points(agent)
+        agent.handed_on()
+        counters = JobCounters(10, Series(str(tmp_path / "state"), 10, 600.0).totals)
+        kept = [one.stype_id for one in counters.kept(0.0) if one.stype == "job"]
+        assert kept == [str(job) for job in range(142, 150)]
+
+    def test_a_total_is_kept_for_a_week(self, server: Server) -> None:
+        agent = server.new_agent("line")
+        server.write(SEED)
+        server.points(agent)
+        server.write("job_stats:\n")
+        server.points(agent)
+        server.node.still.sleep(7 * 86400)
+        server.points(agent)
+        server.write(SEED.replace("31760384", "5").replace("669010520", "700600000"))
+        points = server.points(agent)
+        assert points["lustre_read_bytes stype=job,stype-id=11317854"] == "5i"
+
     def test_rates_are_never_alone(self, tmp_path: Path) -> None:
         server = Server(tmp_path, rates=True)
         agent = server.new_agent("line")
@@ -357,6 +426,37 @@ class TestSources:
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
+    def test_a_program_that_never_stops_printing_ends(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        lctl = tmp_path / "lctl"
+        lctl.write_text(
+            '#!/bin/sh\ncase "$*" in\n'
+            '"list_param obdfilter.*.job_stats") echo obdfilter.fs-OST0000.job_stats;;\n'
+            '"get_param "*) exec yes x;;\nesac\n'
+        )
+        lctl.chmod(0o755)
+        server = Server(tmp_path / "node", lctl=str(lctl), **{"target-time-limit": "500ms"})
+        before = time.monotonic()
+        with pytest.raises(ProgramError, match=r"not finished after 0.5 s"):
+            server.records()
+        assert time.monotonic() - before < 10
+
+    def test_a_file_that_never_ends_costs_no_other(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        server = Server(tmp_path, **{"target-time-limit": "500ms"})
+        server.write(SEED, "obdfilter/a-OST0000")
+        path = server.write(SEED, "obdfilter/b-OST0000")
+        path.unlink()
+        os.mkfifo(path)
+        with subprocess.Popen(["sh", "-c", 'exec yes x >"$1"', "-", path]) as writer:
+            before = time.monotonic()
+            assert [record["target"] for record in server.records()] == ["a-OST0000"]
+            assert time.monotonic() - before < 10
+            writer.kill()
+        assert "b-OST0000/job_stats: not read within 0.5 s" in caplog.text
+
     def test_a_reading_that_nobody_wants_any_more_ends(self, tmp_path: Path) -> None:
         server = Server(tmp_path, **{"batch-size": 1})
         entry = SEED.partition("job_stats:\n")[2]
@@ -373,6 +473,65 @@ class TestSources:
         assert server.records() == []
         assert "can't be understood" in caplog.text
         assert caplog.text.isprintable() or "\x7f" not in caplog.text
+
+    def test_times_since_another_machines_boot_are_left_out(self, tmp_path: Path) -> None:
+        dump = tmp_path / "dump"
+        text = "snapshot_time   : 400.5 secs.nsecs\nstart_time      : 100.000000001 secs.nsecs"
+        dump.write_text(SEED.replace("  snapshot_time:   1669010520", text))
+        agent = LustreAgent(LustreSettings(input=str(dump)), frozenset({"sonar"}))
+        server = Server(tmp_path / "node")
+        server.node.root = "/"
+        (record,) = server.records(agent)
+        assert record["read"] == 7754
+        assert "snapshot_time" not in record
+        assert "start_time" not in record
+
+    def test_a_cut_dump_is_no_complete_reading(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        dump = tmp_path / "dump"
+        other = SEED.partition("job_stats:\n")[2].replace("r01", "r02")
+        agent = LustreAgent(LustreSettings(input=str(dump)), frozenset({"sonar"}))
+        server = Server(tmp_path / "node")
+        server.node.root = "/"
+        dump.write_text(SEED + other)
+        assert len(server.records(agent)) == 2
+        dump.write_text((SEED + other)[:-90])
+        assert [record["nodename"] for record in server.records(agent)] == ["r01c01"]
+        assert (
+            "breaks off in this entry, which is left out: 11317854:17627127:r02c01" in caplog.text
+        )
+        dump.write_text(SEED + other.replace("7754", "7755"))
+        assert [(r["nodename"], "reset" in r) for r in server.records(agent)] == [
+            ("r01c01", False), ("r02c01", False),
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize("content", ["", "memused=1\n", "what is this\n"])
+    def test_a_dump_without_jobstats_is_an_error(self, tmp_path: Path, content: str) -> None:
+        dump = tmp_path / "dump"
+        dump.write_text(content)
+        agent = LustreAgent(LustreSettings(input=str(dump)), frozenset({"sonar"}))
+        agent.is_only_sample = True
+        server = Server(tmp_path / "node")
+        server.node.root = "/"
+        with pytest.raises(NotHereError, match="dump: holds no job_stats"):
+            server.records(agent)
+
+    def test_a_server_without_targets_is_an_error_once(self, tmp_path: Path) -> None:
+        lctl = tmp_path / "lctl"
+        lctl.write_text("#!/bin/sh\n")
+        lctl.chmod(0o755)
+        server = Server(tmp_path / "node", lctl=str(lctl))
+        assert server.records() == []  # the daemon waits for targets to come
+        server.agent.is_only_sample = True
+        with pytest.raises(NotHereError, match="no targets with job_stats on this server"):
+            server.records()
+
+    def test_targets_that_all_fail_are_an_error(self, server: Server) -> None:
+        server.write(SEED).unlink()
+        (server.node.path / "proc/fs/lustre/obdfilter/scratch-OST0001/job_stats").mkdir()
+        with pytest.raises(UnparsableError, match="job_stats: Is a directory"):
+            server.records()
 
     def test_a_dump_may_hold_everything(self, tmp_path: Path) -> None:
         dump = tmp_path / "dump"

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ccagent.agents.lustre.agent import LustreSettings
 from ccagent.agents.lustre.entry_id import IdFormat
 
+DEFAULTS = tuple(map(IdFormat, LustreSettings().formats))
 FORMATS = tuple(map(IdFormat, ("%j:%u:%H", "%j:%u:%h", "%e.%u")))
 
 
@@ -58,6 +60,22 @@ def test_the_first_format_that_fits_tells_the_parts(
 @pytest.mark.parametrize("entry_id", ["", "11317854", "11317854:", "123:45", "wget", "no", "a.b"])
 def test_half_an_id_has_none(entry_id: str) -> None:
     assert parse_id(entry_id, FORMATS) is None
+
+
+@pytest.mark.parametrize(
+    ("entry_id", "job"),
+    [("11317854", 11317854), ("0123", "0123"), ("1234.server", "1234.server"), ("12_3", "12_3"),
+     ("SLURM_JOB79", "SLURM_JOB79")],
+)  # fmt: skip
+def test_a_job_id_may_stand_alone(entry_id: str, job: int | str) -> None:
+    assert parse_id(entry_id, DEFAULTS) == (DEFAULTS[-1], {"job_id": job})
+
+
+@pytest.mark.parametrize(
+    "entry_id", ["", "wget", "no", "a.b", "11317854:", "123:45", "x\\x0a", "1 2"]
+)
+def test_half_an_id_is_no_job_id(entry_id: str) -> None:
+    assert parse_id(entry_id, DEFAULTS) is None
 
 
 def test_every_code_has_its_part() -> None:
