@@ -1,9 +1,10 @@
 """What the agent `lustre` costs on large dumps of job_stats, from reading to records and to a file.
 
-    python benchmarks/jobstats.py [--entries 50000] [--targets 3] [--runs 3]
+    python benchmarks/jobstats.py [--entries 50000] [--targets 3] [--runs 3] [--before DIRECTORY]
 
-Writes dumps of OSTs in the layout of 2.14 to a temporary directory (TMPDIR; 2 KB an entry, and as
-much again for what is sent) and measures, each time in a fresh process:
+Writes dumps of OSTs to a temporary directory (TMPDIR; 2 KB an entry, and as much again for what is
+sent): in the layout of 2.17, which quotes ids and has times with nanoseconds, and, to compare, in
+that of 2.14 with plain ids. Measures, each time in a fresh process:
 
 * reading a dump and splitting it into lines, which every parser in Python has to do: the ratios
   are to this;
@@ -11,6 +12,9 @@ much again for what is sent) and measures, each time in a fresh process:
   with none of them zero;
 * `ccagent lustre --once` to a file, the whole process;
 * the agent and the whole process with several such targets in one dump.
+
+`--before` names another checkout; parser and agent of both are measured in turns, and the other
+one's CPU time and the ratio of this one to it are printed, too.
 
 CPU is user and system time, the median of the runs; in the whole process it includes starting
 Python. Entries a second are those of a second of CPU. Memory is the largest resident set. Machines
@@ -47,7 +51,7 @@ class Cost(NamedTuple):
     found: int
 
 
-def write(path: str, entries: int, targets: int, nonzero: float) -> None:
+def write(path: str, entries: int, targets: int, nonzero: float, layout: str) -> None:
     """Write a dump with as many entries for each target."""
     sys.path.insert(0, str(Path(__file__).parent.parent))
     from tests.lustre_server import large_text
@@ -55,7 +59,9 @@ def write(path: str, entries: int, targets: int, nonzero: float) -> None:
     with open(path, "wb") as file:
         for number in range(targets):
             target = f"scratch-OST{number:04x}"
-            file.writelines(large_text(entries, nonzero=nonzero, seed=number, target=target))
+            file.writelines(
+                large_text(entries, nonzero=nonzero, seed=number, layout=layout, target=target)
+            )
 
 
 def split(path: str) -> int:
@@ -66,14 +72,13 @@ def split(path: str) -> int:
 
 def parse_only(path: str) -> int:
     """Parse a dump; give the number of entries. A line that is not understood ends it."""
-    from ccagent.agents.lustre.entry import Entry
     from ccagent.agents.lustre.jobstats import Problem, parse
 
     entries = 0
     for found in parse(_chunks(path)):
         if isinstance(found, Problem):
             raise SystemExit(f"{path}: {found}")
-        entries += isinstance(found, Entry)
+        entries += type(found).__name__ == "Entry"  # its module differs between checkouts
     return entries
 
 
@@ -105,6 +110,8 @@ def worker(name: str, path: str) -> None:
     """Do one thing in this process and print what it cost, without its imports, as JSON."""
     function = WORKERS[name]
     with tempfile.NamedTemporaryFile() as empty:
+        empty.write(b"obdfilter.scratch-OST0000.job_stats=job_stats:\n")
+        empty.flush()
         function(empty.name)
     before = _cpu(resource.RUSAGE_SELF)
     found = function(path)
@@ -120,13 +127,24 @@ def _cpu(who: int) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def in_worker(name: str, path: str, runs: int) -> Cost:
-    """Measure a function of WORKERS."""
+def in_worker(name: str, path: str, runs: int, before: str) -> tuple[Cost, Cost | None]:
+    """Measure a function of WORKERS, in turns with that of another checkout if there is one."""
+    costs: list[Cost] = []
+    others: list[Cost] = []
+    for _ in range(runs):
+        costs.append(_in_worker(name, path, ""))
+        if before:
+            others.append(_in_worker(name, path, before))
+    return _median(iter(costs)), _median(iter(others)) if others else None
+
+
+def _in_worker(name: str, path: str, checkout: str) -> Cost:
     command = [sys.executable, __file__, "--worker", name, path]
-    return _median(
-        Cost(*json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout))
-        for _ in range(runs)
-    )
+    environment = dict(os.environ)
+    if checkout:
+        environment["PYTHONPATH"] = os.path.join(os.path.abspath(checkout), "src")
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment)
+    return Cost(*json.loads(done.stdout))
 
 
 def whole_process(path: str, runs: int) -> Cost:
@@ -153,34 +171,47 @@ def _median(costs: Iterator[Cost]) -> Cost:
     return Cost(cpu, max(cost.memory for cost in each), each[-1].found)
 
 
-def measure(entries: int, targets: int, runs: int, directory: str) -> None:
+DUMPS = (
+    ("2.17", 0.25, False), ("2.17", 1.0, False), ("2.14", 0.25, False), ("2.14", 1.0, False),
+    ("2.17", 0.25, True),
+)  # fmt: skip
+"""Layout, the part of the counters that is not zero, and whether there are several targets."""
+
+
+def measure(entries: int, targets: int, runs: int, directory: str, before: str) -> None:
     """Print a line for each figure as soon as it is known."""
-    print(f"{'':42}{'entries/s':>10}{'CPU s':>8}{'ratio':>7}{'MB':>6}")
-    for nonzero, several in ((0.25, 1), (1.0, 1), (0.25, targets)):
+    print(f"{'':42}{'entries/s':>10}{'CPU s':>8}{'ratio':>7}{'MB':>6}", end="")
+    print(f"{'before':>8}{'ratio':>7}" if before else "")
+    for layout, nonzero, is_several in DUMPS:
+        several = targets if is_several else 1
         path = os.path.join(directory, "dump")
-        write_options = [str(entries), str(several), str(nonzero)]
+        write_options = [str(entries), str(several), str(nonzero), layout]
         subprocess.run([sys.executable, __file__, "--write", path, *write_options], check=True)
         number = entries * several
         size = os.path.getsize(path) / 1e6
-        print(f"targets: {several}, entries: {number}, {size:.0f} MB, {nonzero:.0%} not zero")
-        alone = in_worker("split", path, runs)
-        _show("  reading and splitting into lines", number, alone, alone)
+        print(f"{layout}, {several} x {entries} entries, {size:.0f} MB, {nonzero:.0%} not zero")
+        alone, _ = in_worker("split", path, runs, "")
+        _show("  reading and splitting into lines", number, alone, alone, None)
         if several == 1:
-            parsed = in_worker("parse", path, runs)
+            parsed, other = in_worker("parse", path, runs, before)
             if parsed.found != number:
                 raise SystemExit(f"the parser found {parsed.found} entries of {number}")
-            _show("  parser", number, parsed, alone)
-        records = in_worker("records", path, runs)
-        _show(f"  agent, to {records.found} records", number, records, alone)
+            _show("  parser", number, parsed, alone, other)
+        records, other = in_worker("records", path, runs, before)
+        _show(f"  agent, to {records.found} records", number, records, alone, other)
         if nonzero < 1:
             whole = whole_process(path, runs)
-            _show(f"  ccagent, to {whole.found / 1e6:.0f} MB in a file", number, whole, alone)
+            what = f"  ccagent, to {whole.found / 1e6:.0f} MB in a file"
+            _show(what, number, whole, alone, None)
 
 
-def _show(what: str, entries: int, cost: Cost, alone: Cost) -> None:
+def _show(what: str, entries: int, cost: Cost, alone: Cost, before: Cost | None) -> None:
     ratio = cost.cpu / alone.cpu
     rate = entries / cost.cpu
-    print(f"{what:42}{rate:10.0f}{cost.cpu:8.2f}{ratio:7.1f}{cost.memory:6.0f}", flush=True)
+    line = f"{what:42}{rate:10.0f}{cost.cpu:8.2f}{ratio:7.1f}{cost.memory:6.0f}"
+    if before is not None:
+        line += f"{before.cpu:8.2f}{cost.cpu / before.cpu:7.2f}"
+    print(line, flush=True)
 
 
 def main() -> None:
@@ -189,17 +220,18 @@ def main() -> None:
     parser.add_argument("--entries", type=int, default=50_000)
     parser.add_argument("--targets", type=int, default=3)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--before", default="", metavar="DIRECTORY")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--write", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--write", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         worker(*options.worker)
     elif options.write:
-        path, entries, targets, nonzero = options.write
-        write(path, int(entries), int(targets), float(nonzero))
+        path, entries, targets, nonzero, layout = options.write
+        write(path, int(entries), int(targets), float(nonzero), layout)
     else:
         with tempfile.TemporaryDirectory() as directory:
-            measure(options.entries, options.targets, options.runs, directory)
+            measure(options.entries, options.targets, options.runs, directory, options.before)
 
 
 if __name__ == "__main__":
