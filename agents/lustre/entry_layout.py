@@ -38,6 +38,12 @@ LINES = re.compile(
 """Any line: the eight groups of a stat, or a job id with its line's end, or another line."""
 
 STAT = re.compile(_STAT)
+_STATS = re.compile(rb"^" + _STAT, re.MULTILINE).findall
+_HEAD = (
+    # Most ids are printed as they are, or in quotes without escapes.
+    rb"- job_id:(?: {10}|[ \t]*+)(?:([ !#-\[\]-~][ -\[\]-~]*+)|\"([ !#-\[\]-~]*+)\"|([^\n]*+))\n"
+    + _INDENTATION + rb"snapshot_time( *+)" + _SECONDS
+)  # fmt: skip
 TIME = re.compile(_INDENTATION + rb"(snapshot|start|elapsed)_time( *+)" + _SECONDS)
 """A time: which, the spaces before its colon, which are those of times since boot, and seconds."""
 
@@ -53,43 +59,51 @@ class Shape(NamedTuple):
 
 
 class EntryLayout:
-    """Takes whole entries of one shape."""
+    """Takes whole entries of one shape.
+
+    Most operations have never been done: the pattern skips their lines, and leaves the numbers of
+    others to a second one.
+    """
 
     def __init__(self, shape: Shape) -> None:
-        head = _JOB_ID + _INDENTATION + rb"snapshot_time( *+)" + _SECONDS
+        head = _HEAD
         if shape.has_start:
             head += _INDENTATION + rb"start_time *+" + _SECONDS
-        else:
-            head += rb"()"
-        head += rb"(?:" + _INDENTATION + rb"elapsed_time *+" + _SECONDS + rb")?" + _POSSESSIVE
-        # Most operations have never been done. (A set of characters instead of the look behind
-        # would take twice the time.)
+        head += rb"(?:" + _INDENTATION + rb"elapsed_time *+: [^\n]*+\n)?" + _POSSESSIVE
+        # A set of characters instead of the look behind would take twice the time.
         stats = (
-            _INDENTATION + re.escape(name) + rb": *+\{ samples: *+(?:0,[^\n]*+(?<=\})|"
-            + _NUMBERS + rb")\n"
+            _INDENTATION + re.escape(name)
+            + rb": *+\{ samples: *+(?:0,[^\n]*+(?<=\})\n|([^\n]*+\n))"
             for name in shape.operations
         )  # fmt: skip
         self._match = re.compile(head + b"".join(stats)).match
-        first = 5
-        self._operations = [
-            (name, first + i * NUMBERS, first + (i + 1) * NUMBERS)
-            for i, name in enumerate(shape.operations)
-        ]
+        self._has_start = shape.has_start
+        self._starts = [name + b": { samples: " for name in shape.operations]
 
     def take(self, text: bytes, position: int, end: int) -> Generator[Entry, None, int]:
         """Yield entries from a position on, as many as have the shape; return where they end."""
-        match, operations = self._match, self._operations
+        match, starts, has_start = self._match, self._starts, self._has_start
+        first = 6 if has_start else 5
+        start = b""
         while (found := match(text, position, end)) is not None:
-            groups = found.groups(b"")
-            snapshot = groups[2]
-            since_boot = groups[1] != b""
-            yield Entry(
-                canonical(groups[0], is_escaped=is_escaped(snapshot, since_boot=since_boot)),
-                snapshot,
-                groups[3],
-                since_boot,
-                [(name, *groups[a:z]) for name, a, z in operations if groups[a]],
-            )
+            groups = found.groups()
+            plain, quoted, raw, since_boot, snapshot = groups[:5]
+            if has_start:
+                start = groups[5]
+            done = [name + rest for name, rest in zip(starts, groups[first:], strict=True) if rest]
+            lines = _STATS(b"".join(done))
+            if len(lines) != len(done):
+                break  # one of them is damaged
+            if plain is not None:
+                job_id = plain.decode("ascii")
+            elif quoted is not None and not since_boot and b"." in snapshot:
+                job_id = quoted.decode("ascii")
+            else:
+                job_id = canonical(
+                    b'"%b"' % quoted if raw is None else raw,
+                    is_escaped=is_escaped(snapshot, since_boot=since_boot != b""),
+                )
+            yield Entry(job_id, snapshot, start, since_boot != b"", lines)
             position = found.end()
         return position
 
