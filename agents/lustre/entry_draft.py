@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ccagent.agents.lustre.entry import Entry
 from ccagent.agents.lustre.entry_id import canonical
 from ccagent.agents.lustre.entry_layout import Shape, is_escaped
+from ccagent.agents.lustre.text_items import CONTRADICTS, LACKS_LINES, LACKS_TIME
 
 if TYPE_CHECKING:
     import re
@@ -144,9 +145,23 @@ class TargetShape:
         """Return whether nothing of an entry is missing."""
         return self.usual is not None and draft.shape == self.usual
 
-    def forbids(self, draft: EntryDraft) -> bool:
-        """Return whether an entry lacks operations, or has others than all the rest."""
-        return self.usual is not None and self.is_unfiltered and draft.shape != self.usual
+    def fault_of(self, draft: EntryDraft) -> str:
+        """Return why an entry does not count, empty if it does or this was reported already.
+
+        A suspect one whose shape can't be checked becomes broken.
+        """
+        if draft.is_broken:
+            return ""
+        if not draft.has_snapshot:
+            return LACKS_TIME
+        if self.has(draft):
+            return ""
+        if self.usual is not None and self.is_unfiltered:
+            return LACKS_LINES
+        if draft.contradicts_itself():
+            return CONTRADICTS
+        draft.is_broken = draft.is_suspect
+        return ""
 
     def cut_off_others(self, draft: EntryDraft) -> bool:
         """Remove the lines behind a whole entry, which belong to one whose job id is damaged."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import sys
 from functools import lru_cache
+from itertools import compress
+from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.agents.lustre.entry import Entry
@@ -69,7 +71,7 @@ class EntryLayout:
         head = _HEAD
         if shape.has_start:
             head += _INDENTATION + rb"start_time *+" + _SECONDS
-        head += rb"(?:" + _INDENTATION + rb"elapsed_time *+: [^\n]*+\n)?" + _POSSESSIVE
+            head += _INDENTATION + rb"elapsed_time *+: [^\n]*+\n"
         # A set of characters instead of the look behind would take twice the time.
         stats = (
             _INDENTATION + re.escape(name)
@@ -78,10 +80,16 @@ class EntryLayout:
         )  # fmt: skip
         self._match = re.compile(head + b"".join(stats)).match
         self._has_start = shape.has_start
+        self.lines = (4 if shape.has_start else 2) + len(shape.operations)
+        """How many lines an entry has."""
         self._starts = [name + b": { samples: " for name in shape.operations]
 
-    def take(self, text: bytes, position: int, end: int) -> Generator[Entry, None, int]:
-        """Yield entries from a position on, as many as have the shape; return where they end."""
+    def take(self, text: bytes, position: int, end: int) -> Generator[Entry, None, tuple[int, int]]:
+        """Yield entries from a position on, as many as have the shape.
+
+        Return where they end, and their number.
+        """
+        number = 0
         match, starts, has_start = self._match, self._starts, self._has_start
         first = 6 if has_start else 5
         start = b""
@@ -90,7 +98,8 @@ class EntryLayout:
             plain, quoted, raw, since_boot, snapshot = groups[:5]
             if has_start:
                 start = groups[5]
-            done = [name + rest for name, rest in zip(starts, groups[first:], strict=True) if rest]
+            stats = groups[first:]
+            done = [*map(add, compress(starts, stats), filter(None, stats))]
             lines = _STATS(b"".join(done))
             if len(lines) != len(done):
                 break  # one of them is damaged
@@ -105,7 +114,8 @@ class EntryLayout:
                 )
             yield Entry(job_id, snapshot, start, since_boot != b"", lines)
             position = found.end()
-        return position
+            number += 1
+        return position, number
 
 
 @lru_cache(maxsize=16)

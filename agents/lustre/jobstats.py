@@ -15,12 +15,21 @@ not take the entries of others to another target: an id has at most 31 bytes.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ccagent.agents.lustre.entry_draft import EntryDraft, TargetShape
 from ccagent.agents.lustre.entry_id import canonical
 from ccagent.agents.lustre.entry_layout import LINES, NUMBERS, STAT, TIME, entry_layout
 from ccagent.agents.lustre.line_ends import normalize_line_ends
+from ccagent.agents.lustre.text_items import (
+    BREAKS_OFF,
+    CUT,
+    ELSEWHERE,
+    LACKS_ID,
+    NOT_UNDERSTOOD,
+    Problem,
+    Target,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,36 +54,6 @@ _COLOUR = re.compile(rb"\x1b\[[0-9;]*+m")
 _PARAMETER = re.compile(rb"[A-Za-z][^\s={}]{3,}+=")
 _WHOLE = (b"}", b"=", _BODY)
 _FIRST_WORDS = (b"- job_id:", b"obdfilter.", b"mdt.", _BODY)
-
-NOT_UNDERSTOOD = "can't be understood"
-BREAKS_OFF = "the text breaks off in this entry, which is left out"
-LACKS_TIME = "an entry without snapshot_time is left out"
-LACKS_LINES = "an entry without the operations that all others have is left out"
-CONTRADICTS = "an entry with two different lines of one operation is left out"
-LACKS_ID = "a line of an entry without job id is left out"
-CUT = "the text breaks off"
-ELSEWHERE = "is part of a job id, or of a text that was not asked for"
-
-
-class Target(NamedTuple):
-    """The text of a target starts. kind: `mdt`, `obdfilter`, or empty if no line names it."""
-
-    name: str
-    kind: str
-
-
-class Problem(NamedTuple):
-    """Something of the text that does not count.
-
-    line: its number in the text. text: how it starts, or the id of its entry. hides_entries: other
-    entries of the target may be missing without having gone.
-    """
-
-    target: str
-    line: int
-    text: str
-    reason: str = NOT_UNDERSTOOD
-    hides_entries: bool = False
 
 
 def parse(
@@ -150,10 +129,9 @@ class _Parser:
                 stop = text.find(b"\n", position + _BLOCK, end) + 1 or end
             else:
                 if self._is_entry_next(text, position):
-                    start = position
                     yield from self._finish()
-                    position = yield from self._layout.take(text, position, end)
-                    self._line += text.count(b"\n", start, position)
+                    position, number = yield from self._layout.take(text, position, end)
+                    self._line += number * self._layout.lines
                 stop = text.find(b"\n- job_id:", position, end) + 1 or end
             yield from self._read_lines(text, position, stop)
             position = stop
@@ -356,16 +334,9 @@ class _Parser:
         shape = self._shape
         if not draft.is_broken and shape.cut_off_others(draft) and self._target is not None:
             yield Problem(self._target.name, draft.line, draft.job_id, LACKS_ID, hides_entries=True)
-        if draft.is_broken or (shape.has(draft) and draft.has_snapshot):
-            pass
-        elif not draft.has_snapshot:
-            yield self._of_entry(draft, LACKS_TIME)
-        elif shape.forbids(draft):
-            yield self._of_entry(draft, LACKS_LINES)
-        elif draft.contradicts_itself():
-            yield self._of_entry(draft, CONTRADICTS)
-        else:
-            draft.is_broken = draft.is_suspect
+        reason = shape.fault_of(draft)
+        if reason:
+            yield self._of_entry(draft, reason)
         yield draft.entry(keeps_unused=self._keeps_unused)
         self._until_layout -= 1
         if self._until_layout <= 0 and shape.usual is not None and not self._keeps_unused:

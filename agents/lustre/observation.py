@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from ccagent.agents.lustre.entry import Entry
-from ccagent.agents.lustre.jobstats import Problem, Target, parse
+from ccagent.agents.lustre.jobstats import parse
 from ccagent.agents.lustre.system_entries import SYSTEM, add
+from ccagent.agents.lustre.text_items import Problem, Target
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.log import logger
 

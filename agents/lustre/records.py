@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from ccagent.agents.lustre.entry import Entry
     from ccagent.agents.lustre.entry_id import IdFormat
-    from ccagent.agents.lustre.jobstats import Target
     from ccagent.agents.lustre.series import Seen
+    from ccagent.agents.lustre.text_items import Target
     from ccagent.node import Node
 
 Value = str | int | float | bool | None

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from ccagent.agents.lustre import jobstats
 from ccagent.agents.lustre.entry import Entry
-from ccagent.agents.lustre.jobstats import Problem, Target, parse
+from ccagent.agents.lustre.jobstats import parse
+from ccagent.agents.lustre.text_items import Problem, Target
 from tests.lustre_server import large_text
 
 DATA = Path(__file__).parent.parent / "data" / "lustre"

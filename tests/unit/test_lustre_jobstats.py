@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from ccagent.agents.lustre.entry import Entry, Stat
 from ccagent.agents.lustre.entry_id import canonical
-from ccagent.agents.lustre.jobstats import ELSEWHERE, Problem, Target, parse
+from ccagent.agents.lustre.jobstats import parse
+from ccagent.agents.lustre.text_items import ELSEWHERE, Problem, Target
 from tests import lustre_reference as reference
 from tests.lustre_server import LAYOUTS, SimulatedTarget
 
