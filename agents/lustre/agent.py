@@ -170,6 +170,8 @@ class LustreAgent(Agent[LustreSettings]):
         if self.settings.jobstats:
             failure = yield from self._jobstats(node, now, tags)
         if self.settings.statistics and "line" in self.wanted:
+            if not self.settings.jobstats:
+                failure = NotHereError("no statistics of Lustre on this node")
             for point in self._statistics(node, now, tags):
                 failure = None
                 yield point

@@ -134,6 +134,7 @@ def test_standard_input_may_be_the_dump(dump: Path) -> None:
     ("arguments", "status", "message"),
     [
         (["--input", "/nowhere/dump"], 1, "/nowhere/dump: No such file or directory"),
+        (["--input", "/dev/null"], 1, "/dev/null: holds no job_stats"),
         (["--set", "lctl=/nowhere/lctl"], 1, "no Lustre server here: neither"),
         (["--set", "formats=['%z']"], 2, "%z is none of %e %h %H %j %u %g %p"),
         (["--set", "statistics=['stat']"], 2, "'stat' is unknown; did you mean 'stats'?"),

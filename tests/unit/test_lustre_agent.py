@@ -517,6 +517,14 @@ class TestSources:
         with pytest.raises(NotHereError, match="dump: holds no job_stats"):
             server.records(agent)
 
+    def test_statistics_that_are_not_there_are_an_error_once(self, tmp_path: Path) -> None:
+        server = Server(tmp_path, jobstats=False, statistics=["llite"])
+        agent = server.new_agent("line")
+        assert list(agent.sample(server.node)) == []
+        agent.is_only_sample = True
+        with pytest.raises(NotHereError, match="no statistics of Lustre on this node"):
+            list(agent.sample(server.node))
+
     def test_a_server_without_targets_is_an_error_once(self, tmp_path: Path) -> None:
         lctl = tmp_path / "lctl"
         lctl.write_text("#!/bin/sh\n")
