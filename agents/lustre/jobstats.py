@@ -332,8 +332,8 @@ class _Parser:
     def _check(self, draft: EntryDraft) -> Iterator[Entry | Problem]:
         """Yield an entry, and what is wrong with it."""
         shape = self._shape
-        if not draft.is_broken and shape.cut_off_others(draft) and self._target is not None:
-            yield Problem(self._target.name, draft.line, draft.job_id, LACKS_ID, hides_entries=True)
+        if not draft.is_broken and shape.cut_off_others(draft):
+            yield Problem(self._name, draft.line, draft.job_id, LACKS_ID, hides_entries=True)
         reason = shape.fault_of(draft)
         if reason:
             yield self._of_entry(draft, reason)
@@ -348,14 +348,17 @@ class _Parser:
         if self._draft is not None:
             self._draft.damage()
         shown = canonical(line.strip()[:_SHOWN], is_escaped=False)
-        name = self._target.name if self._target else ""
-        return Problem(name, self._line, shown, reason, hides_entries)
+        return Problem(self._name, self._line, shown, reason, hides_entries)
 
     def _of_entry(self, draft: EntryDraft, reason: str) -> Problem:
         """Break an entry, and report it."""
         draft.is_broken = True
-        name = self._target.name if self._target else ""
-        return Problem(name, draft.line, draft.job_id, reason, reason == BREAKS_OFF)
+        return Problem(self._name, draft.line, draft.job_id, reason, reason == BREAKS_OFF)
+
+    @property
+    def _name(self) -> str:
+        target = self._target or self._given
+        return target.name if target is not None else ""
 
 
 def _named(header: re.Match[bytes]) -> Target:

@@ -76,7 +76,7 @@ class Observation:
         for problem in errors:
             logger.warning("agent lustre: %s", problem)
         if self._problems > _PROBLEMS:
-            logger.warning("agent lustre: and %d more lines", self._problems - _PROBLEMS)
+            logger.warning("agent lustre: and %d more problems", self._problems - _PROBLEMS)
         self._series.end(complete=not (errors or self.failure or self._hides_entries))
         if not self._targets_read:
             self.failure = self.failure or NotHereError(source.without_targets)
