@@ -130,7 +130,7 @@ def growth(since: dict[str, Counters]) -> dict[str, int]:
 
 
 def _rate(name: str, tags: dict[str, str], rate: float, time: float) -> Point:
-    """Give a rate: of bytes in B/s, of operations in 1/s."""
+    """Return a rate: of bytes in B/s, of operations in 1/s."""
     bandwidth = _BANDWIDTHS.get(name)
     if bandwidth is not None:
         return Point(bandwidth, tags, rate, time)

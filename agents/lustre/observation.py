@@ -175,5 +175,5 @@ def timestamp(seconds: float) -> str:
 
 
 def _tag(text: str) -> str:
-    """Give a text that can stand in a tag; empty for one that can't."""
+    """Return a text if it can stand in a tag, else an empty one."""
     return text if _TAG.fullmatch(text) else ""

@@ -78,7 +78,7 @@ class RecordMaker:
         self._names: dict[bytes, tuple[str, str, str, bool]] = {}
 
     def identity(self, entry_id: str) -> Identity:
-        """Tell what an id means."""
+        """Return what an id means."""
         for form in self._formats:
             parts = form.parse(entry_id)
             if parts is not None:
@@ -90,7 +90,7 @@ class RecordMaker:
     def make(
         self, target: Target, entry: Entry, identity: Identity, timestamp: str, seen: Seen
     ) -> dict[str, Value]:
-        """Make the record of an entry as it is now."""
+        """Return the record of an entry as it is now."""
         record: dict[str, Value] = {
             "target": target.name,
             "entry_id": entry.job_id,
@@ -112,7 +112,7 @@ class RecordMaker:
     def make_beginning(
         self, target: Target, entry: Entry, identity: Identity, timestamp: str
     ) -> dict[str, Value]:
-        """Make the record that marks where a series begins: all counters are zero."""
+        """Return the record that marks where a series starts: all counters are zero."""
         counters: dict[str, Value] = {}
         self._count(entry, counters)
         record: dict[str, Value] = {
@@ -130,7 +130,7 @@ class RecordMaker:
     def make_system(
         self, target: Target, entry_id: str, timestamp: str, totals: dict[str, int]
     ) -> dict[str, Value]:
-        """Make the record of all entries that are counted together."""
+        """Return the record of all entries that are counted together."""
         return {
             "target": target.name,
             "entry_id": entry_id,
@@ -165,7 +165,7 @@ class RecordMaker:
                 record[name] = int(samples) if len(samples) < _DIGITS else _uint(samples)
 
     def _name(self, operation: bytes) -> tuple[str, str, str, bool]:
-        """Give the names of an operation's counters, of samples (twice) and of bytes.
+        """Return the names of an operation's counters, of samples (twice) and of bytes.
 
         The first is empty for one that isn't to be counted. And whether it always counts bytes.
         """
@@ -221,7 +221,7 @@ class RecordMaker:
 
 
 def time_series_id(namespace: bytes, target: str, entry_id: str) -> str:
-    """Give the UUID (version 5) of `<target>:<entry_id>` in a namespace.
+    """Return the UUID (version 5) of `<target>:<entry_id>` in a namespace.
 
     As uuid.uuid5 does, without its objects: this is done for every record.
     """
@@ -238,7 +238,7 @@ def _uint(text: bytes) -> int:
 
 
 def _seconds(text: bytes, boot: float) -> Value:
-    """Give seconds since 1970: whole ones as they are printed, else to a microsecond."""
+    """Return seconds since 1970: whole ones as they are printed, else to a microsecond."""
     if text.isdigit():
         return int(text) if len(text) < _DIGITS else _uint(text)
     if not text:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ccagent.agents.lustre.entry import Entry
 
 Reset = Literal["start_time", "absent", "decreased", "snapshot_gap"]
-"""Why the counters of an entry count anew; `snapshot_gap`: they may."""
+"""Why the counters of an entry were reset; `snapshot_gap`: they may have been."""
 
 _VERSION = 1
 _LARGEST_FILE = 1024**3
@@ -252,12 +252,12 @@ class Series:
             self._listed = self._now
 
     def save(self) -> None:
-        """Keep what is remembered over a restart; what can't be written is said."""
+        """Write the state file, if there is to be one; log an error if it can't be written."""
         if self._path:
             write_state(self._path, _File(_VERSION, self._listed, self._targets, self.totals))
 
     def _compared(self, old: bytes, new: bytes, *, wants_growth: bool) -> Seen:
-        """Tell in which way the counters have changed: in this order, per issue and reference."""
+        """Return how the counters have changed; the first reason for a reset counts."""
         before, after = _counters(old), _counters(new)
         old_snapshot, old_start = old.split(b" ", 2)[:2]
         snapshot, start = new.split(b" ", 2)[:2]
@@ -281,7 +281,7 @@ class Series:
         return Seen(None, reset, after)
 
     def _forget(self, target: _Target) -> None:
-        """Let go of what costs least: of entries that have gone, the oldest; then of all."""
+        """Forget what costs least: the oldest of the entries that have gone, then all others."""
         for departed in (target.departed_before, target.departed):
             while departed and self._size > self._limit:
                 del departed[next(iter(departed))]
@@ -310,7 +310,7 @@ def _seconds(text: bytes) -> float:
 
 
 def _is_less(after: Counters | None, before: Counters) -> bool:
-    """Tell whether one of the counters is less than it was.
+    """Return whether one of the counters is less than it was.
 
     Sums of squares run over at 2^64 (65,536 transfers of 16 MiB): one that is near says nothing.
     """

@@ -31,7 +31,7 @@ class Text(NamedTuple):
 
 
 class JobstatsSource:
-    """Lists the targets of this server and gives their texts, each with a time limit."""
+    """Reads the texts of this server's targets, each with a time limit."""
 
     def __init__(self, source: Source, lctl: str, recorded: str, time_limit: float) -> None:
         self.without_targets = (
@@ -46,9 +46,9 @@ class JobstatsSource:
         self._time_limit = time_limit
 
     def texts(self, node: Node, errors: list[CcagentError]) -> Iterator[Text]:
-        """Give the text of each target; what can't be listed adds to `errors`.
+        """Yield the text of each target; what can't be listed adds to `errors`.
 
-        A text may raise CcagentError while it is read. Raises NotHereError if there is neither
+        A text may raise CcagentError while it is read. Raise NotHereError if there is neither
         Lustre nor lctl, or no dump, NotPermittedError for one that can't be read.
         """
         if self._recorded:
@@ -72,7 +72,7 @@ class JobstatsSource:
                 yield self._by_lctl(node, kind, name)
 
     def _files(self, node: Node, errors: list[CcagentError]) -> Iterator[tuple[str, str, bool]]:
-        """Give kind and name of each target that has a file, and whether it may be read."""
+        """Yield kind and name of each target that has a file, and whether it may be read."""
         for kind in KINDS:
             try:
                 names = node.list(f"{DIRECTORY}/{kind}")
@@ -93,7 +93,7 @@ class JobstatsSource:
                 yield kind, name, self._source == "files" or node.is_readable(path)
 
     def _listed(self, node: Node, errors: list[CcagentError]) -> Iterator[tuple[str, str]]:
-        """Ask lctl for the targets. A server seldom has both kinds, and then lctl complains."""
+        """Yield the targets that lctl lists; it complains of a kind that a server has not."""
         for kind in KINDS:
             command = [self._lctl, "list_param", f"{kind}.*.job_stats"]
             try:
