@@ -61,14 +61,6 @@ class EntryDraft:
         """False if the line with the time of the last operation is missing."""
         return self._snapshot != b""
 
-    @property
-    def is_unfiltered(self) -> bool:
-        """True if operations without samples are printed, as far as can be seen."""
-        if any(line[1] == b"0" for line in self.lines):
-            return True
-        names = {line[0] for line in self.lines}
-        return any(each <= names for each in _ALWAYS)
-
     def add(self, line: tuple[bytes, ...]) -> None:
         """Add the line of an operation."""
         if len(self.lines) <= MOST_OPERATIONS:
@@ -119,12 +111,13 @@ class EntryDraft:
 class TargetShape:
     """What the entries of a target have in common, as soon as enough of them were seen.
 
-    Where operations without samples are left out, as by grep, entries differ and prove nothing.
+    Where operations without samples are left out, as by grep, entries differ and prove nothing:
+    `is_whole` is True if the usual shape has what every version prints.
     """
 
     def __init__(self) -> None:
         self.usual: Shape | None = None
-        self.is_unfiltered = False
+        self.is_whole = False
         self.is_open = True
         self._seen: Counter[Shape] = Counter()
         self._number = 0
@@ -132,12 +125,12 @@ class TargetShape:
     def learn(self, draft: EntryDraft) -> bool:
         """Learn from an entry; return True, and clear `is_open`, if there is no more to learn."""
         self._number += 1
-        self.is_unfiltered = self.is_unfiltered or draft.is_unfiltered
         if not (draft.is_broken or draft.is_suspect or not draft.has_snapshot):
             shape = draft.shape
             self._seen[shape] += 1
             if self._seen[shape] >= _NEEDED and shape.operations:
                 self.usual = shape
+                self.is_whole = _is_whole(shape)
         self.is_open = self.usual is None and self._number < _MOST_WAITING
         return not self.is_open
 
@@ -156,7 +149,7 @@ class TargetShape:
             return LACKS_TIME
         if self.has(draft):
             return ""
-        if self.usual is not None and self.is_unfiltered:
+        if self.is_whole:
             return LACKS_LINES
         if draft.contradicts_itself():
             return CONTRADICTS
@@ -166,7 +159,7 @@ class TargetShape:
     def cut_off_others(self, draft: EntryDraft) -> bool:
         """Remove the lines behind a whole entry, which belong to one whose job id is damaged."""
         usual, own = self.usual, draft.shape
-        if usual is None or not self.is_unfiltered or own.has_start != usual.has_start:
+        if usual is None or not self.is_whole or own.has_start != usual.has_start:
             return False
         number = len(usual.operations)
         if len(own.operations) <= number or own.operations[:number] != usual.operations:
@@ -176,10 +169,17 @@ class TargetShape:
 
     def is_cut(self, draft: EntryDraft) -> bool:
         """Return whether an entry is the beginning of what others are."""
-        if draft.shape in self._seen or not (self.is_unfiltered or draft.is_unfiltered):
+        if draft.shape in self._seen:
             return False
         own = draft.shape.operations
         return any(
-            len(own) < len(other.operations) and other.operations[: len(own)] == own
+            len(own) < len(other.operations)
+            and other.operations[: len(own)] == own
+            and _is_whole(other)
             for other in self._seen
         )
+
+
+def _is_whole(shape: Shape) -> bool:
+    names = frozenset(shape.operations)
+    return any(each <= names for each in _ALWAYS)

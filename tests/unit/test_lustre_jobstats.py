@@ -280,7 +280,7 @@ class TestProblems:
         text = HEADER + ENTRY + other
         cut = text[: -(len(b"  punch:           { samples:  0, unit:  reqs }\n") + end)]
         found = entries(cut)
-        assert [entry.is_broken for entry in found] == [False, True]
+        assert [entry.is_broken for entry in found] == [False, end > 1]
 
     def test_numbers_beyond_all_measure_are_no_numbers(self) -> None:
         text = HEADER + ENTRY.replace(b"sum: 100", b"sum: " + b"9" * 5000)
