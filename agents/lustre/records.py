@@ -244,6 +244,8 @@ def _seconds(text: bytes, boot: float) -> Value:
     if not text:
         return None
     try:
+        if text[-10:-9] == b"." and not boot:
+            return float(text[:-3])  # nanoseconds, as all current versions have: round() is slow
         return round(float(text) + boot, 6)
     except ValueError:
         return None
