@@ -161,8 +161,8 @@ class LustreAgent(Agent[LustreSettings]):
     def sample(self, node: Node) -> Iterator[Record]:
         """Read all targets once: yield arrays of records as they come, and points at the end.
 
-        Raise NotHereError where there is no Lustre server. If nothing at all could be read, raise
-        the error that says why, after what there is to yield.
+        Raise NotHereError where there is no Lustre server. If nothing at all could be read,
+        `is_blind` is True afterwards, and the reason was logged.
         """
         now = node.clock.time()
         tags = {"cluster": node.cluster, "hostname": node.hostname, "type": "node"}
@@ -175,9 +175,10 @@ class LustreAgent(Agent[LustreSettings]):
             for point in self._statistics(node, now, tags):
                 failure = None
                 yield point
+        self.is_blind = failure is not None
         # A server that stands by has no targets, which is no error while it waits for some.
         if failure is not None and (self.is_only_sample or not isinstance(failure, NotHereError)):
-            raise failure
+            logger.error("agent lustre: %s", failure)
 
     def _jobstats(
         self, node: Node, now: float, tags: dict[str, str]
