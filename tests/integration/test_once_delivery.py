@@ -155,6 +155,10 @@ def test_an_agent_remembers_only_what_is_sent_or_stored(
         "test",
     )
     agent = Remembering(AgentSettings(), frozenset({"sonar"}))
-    monkeypatch.setattr(once, "build_agent", lambda *_: agent)
+
+    def build(*_: object) -> Remembering:
+        return agent
+
+    monkeypatch.setattr(once, "build_agent", build)
     assert once.run_once(configuration, "sample") is is_usable
     assert agent.remembered is is_usable

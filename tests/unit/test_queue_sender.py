@@ -48,7 +48,7 @@ class Bench:
     """A queue, a scripted transport, and a clock."""
 
     def __init__(self, where: OutboxSettings | None = None) -> None:
-        self.now = 0.0
+        self.now: float = 0.0
         self.transport = Script()
         self.queue = Queue("test", where or OutboxSettings())
         self.sender = Sender(

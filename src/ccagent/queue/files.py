@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Generator
 
     from ccagent.config import OutboxSettings
+    from ccagent.queue.entry import Entry
 
 SUFFIX = ".outbox"
 """The end of the file names of queues; before it stands the quoted name of the sink."""
@@ -179,7 +180,7 @@ def recover(aside: str, into: QueueDatabase, without: Collection[int]) -> int:
         except OSError as error:
             logger.error("outbox %s: %s; nothing is recovered from it", aside, error.strerror)
             return 0
-        messages = []
+        messages: list[Entry] = []
         for is_letter, number, entry in salvage(*contents):
             if is_letter:
                 into.add_dead_letter(entry.message, "recovered from a damaged file")
