@@ -230,7 +230,7 @@ class LustreAgent(Agent[LustreSettings]):
         for error in errors:
             logger.warning("agent lustre: %s", error)
 
-    def handed_on(self) -> None:
+    def settled(self) -> None:
         """Write the state file: the records of what it holds are delivered or queued."""
         self._series.save()
 
