@@ -1,20 +1,29 @@
-"""A storm of short processes in three jobs: what each process source attributes to each job.
+"""A storm of short processes, in three jobs or outside of jobs: what process sources attribute.
 
     python benchmarks/fork_storm.py [--processes 10000] [--milliseconds 20-200] [--every 10]
+    python benchmarks/fork_storm.py --outside [--lanes 8] [--seconds 60] [--milliseconds 1-30]
 
 As root, with the programs loaded (`ccagent kernel load`) unless --directory says where. Makes three
 control groups as Slurm would, and starts processes in them that use some CPU time each and end:
 children, children of children, and orphans whose parent ends first. Two agents sample meanwhile, at
 the same moments, with the sources `bpf` and `procfs`. What they tell by `cpu_util`, summed up over
 all intervals, is compared with what the kernel accounted to each control group.
+
+With --outside, that many lanes start processes one after the other in one control group that is no
+job's, each process with a process group of its own, under --names names and --users users. One
+agent with the source `bpf` samples meanwhile. Beside the attributed share it prints what a sample
+costs (CPU, kernel included, from the readings to the encoded envelope) and the memory it takes.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import random
+import resource
+import statistics
 import subprocess
 import sys
 import time
@@ -32,6 +41,12 @@ CGROUP = Path("/sys/fs/cgroup")
 JOBS = (990_000_001, 990_000_002, 990_000_003)
 WIDTH = 4
 """Processes that a job has at a time."""
+
+USERS = 61_000
+"""Id of the first user of a storm outside of jobs. No account has it."""
+
+_SET_NAME = 15
+"""PR_SET_NAME of prctl(2)."""
 
 QUIET = 3
 """Seconds without any process of the jobs after which all are gone."""
@@ -73,6 +88,24 @@ def storm(processes: int, least: float, most: float, seed: int) -> None:
             alive -= 1
 
 
+def lane(number: int, options: argparse.Namespace) -> None:
+    """Start processes one after the other, each in a process group of its own."""
+    chance = random.Random(options.seed + number)  # noqa: S311 - nothing secret depends on it
+    least, most = map(float, options.milliseconds.split("-"))
+    library = ctypes.CDLL(None)
+    os.setuid(USERS + number % options.users)
+    end = time.monotonic() + options.seconds
+    while time.monotonic() < end:
+        milliseconds, name = chance.uniform(least, most), chance.randrange(options.names)
+        pid = os.fork()
+        if pid == 0:
+            os.setpgid(0, 0)
+            library.prctl(_SET_NAME, f"storm-{name}".encode())
+            burn(milliseconds)
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+
 @contextmanager
 def job_cgroups() -> Generator[dict[int, Path]]:
     """Make a control group for each job, as Slurm has them."""
@@ -104,6 +137,115 @@ def used(path: Path) -> float:
     except FileNotFoundError:
         fields = (path / "cpu.stat").read_text(encoding="ascii").split()
         return int(fields[fields.index("usage_usec") + 1]) / 1e6
+
+
+@contextmanager
+def plain_cgroup() -> Generator[Path]:
+    """Make a control group that is no job's."""
+    top = CGROUP / "cpuacct" if (CGROUP / "cpuacct").is_dir() else CGROUP
+    path = top / f"ccagent-storm-{os.getpid()}"
+    path.mkdir()
+    try:
+        yield path
+    finally:
+        path.rmdir()
+
+
+def measure_outside(options: argparse.Namespace) -> dict[str, Any]:
+    """Let a storm outside of jobs pass; return what was attributed, and what samples cost."""
+    from msgspec import convert
+
+    from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
+    from ccagent.agents.sonar.bpf import BpfSource
+    from ccagent.agents.sonar.selection import Selection
+    from ccagent.envelopes import SampleEnvelope
+    from ccagent.message import encode
+    from ccagent.node import Node
+
+    node = Node(cluster="benchmark")
+    selection = Selection(system_jobs=True, users=(), commands=(), cpu_time=0.0)
+    agent = SampleAgent(convert({"source": "bpf"}, SampleSettings), frozenset({"sonar"}))
+    agent._source = BpfSource(node, selection, options.directory)  # noqa: SLF001
+    users = {node.user(USERS + number) for number in range(options.users)}
+    told = 0.0
+    errors: list[str] = []
+    costs: list[float] = []
+    sizes: list[int] = []
+    records: list[int] = []
+    loads: list[float] = []
+    read_at = time.monotonic()
+
+    def sample() -> bool:
+        nonlocal told, read_at
+        before, begin = read_at, _cpu_time()
+        read_at = time.monotonic()
+        (envelope,) = found = [
+            record for record in agent.sample(node) if isinstance(record, SampleEnvelope)
+        ]
+        sizes.append(sum(len(message.body) for message in encode(found, "sonar", node)))
+        costs.append((_cpu_time() - begin) * 1000)
+        if envelope.data is None:
+            raise SystemExit("a sample failed")
+        attributes = envelope.data.attributes
+        loads.append(attributes.system.load1)
+        errors.extend(each.detail for each in attributes.errors)
+        used = [
+            process.cpu_util
+            for job in attributes.jobs
+            if job.user in users
+            for process in job.processes
+        ]
+        records.append(len(used))
+        told += sum(used) / 100 * (read_at - before)
+        return bool(used)
+
+    with plain_cgroup() as path:
+        agent.prepare(node)
+        read_at = time.monotonic()
+        lanes = [
+            subprocess.Popen(
+                [
+                    *(sys.executable, __file__, "--lane", str(number)),
+                    *("--seconds", str(options.seconds), "--milliseconds", options.milliseconds),
+                    *("--names", str(options.names), "--users", str(options.users)),
+                ],
+                preexec_fn=partial(_join_nicely, path),  # noqa: PLW1509 - this process has one thread
+            )
+            for number in range(options.lanes)
+        ]
+        while any(each.poll() is None for each in lanes):
+            time.sleep(options.every)
+            sample()
+        in_storm = slice(1, len(costs) - 1)
+        quiet = 0
+        while quiet < QUIET:
+            time.sleep(1)
+            quiet = 0 if sample() else quiet + 1
+        truth = used(path)
+    agent.close()
+    return {
+        "cgroup_s": round(truth, 3),
+        "bpf_s": round(told, 3),
+        "bpf_percent": round(100 * told / truth, 2),
+        "samples": len(costs[in_storm]),
+        "sample_ms": round(statistics.median(costs[in_storm]), 2),
+        "sample_ms_most": round(max(costs[in_storm]), 2),
+        "records": max(records),
+        "kilobytes": max(sizes) // 1024,
+        "rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+        "load1": max(loads),
+        "errors": errors,
+    }
+
+
+def _cpu_time() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _join_nicely(path: Path) -> None:
+    join(path)
+    os.nice(5)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -184,6 +326,12 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=10.0, help="seconds between samples")
     parser.add_argument("--directory", default="/run/ccagent-kernel")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--outside", action="store_true", help="a storm outside of jobs")
+    parser.add_argument("--lanes", type=int, default=8, help="processes at a time, outside of jobs")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration, outside of jobs")
+    parser.add_argument("--names", type=int, default=20, help="commands, outside of jobs")
+    parser.add_argument("--users", type=int, default=2, help="users, outside of jobs")
+    parser.add_argument("--lane", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--storm", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -191,9 +339,15 @@ def main() -> None:
         least, most = map(float, options.milliseconds.split("-"))
         storm(options.processes, least, most, options.seed)
         return
-    result = measure(options)
+    if options.lane is not None:
+        lane(options.lane, options)
+        return
+    result = measure_outside(options) if options.outside else measure(options)
     if options.json:
         json.dump(result, sys.stdout)
+        return
+    if options.outside:
+        print("  ".join(f"{name} {value}" for name, value in result.items()))
         return
     print(f"{result['processes']} processes in {result['seconds']} s")
     for job in result["jobs"]:

@@ -14,6 +14,9 @@ from tests.tree import TreeNode
 
 _TICK = 10_000_000
 _FLAG_OF_KERNEL_THREADS = 0x200000
+KEPT = 150_000_000_000
+"""ns after which the kernel removes an entry that nothing was added to."""
+
 _NO_TOTAL = Total(*[0] * 10)
 
 
@@ -114,7 +117,7 @@ class PinnedNode(TreeNode):
 
     def _write(self, name: str, magic: bytes, layout: int, records: bytes) -> None:
         size = {pins.TASKS: task_records.RECORD.size, pins.ENDED: ended_records.RECORD.size}[name]
-        header = HEADER.pack(magic, layout, size, self._now(), 0)
+        header = HEADER.pack(magic, layout, size, self._now(), KEPT)
         end = HEADER.pack(END, layout, 0, self._now(), 0)
         (self.directory / name).write_bytes(header + records + end)
 

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.sonar.kernel import loading
+from ccagent.agents.sonar.kernel import loading, pins, status
 from ccagent.agents.sonar.kernel.ended_records import Ended, Key
-from ccagent.agents.sonar.kernel.objects import objects
+from ccagent.agents.sonar.kernel.objects import Objects, objects
 from ccagent.agents.sonar.kernel.task_records import INEXACT, KERNEL_THREAD, Task, command, ticks
 from tests.kernel_programs import (
     NOBODY,
+    NODE,
     SOURCES,
     JobGroup,
     hierarchy,
@@ -290,7 +291,9 @@ def test_a_group_that_only_looks_like_a_job_is_none(
 
 def test_an_ended_process_has_its_group_user_and_command(directory: str) -> None:
     script = f"""
-import os
+import os, time
+while time.process_time() < 0.15:
+    pass
 open("/proc/self/comm", "wb").write(b"a\\n\\x80 b")
 open("/dev/zero", "rb").read(999)
 os.setpgid(0, 0)
@@ -308,10 +311,76 @@ os.setreuid({NOBODY}, {NOBODY - 1})
     key, ended = found()[0]
     assert (key.euid, key.command) == (NOBODY - 1, b"a\n\x80 b")
     assert ended.processes == 1
-    assert 1_000_000 < ended.runtime < 10_000_000_000
+    assert 150_000_000 < ended.runtime < 10_000_000_000
     assert ended.rchar > 999
     assert ended.max_pages > 100
     assert ended.since <= ended.last
+
+
+def named(path: Path, name: str) -> str:
+    """A command with a name of its own that does nothing."""
+    command = path / f"{name}-{os.getpid()}"[:15]
+    command.symlink_to("/bin/true")
+    return str(command)
+
+
+def groups_of(directory: str, command: str, number: int = 1) -> dict[int, int]:
+    """Process groups that the command ended in, with the number of processes; waits for them."""
+    key = os.path.basename(command).encode()
+
+    def found() -> dict[int, int]:
+        entries = read_ended(directory).entries
+        groups: dict[int, int] = {}
+        for each, ended in entries.items():
+            if each.command == key:
+                groups[each.pgid] = groups.get(each.pgid, 0) + ended.processes
+        return groups
+
+    until(lambda: sum(found().values()) >= number)
+    return found()
+
+
+def test_short_processes_in_groups_of_their_own_share_an_entry(
+    directory: str, tmp_path: Path
+) -> None:
+    command = named(tmp_path, "alone")
+    for _ in range(10):
+        subprocess.run([command], check=True, process_group=0)
+    assert groups_of(directory, command, 10) == {0: 10}
+
+
+def test_short_processes_of_a_group_that_was_read_alive_have_it(
+    directory: str, tmp_path: Path
+) -> None:
+    # So that a job under proctrack/linuxproc, known by its living processes, has what they start.
+    command = named(tmp_path, "helper")
+    script = f"read line; {command}; {command}; :"
+    with subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, process_group=0) as shell:
+        read_ended(directory)
+        shell.communicate(b"go\n")
+    assert groups_of(directory, command, 2) == {shell.pid: 2}
+
+
+EXECUTING_THREAD = """
+import os, sys, threading
+threading.Thread(target=os.execv, args=(sys.argv[1], sys.argv[1:])).start()
+threading.Event().wait()
+"""
+
+
+def test_a_process_in_which_another_thread_executes_a_program_counts_once(
+    directory: str, tmp_path: Path
+) -> None:
+    # The leader exits, its process does not; its task is released under another thread's number.
+    command = named(tmp_path, "thread")
+    before = read_ended(directory).unseen
+    for _ in range(20):
+        subprocess.run([sys.executable, "-S", "-c", EXECUTING_THREAD, command], check=True)
+    assert sum(groups_of(directory, command, 20).values()) == 20
+    subprocess.run(["sh", "-c", "for n in $(seq 300); do (:); done"], check=True)
+    ended = read_ended(directory)
+    assert ended.unseen - before < 10
+    assert sum(groups_of(directory, command, 20).values()) == 20
 
 
 def test_the_total_counts_all(directory: str) -> None:
@@ -326,34 +395,85 @@ def test_the_total_counts_all(directory: str) -> None:
     assert later.runtime >= sum(one.runtime for one in reading.entries.values())
 
 
-def test_an_entry_that_nobody_added_to_for_long_is_taken_away(
+# From here on each test loads programs of its own, in the same place.
+
+
+def test_a_process_whose_release_is_not_seen_counts_when_its_place_is_used_again(
     tmp_path: Path,
 ) -> None:
-    # Ten minutes, but for this test.
-    clang = tmp_path / "clang"
+    command = named(tmp_path, "unseen")
+    with own_directory() as directory:
+        loading.load(directory)
+        os.unlink(f"{directory}/{pins.ON_FREE}")  # so that no release is seen
+        for _ in range(20):
+            subprocess.run([command], check=True)
+
+        def unseen() -> int:
+            # Others take the places of those that have ended.
+            subprocess.run(["sh", "-c", "for n in $(seq 50); do (:); done"], check=True)
+            return read_ended(directory).unseen
+
+        until(lambda: unseen() > 20)
+        (group, number), *rest = groups_of(directory, command).items()
+        assert (group, rest) == (0, [])
+        assert 1 <= number <= 20
+        told = status.read_status(directory)
+        assert told.freed_unseen is not None
+        assert told.freed_unseen > 20
+        reading = read_ended(directory)
+        assert sum(each.processes for each in reading.entries.values()) >= reading.unseen
+
+
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Objects:
+    """Programs that take entries away after a second instead of 150."""
+    directory = tmp_path_factory.mktemp("hasty")
+    clang = directory / "clang"
     clang.write_text('#!/bin/sh\nexec clang -DSTALE_AFTER=1000000000ULL "$@"\n')
     clang.chmod(0o755)
     subprocess.run(
-        [SOURCES / "build", tmp_path], env=os.environ | {"CLANG": str(clang)}, check=True
+        [SOURCES / "build", directory], env=os.environ | {"CLANG": str(clang)}, check=True
     )
-    command = tmp_path / "shortlived"
-    command.symlink_to("/bin/true")
-    key = command.name.encode()
+    return objects(str(directory))
 
-    def told(directory: str) -> list[Ended]:
-        entries = read_ended(directory).entries
-        return [ended for found, ended in entries.items() if found.command == key]
 
+def told_of(directory: str, command: str) -> list[Ended]:
+    entries = read_ended(directory).entries
+    key = os.path.basename(command).encode()
+    return [ended for found, ended in entries.items() if found.command == key]
+
+
+def test_an_entry_that_nobody_added_to_for_long_is_taken_away(
+    hasty: Objects, tmp_path: Path
+) -> None:
+    command = named(tmp_path, "short")
     with own_directory() as directory:
-        loading.load(directory, programs=objects(str(tmp_path)))
+        loading.load(directory, programs=hasty)
         subprocess.run([command], check=True)
-        until(lambda: told(directory))
-        (first,) = told(directory)
+        until(lambda: told_of(directory, command))
+        (first,) = told_of(directory, command)
         assert first.processes == 1
         time.sleep(1.5)
-        assert told(directory) == []
+        assert told_of(directory, command) == []
         subprocess.run([command], check=True)
-        until(lambda: told(directory))
-        (second,) = told(directory)
+        until(lambda: told_of(directory, command))
+        (second,) = told_of(directory, command)
         assert second.processes == 1
         assert second.since > first.last
+
+
+def test_an_entry_stays_for_three_intervals_of_the_slowest_reader(
+    hasty: Objects, tmp_path: Path
+) -> None:
+    command = named(tmp_path, "slow")
+    with own_directory() as directory:
+        loading.load(directory, programs=hasty)
+        path = f"{directory}/{pins.ENDED}".lstrip("/")
+        NODE.read(path, 1 << 28)
+        time.sleep(1.2)
+        NODE.read(path, 1 << 28)
+        subprocess.run([command], check=True)
+        until(lambda: told_of(directory, command))
+        time.sleep(2)
+        assert len(told_of(directory, command)) == 1
+        until(lambda: not told_of(directory, command), 10)

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
+from ccagent.agents.sonar.ended_growth import EndedGrowth, Growth
 from ccagent.agents.sonar.kernel.ended_records import Key
 from ccagent.message import encode
 from ccagent.points import Point
@@ -225,13 +226,49 @@ def test_outside_of_jobs_they_belong_to_their_process_group(node: PinnedNode) ->
     cgroup = node.cgroup("0::/user.slice\n")
     node.has_ended(outside(cgroup, 42), processes=2, runtime=1)
     node.has_ended(outside(cgroup, 99), processes=3, runtime=0.5)
-    # Less than a clock tick: of a process that is alive that would be nothing, too.
-    node.has_ended(outside(cgroup, 98), processes=3, runtime=0.009)
     jobs = of_jobs(sample(agent, node))
     assert {key: [p["cmd"] for p in group] for key, group in jobs.items()} == {
         (42, "ada"): ["sleep", "sh <ended>"],
         (99, "ada"): ["sh <ended>"],
     }
+
+
+def test_what_short_processes_used_is_not_lost_however_little_each_did(node: PinnedNode) -> None:
+    agent = make()
+    sample(agent, node)
+    node.still.passed += 10
+    # Less than a clock tick in each group; and some that the kernel has without their group.
+    for group in range(200, 300):
+        node.has_ended(outside(1, group), processes=1, runtime=0.009)
+    node.has_ended(outside(1, 0), processes=500, runtime=0.1)
+    node.has_ended(outside(2, 0, b"ls"), processes=1, runtime=0.002)
+    node.has_ended(outside(2, 0, b"ls", uid=1002), processes=1, runtime=0.003)
+    attributes = sample(agent, node)
+    told = {
+        key: [(p["cmd"], p["cpu_util"], p.get("rolledup", 0)) for p in group]
+        for key, group in of_jobs(attributes).items()
+    }
+    assert told == {
+        (0, "ada"): [("ls <ended>", 0.02, 0), ("sh <ended>", 10.0, 599)],
+        (0, "bob"): [("ls <ended>", 0.03, 0)],
+    }
+    assert "errors" not in attributes
+
+
+def test_a_short_process_that_was_sent_alive_is_not_sent_twice(node: PinnedNode) -> None:
+    agent = make()
+    node.process(42, group=40)
+    sample(agent, node)
+    # It used 50 ms while it lived, and 20 ms more; its group had no leader.
+    node.process(42, group=40, utime=5)
+    node.still.passed += 10
+    ((alive,),) = of_jobs(sample(agent, node)).values()
+    assert alive["cpu_util"] == 0.5
+    node.end(42)
+    node.still.passed += 10
+    node.has_ended(outside(1, 0, b"sleep"), processes=1, runtime=0.07)
+    ((ended,),) = of_jobs(sample(agent, node)).values()
+    assert ended["cpu_util"] == 0.2
 
 
 def test_who_is_not_wanted_alive_is_not_wanted_ended(node: PinnedNode) -> None:
@@ -257,16 +294,48 @@ def test_many_names_make_few_records(node: PinnedNode) -> None:
     assert sum(process["cpu_util"] for process in group) == pytest.approx(39.99, abs=0.05)
 
 
-def test_of_many_process_groups_those_are_told_that_used_most(node: PinnedNode) -> None:
+def test_of_many_process_groups_those_that_used_most_have_records(node: PinnedNode) -> None:
     agent = make()
     sample(agent, node)
     node.still.passed += 10
     for number in range(1, 1101):
         node.has_ended(outside(1, number), processes=1, runtime=0.01 + number / 1000)
     attributes = sample(agent, node)
-    assert {job for job, _ in of_jobs(attributes)} == set(range(101, 1101))
+    jobs = of_jobs(attributes)
+    assert {job for job, _ in jobs} == {0, *range(101, 1101)}
+    (rest,) = jobs[0, "ada"]
+    assert rest["rolledup"] == 99
+    assert rest["cpu_util"] == pytest.approx(100 * 0.01 * 100 / 10 + 5050 / 100, abs=0.01)
+    assert "errors" not in attributes
+
+
+def test_of_many_users_those_that_used_most_have_records(node: PinnedNode) -> None:
+    agent = make()
+    sample(agent, node)
+    node.still.passed += 10
+    for uid in range(100_000, 101_003):
+        node.has_ended(outside(1, 0, uid=uid), processes=1, runtime=0.001 + uid / 1e9)
+    attributes = sample(agent, node)
+    assert len(of_jobs(attributes)) == 1000
     (error,) = attributes["errors"]
-    assert "what ended in 100 process groups is left out" in error["detail"]
+    assert "left out for 3 users" in error["detail"]
+
+
+def test_what_is_known_of_entries_is_bounded(node: PinnedNode) -> None:
+    growth = EndedGrowth(node, "run/ccagent-kernel/ended")
+    for start in range(0, 60_000, 15_000):
+        node.ended.clear()
+        for number in range(start, start + 15_000):
+            node.has_ended(outside(1, number + 1), processes=1, runtime=0.001)
+        node.still.passed += 1
+        node.pin()
+        assert growth.read([]).keys() == (node.ended.keys() if start else set())
+    # Those of the last reading are known: only what they do from now on is new.
+    node.still.passed += 1
+    node.has_ended(outside(1, 60_000), processes=2, runtime=1)
+    node.pin()
+    assert growth.read([]) == {outside(1, 60_000): Growth(2, 10**9)}
+    assert growth.entries < 16_384 * 3 // 2
 
 
 def test_an_entry_that_the_kernel_forgot_begins_anew(node: PinnedNode) -> None:

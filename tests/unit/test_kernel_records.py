@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.sonar.kernel import ended_records, task_records
-from ccagent.agents.sonar.kernel.ended_records import Ended, Key, Total, parse_ended
+from ccagent.agents.sonar.kernel.ended_records import (
+    Ended,
+    Key,
+    Total,
+    parse_ended,
+    parse_key,
+    parse_raw,
+)
 from ccagent.agents.sonar.kernel.libbpf import essence
 from ccagent.agents.sonar.kernel.mounting import Mount, parse_mounts
 from ccagent.agents.sonar.kernel.pinned_file import HEADER
@@ -50,11 +57,20 @@ SUMS = st.builds(Ended._make, st.tuples(*[U64] * 10))
 NOBODY = bytes(ended_records.RECORD.size - 80)
 
 
+LAYOUTS = {task_records.MAGIC: task_records.LAYOUT, ended_records.MAGIC: ended_records.LAYOUT}
+
+
 def framed(
-    magic: bytes, size: int, records: list[bytes], *, layout: int = 1, end: bytes = b"ccended\n"
+    magic: bytes,
+    size: int,
+    records: list[bytes],
+    *,
+    layout: int | None = None,
+    end: bytes = b"ccended\n",
 ) -> bytes:
+    layout = LAYOUTS[magic] if layout is None else layout
     begin = HEADER.pack(magic, layout, size, 77, 3)
-    return begin + b"".join(records) + HEADER.pack(end, layout, 0, 78, 0)
+    return begin + b"".join(records) + HEADER.pack(end, layout, 0, 78, 5)
 
 
 def of_tasks(tasks: list[Task]) -> bytes:
@@ -86,8 +102,12 @@ def test_tasks_come_back_as_they_were(tasks: list[Task]) -> None:
 @given(st.dictionaries(KEYS, SUMS, max_size=5), st.builds(Total._make, st.tuples(*[U64] * 10)))
 def test_ended_ones_come_back_as_they_were(entries: dict[Key, Ended], total: Total) -> None:
     reading = parse_ended(of_ended(entries, total))
-    assert reading.entries == entries
-    assert reading.total == total
+    assert (reading.entries, reading.total, reading.unseen) == (entries, total, 5)
+    raw = parse_raw(of_ended(entries, total))
+    assert (raw.total, raw.kept, raw.unseen) == (total, 3, 5)
+    assert {parse_key(each[0]): each[1:] for each in raw.entries} == {
+        key: (sums.processes, sums.runtime, sums.since, sums.last) for key, sums in entries.items()
+    }
 
 
 @given(st.lists(TASKS, max_size=3), st.lists(TASKS, min_size=1, max_size=3))
@@ -135,7 +155,7 @@ def test_a_file_of_another_kind_is_named() -> None:
 def test_another_layout_is_named() -> None:
     with pytest.raises(UnparsableError, match="layout 2 with records of 296 bytes instead of 1"):
         parse_tasks(framed(task_records.MAGIC, RECORD.size, [], layout=2))
-    with pytest.raises(UnparsableError, match="records of 100 bytes instead of 1 with 128"):
+    with pytest.raises(UnparsableError, match="records of 100 bytes instead of 2 with 128"):
         parse_ended(framed(ended_records.MAGIC, 100, [bytes(100)]))
 
 

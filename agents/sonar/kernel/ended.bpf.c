@@ -8,21 +8,34 @@
  * each costs every reading.
  *
  * A process counts when the kernel frees its task: only then has the scheduler measured all of it.
- * Its process group is gone by then, so it is remembered at the exit.
+ * Its process group is gone by then, so its key is remembered at the exit. Some tasks are freed
+ * without a run of the program here: the next exit of a task at the same address tells, and what was
+ * remembered counts then.
  */
 #include "kernel.bpf.h"
 #include "job.bpf.h"
 
-#define LAYOUT 1
+#define LAYOUT 2
 #define BPF_MAP_TYPE_LRU_HASH 9
 #define BPF_NOEXIST 1
 #define SECOND 1000000000ULL
 
-/* Nobody is expected to read less often than this. The tests shorten it. */
+/*
+ * An entry that was not added to for so long is taken away; for three intervals of the slowest reader
+ * if that is longer. Intervals of up to ten minutes count. The tests shorten it.
+ */
 #ifndef STALE_AFTER
-#define STALE_AFTER (600 * SECOND)
+#define STALE_AFTER (150 * SECOND)
 #endif
-#define STALE_AT_MOST 256 /* a reading; a power of 2 */
+#define INTERVALS_KEPT 3
+#define LONGEST_INTERVAL (600 * SECOND)
+#define STALE_AT_MOST 2048 /* a reading; a power of 2 */
+
+/*
+ * Outside of jobs a process that used less than this has its process group in the key only if the
+ * group's leader was there at the last reading. Shells make a group for each command.
+ */
+#define SHORT (SECOND / 10)
 
 /* Of a job the number tells all: its steps share an entry, and their cgroups are soon gone. */
 struct key {
@@ -54,6 +67,12 @@ struct record {
 	struct sums sums;
 };
 
+/* A process between exit and release: its key, and the CPU time it had used by then. */
+struct left {
+	struct key key;
+	__u64 runtime;
+};
+
 /* Both forget what was used least recently: nobody else could. The loader may enlarge `ended`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -66,7 +85,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
 	__type(key, __u64);
-	__type(value, __u32);
+	__type(value, struct left);
 } leaving SEC(".maps");
 
 /*
@@ -96,25 +115,40 @@ __u32 stales;
 /* Of all keys; here `since` counts the entries made and `last` those that could not be. */
 struct sums total;
 
-SEC("tp_btf/sched_process_exit")
-int BPF_PROG(on_exit, struct task_struct *task)
-{
-	__u64 key = (__u64)task;
-	struct pid *group;
-	__u32 pgid;
+/* Processes whose release was not seen. */
+__u64 unseen;
 
-	if (task->pid != task->tgid || task->flags & PF_KTHREAD)
-		return 0;
-	group = task->signal->pids[bpf_core_enum_value(enum pid_type, PIDTYPE_PGID)];
-	pgid = group->numbers[0].nr;
-	bpf_map_update_elem(&leaving, &key, &pgid, 0);
-	return 0;
+/* When somebody began to read last, and the longest time between two readings of a reader. */
+__u64 read_at;
+__u64 interval;
+__u64 interval_at;
+
+/* The sums of a key, made if there are none. */
+static __always_inline struct sums *sums_of(struct key *key)
+{
+	struct sums *sums = bpf_map_lookup_elem(&ended, key);
+	struct sums empty = {};
+
+	if (sums)
+		return sums;
+	empty.since = empty.last = bpf_ktime_get_boot_ns();
+	if (!bpf_map_update_elem(&ended, key, &empty, BPF_NOEXIST))
+		__sync_fetch_and_add(&total.since, 1);
+	sums = bpf_map_lookup_elem(&ended, key);
+	if (!sums)
+		__sync_fetch_and_add(&total.last, 1);
+	return sums;
+}
+
+static __always_inline void add_time(struct sums *sums, __u64 runtime)
+{
+	__sync_fetch_and_add(&sums->processes, 1);
+	__sync_fetch_and_add(&sums->runtime, runtime);
 }
 
 static __always_inline void add(struct sums *sums, struct signal_struct *signal, __u64 runtime)
 {
-	__sync_fetch_and_add(&sums->processes, 1);
-	__sync_fetch_and_add(&sums->runtime, runtime);
+	add_time(sums, runtime);
 	if (bpf_core_type_size(struct task_io_accounting) == sizeof(struct task_io_accounting)) {
 		__sync_fetch_and_add(&sums->rchar, signal->ioac.rchar);
 		__sync_fetch_and_add(&sums->wchar, signal->ioac.wchar);
@@ -127,18 +161,85 @@ static __always_inline void add(struct sums *sums, struct signal_struct *signal,
 		sums->max_pages = signal->maxrss;
 }
 
+static __always_inline void find_key(struct key *key, struct task_struct *task)
+{
+	key->euid = task->real_cred->euid.val;
+	__builtin_memcpy(key->comm, task->comm, sizeof(key->comm));
+	key->job = job_of(task->cgroups);
+	if (!key->job) {
+		key->cgroup = unified_cgroup(task->cgroups);
+		key->cpuacct = controller_cgroup_id(task->cgroups, cpuacct);
+	}
+}
+
+/* Whether the leader of a process group is there and was at the last reading. */
+static __always_inline int was_read(struct pid *group)
+{
+	unsigned long first = 0;
+	__u64 start = 0;
+
+	bpf_core_read(&first, sizeof(first),
+		      &group->tasks[bpf_core_enum_value(enum pid_type, PIDTYPE_TGID)].first);
+	if (!first)
+		return 0;
+	first -= bpf_core_field_offset(struct task_struct, pid_links) +
+		 bpf_core_enum_value(enum pid_type, PIDTYPE_TGID) *
+			 bpf_core_type_size(struct hlist_node);
+	bpf_core_read(&start, sizeof(start), &((struct task_struct *)first)->start_boottime);
+	return start < read_at;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(on_exit, struct task_struct *task)
+{
+	__u64 address = (__u64)task;
+	struct left left = {};
+	struct left *before;
+	struct pid *group;
+	struct sums *sums;
+
+	if (task->pid != task->tgid || task->flags & PF_KTHREAD)
+		return 0;
+	before = bpf_map_lookup_elem(&leaving, &address);
+	if (before) {
+		left = *before;
+		__sync_fetch_and_add(&unseen, 1);
+		add_time(&total, left.runtime);
+		sums = sums_of(&left.key);
+		if (sums) {
+			add_time(sums, left.runtime);
+			sums->last = bpf_ktime_get_boot_ns();
+		}
+		__builtin_memset(&left, 0, sizeof(left));
+	}
+	find_key(&left.key, task);
+	left.runtime = task->signal->sum_sched_runtime + task->se.sum_exec_runtime;
+	if (!left.key.job) {
+		group = task->signal->pids[bpf_core_enum_value(enum pid_type, PIDTYPE_PGID)];
+		if (left.runtime >= SHORT || was_read(group))
+			left.key.pgid = group->numbers[0].nr;
+	}
+	bpf_map_update_elem(&leaving, &address, &left, 0);
+	return 0;
+}
+
 SEC("tp_btf/sched_process_free")
 int BPF_PROG(on_free, struct task_struct *task)
 {
 	struct key key = {};
-	__u64 task_key = (__u64)task;
+	__u64 address = (__u64)task;
 	struct signal_struct *signal;
 	struct sums *sums;
+	struct left *left;
 	__u64 runtime;
-	__u32 *pgid;
 
-	if (task->pid != task->tgid || task->flags & PF_KTHREAD)
+	if (task->flags & PF_KTHREAD)
 		return 0;
+	if (task->pid != task->tgid) {
+		/* It may have led a process in which another thread executed a program. */
+		bpf_map_delete_elem(&leaving, &address);
+		return 0;
+	}
 	signal = task->signal;
 	/* The last thing a lone task did may be missing in the sum that was made at its release. */
 	runtime = signal->sum_sched_runtime;
@@ -146,37 +247,37 @@ int BPF_PROG(on_free, struct task_struct *task)
 		runtime = task->se.sum_exec_runtime;
 	add(&total, signal, runtime);
 
-	key.euid = task->real_cred->euid.val;
-	__builtin_memcpy(key.comm, task->comm, sizeof(key.comm));
-	pgid = bpf_map_lookup_elem(&leaving, &task_key);
-	if (pgid) {
-		key.pgid = *pgid;
-		bpf_map_delete_elem(&leaving, &task_key);
-	}
-	key.job = job_of(task->cgroups);
-	if (key.job) {
-		key.pgid = 0;
+	left = bpf_map_lookup_elem(&leaving, &address);
+	if (left) {
+		key = left->key;
+		bpf_map_delete_elem(&leaving, &address);
 	} else {
-		key.cgroup = unified_cgroup(task->cgroups);
-		key.cpuacct = controller_cgroup_id(task->cgroups, cpuacct);
+		find_key(&key, task);
 	}
-
-	sums = bpf_map_lookup_elem(&ended, &key);
-	if (!sums) {
-		__u64 now = bpf_ktime_get_boot_ns();
-		struct sums empty = { .since = now, .last = now };
-
-		if (!bpf_map_update_elem(&ended, &key, &empty, BPF_NOEXIST))
-			__sync_fetch_and_add(&total.since, 1);
-		sums = bpf_map_lookup_elem(&ended, &key);
-		if (!sums) {
-			__sync_fetch_and_add(&total.last, 1);
-			return 0;
-		}
-	}
+	sums = sums_of(&key);
+	if (!sums)
+		return 0;
 	add(sums, signal, runtime);
 	sums->last = bpf_ktime_get_boot_ns();
 	return 0;
+}
+
+/* Remember the slowest reader of late. */
+static __always_inline void note_interval(__u64 passed, __u64 now)
+{
+	if (passed > LONGEST_INTERVAL)
+		passed = LONGEST_INTERVAL;
+	if (passed >= interval || interval_at + 2 * LONGEST_INTERVAL < now) {
+		interval = passed;
+		interval_at = now;
+	}
+}
+
+static __always_inline __u64 stale_after(void)
+{
+	__u64 kept = INTERVALS_KEPT * interval;
+
+	return kept > STALE_AFTER ? kept : STALE_AFTER;
 }
 
 static __always_inline void begin_reading(__u32 reader, __u64 session)
@@ -193,15 +294,18 @@ static __always_inline void begin_reading(__u32 reader, __u64 session)
 		return; /* the beginning did not fit and is told again */
 	if (bpf_core_field_exists(task->start_boottime))
 		bpf_core_read(&reading.reader, sizeof(reading.reader), &task->start_boottime);
-	if (before && before->begun > SECOND && before->reader == reading.reader)
+	if (before && before->begun > SECOND && before->reader == reading.reader) {
 		reading.since = before->begun - SECOND;
+		note_interval(reading.begun - before->begun, reading.begun);
+	}
 	bpf_map_update_elem(&readings, &reader, &reading, 0);
+	read_at = reading.begun;
 	stales = 0;
 }
 
 static __always_inline int is_stale(struct sums *sums, struct reading *reading)
 {
-	return sums->last + STALE_AFTER < reading->begun;
+	return sums->last + stale_after() < reading->begun;
 }
 
 static __always_inline void take_stale_away(struct reading *reading)
@@ -229,7 +333,7 @@ int read_ended(struct bpf_iter__bpf_map_elem *ctx)
 
 	if (is_first(ctx->meta, key)) {
 		begin_reading(reader, ctx->meta->session_id);
-		if (begin(seq, "ccexits\n", LAYOUT, sizeof(struct record), 0))
+		if (begin(seq, "ccexits\n", LAYOUT, sizeof(struct record), stale_after()))
 			return 0;
 	}
 	reading = bpf_map_lookup_elem(&readings, &reader);
@@ -243,7 +347,7 @@ int read_ended(struct bpf_iter__bpf_map_elem *ctx)
 			take_stale_away(reading);
 		}
 		bpf_seq_write(seq, &record, sizeof(record));
-		begin(seq, "ccended\n", LAYOUT, 0, 0);
+		begin(seq, "ccended\n", LAYOUT, 0, unseen);
 		return 0;
 	}
 	if (reading && is_stale(sums, reading)) {

@@ -26,7 +26,16 @@ struct list_head {
 	struct list_head *next;
 };
 
-enum pid_type { PIDTYPE_PGID = 2, PIDTYPE_SID = 3 };
+struct hlist_node {
+	struct hlist_node *next;
+	struct hlist_node **pprev;
+};
+
+struct hlist_head {
+	struct hlist_node *first;
+};
+
+enum pid_type { PIDTYPE_TGID = 1, PIDTYPE_PGID = 2, PIDTYPE_SID = 3 };
 
 #define MM_ANONPAGES 1 /* since 2.6.34 */
 
@@ -52,6 +61,7 @@ struct upid {
 
 struct pid {
 	unsigned int level;
+	struct hlist_head tasks[4];
 	struct upid numbers[1];
 };
 
@@ -151,6 +161,7 @@ struct task_struct {
 	struct css_set *cgroups;
 	const struct cred *real_cred;
 	struct pid *thread_pid;
+	struct hlist_node pid_links[4];
 	struct list_head thread_node;
 	struct sched_entity se;
 	__u64 utime;
@@ -217,7 +228,7 @@ struct header {
 	__u32 layout;
 	__u32 size;	/* of each record that follows */
 	__u64 time;	/* ns since boot, suspension included */
-	__u64 features;
+	__u64 features; /* what the number means is the file's */
 };
 
 /*

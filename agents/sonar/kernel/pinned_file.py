@@ -2,7 +2,7 @@
 
     header  32 bytes: magic (8), layout (4), size of a record (4), time (8), features (8)
     records
-    end     32 bytes: a header with the magic `ccended`
+    end     32 bytes: a header with the magic `ccended`, and features of its own
     late    records of processes that began while the end was read; not looked at
 
 All numbers are little-endian. Source: struct header in kernel.bpf.h. The call of read(2) that finds
@@ -25,7 +25,7 @@ class Header(NamedTuple):
     """What a pinned file begins with.
 
     time: ns since boot, suspension included (CLOCK_BOOTTIME), when the reading began.
-    features: bits whose meaning is the file's.
+    features: a number whose meaning is the file's.
     """
 
     magic: bytes

@@ -28,6 +28,7 @@ class Status(msgspec.Struct):
     processes: int | None = None
     ended_entries: int | None = None
     ended_processes: int | None = None
+    freed_unseen: int | None = None
     refused: int | None = None
     problems: list[str] = []
 
@@ -72,6 +73,7 @@ def _count(found: Status, directory: str) -> None:
         )
         found.ended_entries = len(ended.entries)
         found.ended_processes = ended.total.processes
+        found.freed_unseen = ended.unseen
         found.refused = ended.total.refused
     except CcagentError as error:
         found.problems.append(str(error))
