@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ccagent.agents.gpu.gpus import GpuReading, Gpus
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.agents.sysinfo.agent import SysinfoAgent, SysinfoSettings
 from ccagent.message import encode
@@ -41,6 +42,17 @@ class Machine:
         """Take a sample and give the cards."""
         cards: list[dict[str, Any]] = self.sample(**settings)["system"].get("gpus", [])
         return cards
+
+    def reading(self) -> GpuReading:
+        """Read the cards as the agents do."""
+        gpus, errors = Gpus(self.node, SampleSettings()), list[str]()
+        try:
+            gpus.ask("read")
+            reading = gpus.reading(errors)
+        finally:
+            gpus.close()
+        assert errors == []
+        return reading
 
     def processes(self, **settings: Any) -> dict[int, list[dict[str, Any]]]:
         """Take a sample and give what each process uses of the cards."""

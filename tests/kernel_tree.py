@@ -9,7 +9,7 @@ from ccagent.agents.sonar.kernel import ended_records, pins, task_records
 from ccagent.agents.sonar.kernel.ended_records import Ended, Key, Total
 from ccagent.agents.sonar.kernel.pinned_file import END, HEADER
 from ccagent.agents.sonar.kernel.task_records import KERNEL_THREAD, Task
-from ccagent.agents.sonar.process_files import parse_io, parse_statm
+from ccagent.agents.sonar.process_files import Io, parse_io, parse_statm
 from tests.tree import TreeNode
 
 _TICK = 10_000_000
@@ -42,6 +42,7 @@ class PinnedNode(TreeNode):
         return self._cgroups.setdefault(text, 1000 + len(self._cgroups))
 
     def process(self, pid: int, **keys: Any) -> None:
+        storage: Io = keys.pop("storage", Io(0, 0, 0))
         super().process(pid, **keys)
         command = keys.get("command", "sleep")
         name = command if isinstance(command, bytes) else command.encode()
@@ -74,11 +75,11 @@ class PinnedNode(TreeNode):
             cstime=0,
             anon_pages=memory.private,
             data_pages=memory.data,
-            rchar=io.rchar,
-            wchar=io.wchar,
-            read_bytes=0,
-            write_bytes=0,
-            cancelled_write_bytes=io.cancelled_write_bytes,
+            rchar=io.read,
+            wchar=io.written,
+            read_bytes=storage.read,
+            write_bytes=storage.written,
+            cancelled_write_bytes=io.cancelled,
             cgroup=cgroup,
             cpuacct=cgroup,
             memory=cgroup,

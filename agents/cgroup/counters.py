@@ -1,6 +1,8 @@
 """What the control groups of Slurm's jobs account for: the job's own truth.
 
-It includes processes that have ended, and what no process tells, such as page cache.
+It includes processes that have ended, and what no process tells, such as page cache. Memory is
+split as the kernel splits it: a reader of large files is charged for their cache, and holds none
+of it.
 """
 
 from __future__ import annotations
@@ -33,13 +35,21 @@ _MOST_DEVICES = 10_000
 class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a job on this node; None: not told here.
 
-    mem_used: B that count towards the limit, page cache included. mem_peak, mem_limit: B.
+    mem_used: B that are charged, which count towards the limit, page cache included. mem_peak: the
+    most that mem_used has been; mem_limit: B. mem_anon: B of anonymous memory; mem_shmem: of shared
+    memory and tmpfs; mem_file: page cache, mem_shmem included. mem_rss: B that the job's programs
+    hold, which nobody can take away: mem_anon and mem_shmem, or on version 1 before Linux 4.13,
+    which does not have that, anonymous memory and mapped files.
     oom_kills: processes killed for want of memory. cpu_time, cpu_throttled: ns so far.
     io_read, io_write: B from and to block devices so far. pressure_*: us so far in which a task
     waited. is_continued: the sums are over the same control groups as at the reading before.
     """
 
     mem_used: int | None = None
+    mem_rss: int | None = None
+    mem_anon: int | None = None
+    mem_shmem: int | None = None
+    mem_file: int | None = None
     mem_peak: int | None = None
     mem_limit: int | None = None
     oom_kills: int | None = None
@@ -67,6 +77,22 @@ def _fields(**fields: tuple[str, int]) -> Callable[[bytes], dict[str, int]]:
     return lambda content: parse_fields(content, wanted)
 
 
+def _memory(anon: str, shmem: str, file: str, mapped: str) -> Callable[[bytes], dict[str, int]]:
+    """Return a parser of memory.stat, by the names that the version has."""
+    names = {anon: "mem_anon", shmem: "mem_shmem", file: "mem_file", mapped: "mapped"}
+    wanted = {name.encode(): (field, 1) for name, field in names.items()}
+
+    def parse(content: bytes) -> dict[str, int]:
+        found = parse_fields(content, wanted)
+        mapped = found.pop("mapped", None)
+        shared = found.get("mem_shmem", mapped)
+        if "mem_anon" in found and shared is not None:
+            found["mem_rss"] = found["mem_anon"] + shared
+        return found
+
+    return parse
+
+
 def _pressure(field: str) -> Callable[[bytes], dict[str, int]]:
     def parse(content: bytes) -> dict[str, int]:
         some = parse_pressure(content).get("some")
@@ -80,6 +106,8 @@ _FILES: dict[str, dict[str, Callable[[bytes], dict[str, int]]]] = {
         "memory.usage_in_bytes": _amount("mem_used"),
         "memory.max_usage_in_bytes": _amount("mem_peak"),
         "memory.limit_in_bytes": _limit,
+        # Without `total_` it is the group's alone, not that of its steps.
+        "memory.stat": _memory("total_rss", "total_shmem", "total_cache", "total_mapped_file"),
     },
     "cpuacct": {"cpuacct.usage": _amount("cpu_time")},
     "cpu": {"cpu.stat": _fields(throttled_time=("cpu_throttled", 1))},
@@ -88,6 +116,7 @@ _FILES: dict[str, dict[str, Callable[[bytes], dict[str, int]]]] = {
         "memory.current": _amount("mem_used"),
         "memory.peak": _amount("mem_peak"),
         "memory.max": _limit,
+        "memory.stat": _memory("anon", "shmem", "file", "file_mapped"),
         "memory.events": _fields(oom_kill=("oom_kills", 1)),
         "cpu.stat": _fields(usage_usec=("cpu_time", 1000), throttled_usec=("cpu_throttled", 1000)),
         "cpu.pressure": _pressure("pressure_cpu"),

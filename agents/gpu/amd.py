@@ -91,12 +91,15 @@ class Amd(Maker):
         for index, handle in enumerate(self._handles()):
             card = Card(index=index)
             state = SampleGpu(index=index, uuid="", failing=1)
+            has_utilization = False
             with contextlib.suppress(_LostError):
                 card = self._card(index, handle)
                 total = self._kilobytes("amdsmi_get_gpu_memory_total", handle)
-                state = self._state(index, handle, total)
+                activity = self._ask("amdsmi_get_gpu_activity", handle)
+                has_utilization = _has_number(activity, "gfx_activity")
+                state = self._state(index, handle, total, activity)
                 processes += self._processes(handle, state, total)
-            cards.append(CardState(card=card, state=state))
+            cards.append(CardState(card=card, state=state, has_utilization=has_utilization))
         return Reading(cards=cards, processes=processes)
 
     def _handles(self) -> list[Any]:
@@ -137,10 +140,9 @@ class Amd(Maker):
             max_memory_clock=self._clock(handle, "MEM", "max_clk"),
         )
 
-    def _state(self, index: int, handle: Any, total: int) -> SampleGpu:
+    def _state(self, index: int, handle: Any, total: int, activity: Any) -> SampleGpu:
         used = self._kilobytes("amdsmi_get_gpu_memory_usage", handle)
         power = self._ask("amdsmi_get_power_info", handle)
-        activity = self._ask("amdsmi_get_gpu_activity", handle)
         return SampleGpu(
             index=index,
             uuid=self._text("amdsmi_get_gpu_device_uuid", handle),
@@ -235,6 +237,12 @@ class Amd(Maker):
 def _reason(error: Any) -> str:
     """Give what an exception of the bindings says, on one line."""
     return " ".join(str(error).split())
+
+
+def _has_number(values: Any, field: str) -> bool:
+    """Return whether a table has a number, not "N/A"."""
+    table = cast("dict[str, Any]", values) if isinstance(values, dict) else {}
+    return isinstance(table.get(field), int)
 
 
 def _number(values: Any, field: str) -> int:

@@ -22,6 +22,7 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     devices: index of the card by `major:minor` of its device file.
     addresses: of PCI by index; an instance has its card's.
     partitioned, instances: indices of the cards that have instances, and of these.
+    without_utilization: indices of the cards that don't tell how busy they are.
     """
 
     cards: list[SampleGpu] = []
@@ -30,6 +31,7 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     addresses: dict[int, str] = {}
     partitioned: frozenset[int] = frozenset()
     instances: frozenset[int] = frozenset()
+    without_utilization: frozenset[int] = frozenset()
 
 
 class Gpus:
@@ -64,6 +66,7 @@ class Gpus:
         addresses: dict[int, str] = {}
         partitioned: set[int] = set()
         instances: set[int] = set()
+        without_utilization: set[int] = set()
         deadline = time.monotonic() + self._time_limit
         first = 0
         for library in self._libraries:
@@ -76,6 +79,8 @@ class Gpus:
                 uuids[index] = each.state.uuid
                 addresses[index] = each.card.address
                 cards.append(_renumbered(each.state, index))
+                if not each.has_utilization:
+                    without_utilization.add(index)
                 if each.card.device:
                     devices[each.card.device] = index
                 if each.card.is_instance:
@@ -100,6 +105,7 @@ class Gpus:
             addresses=addresses,
             partitioned=frozenset(partitioned),
             instances=frozenset(instances),
+            without_utilization=frozenset(without_utilization),
         )
 
     def descriptions(self, errors: list[str]) -> list[SysinfoGpuCard]:

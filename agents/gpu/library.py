@@ -101,12 +101,18 @@ class Library:
             card = msgspec.structs.replace(each.card, address=address)
             if not card.is_instance:
                 self._known[address], self._uuids[address] = card, uuid
-            states.append(CardState(card=card, state=_with_uuid(each.state, uuid)))
+            states.append(
+                CardState(
+                    card=card,
+                    state=_with_uuid(each.state, uuid),
+                    has_utilization=each.has_utilization,
+                )
+            )
             self._highest = max(self._highest, card.index + 1)
         for address, card in self._known.items():
             if address not in seen:
                 state = SampleGpu(index=card.index, uuid=self._uuids[address], failing=1)
-                states.append(CardState(card=card, state=state))
+                states.append(CardState(card=card, state=state, has_utilization=False))
         return states
 
     def descriptions(self, answer: Answer) -> list[CardDescription]:

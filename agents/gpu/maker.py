@@ -36,10 +36,14 @@ class CardDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CardState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a card; `state.uuid` may be empty, then one is constructed."""
+    """The state of a card; `state.uuid` may be empty, then one is constructed.
+
+    has_utilization: whether `state.ce_util` was told; else 0 means nothing.
+    """
 
     card: Card
     state: SampleGpu
+    has_utilization: bool = True
 
 
 class ProcessOnCard(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -85,13 +85,19 @@ class Nvidia(Maker):
             for part in parts:
                 card = part if isinstance(part, Card) else part.card
                 state = SampleGpu(index=card.index, uuid="", failing=1)
+                has_utilization = False
                 if isinstance(part, _Part):
                     with contextlib.suppress(LostError):
                         # A card in MIG mode has no processes but those of its instances.
                         if card.is_instance or len(parts) == 1:
                             processes += _processes(part)
-                        state = _instance(part) if card.is_instance else _state(part)
-                cards.append(CardState(card=card, state=state))
+                        if card.is_instance:
+                            state = _instance(part)
+                        else:
+                            utilization = part.device.ask("nvmlDeviceGetUtilizationRates")
+                            state = _state(part, 0 if utilization is None else utilization.gpu)
+                            has_utilization = utilization is not None
+                cards.append(CardState(card=card, state=state, has_utilization=has_utilization))
         return Reading(cards=cards, processes=processes)
 
     @property
@@ -158,9 +164,8 @@ def _description(part: _Part, driver: str) -> SysinfoGpuCard:
     )
 
 
-def _state(part: _Part) -> SampleGpu:
+def _state(part: _Part, utilization: int) -> SampleGpu:
     device = part.device
-    utilization = device.ask("nvmlDeviceGetUtilizationRates")
     mode = device.ask("nvmlDeviceGetComputeMode")
     return SampleGpu(
         index=part.card.index,
@@ -169,7 +174,7 @@ def _state(part: _Part) -> SampleGpu:
         compute_mode=_COMPUTE_MODES.get(mode, ""),
         performance_state=device.performance_state(),
         memory=part.memory.used,
-        ce_util=0 if utilization is None else utilization.gpu,
+        ce_util=utilization,
         memory_util=part.memory.percent,
         temperature=device.temperature(),
         power=device.watts("nvmlDeviceGetPowerUsage"),

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from ccagent.agents.cgroup.counters import JobCounters
     from ccagent.node import Node
 
-_GAUGES = frozenset({"job_mem_used", "job_mem_peak", "job_mem_limit", "job_oom_kills"})
+_GAUGES = frozenset({
+    "job_mem_used", "job_mem_peak", "job_mem_limit", "job_mem_rss", "job_mem_anon",
+    "job_mem_shmem", "job_mem_file", "job_oom_kills",
+})  # fmt: skip
 _NS_PERCENT, _US_PERCENT = 100 / 1e9, 100 / 1e6
 
 
@@ -34,6 +37,22 @@ class CgroupJobsReader(Reader[ReaderSettings]):
         "job_mem_peak": _metric(
             "B", 1, "the most that job_mem_used has been",
             "memory.peak, since Linux 5.19; v1: memory.max_usage_in_bytes",
+        ),
+        "job_mem_rss": _metric(
+            "B", 1, "memory that the job's programs hold: anonymous and shared, without the cache"
+            " of files", "memory.stat: anon + shmem; v1: total_rss + total_shmem",
+        ),
+        "job_mem_anon": _metric(
+            "B", 1, "anonymous memory: heap, stacks, private mappings",
+            "memory.stat: anon; v1: total_rss",
+        ),
+        "job_mem_shmem": _metric(
+            "B", 1, "shared memory and files on tmpfs, /dev/shm for example",
+            "memory.stat: shmem; v1: total_shmem, since Linux 4.13",
+        ),
+        "job_mem_file": _metric(
+            "B", 1, "page cache, job_mem_shmem included; all else of it can be taken away",
+            "memory.stat: file; v1: total_cache",
         ),
         "job_mem_limit": _metric(
             "B", 1, "memory that the job may use, if there is a limit",

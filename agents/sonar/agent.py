@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from msgspec import Meta, structs
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ccagent.agents.gpu.gpus import GpuReading, Gpus
     from ccagent.agents.sonar.allocations import Allocation, Allocations
     from ccagent.agents.sonar.job_cgroups import JobAccounts
+    from ccagent.agents.sonar.job_pss import JobPss
     from ccagent.agents.sonar.process import Process, ProcessSource
     from ccagent.message import Format, Record
     from ccagent.needs import Need
@@ -64,6 +65,17 @@ class SampleSettings(GpuSettings, frozen=True, kw_only=True):
     batchless: Annotated[
         bool, Meta(description="take the process group as the job even inside Slurm jobs")
     ] = False
+    process_io: Annotated[
+        Literal["calls", "storage"],
+        Meta(
+            description="what data_read and data_written count: what read and write calls passed,"
+            " or what storage was asked for, as Sonar does"
+        ),
+    ] = "calls"
+    job_pss: Annotated[
+        bool,
+        Meta(description="read how much memory jobs use with shared pages divided (PSS); costly"),
+    ] = False
 
     scontrol: Annotated[
         str, Meta(description="the program scontrol, asked for a job's cards if nothing else tells")
@@ -88,6 +100,7 @@ class SampleAgent(Agent[SampleSettings]):
         self._gpus: Gpus | None = None
         self._allocations: Allocations | None = None
         self._accounts: JobAccounts | None = None
+        self._pss: JobPss | None = None
         self._boot = 0
 
     def needs(self) -> Iterator[Need]:
@@ -140,10 +153,11 @@ class SampleAgent(Agent[SampleSettings]):
                 self._records.add_allocated(node, jobs, allocations, reading.cards)
         self._records.end_sample()
         counters, values = self._accounted(node, errors)
+        pss = self._read_pss(node, processes, errors)
         if "job-cgroups" in self.settings.extras:
             from ccagent.agents.sonar.job_cgroups import with_cgroups
 
-            jobs = with_cgroups(jobs, counters)
+            jobs = with_cgroups(jobs, counters, pss)
         attributes = SampleAttributes(
             time=timestamp(now),
             cluster=node.cluster,
@@ -158,7 +172,7 @@ class SampleAgent(Agent[SampleSettings]):
         if "line" in self.wanted:
             from ccagent.agents.sonar.points import points
 
-            yield from points(attributes, now, values)
+            yield from points(attributes, now, values, pss)
             if reading is not None and reading.cards:
                 from ccagent.agents.sonar.gpu_points import gpu_points
 
@@ -192,6 +206,7 @@ class SampleAgent(Agent[SampleSettings]):
                 users=tuple(settings.exclude_users),
                 commands=tuple(settings.exclude_commands),
                 cpu_time=settings.min_cpu_time.seconds,
+                storage_io=settings.process_io == "storage",
             )
             self._source = open_source(settings.source, node, selection)
         return self._source
@@ -229,6 +244,16 @@ class SampleAgent(Agent[SampleSettings]):
             self._accounts = JobAccounts()
         counters = self._accounts.read(node, errors)
         return counters, self._accounts.values(node, counters)
+
+    def _read_pss(self, node: Node, processes: list[Process], errors: list[str]) -> dict[int, int]:
+        """Return the proportional set size of jobs in KB, if it is wanted."""
+        if not self.settings.job_pss:
+            return {}
+        if self._pss is None:
+            from ccagent.agents.sonar.job_pss import JobPss
+
+            self._pss = JobPss()
+        return self._pss.read(node, processes, errors)
 
     def _epoch(self, boot: int) -> int:
         """Give the `epoch` of jobs outside of Slurm: boot time since 2020, never 0.

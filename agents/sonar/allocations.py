@@ -112,15 +112,16 @@ def idle_cards(allocation: Allocation, used: dict[int, float], reading: GpuReadi
     """Give the cards that a job leaves idle; `used` is what its own processes use, by card.
 
     A card without a process of the job is idle. So is one whose processes use nothing, unless
-    the card is busy and they may be those that are not told apart. Of a MIG instance no
-    utilisation is known: a process on it is use.
+    the card is busy and they may be those that are not told apart. Where no utilisation is known,
+    of MIG instances for example, a process is use. Of a failing card nothing is known.
     """
     idle: list[int] = []
     for card in reading.cards:
-        if card.index in allocation.cards and not used.get(card.index):
-            is_untold = card.ce_util or card.uuid.startswith("MIG-")
-            if card.index not in used or not is_untold:
-                idle.append(card.index)
+        if card.index not in allocation.cards or card.failing or used.get(card.index):
+            continue
+        is_untold = card.ce_util or card.index in reading.without_utilization
+        if card.index not in used or not is_untold:
+            idle.append(card.index)
     return idle
 
 

@@ -218,7 +218,10 @@ class BpfSource:
         memory = Statm(task.anon_pages, task.data_pages)
         if task.flags & INEXACT:
             memory = self._exact_memory(entry.name, memory)
-        io = Io(task.rchar, task.wchar, task.cancelled_write_bytes)
+        if self._selection.storage_io:
+            io = Io(task.read_bytes, task.write_bytes, task.cancelled_write_bytes)
+        else:
+            io = Io(task.rchar, task.wchar, task.cancelled_write_bytes)
         process = make_process(entry, used, memory, io, self._node)
         if process != entry.process:
             entry.process = process

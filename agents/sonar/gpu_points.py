@@ -21,7 +21,10 @@ _GB = 1024 / 1e9
 def gpu_points(
     sample: SampleAttributes, time: float, allocations: list[Allocation], reading: GpuReading
 ) -> Iterator[Point]:
-    """Give the points of a sample: utilisation in percent of one card, memory in GB."""
+    """Return the points of a sample: utilisation in percent of one card, memory in GB.
+
+    A job whose cards all don't tell their utilisation has no `job_gpu_util`: that is not 0.
+    """
     used: dict[int, dict[int, float]] = {}
     memory: dict[int, int] = {}
     for job in sample.jobs:
@@ -35,7 +38,8 @@ def gpu_points(
     tags = {"cluster": sample.cluster, "hostname": sample.node, "type": "node", "stype": "job"}
     for number, cards in used.items():
         own = tags | {"stype-id": str(number)}
-        yield Point("job_gpu_util", own, round(sum(cards.values()), 1), time)
+        if any(cards.values()) or not reading.without_utilization.issuperset(cards):
+            yield Point("job_gpu_util", own, round(sum(cards.values()), 1), time)
         yield Point("job_gpu_mem_used", own, memory[number] * _GB, time)
     for allocation in allocations:
         own = tags | {"stype-id": str(allocation.job)}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from ccagent.agents.cgroup.counters import JobCgroups
+from ccagent.agents.cgroup.counters import JobCgroups, JobCounters
 from ccagent.agents.metrics.cgroup_jobs import CgroupJobsReader, measured
 from ccagent.agents.metrics.presets import form
 from ccagent.agents.metrics.rates import Rates
@@ -18,7 +18,6 @@ from ccagent.envelopes import SampleJobCgroup
 from ccagent.errors import NotHereError
 
 if TYPE_CHECKING:
-    from ccagent.agents.cgroup.counters import JobCounters
     from ccagent.envelopes import SampleJob
     from ccagent.node import Node
 
@@ -59,22 +58,33 @@ class JobAccounts:
         }
 
 
-def with_cgroups(jobs: list[SampleJob], counters: dict[int, JobCounters]) -> list[SampleJob]:
-    """Add what its control group accounts for to the first record of each Slurm job."""
+def with_cgroups(
+    jobs: list[SampleJob], counters: dict[int, JobCounters], pss: dict[int, int]
+) -> list[SampleJob]:
+    """Add what its control group accounts for to the first record of each Slurm job.
+
+    pss: KB by job, where they are known.
+    """
     found: list[SampleJob] = []
     told: set[int] = set()
     for job in jobs:
-        known = None if job.epoch or job.job in told else counters.get(job.job)
-        if known is None:
+        known = counters.get(job.job)
+        if job.epoch or job.job in told or (known is None and job.job not in pss):
             found.append(job)
             continue
         told.add(job.job)
-        found.append(structs.replace(job, cgroup=_cgroup(known)))
+        cgroup = _cgroup(known or JobCounters(), pss.get(job.job, 0))
+        found.append(structs.replace(job, cgroup=cgroup))
     return found
 
 
-def _cgroup(counters: JobCounters) -> SampleJobCgroup:
+def _cgroup(counters: JobCounters, pss: int) -> SampleJobCgroup:
     return SampleJobCgroup(
+        rss_memory=_part(counters.mem_rss, 1024),
+        anon_memory=_part(counters.mem_anon, 1024),
+        shmem_memory=_part(counters.mem_shmem, 1024),
+        file_memory=_part(counters.mem_file, 1024),
+        pss_memory=pss,
         used_memory=_part(counters.mem_used, 1024),
         peak_memory=_part(counters.mem_peak, 1024),
         memory_limit=_part(counters.mem_limit, 1024),

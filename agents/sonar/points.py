@@ -20,11 +20,15 @@ _GB = 1024 / 1e9
 
 
 def points(
-    sample: SampleAttributes, time: float, of_cgroups: dict[int, dict[str, float]]
+    sample: SampleAttributes,
+    time: float,
+    of_cgroups: dict[int, dict[str, float]],
+    pss: dict[int, int],
 ) -> Iterator[Point]:
     """Give the points of a sample: memory in GB, utilisation in percent of one core, time in s.
 
-    of_cgroups: by job, metrics that its control group knows better than its processes.
+    of_cgroups: by job, metrics that its control group knows better than its processes. pss: KB by
+    job, where it was asked for.
     """
     tags = {"cluster": sample.cluster, "hostname": sample.node, "type": "node"}
     system = sample.system
@@ -40,6 +44,8 @@ def points(
         own = tags | {"stype": "job", "stype-id": str(number)}
         for metric, value in (_sums(processes) | of_cgroups.get(number, {})).items():
             yield Point(metric, own, value, time)
+        if number in pss:
+            yield Point("job_mem_pss", own, pss[number] * _GB, time)
 
 
 def _sums(processes: list[SampleProcess]) -> dict[str, float]:

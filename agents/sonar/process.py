@@ -70,9 +70,9 @@ def make_process(entry: Entry, used: float, memory: Statm, io: Io, node: Node) -
         resident_memory=memory.private * page // 1024,
         virtual_memory=memory.data * page // 1024,
         num_threads=max(0, status.num_threads - 1),
-        data_read=kilobytes(io.rchar),
-        data_written=kilobytes(io.wchar),
-        data_cancelled=kilobytes(io.cancelled_write_bytes),
+        data_read=kilobytes(io.read),
+        data_written=kilobytes(io.written),
+        data_cancelled=kilobytes(io.cancelled),
     )
 
 

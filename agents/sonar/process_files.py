@@ -40,11 +40,18 @@ class Statm(NamedTuple):
 
 
 class Io(NamedTuple):
-    """What is used of /proc/PID/io, in bytes."""
+    """What is used of /proc/PID/io, in bytes. read, written: see IO_OF_CALLS."""
 
-    rchar: int
-    wchar: int
-    cancelled_write_bytes: int
+    read: int
+    written: int
+    cancelled: int
+
+
+IO_OF_CALLS = (b"rchar", b"wchar")
+"""Lines of /proc/PID/io: what read and write calls have passed, wherever it came from."""
+
+IO_OF_STORAGE = (b"read_bytes", b"write_bytes")
+"""Lines of /proc/PID/io: what storage was asked for. Most network file systems count nothing."""
 
 
 def parse_stat(content: bytes) -> Stat:
@@ -101,14 +108,17 @@ def parse_statm(content: bytes) -> Statm:
     return Statm(max(0, resident - shared), data)
 
 
-def parse_io(content: bytes) -> Io:
-    """Parse /proc/PID/io, `name: number` a line. Raises UnparsableError."""
+def parse_io(content: bytes, lines: tuple[bytes, bytes] = IO_OF_CALLS) -> Io:
+    """Parse /proc/PID/io, `name: number` a line. Raises UnparsableError.
+
+    lines: those of what was read and of what was written.
+    """
     values: dict[bytes, int] = {}
     try:
         for line in content.splitlines():
             name, _, number = line.partition(b":")
             values[name] = int(number)
-        io = Io(values[b"rchar"], values[b"wchar"], values[b"cancelled_write_bytes"])
+        io = Io(values[lines[0]], values[lines[1]], values[b"cancelled_write_bytes"])
     except (ValueError, KeyError):
         raise UnparsableError(f"not the known lines: {content[:80]!r}") from None
     if min(io) < 0 or max(io) > LARGEST_UINT:

@@ -21,6 +21,8 @@ from ccagent.agents.sonar.entry import FileEntry
 from ccagent.agents.sonar.placing import Placer
 from ccagent.agents.sonar.process import Process, make_process, utilization
 from ccagent.agents.sonar.process_files import (
+    IO_OF_CALLS,
+    IO_OF_STORAGE,
     KERNEL_THREAD,
     STEP_DAEMON,
     Io,
@@ -56,6 +58,7 @@ class ProcfsSource:
     def __init__(self, node: Node, selection: Selection) -> None:
         self._node = node
         self._least_ticks = selection.cpu_time * node.clock_ticks
+        self._io_lines = IO_OF_STORAGE if selection.storage_io else IO_OF_CALLS
         self._entries: dict[str, FileEntry] = {}
         self._reading = 0
         self._began = 0.0
@@ -296,7 +299,7 @@ class ProcfsSource:
             if entry.io == CLOSED:
                 entry.io = self._descriptors.open(path)
             entry.io_raw = self._descriptors.read(entry.io, path)
-            return parse_io(entry.io_raw)
+            return parse_io(entry.io_raw, self._io_lines)
         except VanishedError:
             raise
         except NotHereError:

@@ -133,7 +133,10 @@ class PsutilSource:
         memory = process.memory_info()
         try:
             io = process.io_counters()
-            data_read, data_written = kilobytes(io.read_chars), kilobytes(io.write_chars)
+            read, written = io.read_chars, io.write_chars
+            if self._selection.storage_io:
+                read, written = io.read_bytes, io.write_bytes
+            data_read, data_written = kilobytes(read), kilobytes(written)
         except psutil.AccessDenied:
             data_read = data_written = 0
         return Process(

@@ -17,6 +17,7 @@ class Selection:
     system_jobs: false leaves out processes of system users, unless they run in a container.
     users: names of users to leave out; commands: beginnings of command names to leave out.
     cpu_time: processes with fewer CPU seconds are left out.
+    storage_io: whether data read and written are those of storage instead of calls.
     """
 
     def __init__(
@@ -26,8 +27,10 @@ class Selection:
         users: tuple[str, ...] = (),
         commands: tuple[str, ...] = (),
         cpu_time: float = 0.0,
+        storage_io: bool = False,
     ) -> None:
         self.cpu_time = cpu_time
+        self.storage_io = storage_io
         self._system_jobs = system_jobs
         self._users = frozenset(users)
         self._commands = tuple(command for command in commands if command)

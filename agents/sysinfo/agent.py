@@ -157,7 +157,7 @@ class SysinfoAgent(Agent[SysinfoSettings]):
             sockets=cpus.sockets,
             cores_per_socket=cpus.cores_per_socket,
             threads_per_core=cpus.threads_per_core,
-            cpu_model=read_model(node, errors),
+            cpu_model=read_model(node, errors) or "unknown",
             memory=read_memory(node, errors),
             numa_nodes=numa.nodes,
             distances=numa.distances,

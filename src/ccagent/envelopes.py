@@ -132,7 +132,8 @@ class SampleSystem(Structure, frozen=True, kw_only=True):
 class SampleProcess(Structure, frozen=True, kw_only=True, gc=False):
     """One process, or several that were rolled up.
 
-    resident_memory: KB of private memory, RssAnon (/proc/PID/statm: resident - shared).
+    resident_memory: KB of anonymous memory, RssAnon (/proc/PID/statm: resident - shared). Pages
+    that processes share after a fork count in each of them, shared memory in none.
     virtual_memory: KB of data and stack (/proc/PID/statm `data`).
     cmd: the command name (/proc/PID/stat `comm`), with ` <defunct>` for a zombie.
     pid, ppid: /proc/PID/stat; a rolled-up record has a synthetic pid above pid_max.
@@ -141,8 +142,8 @@ class SampleProcess(Structure, frozen=True, kw_only=True, gc=False):
     cpu_avg: percent of one core over the life of the process, without its children.
     cpu_util: percent of one core since the previous reading, without its children.
     cpu_time: seconds, waited-for children included (/proc/PID/stat utime, stime, cutime, cstime).
-    data_read, data_written, data_cancelled: KB, rounded up (/proc/PID/io rchar, wchar,
-    cancelled_write_bytes).
+    data_read, data_written, data_cancelled: KB, rounded up (/proc/PID/io rchar, wchar, or
+    read_bytes, write_bytes if so configured; cancelled_write_bytes).
     rolledup: how many further processes the record sums up.
     gpus: the cards that the process uses.
     """
@@ -167,12 +168,20 @@ class SampleProcess(Structure, frozen=True, kw_only=True, gc=False):
 class SampleJobCgroup(Structure, frozen=True, kw_only=True):
     """What the control group of a job accounts for so far. Only with the extra `job-cgroups`.
 
+    used_memory, peak_memory: what is charged, page cache included. rss_memory: what the job's
+    programs hold, which is anon_memory and shmem_memory; file_memory: page cache, shmem_memory
+    included. pss_memory: of its processes, on demand.
     *_memory, memory_limit, data_*: KB; data_* of block devices. oom_kills: processes killed for
     want of memory. *_time, *_pressure: ms; the latter those in which a task of the job waited.
     """
 
     used_memory: int = 0
     peak_memory: int = 0
+    rss_memory: int = 0
+    anon_memory: int = 0
+    shmem_memory: int = 0
+    file_memory: int = 0
+    pss_memory: int = 0
     memory_limit: int = 0
     oom_kills: int = 0
     cpu_time: int = 0
@@ -283,8 +292,8 @@ class SysinfoAttributes(Structure, frozen=True, kw_only=True):
     cores_per_socket: int
     threads_per_core: int
     memory: int
-    cpu_model: str = ""
-    numa_nodes: int = 0
+    cpu_model: str
+    numa_nodes: int
     distances: list[list[int]] = []
     topo_svg: str = ""
     topo_text: str = ""

@@ -129,6 +129,12 @@ def test_what_a_card_does_not_support_costs_its_field_of_the_sample(
     assert nvidia.gpus()[0] == {name: whole[name] for name in whole.keys() - STATES[function]}
 
 
+def test_a_card_that_does_not_tell_its_utilization_is_known_as_such(nvidia: Machine) -> None:
+    assert 0 not in nvidia.reading().without_utilization
+    nvidia.libraries.play(NVIDIA, "nvmlDeviceGetUtilizationRates 0 = !3")
+    assert 0 in nvidia.reading().without_utilization
+
+
 @pytest.mark.parametrize("code", [2, 3, 4, 13])
 def test_a_card_that_tells_next_to_nothing_is_a_card(nvidia: Machine, code: int) -> None:
     nvidia.libraries.play(NVIDIA, *(f"{function} = !{code}" for function in STATES))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from ccagent.agents.gpu.gpus import GpuReading
 from ccagent.agents.sonar.allocation_parsers import (
@@ -17,9 +18,17 @@ from ccagent.agents.sonar.allocation_parsers import (
     parse_numbers,
 )
 from ccagent.agents.sonar.allocations import Allocation, Allocations, idle_cards
+from ccagent.agents.sonar.gpu_points import gpu_points
 from ccagent.agents.sonar.procfs import ProcfsSource
 from ccagent.agents.sonar.selection import Selection
-from ccagent.envelopes import SampleGpu
+from ccagent.envelopes import (
+    SampleAttributes,
+    SampleGpu,
+    SampleJob,
+    SampleProcess,
+    SampleProcessGpu,
+    SampleSystem,
+)
 from tests.tree import TreeNode
 
 HERE = frozenset({"c1-1"})
@@ -40,6 +49,7 @@ READING = GpuReading(
         SampleGpu(index=2, uuid="GPU-cccc-2"),
         SampleGpu(index=3, uuid="MIG-dddd-3"),
     ],
+    without_utilization=frozenset({3}),
     devices={"195:0": 0, "195:5": 1, "195:2": 2},
     partitioned=frozenset({2}),
 )
@@ -267,9 +277,40 @@ class TestIdle:
             # It may be this job's process that keeps card 0 busy, although none is told of.
             ({0: 0.0}, [1, 3]),
             ({2: 9.0}, [0, 1, 3]),
+            # Nobody tells whether a process on card 3, a MIG instance, does anything.
+            ({0: 1.0, 1: 1.0, 3: 0.0}, []),
         ],
     )
     def test_a_card_is_idle_on_which_the_job_does_nothing(
         self, used: dict[int, float], idle: list[int]
     ) -> None:
         assert idle_cards(self.ALL, used, READING) == idle
+
+    def test_a_card_that_cannot_tell_its_utilization_is_not_idle(self) -> None:
+        reading = structs.replace(READING, without_utilization=frozenset({1}))
+        assert idle_cards(Allocation(13, 1001, (1,)), {1: 0.0}, reading) == []
+        assert idle_cards(Allocation(13, 1001, (1,)), {}, reading) == [1]
+
+    def test_a_failing_card_is_not_idle(self) -> None:
+        reading = GpuReading(cards=[SampleGpu(index=0, uuid="GPU-aaaa-0", failing=1)])
+        assert idle_cards(Allocation(13, 1001, (0,)), {}, reading) == []
+
+    def test_a_job_whose_cards_do_not_tell_has_no_utilization(self) -> None:
+        process = SampleProcess(pid=1, gpus=[SampleProcessGpu(index=1, uuid="GPU-bbbb-1")])
+        attributes = SampleAttributes(
+            time="", cluster="c", node="n", system=SampleSystem(boot=""),
+            jobs=[SampleJob(job=13, user="ada", epoch=0, processes=[process])],
+        )  # fmt: skip
+        names = {
+            untold: {
+                point.name
+                for point in gpu_points(
+                    attributes,
+                    0.0,
+                    [Allocation(13, 1001, (1,))],
+                    structs.replace(READING, without_utilization=frozenset(untold)),
+                )
+            }
+            for untold in ((), (1,))
+        }
+        assert names[()] - names[1,] == {"job_gpu_util"}

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.agents.sonar.ended_growth import EndedGrowth, Growth
 from ccagent.agents.sonar.kernel.ended_records import Key
+from ccagent.agents.sonar.process_files import Io
 from ccagent.message import encode
 from ccagent.points import Point
 from tests.kernel_tree import PinnedNode
@@ -186,6 +187,17 @@ def test_what_began_and_ended_between_two_samples_is_a_record_of_its_job(
 
     node.still.passed += 30
     assert [len(group) for group in of_jobs(sample(agent, node)).values()] == [1]
+
+
+def test_what_storage_was_asked_for_replaces_what_calls_passed(node: PinnedNode) -> None:
+    calls = "rchar: 9000\nwchar: 8000\ncancelled_write_bytes: 0\n"
+    node.process(42, io=calls, storage=Io(4096, 2048, 0))
+    found = {
+        each: of_jobs(sample(make(process_io=each), node))[42, "ada"][0]
+        for each in ("calls", "storage")
+    }
+    assert [found["calls"][name] for name in ("data_read", "data_written")] == [9, 8]
+    assert [found["storage"][name] for name in ("data_read", "data_written")] == [4, 2]
 
 
 def test_a_rolled_up_sample_keeps_them_apart(node: PinnedNode) -> None:

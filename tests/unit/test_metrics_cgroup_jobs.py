@@ -36,6 +36,10 @@ V2 = {
     "memory.current": f"{100 * MB}\n",
     "memory.peak": f"{150 * MB}\n",
     "memory.max": f"{200 * MB}\n",
+    "memory.stat": (
+        f"anon {20 * MB}\nfile {70 * MB}\nkernel 100000\nshmem {10 * MB}\n"
+        f"file_mapped {15 * MB}\nanon_thp 0\ninactive_anon {19 * MB}\nslab 4711\n"
+    ),
     "memory.events": "low 0\nhigh 0\nmax 31\noom 3\noom_kill 2\noom_group_kill 0\n",
     "cpu.stat": CPU_STAT,
     "io.stat": "8:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0\n",
@@ -56,6 +60,10 @@ ALL_OF_V2: dict[str, float] = {
     "job_mem_used": 100 * MB,
     "job_mem_peak": 150 * MB,
     "job_mem_limit": 200 * MB,
+    "job_mem_rss": 30 * MB,
+    "job_mem_anon": 20 * MB,
+    "job_mem_shmem": 10 * MB,
+    "job_mem_file": 70 * MB,
     "job_oom_kills": 2,
     "job_cpu_util": 2_000_000_000,
     "job_cpu_throttled": 750_000_000,
@@ -70,6 +78,11 @@ V1 = {
         "memory.usage_in_bytes": f"{100 * MB}\n",
         "memory.max_usage_in_bytes": f"{150 * MB}\n",
         "memory.limit_in_bytes": f"{200 * MB}\n",
+        # Without `total_` it is what no step has.
+        "memory.stat": (
+            f"cache 1\nrss 2\nshmem 3\nmapped_file 4\ntotal_cache {70 * MB}\n"
+            f"total_rss {20 * MB}\ntotal_shmem {10 * MB}\ntotal_mapped_file {15 * MB}\n"
+        ),
         "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n",
     },
     "cpuacct": {"cpuacct.usage": "2000000000\n"},
@@ -241,7 +254,7 @@ class TestVersion2:
 
     def test_what_the_kernel_lacks_is_left_out(self, machine: Machine) -> None:
         path = machine.v2("job_13", memory_max="max\n", cpu_stat="usage_usec 5\nuser_usec 5\n")
-        for file in ("memory.peak", "io.stat", "io.pressure", "memory.pressure"):
+        for file in ("memory.peak", "memory.stat", "io.stat", "io.pressure", "memory.pressure"):
             (machine.root / path / file).unlink()
         assert machine.read() == {
             13: {"job_mem_used": 100 * MB, "job_oom_kills": 2, "job_cpu_util": 5000,
@@ -323,6 +336,11 @@ class TestVersion2:
             ("memory.current", "", {"job_mem_used"}),
             ("memory.max", "lots\n", {"job_mem_limit"}),
             (
+                "memory.stat",
+                "anon 99999999999999999999\n",
+                {"job_mem_rss", "job_mem_anon", "job_mem_shmem", "job_mem_file"},
+            ),
+            (
                 "cpu.stat",
                 "usage_usec 99999999999999999999\n",
                 {"job_cpu_util", "job_cpu_throttled"},
@@ -386,6 +404,17 @@ class TestVersion1:
         directory = f"{CGROUP}/memory/slurm/uid_5002/job_13"
         machine.write(f"{directory}/memory.limit_in_bytes", "9223372036854771712\n")
         assert "job_mem_limit" not in machine.read()[13]
+
+    def test_old_kernels_tell_mapped_files_instead_of_shared_memory(self, machine: Machine) -> None:
+        machine.v1(13)
+        directory = f"{CGROUP}/memory/slurm/uid_5002/job_13"
+        machine.write(
+            f"{directory}/memory.stat",
+            f"total_cache {70 * MB}\ntotal_rss {20 * MB}\ntotal_mapped_file {15 * MB}\n",
+        )
+        found = machine.read()[13]
+        assert found["job_mem_rss"] == 35 * MB
+        assert "job_mem_shmem" not in found
 
     def test_oom_kills_are_those_of_steps_and_tasks_also_ended_ones(self, machine: Machine) -> None:
         machine.v1(13)
@@ -483,6 +512,9 @@ WORKER = """
 import sys, time
 sys.stdin.readline()
 begin = time.process_time()
+if len(sys.argv) > 1:
+    with open(sys.argv[1], "wb") as file:
+        file.write(bytes(48 << 20))
 held = b"x" * (24 << 20)
 while time.process_time() - begin < 0.2:
     pass
@@ -504,10 +536,16 @@ def live_cgroup(mounted: str) -> Generator[Path]:
 
 
 @contextlib.contextmanager
-def worker() -> Generator[subprocess.Popen[str]]:
-    """A process that works once it is told to, holds 24 MB and prints its CPU time."""
+def worker(*files: Path) -> Generator[subprocess.Popen[str]]:
+    """A process that works once it is told to, holds 24 MB and prints its CPU time.
+
+    It writes 48 MB to the file before, if there is one.
+    """
     process = subprocess.Popen(
-        [sys.executable, "-c", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", WORKER, *files],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         yield process
@@ -528,7 +566,7 @@ def work(process: subprocess.Popen[str]) -> float:
     return float(output)
 
 
-def test_the_kernel_accounts_for_a_job_of_version_1(machine: Machine) -> None:
+def test_the_kernel_accounts_for_a_job_of_version_1(machine: Machine, tmp_path: Path) -> None:
     limit = 256 * MB
     with contextlib.ExitStack() as stack:
         directories: dict[str, Path] = {}
@@ -541,7 +579,7 @@ def test_the_kernel_accounts_for_a_job_of_version_1(machine: Machine) -> None:
             pytest.skip("cgroups of version 1 are not mounted")
         (directories["memory"] / "memory.limit_in_bytes").write_text(f"{limit}\n")
         before = children()
-        with worker() as process:
+        with worker(tmp_path / "data") as process:
             for directory in directories.values():
                 (directory / "cgroup.procs").write_text(f"{process.pid}\n")
             spent = work(process)
@@ -550,6 +588,9 @@ def test_the_kernel_accounts_for_a_job_of_version_1(machine: Machine) -> None:
     assert spent - 0.001 <= found["job_cpu_util"] / 1e9 <= after - before + 0.001
     assert 24 * MB <= found["job_mem_peak"] <= limit
     assert found["job_mem_used"] <= found["job_mem_peak"]
+    # Its processes are gone, the pages of the file that it has written are not.
+    assert found["job_mem_used"] > found["job_mem_file"] > 40 * MB
+    assert found["job_mem_rss"] == found["job_mem_anon"] + found["job_mem_shmem"] < 8 * MB
     assert (found["job_mem_limit"], found["job_oom_kills"]) == (limit, 0)
     assert machine.reader.errors == []
 

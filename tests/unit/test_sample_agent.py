@@ -434,6 +434,7 @@ def account(node: TreeNode, cpu_time: int) -> None:
     """Write what the control group of job 7 accounts for; us of CPU time."""
     node.write(f"{JOB_7}/cpu.stat", f"usage_usec {cpu_time}\nthrottled_usec 5000\n")
     node.write(f"{JOB_7}/memory.current", "3000000000\n")
+    node.write(f"{JOB_7}/memory.stat", "anon 500000000\nfile 2400000000\nshmem 100000000\n")
     node.write(f"{JOB_7}/memory.events", "oom 4\noom_kill 2\n")
 
 
@@ -452,6 +453,9 @@ def test_points_of_jobs_are_those_of_their_control_groups(node: TreeNode) -> Non
     }
     assert float(values["job_cpu_util"]) == 50
     assert float(values["job_mem_used"]) == 3
+    # Not what its processes have, which count shared pages several times or not at all.
+    assert float(values["job_mem_rss"]) == pytest.approx(0.6)
+    assert float(values["job_mem_file"]) == pytest.approx(2.4)
     assert float(values["job_oom_kills"].rstrip("i")) == 2
     assert values["job_cpu_time"] == "3i"
 
@@ -471,8 +475,73 @@ def test_envelopes_have_control_groups_on_demand(node: TreeNode) -> None:
     jobs = json.loads(message.body)["data"]["attributes"]["jobs"]
     # Once for a job, whichever of its users comes first.
     assert [job["cgroup"] for job in jobs if "cgroup" in job] == [
-        {"used_memory": 2929687, "oom_kills": 2, "cpu_time": 6000, "throttled_time": 5}
+        {
+            "used_memory": 2929687,
+            "rss_memory": 585937,
+            "anon_memory": 488281,
+            "shmem_memory": 97656,
+            "file_memory": 2343750,
+            "oom_kills": 2,
+            "cpu_time": 6000,
+            "throttled_time": 5,
+        }
     ]
+
+
+ROLLUP = """55d4f2ce8000-7ffc9d5f6000 ---p 00000000 00:00 0                          [rollup]
+Rss:                5000 kB
+Pss:                {} kB
+Pss_Anon:           1000 kB
+"""
+
+
+def test_shared_pages_of_a_job_are_divided_on_demand(node: TreeNode) -> None:
+    step = "0::/system.slice/slurmstepd.scope/job_7/step_0\n"
+    for pid, pss in ((42, 1500), (43, 2500)):
+        node.process(pid, cgroup=step)
+        node.write(f"{pid}/smaps_rollup", ROLLUP.format(pss))
+    node.process(44, cgroup=step, state="Z")
+    node.process(45)
+    node.write("45/smaps_rollup", ROLLUP.format(10**6))
+    for wanted in (False, True):
+        agent = make(formats=frozenset({"line"}), job_pss=wanted)
+        (message,) = encode(agent.sample(node), "line", node)
+        values = [
+            float(line.split(" ")[1].removeprefix("value="))
+            for line in message.body.decode().splitlines()
+            if "job_mem_pss" in line
+        ]
+        assert values == [pytest.approx(0.004096)] * wanted
+    agent = make(job_pss=True, extras=["job-cgroups"])
+    (message,) = encode(agent.sample(node), "sonar", node)
+    jobs = json.loads(message.body)["data"]["attributes"]["jobs"]
+    assert [job["cgroup"] for job in jobs if "cgroup" in job] == [{"pss_memory": 4000}]
+
+
+def test_a_job_with_pages_that_cannot_be_told_has_no_sum(node: TreeNode) -> None:
+    for pid, text in ((42, ROLLUP.format(1)), (43, "Pss: much\n"), (44, ROLLUP.format(1))):
+        node.process(pid, cgroup="0::/system.slice/slurmstepd.scope/job_7/step_0\n")
+        node.write(f"{pid}/smaps_rollup", text)
+    (message,) = encode(make(job_pss=True, extras=["job-cgroups"]).sample(node), "sonar", node)
+    attributes = json.loads(message.body)["data"]["attributes"]
+    assert ["cgroup" in job for job in attributes["jobs"]] == [False]
+    (error,) = attributes["errors"]
+    assert error["detail"].startswith("/proc/43/smaps_rollup: no Pss")
+
+
+def test_what_storage_was_asked_for_replaces_what_calls_passed(node: TreeNode) -> None:
+    node.process(
+        42,
+        io="rchar: 9000\nwchar: 8000\nread_bytes: 4096\nwrite_bytes: 2048\n"
+        "cancelled_write_bytes: 1\n",
+    )
+    found = {
+        each: sample(make(process_io=each), node)["jobs"][0]["processes"][0]
+        for each in ("calls", "storage")
+    }
+    assert [found["calls"][name] for name in ("data_read", "data_written")] == [9, 8]
+    assert [found["storage"][name] for name in ("data_read", "data_written")] == [4, 2]
+    assert found["storage"]["data_cancelled"] == 1
 
 
 def test_a_clock_set_back_a_little_does_not_change_the_identity_of_jobs(node: TreeNode) -> None:

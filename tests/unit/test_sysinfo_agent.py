@@ -131,6 +131,9 @@ def test_an_empty_recording_is_one_cpu_and_one_kb(
         "cores_per_socket": 1,
         "threads_per_core": 1,
         "memory": 1,
+        # Jobanalyzer refuses what has none.
+        "cpu_model": "unknown",
+        "numa_nodes": 0,
     }
     assert said(log, logging.WARNING) == []
     assert any("/proc/meminfo" in text for text in said(log, logging.DEBUG))
