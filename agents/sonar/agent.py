@@ -65,6 +65,13 @@ class SampleSettings(GpuSettings, frozen=True, kw_only=True):
     batchless: Annotated[
         bool, Meta(description="take the process group as the job even inside Slurm jobs")
     ] = False
+    preset: Annotated[
+        Literal["", "jobanalyzer"],
+        Meta(
+            description="process records for a receiver that takes differences of cpu_time:"
+            " jobanalyzer; empty: cpu_util tells"
+        ),
+    ] = ""
     process_io: Annotated[
         Literal["calls", "storage"],
         Meta(
@@ -96,7 +103,11 @@ class SampleAgent(Agent[SampleSettings]):
     def __init__(self, settings: SampleSettings, wanted: frozenset[Format]) -> None:
         super().__init__(settings, wanted)
         self._source: ProcessSource | None = None
-        self._records = JobRecords(batchless=settings.batchless, rollup=settings.rollup)
+        self._records = JobRecords(
+            batchless=settings.batchless,
+            rollup=settings.rollup,
+            as_streams=settings.preset == "jobanalyzer",
+        )
         self._gpus: Gpus | None = None
         self._allocations: Allocations | None = None
         self._accounts: JobAccounts | None = None
@@ -145,7 +156,9 @@ class SampleAgent(Agent[SampleSettings]):
         if reading is not None:
             system = structs.replace(system, gpus=reading.cards)
         on_cards = reading.processes if reading is not None else {}
-        jobs = self._records.make(node, processes, self._epoch(boot), on_cards)
+        jobs = self._records.make(
+            node, processes, self._epoch(boot), on_cards, counts_ended=source.counts_ended
+        )
         allocations: list[Allocation] = []
         if reading is not None and reading.cards and self._wants_allocations:
             allocations = self._allocated(node, processes, reading)

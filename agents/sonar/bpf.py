@@ -89,6 +89,11 @@ class BpfSource:
             raise NotHereError("the pids of this pid namespace are not the kernel's")
 
     @property
+    def counts_ended(self) -> bool:
+        """Return whether the last reading had what processes used that have ended."""
+        return self._ended.is_counting
+
+    @property
     def errors(self) -> list[str]:
         """What could not be read or parsed at the last reading, a sentence each."""
         return self._complaints.errors

@@ -193,8 +193,8 @@ class EndedProcesses:
             uid=group.uid,
             command=name + ENDED,
             in_container=ended.in_container,
-            start_time=0.0,
-            cpu_seconds=0.0,
+            start_time=self._node.clock.uptime() - seconds,
+            cpu_seconds=ended.runtime / _SECOND,
             cpu_time=0,
             cpu_util=round(100.0 * ended.runtime / _SECOND / seconds, 3),
             resident_memory=0,
@@ -204,6 +204,7 @@ class EndedProcesses:
             data_written=0,
             data_cancelled=0,
             rolledup=ended.processes - 1,
+            is_ended=True,
         )
 
     def _forget(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ccagent.agents.sonar.process import ENDED
 from ccagent.envelopes import LARGEST_UINT
 from ccagent.errors import (
     CcagentError,
@@ -52,7 +51,7 @@ class JobPss:
         denied: set[int] = set()
         for process in processes:
             job = process.job
-            if not job or job in denied or process.command.endswith(ENDED):
+            if not job or job in denied or process.is_ended:
                 continue
             path = f"proc/{process.pid}/smaps_rollup"
             try:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
+from ccagent.agents.sonar.process_files import DEFUNCT
 from ccagent.agents.sonar.system import pid_max
 from ccagent.envelopes import NO_FLOAT, SampleJob, SampleProcess, SampleProcessGpu
 
 if TYPE_CHECKING:
     from ccagent.agents.sonar.allocations import Allocation
+    from ccagent.agents.sonar.ended_streams import EndedStreams
     from ccagent.agents.sonar.process import Process
     from ccagent.agents.sonar.rollup import SyntheticPids
     from ccagent.envelopes import SampleGpu
@@ -54,15 +58,26 @@ class _Group:
 
 
 class JobRecords:
-    """Makes the records of one sample after the other; those that stay the same are kept."""
+    """Makes the records of one sample after the other; those that stay the same are kept.
 
-    def __init__(self, *, batchless: bool, rollup: bool) -> None:
+    as_streams: for receivers that take CPU time from the differences of `cpu_time` within records
+    of equal pid and command. A zombie keeps its command, and what ended is in counters; see
+    ended_streams.py.
+    """
+
+    def __init__(self, *, batchless: bool, rollup: bool, as_streams: bool = False) -> None:
+        self._streams: EndedStreams | None = None
+        self._counts_ended = False
         self._batchless = batchless
         self._rollup = rollup
         self._known: dict[int, _Known] = {}
         self._groups: dict[Key, _Group] = {}
         self._epoch = 0
         self._synthetic: SyntheticPids | None = None
+        if as_streams:
+            from ccagent.agents.sonar.ended_streams import EndedStreams
+
+            self._streams = EndedStreams()
 
     def make(
         self,
@@ -70,11 +85,18 @@ class JobRecords:
         processes: list[Process],
         epoch: int,
         on_cards: dict[int, list[SampleProcessGpu]],
+        *,
+        counts_ended: bool = False,
     ) -> list[SampleJob]:
         """Make the records of processes and group them by job and user.
 
-        `on_cards`: what processes use of cards, by pid.
+        `on_cards`: what processes use of cards, by pid. `counts_ended`: whether what ended is among
+        the processes.
         """
+        if self._streams is not None:
+            processes = self._streams.continued(processes)
+            if counts_ended != self._counts_ended:
+                self._known, self._counts_ended = {}, counts_ended
         if epoch != self._epoch:
             self._known, self._groups, self._epoch = {}, {}, epoch
         uptime = node.clock.uptime()
@@ -112,13 +134,13 @@ class JobRecords:
         """Make the record of a process, if it is another than before, and find its group."""
         seconds = process.cpu_seconds
         average = NO_FLOAT
-        if seconds:
+        if seconds and (self._streams is not None or not process.is_ended):
             age = uptime - process.start_time
             average = round(100.0 * seconds / max(age, 0.01), 1) or NO_FLOAT
         if known is not None and known.process is process:
             if known.average == average and known.record.gpus == gpus:
                 return known
-            return _Known(process, average, _record(process, average, gpus), known.group)
+            return _Known(process, average, self._record(process, average, gpus), known.group)
         if process.job and not self._batchless:
             key = (process.job, 0, process.uid)
         else:
@@ -126,7 +148,20 @@ class JobRecords:
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = _Group()
-        return _Known(process, average, _record(process, average, gpus), group)
+        return _Known(process, average, self._record(process, average, gpus), group)
+
+    def _record(
+        self, process: Process, average: float, gpus: list[SampleProcessGpu]
+    ) -> SampleProcess:
+        record = _record(process, average, gpus)
+        if self._streams is None or process.is_ended:
+            return record
+        # Time of children is in what ended, if that is counted, and must not be in parents too.
+        return structs.replace(
+            record,
+            cmd=record.cmd.removesuffix(DEFUNCT),
+            cpu_time=round(process.cpu_seconds) if self._counts_ended else record.cpu_time,
+        )
 
     def _synthetic_pids(self, node: Node) -> SyntheticPids:
         if self._synthetic is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.agents.sonar.process import ENDED
+from ccagent.agents.sonar.process import FIRST_PID_OF_ENDED
 from ccagent.points import Point
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _sums(processes: list[SampleProcess]) -> dict[str, float]:
         "job_cpu_util": round(sum(process.cpu_util for process in processes), 3),
         "job_cpu_time": sum(process.cpu_time for process in processes),
         "job_processes": sum(
-            1 + process.rolledup for process in processes if not process.cmd.endswith(ENDED)
+            1 + process.rolledup for process in processes if process.pid < FIRST_PID_OF_ENDED
         ),
         "job_data_read": sum(process.data_read for process in processes),
         "job_data_written": sum(process.data_written for process in processes),

@@ -53,6 +53,11 @@ class PreferredSource:
         return "bpf" if self._procfs is None else "procfs"
 
     @property
+    def counts_ended(self) -> bool:
+        """Return whether the last reading had what processes used that have ended."""
+        return self._procfs is None and self._bpf is not None and self._bpf.counts_ended
+
+    @property
     def errors(self) -> list[str]:
         """What could not be read or parsed at the last reading, a sentence each."""
         source = self._procfs or self._bpf

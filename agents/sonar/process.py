@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from ccagent.node import Node
 
 
+FIRST_PID_OF_ENDED = 2**30
+"""Pids from here on are of records of ended processes: real ones are below 2**22."""
+
 ENDED = " <ended>"
 """Stands behind the command of a record of ended processes."""
 
@@ -29,6 +32,8 @@ class Process(msgspec.Struct, frozen=True, gc=False):
     resident_memory, virtual_memory, data_*: KB.
     num_threads: threads besides the first.
     rolledup: how many processes this stands for besides one.
+    is_ended: it stands for processes that have ended. Then cpu_seconds is what they used since the
+    previous reading, at start_time; cpu_time is 0, and the pid is above all that are real.
     """
 
     pid: int
@@ -49,6 +54,7 @@ class Process(msgspec.Struct, frozen=True, gc=False):
     data_written: int
     data_cancelled: int
     rolledup: int = 0
+    is_ended: bool = False
 
 
 def make_process(entry: Entry, used: float, memory: Statm, io: Io, node: Node) -> Process:
@@ -82,6 +88,11 @@ class ProcessSource(Protocol):
     @property
     def name(self) -> str:
         """As the configuration has it."""
+        ...
+
+    @property
+    def counts_ended(self) -> bool:
+        """Return whether the last reading had what processes used that have ended."""
         ...
 
     @property

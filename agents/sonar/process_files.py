@@ -10,6 +10,9 @@ from ccagent.errors import UnparsableError
 KERNEL_THREAD = 0x00200000
 """PF_KTHREAD in the field `flags` (include/linux/sched.h)."""
 
+DEFUNCT = " <defunct>"
+"""Stands behind the command of a zombie."""
+
 STEP_DAEMON = b"slurmstepd"
 """The command of Slurm's processes that start the tasks of a job step."""
 
@@ -132,4 +135,4 @@ def command_text(command: bytes, state: bytes) -> str:
     A name of bytes is cut after 15 of them, so the last character may be incomplete.
     """
     text = command.decode("utf-8", "replace")
-    return text + " <defunct>" if state == b"Z" else text
+    return text + DEFUNCT if state == b"Z" else text

@@ -54,6 +54,7 @@ class ProcfsSource:
     """All wanted processes of /proc. See the module for how they are read."""
 
     name = "procfs"
+    counts_ended = False
 
     def __init__(self, node: Node, selection: Selection) -> None:
         self._node = node

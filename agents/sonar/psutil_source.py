@@ -14,7 +14,7 @@ from ccagent.agents.sonar.ancestry import Ancestry
 from ccagent.agents.sonar.cgroup import NOWHERE, Placement, parse_cgroup
 from ccagent.agents.sonar.containers import has_supervisor
 from ccagent.agents.sonar.process import Process, kilobytes, utilization
-from ccagent.agents.sonar.process_files import STEP_DAEMON, parse_stat
+from ccagent.agents.sonar.process_files import DEFUNCT, STEP_DAEMON, parse_stat
 from ccagent.errors import CcagentError, ConfigurationError
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class PsutilSource:
     """All wanted processes of the live machine, as psutil reads them."""
 
     name = "psutil"
+    counts_ended = False
 
     def __init__(self, node: Node, selection: Selection) -> None:
         if not node.is_live:
@@ -129,7 +130,7 @@ class PsutilSource:
         if all_seconds < self._selection.cpu_time or process.status() == psutil.STATUS_DEAD:
             return None
         if process.status() == psutil.STATUS_ZOMBIE:
-            command += " <defunct>"
+            command += DEFUNCT
         memory = process.memory_info()
         try:
             io = process.io_counters()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from ccagent.agents.sonar.process import FIRST_PID_OF_ENDED
 from ccagent.envelopes import NO_FLOAT, SampleProcess, SampleProcessGpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_FIRST_OF_ENDED = 2**30
 _LARGEST_PID = 2**31 - 1
 
 
@@ -48,12 +48,12 @@ class SyntheticPids:
 
 def pids_of_living(pid_max: int) -> SyntheticPids:
     """Pids for processes that live: above those that real ones can have."""
-    return SyntheticPids(range(min(pid_max, _FIRST_OF_ENDED // 2) + 1, _FIRST_OF_ENDED))
+    return SyntheticPids(range(min(pid_max, FIRST_PID_OF_ENDED // 2) + 1, FIRST_PID_OF_ENDED))
 
 
 def pids_of_ended() -> SyntheticPids:
     """Pids for processes that have ended, which those of living ones never meet."""
-    return SyntheticPids(range(_FIRST_OF_ENDED, _LARGEST_PID))
+    return SyntheticPids(range(FIRST_PID_OF_ENDED, _LARGEST_PID))
 
 
 def rolled_up(
@@ -67,7 +67,7 @@ def rolled_up(
     kept: list[SampleProcess] = []
     leaves: dict[tuple[int, str, bool], list[SampleProcess]] = {}
     for process in processes:
-        if process.pid in parents:
+        if process.pid in parents or process.pid >= FIRST_PID_OF_ENDED:
             kept.append(process)
         else:
             key = (process.ppid, process.cmd, process.in_container)
