@@ -193,7 +193,7 @@ class EndedProcesses:
             uid=group.uid,
             command=name + ENDED,
             in_container=ended.in_container,
-            start_time=self._node.clock.uptime() - seconds,
+            start_time=0.0,
             cpu_seconds=ended.runtime / _SECOND,
             cpu_time=0,
             cpu_util=round(100.0 * ended.runtime / _SECOND / seconds, 3),

@@ -1,9 +1,10 @@
 """Ended processes as counters, for receivers that take differences of `cpu_time`: Jobanalyzer.
 
 Its sonalyze makes a stream of the records with equal pid and command. It takes the CPU time between
-two of them from the difference of `cpu_time`; the first one of a stream counts its `cpu_avg`. So
-what ended of a job, user and command is one record in each sample while the job is there, and its
-`cpu_time` only grows.
+two of them from the difference of `cpu_time`, in whole seconds; the first one of a stream counts
+its `cpu_avg`. So what ended of a job, user and command is one record in each sample while the job
+is there, and its `cpu_time` only grows. The fractions of a second that were in no difference of a
+living process are in it, too: most processes of a build never use a whole second.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import structs
 
 from ccagent.agents.sonar.process import ENDED
+from ccagent.agents.sonar.process_files import DEFUNCT
 from ccagent.envelopes import NO_FLOAT
 
 if TYPE_CHECKING:
@@ -34,13 +36,14 @@ class _Owner(NamedTuple):
 
 
 class _Stream:
-    """What ended of one command; `seconds` of CPU time in all."""
+    """What ended of one command; `seconds` of CPU time in all, `told` of them at most so far."""
 
-    __slots__ = ("process", "seconds")
+    __slots__ = ("process", "seconds", "told")
 
     def __init__(self, process: Process) -> None:
         self.process = process
         self.seconds = 0.0
+        self.told = 0
 
 
 class EndedStreams:
@@ -50,32 +53,67 @@ class EndedStreams:
         self._streams: dict[_Owner, dict[str, _Stream]] = {}
         self._seen: dict[_Owner, int] = {}
         self._sample = 0
+        # By pid: a process that lives, and the fraction of a second that its first record had.
+        self._living: dict[int, tuple[Process, float]] = {}
+        self._fractions: dict[tuple[_Owner, str], tuple[float, int]] = {}
 
     def continued(self, processes: list[Process]) -> list[Process]:
         """Return the processes with a record of each stream instead of what ended just now."""
         self._sample += 1
         living: list[Process] = []
-        grown: dict[_Stream, Process] = {}
+        grown: dict[_Stream, float] = {}
         for process in processes:
-            owner = _owner(process)
-            if process.is_ended:
-                stream = self._stream(owner, process)
-                stream.seconds += process.cpu_seconds
-                before = grown.get(stream)
-                grown[stream] = process if before is None else _sum(before, process)
-                self._seen[owner] = self._sample
-            else:
+            if not process.is_ended:
                 living.append(process)
-                if owner in self._streams:
-                    self._seen[owner] = self._sample
+                continue
+            owner = _owner(process)
+            stream = self._stream(owner, process)
+            stream.seconds += process.cpu_seconds
+            grown[stream] = grown.get(stream, NO_FLOAT) + process.cpu_util
+            self._seen[owner] = self._sample
+        self._follow(living)
+        self._add_fractions()
         for owner in [*self._streams]:
             seen = self._seen[owner]
             if seen == self._sample:
                 streams = self._streams[owner].values()
-                living += [_record(stream, grown.get(stream)) for stream in streams]
+                living += [_record(stream, grown.get(stream, NO_FLOAT)) for stream in streams]
             elif seen + _PATIENCE <= self._sample:
                 del self._streams[owner], self._seen[owner]
         return living
+
+    def _follow(self, living: list[Process]) -> None:
+        """Note what lives, and the fractions of what has gone."""
+        before = self._living
+        now: dict[int, tuple[Process, float]] = {}
+        for process in living:
+            if self._streams and (owner := _owner(process)) in self._streams:
+                self._seen[owner] = self._sample
+            if not process.cpu_seconds:
+                continue
+            known = before.get(process.pid)
+            if known is None or known[0].start_time != process.start_time:
+                now[process.pid] = process, process.cpu_seconds % 1
+            else:
+                now[process.pid] = process, known[1]
+                del before[process.pid]
+        for process, first in before.values():
+            key = _owner(process), process.command.removesuffix(DEFUNCT) + ENDED
+            seconds, _ = self._fractions.get(key, (0.0, 0))
+            self._fractions[key] = seconds + process.cpu_seconds % 1 - first, self._sample
+        self._living = now
+
+    def _add_fractions(self) -> None:
+        """Add them to the streams, which the kernel may tell of a sample later."""
+        waiting: dict[tuple[_Owner, str], tuple[float, int]] = {}
+        for (owner, command), (seconds, since) in self._fractions.items():
+            streams = self._streams.get(owner, {})
+            stream = streams.get(command) or streams.get(_OTHERS)
+            if stream is not None:
+                stream.seconds += seconds
+            elif since + _PATIENCE > self._sample:
+                waiting[owner, command] = seconds, since
+        self._fractions = waiting
 
     def _stream(self, owner: _Owner, process: Process) -> _Stream:
         streams = self._streams.setdefault(owner, {})
@@ -92,22 +130,14 @@ def _owner(process: Process) -> _Owner:
     return _Owner(process.job, 0 if process.job else process.process_group, process.uid)
 
 
-def _sum(one: Process, other: Process) -> Process:
-    return structs.replace(
-        one,
-        cpu_seconds=one.cpu_seconds + other.cpu_seconds,
-        cpu_util=round(one.cpu_util + other.cpu_util, 3),
-    )
-
-
-def _record(stream: _Stream, grown: Process | None) -> Process:
+def _record(stream: _Stream, used: float) -> Process:
     """Make the record of a stream. It stands for no number of processes: that would vary."""
+    stream.told = max(stream.told, round(stream.seconds))
     return structs.replace(
         stream.process,
         command=stream.process.command.removesuffix(ENDED),
-        start_time=0.0 if grown is None else grown.start_time,
-        cpu_seconds=0.0 if grown is None else grown.cpu_seconds,
-        cpu_time=round(stream.seconds),
-        cpu_util=NO_FLOAT if grown is None else grown.cpu_util,
+        cpu_seconds=stream.seconds,
+        cpu_time=stream.told,
+        cpu_util=round(used, 3) or NO_FLOAT,
         rolledup=0,
     )

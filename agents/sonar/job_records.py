@@ -61,13 +61,13 @@ class JobRecords:
     """Makes the records of one sample after the other; those that stay the same are kept.
 
     as_streams: for receivers that take CPU time from the differences of `cpu_time` within records
-    of equal pid and command. A zombie keeps its command, and what ended is in counters; see
-    ended_streams.py.
+    of equal pid and command, and for the first one from `cpu_avg`. A zombie keeps its command, and
+    what ended is in counters; see ended_streams.py.
     """
 
     def __init__(self, *, batchless: bool, rollup: bool, as_streams: bool = False) -> None:
         self._streams: EndedStreams | None = None
-        self._counts_ended = False
+        self._counts_ended = self._has_sampled = False
         self._batchless = batchless
         self._rollup = rollup
         self._known: dict[int, _Known] = {}
@@ -134,7 +134,9 @@ class JobRecords:
         """Make the record of a process, if it is another than before, and find its group."""
         seconds = process.cpu_seconds
         average = NO_FLOAT
-        if seconds and (self._streams is not None or not process.is_ended):
+        if self._streams is not None and self._has_sampled and known is None:
+            average = process.cpu_util
+        elif seconds and not process.is_ended:
             age = uptime - process.start_time
             average = round(100.0 * seconds / max(age, 0.01), 1) or NO_FLOAT
         if known is not None and known.process is process:
@@ -160,7 +162,7 @@ class JobRecords:
         return structs.replace(
             record,
             cmd=record.cmd.removesuffix(DEFUNCT),
-            cpu_time=round(process.cpu_seconds) if self._counts_ended else record.cpu_time,
+            cpu_time=int(process.cpu_seconds) if self._counts_ended else record.cpu_time,
         )
 
     def _synthetic_pids(self, node: Node) -> SyntheticPids:
@@ -207,6 +209,7 @@ class JobRecords:
 
     def end_sample(self) -> None:
         """Forget the synthetic pids that this sample didn't have."""
+        self._has_sampled = True
         if self._synthetic is not None:
             self._synthetic.end_sample()
 

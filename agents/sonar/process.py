@@ -33,7 +33,7 @@ class Process(msgspec.Struct, frozen=True, gc=False):
     num_threads: threads besides the first.
     rolledup: how many processes this stands for besides one.
     is_ended: it stands for processes that have ended. Then cpu_seconds is what they used since the
-    previous reading, at start_time; cpu_time is 0, and the pid is above all that are real.
+    previous reading, start_time and cpu_time are 0, and the pid is above all that are real.
     """
 
     pid: int

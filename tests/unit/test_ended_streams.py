@@ -120,6 +120,29 @@ def test_each_cpu_second_of_a_job_counts_once(told: ShellJob) -> None:
     assert cpu_seconds_of(told.samples) == pytest.approx(told.used, abs=2)
 
 
+def test_processes_that_never_use_a_whole_second_count(tmp_path: Path) -> None:
+    job = ShellJob(tmp_path, preset="jobanalyzer")
+    job.sample()
+    for number in range(40):
+        # Each is sampled twice, with 0.4 s and with 0.7 s, and has used 0.8 s in the end.
+        start = round(job.node.still.uptime() * 100)
+        for pid, ticks in ((100 + number, 40), (99 + number, 70)):
+            if pid >= 100:
+                first = start if pid == 100 + number else start - EVERY * 100
+                job.node.process(pid, cgroup=JOB, command="cc1", ppid=42, utime=ticks, start=first)
+        if number > 1:
+            job.node.end(98 + number)
+            job.ends("cc1", 1, waited_for=False)
+            job.used -= 0.2
+            key = Key(0, 0, 7, 0, 1001, b"cc1")
+            job.node.ended[key] = job.node.ended[key]._replace(
+                runtime=job.node.ended[key].runtime - 200_000_000
+            )
+        job.sample()
+    alive = 0.4 + 0.7
+    assert cpu_seconds_of(job.samples) == pytest.approx(job.used + alive, abs=2)
+
+
 def test_without_what_ended_orphans_are_lost_and_children_count_twice(tmp_path: Path) -> None:
     # Why the preset adds what ended, instead of leaving it out: this is the other way.
     job = ShellJob(tmp_path)
