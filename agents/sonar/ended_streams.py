@@ -89,8 +89,6 @@ class EndedStreams:
         for process in living:
             if self._streams and (owner := _owner(process)) in self._streams:
                 self._seen[owner] = self._sample
-            if not process.cpu_seconds:
-                continue
             known = before.get(process.pid)
             if known is None or known[0].start_time != process.start_time:
                 now[process.pid] = process, process.cpu_seconds % 1

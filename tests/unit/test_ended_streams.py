@@ -124,9 +124,9 @@ def test_processes_that_never_use_a_whole_second_count(tmp_path: Path) -> None:
     job = ShellJob(tmp_path, preset="jobanalyzer")
     job.sample()
     for number in range(40):
-        # Each is sampled twice, with 0.4 s and with 0.7 s, and has used 0.8 s in the end.
+        # Each is sampled twice, with 0 or 0.4 s and with 0.7 s, and has used 0.8 s in the end.
         start = round(job.node.still.uptime() * 100)
-        for pid, ticks in ((100 + number, 40), (99 + number, 70)):
+        for pid, ticks in ((100 + number, number % 2 * 40), (99 + number, 70)):
             if pid >= 100:
                 first = start if pid == 100 + number else start - EVERY * 100
                 job.node.process(pid, cgroup=JOB, command="cc1", ppid=42, utime=ticks, start=first)
@@ -139,7 +139,7 @@ def test_processes_that_never_use_a_whole_second_count(tmp_path: Path) -> None:
                 runtime=job.node.ended[key].runtime - 200_000_000
             )
         job.sample()
-    alive = 0.4 + 0.7
+    alive = 0.4 + 0.7  # of the last two
     assert cpu_seconds_of(job.samples) == pytest.approx(job.used + alive, abs=2)
 
 
