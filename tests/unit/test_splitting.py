@@ -298,7 +298,8 @@ def test_partitions_and_nodes_are_spread_over_envelopes() -> None:
 def test_sysinfo_stays_one_envelope_without_its_drawings(caplog: pytest.LogCaptureFixture) -> None:
     attributes = SysinfoAttributes(
         time=NOW, cluster="fox", node="c1-1", os_name="Linux", os_release="6", architecture="x",
-        sockets=1, cores_per_socket=2, threads_per_core=1, memory=3, topo_svg="PHN2Zz4=" * 500,
+        sockets=1, cores_per_socket=2, threads_per_core=1, memory=3, cpu_model="y", numa_nodes=1,
+        topo_svg="PHN2Zz4=" * 500,
         software=[SysinfoSoftwareVersion(key="a", version="1")],
     )  # fmt: skip
     envelope = SysinfoEnvelope(meta=META, data=SysinfoData(type="sysinfo", attributes=attributes))
