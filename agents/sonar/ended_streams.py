@@ -5,23 +5,28 @@ two of them from the difference of `cpu_time`, in whole seconds; the first one o
 its `cpu_avg`. So what ended of a job, user and command is one record in each sample while the job
 is there, and its `cpu_time` only grows. The fractions of a second that were in no difference of a
 living process are in it, too: most processes of a build never use a whole second.
+
+A stream that pauses ends: what comes later begins another one, with a pid of its own, since a gap
+in a stream, or a counter that falls, costs CPU time. So does a restart of the agent.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
 from ccagent.agents.sonar.process import ENDED
 from ccagent.agents.sonar.process_files import DEFUNCT
+from ccagent.agents.sonar.rollup import pids_of_ended
 from ccagent.envelopes import NO_FLOAT
 
 if TYPE_CHECKING:
     from ccagent.agents.sonar.process import Process
 
 _PATIENCE = 3
-"""Samples after which nothing more is added to what ended in a job that has no process."""
+"""Samples after which the kernel must have told of a process that was gone."""
 
 _MOST_COMMANDS = 50
 _OTHERS = f"_others_{ENDED}"
@@ -38,10 +43,11 @@ class _Owner(NamedTuple):
 class _Stream:
     """What ended of one command; `seconds` of CPU time in all, `told` of them at most so far."""
 
-    __slots__ = ("process", "seconds", "told")
+    __slots__ = ("key", "process", "seconds", "told")
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, key: str) -> None:
         self.process = process
+        self.key = key
         self.seconds = 0.0
         self.told = 0
 
@@ -51,8 +57,8 @@ class EndedStreams:
 
     def __init__(self) -> None:
         self._streams: dict[_Owner, dict[str, _Stream]] = {}
-        self._seen: dict[_Owner, int] = {}
-        self._sample = 0
+        self._pids = pids_of_ended()
+        self._sample = int.from_bytes(os.urandom(4), "little")
         # By pid: a process that lives, and the fraction of a second that its first record had.
         self._living: dict[int, tuple[Process, float]] = {}
         self._fractions: dict[tuple[_Owner, str], tuple[float, int]] = {}
@@ -62,6 +68,7 @@ class EndedStreams:
         self._sample += 1
         living: list[Process] = []
         grown: dict[_Stream, float] = {}
+        present: set[_Owner] = set()
         for process in processes:
             if not process.is_ended:
                 living.append(process)
@@ -70,25 +77,30 @@ class EndedStreams:
             stream = self._stream(owner, process)
             stream.seconds += process.cpu_seconds
             grown[stream] = grown.get(stream, NO_FLOAT) + process.cpu_util
-            self._seen[owner] = self._sample
-        self._follow(living)
+            present.add(owner)
+        present |= self._follow(living)
         self._add_fractions()
-        for owner in [*self._streams]:
-            seen = self._seen[owner]
-            if seen == self._sample:
-                streams = self._streams[owner].values()
-                living += [_record(stream, grown.get(stream, NO_FLOAT)) for stream in streams]
-            elif seen + _PATIENCE <= self._sample:
-                del self._streams[owner], self._seen[owner]
+        self._streams = {
+            owner: streams for owner, streams in self._streams.items() if owner in present
+        }
+        for streams in self._streams.values():
+            living += [
+                self._record(stream, grown.get(stream, NO_FLOAT)) for stream in streams.values()
+            ]
+        self._pids.end_sample()
         return living
 
-    def _follow(self, living: list[Process]) -> None:
-        """Note what lives, and the fractions of what has gone."""
+    def _follow(self, living: list[Process]) -> set[_Owner]:
+        """Note what lives, and the fractions of what has gone.
+
+        Return the owners of streams that have a living process.
+        """
+        present: set[_Owner] = set()
         before = self._living
         now: dict[int, tuple[Process, float]] = {}
         for process in living:
             if self._streams and (owner := _owner(process)) in self._streams:
-                self._seen[owner] = self._sample
+                present.add(owner)
             known = before.get(process.pid)
             if known is None or known[0].start_time != process.start_time:
                 now[process.pid] = process, process.cpu_seconds % 1
@@ -100,6 +112,7 @@ class EndedStreams:
             seconds, _ = self._fractions.get(key, (0.0, 0))
             self._fractions[key] = seconds + process.cpu_seconds % 1 - first, self._sample
         self._living = now
+        return present
 
     def _add_fractions(self) -> None:
         """Add them to the streams, which the kernel may tell of a sample later."""
@@ -120,22 +133,23 @@ class EndedStreams:
             command = _OTHERS
         stream = streams.get(command)
         if stream is None:
-            stream = streams[command] = _Stream(structs.replace(process, command=command))
+            key = f"{owner.job}/{owner.group}/{owner.uid}/{command}/{self._sample}"
+            stream = streams[command] = _Stream(structs.replace(process, command=command), key)
         return stream
+
+    def _record(self, stream: _Stream, used: float) -> Process:
+        """Make the record of a stream. It stands for no number of processes: that would vary."""
+        stream.told = max(stream.told, round(stream.seconds))
+        return structs.replace(
+            stream.process,
+            pid=self._pids.of(stream.key),
+            command=stream.process.command.removesuffix(ENDED),
+            cpu_seconds=stream.seconds,
+            cpu_time=stream.told,
+            cpu_util=round(used, 3) or NO_FLOAT,
+            rolledup=0,
+        )
 
 
 def _owner(process: Process) -> _Owner:
     return _Owner(process.job, 0 if process.job else process.process_group, process.uid)
-
-
-def _record(stream: _Stream, used: float) -> Process:
-    """Make the record of a stream. It stands for no number of processes: that would vary."""
-    stream.told = max(stream.told, round(stream.seconds))
-    return structs.replace(
-        stream.process,
-        command=stream.process.command.removesuffix(ENDED),
-        cpu_seconds=stream.seconds,
-        cpu_time=stream.told,
-        cpu_util=round(used, 3) or NO_FLOAT,
-        rolledup=0,
-    )

@@ -168,6 +168,22 @@ def test_a_storm_of_short_processes_is_attributed_to_its_jobs(directory: str) ->
         assert job["procfs_percent"] < 60, job
 
 
+def test_a_storm_outside_of_jobs_is_counted_at_a_bounded_cost(directory: str) -> None:
+    result = subprocess.run(
+        [
+            *(sys.executable, STORM, "--outside", "--json", "--directory", directory),
+            *("--lanes", "4", "--seconds", "6", "--milliseconds", "1-8", "--every", "1"),
+        ],
+        capture_output=True, text=True, check=True, timeout=300,
+    )  # fmt: skip
+    told = json.loads(result.stdout)
+    assert 98 < told["bpf_percent"] < 102, told
+    assert told["errors"] == []
+    # 20 commands of 2 users, not a record for each process group.
+    assert told["records"] < 100
+    assert told["rss_mb"] < 35
+
+
 ROUND = """
 set -e
 mount -t tmpfs -o mode=755 tmpfs /run

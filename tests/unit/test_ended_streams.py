@@ -196,6 +196,25 @@ def test_what_ended_is_forgotten_after_its_job(told: ShellJob) -> None:
     assert [process["cpu_time"] for process in told.samples[0] if process["cmd"] == "gcc"] == [5]
 
 
+def test_what_ends_now_and_then_begins_streams_of_its_own(tmp_path: Path) -> None:
+    # Outside of jobs and without a group nothing lives on between: a counter that fell would lose.
+    node = PinnedNode(tmp_path)
+    agent = SampleAgent(SampleSettings(preset="jobanalyzer"), frozenset({"sonar"}))
+    samples: list[list[dict[str, Any]]] = []
+    seconds = 0.0
+    for number in range(12):
+        node.still.passed += EVERY
+        if number % 4 == 1:
+            node.has_ended(Key(1, 1, 0, 0, 1001, b"cron"), processes=1, runtime=9 - number / 2)
+            seconds += 9 - number / 2
+        node.pin()
+        (message,) = encode(agent.sample(node), "sonar", node)
+        jobs = validate("SampleEnvelope", message.body)["data"]["attributes"].get("jobs", [])
+        samples.append([process for job in jobs for process in job["processes"]])
+    assert cpu_seconds_of(samples) == pytest.approx(seconds, abs=0.1)
+    assert len(streams_of(samples)) == 3
+
+
 def test_many_names_make_few_streams(tmp_path: Path) -> None:
     job = ShellJob(tmp_path, preset="jobanalyzer")
     job.sample()
