@@ -52,7 +52,7 @@ class EndedGrowth:
         self._node = node
         self._path = path
         self._known: dict[bytes, RawEntry] = {}
-        self._base = self._counted = self._lost = 0
+        self._base = self._counted = self._missing = self._lost = 0
         self._read_at = 0
         self._reading = 0
 
@@ -97,7 +97,8 @@ class EndedGrowth:
             self._check(reading.total.processes, growths, errors)
         else:
             # Of those that ended during the reading the total doesn't know yet.
-            self._base, self._counted, self._lost = reading.total.processes + late, 0, 0
+            self._base = reading.total.processes + late
+            self._counted = self._missing = self._lost = 0
         if self._reading % _PRUNED_EVERY == 0 or len(known) > _MOST_KNOWN * 3 // 2:
             self._prune(reading.header.time - reading.kept - _KEPT_LONGER)
         if not before:
@@ -105,14 +106,20 @@ class EndedGrowth:
         return {parse_key(key): growth for key, growth in growths.items()}
 
     def _check(self, total: int, growths: dict[bytes, Growth], errors: list[str]) -> None:
-        """Compare the growths with the total; what is missing is missing for good."""
+        """Compare the growths with the total.
+
+        A process may be in the total of a reading and in the entries of the next one. What is still
+        missing then is missing for good.
+        """
         self._counted += sum(growth.processes for growth in growths.values())
         missing = total - self._base - self._counted
-        if missing > self._lost:
+        lost = min(missing, self._missing)
+        self._missing = missing
+        if lost > self._lost:
             errors.append(
-                f"/{self._path}: what {missing - self._lost} ended processes used is not told apart"
+                f"/{self._path}: what {lost - self._lost} ended processes used is not told apart"
             )
-            self._lost = missing
+            self._lost = lost
 
     def _prune(self, oldest: int) -> None:
         kept = {key: entry for key, entry in self._known.items() if entry[4] >= oldest}

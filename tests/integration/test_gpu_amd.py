@@ -106,6 +106,12 @@ def test_what_a_card_does_not_tell_costs_its_field(amd: Machine) -> None:
             assert state == {name: whole[name] for name in whole.keys() - fields}, (code, function)
 
 
+def test_a_card_that_does_not_tell_its_utilization_is_known_as_such(amd: Machine) -> None:
+    assert 0 not in amd.reading().without_utilization
+    amd.libraries.play(AMD, "amdsmi_get_gpu_activity 0 = !2")
+    assert 0 in amd.reading().without_utilization
+
+
 def test_utilisation_is_divided_evenly(amd: Machine) -> None:
     used = amd.processes()
     assert [used[pid][0] for pid in (1000, 2000, 2001)] == [

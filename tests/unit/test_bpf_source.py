@@ -365,11 +365,29 @@ def test_what_is_not_told_apart_is_reported_once(node: PinnedNode) -> None:
     agent = make()
     sample(agent, node)
     node.count(3)
+    assert "errors" not in sample(agent, node)
     (error,) = sample(agent, node)["errors"]
     assert "what 3 ended processes used is not told apart" in error["detail"]
     assert "errors" not in sample(agent, node)
     node.count(2)
+    sample(agent, node)
     assert "what 2 ended" in sample(agent, node)["errors"][0]["detail"]
+
+
+def test_what_is_in_the_total_first_and_told_apart_later_is_no_error(node: PinnedNode) -> None:
+    agent = make()
+    sample(agent, node)
+    for _ in range(3):
+        # The kernel had added to the total, but not yet to the entry.
+        node.still.passed += 10
+        node.count(1)
+        assert "errors" not in sample(agent, node)
+        node.still.passed += 10
+        node.has_ended(of_job(7), processes=1, runtime=1)
+        node.count(-1)
+        attributes = sample(agent, node)
+        assert "errors" not in attributes
+        assert len(of_jobs(attributes)) == 1
 
 
 def test_programs_that_are_loaded_anew_count_from_zero(node: PinnedNode) -> None:
