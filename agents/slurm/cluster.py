@@ -59,7 +59,7 @@ class ClusterAgent(Agent[ClusterSettings]):
     def sample(self, node: Node) -> Iterator[Record]:
         """Ask sinfo: one ClusterEnvelope, of errors if Slurm does not answer.
 
-        For line protocol: the event that tells the state of all nodes.
+        For line protocol: events with the states of all nodes.
         """
 
         def complain(text: str) -> None:
@@ -93,8 +93,7 @@ class ClusterAgent(Agent[ClusterSettings]):
             meta=self.metadata(), data=ClusterData(type="cluster", attributes=attributes)
         )
 
-        if states:
-            yield node_events.node_event(node, states)
+        yield from node_events.node_events(node, states)
 
     def _states(self, node: Node, complain: Callable[[str], None]) -> list[NodeState]:
         settings = self.settings

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from msgspec import Meta
 
 from ccagent.agent import Agent, AgentSettings, error_object
-from ccagent.agents.slurm import sacct, squeue
 from ccagent.agents.slurm.batch import Batch
 from ccagent.agents.slurm.environment import ENVIRONMENT, explained
-from ccagent.agents.slurm.job_events import events_of
-from ccagent.agents.slurm.rows import new_delimiter, split_rows
+from ccagent.agents.slurm.hostlist import expand
+from ccagent.agents.slurm.job_events import Surroundings, start_event, stop_event
+from ccagent.agents.slurm.jobs_round import JobsRound, RoundOptions
+from ccagent.agents.slurm.node_topology import Numbering
+from ccagent.agents.slurm.scontrol import name_of
 from ccagent.agents.slurm.state import SentState
 from ccagent.clock import timestamp
 from ccagent.duration import Duration
@@ -23,6 +25,8 @@ from ccagent.message import FORMATS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ccagent.agents.slurm.event_details import DetailsReader
+    from ccagent.agents.slurm.jobs_round import Run
     from ccagent.envelopes import SlurmJob
     from ccagent.events import Event
     from ccagent.message import Format, Record
@@ -34,6 +38,8 @@ _OVERLAP = 600
 
 _OUTPUT_LIMIT = 4 * 1024**3
 _COMPLAINTS = 20
+_ENVELOPE_BYTES = 1024
+"""What an envelope has besides its jobs, without a token."""
 
 
 class JobsSettings(AgentSettings, frozen=True, kw_only=True):
@@ -44,12 +50,20 @@ class JobsSettings(AgentSettings, frozen=True, kw_only=True):
     ] = Duration("10m")
     sacct: Annotated[str, Meta(description="the program sacct")] = "sacct"
     squeue: Annotated[str, Meta(description="the program squeue")] = "squeue"
+    scontrol: Annotated[str, Meta(description="the program scontrol, for events")] = "scontrol"
+    sinfo: Annotated[str, Meta(description="the program sinfo, for events")] = "sinfo"
     command_time_limit: Annotated[
         Duration, Meta(description="after this long a program is given up")
     ] = Duration("5m")
-    batch_size: Annotated[int, Meta(ge=1, description="jobs in one envelope, with their steps")] = (
-        500
-    )
+    uncompleted: Annotated[
+        bool, Meta(description="also send jobs that wait or run; false: those that have ended")
+    ] = True
+    max_envelope_bytes: Annotated[
+        int, Meta(ge=10_000, description="bytes of an envelope; receivers refuse large ones")
+    ] = 900_000
+    batch_size: Annotated[
+        int, Meta(ge=0, description="jobs in one envelope, with their steps; 0: no limit")
+    ] = 0
     max_catch_up: Annotated[
         Duration, Meta(description="how far back the first run looks, and one after a gap")
     ] = Duration("7d")
@@ -62,6 +76,17 @@ class JobsSettings(AgentSettings, frozen=True, kw_only=True):
     sub_cluster: Annotated[
         str, Meta(description="subCluster in the events of jobs; empty: left to the receiver")
     ] = ""
+    gpu_addresses: Annotated[
+        dict[str, list[str]],
+        Meta(description="for events: PCI addresses of a node's GPUs, by host range"),
+    ] = {}
+    hwthread_numbering: Annotated[
+        Numbering,
+        Meta(
+            description="of hwthreads in events; 'linux': second threads after all cores; 'slurm'"
+        ),
+    ] = "linux"
+    job_script: Annotated[bool, Meta(description="send the batch script with events")] = False
 
 
 class JobsAgent(Agent[JobsSettings]):
@@ -76,9 +101,13 @@ class JobsAgent(Agent[JobsSettings]):
         super().__init__(settings, wanted)
         if settings.state_file and not settings.state_file.startswith("/"):
             raise ConfigurationError("agents.jobs.state-file: an absolute path is needed")
+        self._gpus = _addresses_by_node(settings.gpu_addresses)
         self._state: SentState | None = None
         self._until: int | None = None
+        self._is_committed = True
+        self._last_time = 0.0
         self._complaints = 0
+        self._details: DetailsReader | None = None
 
     def needs(self) -> Iterator[Need]:
         """Accounting above all; the question asks for no job."""
@@ -90,45 +119,82 @@ class JobsAgent(Agent[JobsSettings]):
                     "--format=JobIDRaw")  # fmt: skip
         yield Need("accounting of Slurm", "all of it", is_vital=True, question=question)
         yield Need(settings.squeue, "held and dependent jobs", is_program=True)
+        if "line" in self.wanted:
+            yield Need(settings.scontrol, "hwthreads and accelerators of jobs", is_program=True)
+            yield Need(settings.sinfo, "hwthreads of jobs on nodes with SMT", is_program=True)
 
     def sample(self, node: Node) -> Iterator[Record]:
-        """Ask sacct and squeue: a JobsEnvelope for each batch of new and changed jobs.
+        """Ask sacct and squeue: envelopes of new and changed jobs, bounded in bytes.
 
         One of errors if Slurm does not answer. For line protocol: events of jobs that start or end.
         """
         now = node.clock.time()
         state = self._opened()
         state.discard()
-        self._until, self._complaints, self.is_blind = None, 0, False
+        self._until, self._complaints, self._is_committed = None, 0, False
+        self.is_blind = False
         is_first = not state.until
-        batch = Batch(self.settings.batch_size)
+        settings = self.settings
+        reach = settings.max_catch_up.seconds
+        if state.until:
+            reach = min(reach, max(0.0, now - state.until))
+        options = RoundOptions(
+            sacct=settings.sacct,
+            squeue=settings.squeue,
+            now=now,
+            seconds=int(reach) + _OVERLAP,
+            uncompleted=settings.uncompleted,
+            with_gres_detail="gres_detail" in settings.extras,
+            with_events="line" in self.wanted,
+        )
+        jobs = JobsRound(options, state, lambda command: self._ask(node, command), self._complain)
+        metadata = self.metadata()
+        batch = Batch(
+            settings.max_envelope_bytes - _ENVELOPE_BYTES - len(metadata.token),
+            settings.batch_size,
+        )
+        moment = max(now, self._last_time + 1)
         sent = 0
-        events: list[Event] = []
+        # Receivers keep one record of a job and step for each time.
+        sent_now: set[int] = set()
         try:
-            for job in self._changed(node, state, now, events):
-                if batch.is_full_for(job):
-                    yield self._envelope(node, now, batch.take())
+            for job in jobs.records():
+                identity = hash((job.job_id, job.job_step))
+                is_repeated = identity in sent_now
+                if not batch.has_room(job) or (is_repeated and len(batch)):
+                    yield self._envelope(node, moment, batch.take())
                     sent += 1
+                if is_repeated:
+                    moment += 1
+                    sent_now.clear()
+                sent_now.add(identity)
                 batch.add(job)
         except CcagentError as error:
             text = explained(error)
             self.is_blind = True
             logger.error("agent jobs: %s", text)
             if len(batch):
-                yield self._envelope(node, now, batch.take())
-            yield from events
-            yield JobsEnvelope(meta=self.metadata(), errors=[error_object(node, text)])
+                yield self._envelope(node, moment, batch.take())
+            yield from self._events(node, jobs.runs)
+            yield JobsEnvelope(meta=metadata, errors=[error_object(node, text)])
             return
         if len(batch) or (is_first and not sent):
-            yield self._envelope(node, now, batch.take())
-        yield from events
+            yield self._envelope(node, moment, batch.take())
+        yield from self._events(node, jobs.runs)
         if self._complaints > _COMPLAINTS:
             logger.error("agent jobs: %d complaints in all", self._complaints)
         self._until = int(now)
 
+    def queued(self) -> None:
+        """Do not send again what is in a queue, as long as this process runs."""
+        if not self._is_committed:
+            self._opened().commit(self._until)
+            self._is_committed = True
+
     def handed_on(self) -> None:
-        """Remember what was sent."""
-        self._opened().commit(self._until)
+        """Remember what was sent, over a restart too."""
+        self.queued()
+        self._opened().save()
 
     def _opened(self) -> SentState:
         if self._state is None:
@@ -137,101 +203,75 @@ class JobsAgent(Agent[JobsSettings]):
                 self._state.forget()
         return self._state
 
-    def _changed(
-        self, node: Node, state: SentState, now: float, events: list[Event]
-    ) -> Iterator[SlurmJob]:
-        """Give the jobs and steps that are new or changed; add the events of those that ran."""
-        accounted: set[bytes] = set()
-        yield from self._accounted(node, state, now, accounted, events)
-        for row in self._queued(node):
-            if len(row) == squeue.COLUMNS and row[squeue.RAW_ID] in accounted:
-                continue
-            if state.is_new(b"\x00".join(row)):
-                try:
-                    yield squeue.parse_row(row)
-                except UnparsableError as error:
-                    self._complain(f"squeue: a row is left out: {error}")
+    def _events(self, node: Node, runs: list[Run]) -> list[Event]:
+        """Return the events of runs that started or ended."""
+        if not runs:
+            return []
+        surroundings = Surroundings(
+            self.settings.sub_cluster, self.settings.hwthread_numbering, {}, self._gpus
+        )
+        if self._details is None:
+            from ccagent.agents.slurm.event_details import DetailsReader
 
-    def _accounted(
-        self, node: Node, state: SentState, now: float, accounted: set[bytes], events: list[Event]
-    ) -> Iterator[SlurmJob]:
-        """Give what is new of what sacct knows, and add the ids of all to `accounted`."""
-        reach = self.settings.max_catch_up.seconds
-        if state.until:
-            reach = min(reach, max(0.0, now - state.until))
-        with_gres_detail = "gres_detail" in self.settings.extras
-        parser = sacct.Parser(self._complain, with_gres_detail=with_gres_detail)
-        for row in self._rows(node, int(reach) + _OVERLAP):
-            if sacct.is_provisional(row):
-                continue
-            if len(row) == len(sacct.FIELDS) and b"." not in row[sacct.RAW_ID]:
-                accounted.add(row[sacct.RAW_ID])
+            settings = self.settings
+            self._details = DetailsReader(
+                (settings.scontrol, settings.sinfo),
+                settings.command_time_limit.seconds,
+                self._complain,
+            )
+        started = [name_of(run.job) for run in runs if run.is_start_new and run.job.nodes]
+        details = (
+            self._details.read_jobs(node, started, with_script=self.settings.job_script)
+            if started
+            else {}
+        )
+        if any(found.nodes for found in details.values()):
+            surroundings = surroundings._replace(topology=self._details.read_topology(node))
+        events: list[Event] = []
+        for run in runs:
             try:
-                job = parser.record(row) if state.is_new(sacct.without_elapsed(row)) else None
-                if "line" in self.wanted:
-                    events += self._events(node, state, parser, row, job)
+                if run.is_start_new:
+                    start = start_event(
+                        node,
+                        run.job,
+                        submit=run.submit,
+                        begin=run.begin,
+                        sharing=run.sharing,
+                        details=details.get(name_of(run.job)),
+                        surroundings=surroundings,
+                    )
+                    events += [start] if start is not None else []
+                if run.end:
+                    events.append(stop_event(node, run.job, run.begin, run.end))
             except UnparsableError as error:
-                self._complain(f"sacct: a row is left out: {error}")
-                continue
-            if job is not None:
-                yield job
+                self._complain(f"job {run.job.job_id}: no event: {error}")
+        return events
 
-    def _events(
-        self,
-        node: Node,
-        state: SentState,
-        parser: sacct.Parser,
-        row: list[bytes],
-        job: SlurmJob | None,
-    ) -> list[Event]:
-        """Give the events that a row means and that were not sent."""
-        started, ended = sacct.run_of(row)
-        if not started:
-            return []
-        # Shown in each round, for what no round shows is forgotten.
-        is_start_new = state.is_new(b"start\x00" + started)
-        is_stop_new = bool(ended) and state.is_new(b"stop\x00" + ended)
-        if ended and not state.until:
-            return []  # history that the receiver knows already, or never will miss
-        if not (is_start_new or is_stop_new):
-            return []
-        return events_of(
-            node,
-            job if job is not None else parser.record(row),
-            begin=int(row[sacct.START]),
-            end=int(row[sacct.END]) if ended else 0,
-            with_start=is_start_new,
-            sub_cluster=self.settings.sub_cluster,
-        )
-
-    def _rows(self, node: Node, seconds: int) -> Iterator[list[bytes]]:
-        delimiter = new_delimiter()
-        output = node.stream(
-            sacct.command(self.settings.sacct, delimiter, seconds),
+    def _ask(self, node: Node, command: list[str]) -> Iterator[bytes]:
+        return node.stream(
+            command,
             time_limit=self.settings.command_time_limit.seconds,
             output_limit=_OUTPUT_LIMIT,
             environment=ENVIRONMENT,
         )
-        return split_rows(output, delimiter.encode(), len(sacct.FIELDS))
-
-    def _queued(self, node: Node) -> Iterator[list[bytes]]:
-        delimiter = new_delimiter()
-        output = node.stream(
-            squeue.command(self.settings.squeue, delimiter),
-            time_limit=self.settings.command_time_limit.seconds,
-            output_limit=_OUTPUT_LIMIT,
-            environment=ENVIRONMENT,
-        )
-        try:
-            yield from split_rows(output, delimiter.encode(), squeue.COLUMNS)
-        except CcagentError as error:
-            self._complain(f"held and dependent jobs are left out: {error}")
 
     def _complain(self, text: str) -> None:
         self._complaints += 1
         if self._complaints <= _COMPLAINTS:
             logger.error("agent jobs: %s", text)
 
-    def _envelope(self, node: Node, now: float, jobs: list[SlurmJob]) -> JobsEnvelope:
-        attributes = JobsAttributes(time=timestamp(now), cluster=node.cluster, slurm_jobs=jobs)
+    def _envelope(self, node: Node, moment: float, jobs: list[SlurmJob]) -> JobsEnvelope:
+        self._last_time = int(moment)
+        attributes = JobsAttributes(time=timestamp(moment), cluster=node.cluster, slurm_jobs=jobs)
         return JobsEnvelope(meta=self.metadata(), data=JobsData(type="job", attributes=attributes))
+
+
+def _addresses_by_node(addresses: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return the addresses of the GPUs of each node. Raises ConfigurationError."""
+    found: dict[str, list[str]] = {}
+    for hosts, of_host in addresses.items():
+        try:
+            found |= dict.fromkeys(expand(hosts), of_host)
+        except UnparsableError as error:
+            raise ConfigurationError(f"agents.jobs.gpu-addresses: {error}") from None
+    return found

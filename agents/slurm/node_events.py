@@ -17,12 +17,18 @@ from ccagent.events import Event
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ccagent.node import Node
 
-FIELDS = "NodeHost:|,StateComplete:|,CPUsState:|,AllocMem:|,GresUsed:|"
-"""What sinfo is asked for, a line a node and partition."""
+FIELDS = "NodeList:|,StateComplete:|,CPUsState:|,AllocMem:|,GresUsed:|"
+"""What sinfo is asked for, a line a node and partition.
+
+NodeList is the name by which jobs know a node: NodeHost may be that of several.
+"""
+
+_LARGEST = 400 * 1024
+"""Characters of the nodes in an event: NATS refuses messages above 1 MiB."""
 
 _GPUS = re.compile(r"gpu(?::[^,:()]+)?:(\d+)", re.ASCII)
 _STATES = {
@@ -94,8 +100,20 @@ def parse_nodes(
     return list(found.values())
 
 
-def node_event(node: Node, states: list[NodeState]) -> Event:
-    """Tell the state of all nodes."""
+def node_events(node: Node, states: list[NodeState]) -> Iterator[Event]:
+    """Return the states of all nodes, in as many events as their size needs."""
     tags = {"hostname": node.hostname, "type": "node"}
-    payload = NodeStates(node.cluster, states)
-    return Event("nodestate", "slurm", tags, payload, node.clock.time())
+    now = node.clock.time()
+    part: list[NodeState] = []
+    size = 0
+    for state in states:
+        text = msgspec.json.encode(state)
+        # A quote becomes two characters in line protocol, a backslash too.
+        length = len(text) + text.count(b'"') + text.count(b"\\") + 1
+        if part and size + length > _LARGEST:
+            yield Event("nodestate", "slurm", tags, NodeStates(node.cluster, part), now)
+            part, size = [], 0
+        part.append(state)
+        size += length
+    if part:
+        yield Event("nodestate", "slurm", tags, NodeStates(node.cluster, part), now)

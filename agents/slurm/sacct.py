@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ccagent.agents.slurm import values
 from ccagent.agents.slurm.hostlist import split
 from ccagent.agents.slurm.text import readable
+from ccagent.agents.slurm.tres import gres_detail, memory_per_node
 from ccagent.clock import timestamp
 from ccagent.envelopes import SacctData, SlurmJob
 from ccagent.errors import UnparsableError
@@ -26,11 +27,9 @@ FIELDS = (
 """What is asked for. The first can't hold a line break; the last may hold anything."""
 
 RAW_ID = FIELDS.index("JobIDRaw")
-START = FIELDS.index("Start")
-END = FIELDS.index("End")
-_PARTITION = FIELDS.index("Partition")
-_ELAPSED = FIELDS.index("ElapsedRaw")
 _NOTHING = SacctData()
+_NO_NODES = frozenset({"", "None assigned"})
+_SIZES = ("AveDiskRead", "AveDiskWrite", "AveRSS", "MaxRSS", "AveVMSize", "MaxVMSize")
 _REMEMBERED = 16_384
 _MOST_DIGITS = 19
 
@@ -56,29 +55,12 @@ def command(program: str, delimiter: str, seconds: int) -> list[str]:
     ]  # fmt: skip
 
 
-def without_elapsed(row: Sequence[bytes]) -> bytes:
-    """Give what changes of a row when the job does: not the time that it has been running."""
-    return b"\x00".join([*row[:_ELAPSED], *row[_ELAPSED + 1 :]])
-
-
-def is_provisional(row: Sequence[bytes]) -> bool:
-    """Tell whether slurmdbd has not all of a job yet.
-
-    For seconds after its start a job may be called `allocation` and have no partition.
-    """
-    is_whole = len(row) == len(FIELDS)
-    return is_whole and not row[_PARTITION] and b"." not in row[RAW_ID]
-
-
-def run_of(row: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Give what tells the run of a job from all others, and its end; empty if it has none yet."""
-    if len(row) != len(FIELDS) or b"." in row[RAW_ID] or not row[START].isdigit():
-        return b"", b""
-    if not int(row[START]):
-        return b"", b""
-    started = row[RAW_ID] + b"\x00" + row[START]
-    end = row[END]
-    return started, started + b"\x00" + end if end.isdigit() and int(end) else b""
+def command_by_id(program: str, delimiter: str, jobs: Sequence[str]) -> list[str]:
+    """Ask for `jobs` by their raw ids, in full: sacct leaves out no step for its time."""
+    return [
+        program, "--allusers", "--noheader", "--parsable2", "--noconvert", "--duplicates",
+        f"--delimiter={delimiter}", f"--format={','.join(FIELDS)}", f"--jobs={','.join(jobs)}",
+    ]  # fmt: skip
 
 
 def parse_job_id(text: str) -> JobId:
@@ -87,12 +69,13 @@ def parse_job_id(text: str) -> JobId:
     try:
         if "_" in job:
             array, _, task = job.partition("_")
-            # Tasks that wait are shown together: `12_[1,3-5%2]` is no task.
-            return JobId(int(array), int(task) if task.isdecimal() else 0)
+            number = _number(array)
+            # Pending tasks are one row, `12_[1,3-5%2]`: a job of an array, but none of its tasks.
+            return JobId(number, _number(task)) if task.isdecimal() else _PLAIN
         if "+" in job:
             het, _, offset = job.partition("+")
-            return JobId(0, 0, int(het), int(offset))
-        int(job)
+            return JobId(0, 0, _number(het), _number(offset))
+        _number(job)
     except ValueError:
         raise UnparsableError(f"{text[:40]!r} is no job id") from None
     return JobId()
@@ -110,8 +93,8 @@ class Parser:
         self._seconds = cached(values.seconds)
         self._uint = cached(values.uint)
         self._extended = cached(values.extended)
+        self._time_limit = cached(values.time_limit)
         self._kilobytes = cached(values.kilobytes)
-        self._bytes = cached(values.plain_bytes)
         self._exit_code = cached(values.exit_code)
         self._memory = cached(values.memory_per_node)
         self._nodes = cached(_nodes)
@@ -147,12 +130,18 @@ class Parser:
         word = self._state(raw_id, state)
         seconds, uint, kilobytes = self._seconds, self._uint, self._kilobytes
         requested_cpus, requested_nodes = uint(cpus), uint(node_count)
+        requested_memory = self._memory(memory, requested_cpus, requested_nodes)
+        if start.isdecimal() and submit.isdecimal() and int(submit) > int(start):
+            # Accounting submits a resized job again, with the memory of all nodes it once had.
+            requested_memory = memory_per_node(allocated) or requested_memory
+        if nodes in _NO_NODES and end.isdecimal():
+            start = ""  # that of a job cancelled while it was held is the time of its end
         accounted = SacctData(
             min_cpu=seconds(min_cpu),
             alloc_tres=allocated,
             ave_cpu=seconds(ave_cpu),
-            ave_disk_read=self._bytes(disk_read),
-            ave_disk_write=self._bytes(disk_write),
+            ave_disk_read=kilobytes(disk_read),
+            ave_disk_write=kilobytes(disk_write),
             ave_rss=kilobytes(ave_rss),
             ave_vm_size=kilobytes(ave_vm),
             elapsed_raw=uint(elapsed),
@@ -173,7 +162,7 @@ class Parser:
             user_name=user,
             account=account,
             submit_time=self._moment(submit),
-            time_limit=self._extended(time_limit),
+            time_limit=self._time_limit(time_limit),
             partition=partition,
             reservation=reservation,
             nodes=self._nodes(nodes),
@@ -183,7 +172,7 @@ class Parser:
             allocated_resources=allocated,
             gres_detail=gres_detail(allocated or requested) if self._with_gres_detail else [],
             requested_cpus=requested_cpus,
-            requested_memory_per_node=self._memory(memory, requested_cpus, requested_nodes),
+            requested_memory_per_node=requested_memory,
             requested_node_count=requested_nodes,
             start_time=self._moment(start),
             suspend_time=seconds(suspended),
@@ -205,13 +194,13 @@ class Parser:
         """Empty the fields that can't be understood, and complain about each."""
         parsers: dict[str, Callable[[str], object]] = {
             **dict.fromkeys(("Submit", "Start", "End"), self._moment),
-            **dict.fromkeys(("TimelimitRaw", "Priority"), self._extended),
+            "TimelimitRaw": self._time_limit,
+            "Priority": self._extended,
             **dict.fromkeys(("ReqCPUS", "ReqNodes", "ElapsedRaw"), self._uint),
             **dict.fromkeys(
                 ("Suspended", "AveCPU", "MinCPU", "SystemCPU", "UserCPU"), self._seconds
             ),
-            **dict.fromkeys(("AveDiskRead", "AveDiskWrite"), self._bytes),
-            **dict.fromkeys(("AveRSS", "MaxRSS", "AveVMSize", "MaxVMSize"), self._kilobytes),
+            **dict.fromkeys(_SIZES, self._kilobytes),
             "ExitCode": self._exit_code,
             "NodeList": self._nodes,
             "ReqMem": lambda text: self._memory(text, 1, 1),
@@ -227,14 +216,11 @@ class Parser:
         return understood
 
 
-def gres_detail(tres: str) -> list[str]:
-    """Give the generic resources of a TRES list: `gpu:a100:1` of `cpu=1,gres/gpu:a100=1`."""
-    found: list[str] = []
-    for one in tres.split(","):
-        name, equals, number = one.partition("=")
-        if equals and name.startswith("gres/"):
-            found.append(f"{name.removeprefix('gres/')}:{number}")
-    return found
+def _number(text: str) -> int:
+    """Return an unsigned integer. Raises ValueError."""
+    if not (text.isascii() and text.isdecimal()) or len(text) > _MOST_DIGITS:
+        raise ValueError
+    return int(text)
 
 
 def _raw_id(text: str) -> tuple[int, str]:

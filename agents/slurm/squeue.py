@@ -1,17 +1,19 @@
-"""Jobs out of the queue: those that accounting doesn't show.
+"""Jobs out of the queue: those that accounting shows late or not at all.
 
-Held, dependent and begin-later jobs have no eligible time, so sacct leaves them out, also when they
-are cancelled; and it takes seconds until it shows a job that has just started.
+Held, dependent and begin-later jobs have no eligible time, so sacct leaves them out of a window of
+time, also when they are cancelled.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.agents.slurm import values
 from ccagent.agents.slurm.hostlist import split
+from ccagent.agents.slurm.job_rows import ENDED, moment, waiting_content
 from ccagent.agents.slurm.sacct import parse_job_id
 from ccagent.agents.slurm.text import readable
+from ccagent.agents.slurm.tres import gres_detail, memory_per_node
 from ccagent.clock import timestamp
 from ccagent.envelopes import SlurmJob
 from ccagent.errors import UnparsableError
@@ -19,80 +21,137 @@ from ccagent.errors import UnparsableError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_FORMAT = ("%i", "%A", "%T", "%V", "%S", "%e", "%u", "%a", "%P", "%l", "%C", "%D", "%N", "%Q", "%v",
-           "%j")  # fmt: skip
-"""squeue(1): job and array id, job id, state, times of submission, start and end, user, account,
-partition, time limit, CPUs, nodes, node list, priority, reservation, name."""
+_FIELDS = ("JobArrayID", "JobID", "State", "SubmitTime", "StartTime", "EndTime", "UserName",
+           "Account", "Partition", "TimeLimit", "NumCPUs", "NumNodes", "NodeList", "PriorityLong",
+           "Reservation", "tres-alloc", "OverSubscribe", "Name")  # fmt: skip
+"""squeue(1), --Format. tres-alloc is what was requested while a job waits."""
 
-COLUMNS = len(_FORMAT)
-RAW_ID = _FORMAT.index("%A")
+COLUMNS = len(_FIELDS) + 1
+"""The delimiter ends each field, so that nothing stands in the last column."""
 
-_NOT_ENDED = frozenset({
-    "PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "STOPPED", "SIGNALING",
-    "STAGE_OUT", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT",
-    "RESIZING",
-})  # fmt: skip
 _WAITING = frozenset({
     "PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT",
 })  # fmt: skip
 """States in which times of start or end are what Slurm expects, not what was."""
 
 
+class QueueRow(NamedTuple):
+    """A job in the queue; texts as squeue prints them."""
+
+    shown_id: bytes
+    raw_id: bytes
+    state: bytes
+    submit: bytes
+    start: bytes
+    end: bytes
+    user: bytes
+    account: bytes
+    partition: bytes
+    time_limit: bytes
+    cpus: bytes
+    node_count: bytes
+    nodes: bytes
+    priority: bytes
+    reservation: bytes
+    tres: bytes
+    sharing: bytes
+    name: bytes
+
+    @property
+    def is_waiting(self) -> bool:
+        """True for a job that has not started, or waits to start again."""
+        return self.state.decode("ascii", "replace") in _WAITING
+
+    @property
+    def has_ended(self) -> bool:
+        """True for a job that slurmctld only remembers."""
+        return self.state.decode("ascii", "replace") in ENDED and not self.is_waiting
+
+    @property
+    def minutes(self) -> bytes:
+        """The time limit as sacct prints it."""
+        text = readable(self.time_limit)
+        if text in {"UNLIMITED", "INFINITE"}:
+            return b"UNLIMITED"
+        try:
+            return b"%d" % (values.seconds(text) // 60)
+        except ValueError:
+            return b""
+
+    def content(self) -> bytes:
+        """Return what changes of a job that waits; accounting's is the same."""
+        return waiting_content(
+            self.raw_id, self.submit, self.account, self.partition, self.minutes, self.cpus
+        )
+
+    def age(self, now: float) -> float:
+        """Return the seconds since the last that happened to the job."""
+        if self.is_waiting:
+            return now - moment(self.submit)
+        return now - (moment(self.end) if self.has_ended else moment(self.start))
+
+
 def command(program: str, delimiter: str) -> list[str]:
     """Ask for all jobs that slurmctld has not forgotten."""
-    return [
-        program, "--all", "--noheader", "--states=all", f"--format={delimiter.join(_FORMAT)}",
-    ]  # fmt: skip
+    form = ",".join(f"{name}:{delimiter}" for name in _FIELDS)
+    return [program, "--all", "--noheader", "--states=all", f"--Format={form}"]
 
 
-def parse_row(row: Sequence[bytes]) -> SlurmJob:
-    """Make a record of the fields of a row. Raises UnparsableError."""
-    if len(row) != COLUMNS:
-        raise UnparsableError(f"{len(row)} fields instead of {COLUMNS}")
-    (
-        shown_id, raw_id, state, submit, start, end, user, account, partition, time_limit, cpus,
-        node_count, nodes, priority, reservation, name,
-    ) = map(readable, row)  # fmt: skip
-    identity = parse_job_id(shown_id)
+def parse_row(fields: Sequence[bytes]) -> QueueRow:
+    """Take the fields of a row apart. Raises UnparsableError if they are not as many as asked."""
+    if len(fields) != COLUMNS:
+        raise UnparsableError(f"{len(fields)} fields instead of {COLUMNS}")
+    return QueueRow._make(fields[:-1])
+
+
+def pack(row: QueueRow) -> bytes:
+    """Return a row in one piece, as many are kept for a while."""
+    return b"\x00".join(row)
+
+
+def unpack(packed: bytes) -> QueueRow:
+    """Return the row of which `pack` made this."""
+    return QueueRow._make(packed.split(b"\x00", len(_FIELDS) - 1))
+
+
+def parse_job(row: QueueRow, *, with_gres_detail: bool = False) -> SlurmJob:
+    """Make a record of a row. Raises UnparsableError."""
+    identity = parse_job_id(readable(row.shown_id))
+    tres = ",".join(sorted(readable(row.tres).split(",")))  # in the order of sacct
+    reservation = readable(row.reservation)
     try:
-        word = values.state(state).word
-        number = values.uint(raw_id)
+        word = values.state(readable(row.state)).word
+        number = values.uint(readable(row.raw_id))
         if not number:
-            raise UnparsableError(f"{raw_id[:40]!r} is no job id")
+            raise UnparsableError(f"{readable(row.raw_id)[:40]!r} is no job id")
         return SlurmJob(
             job_id=number,
-            job_name=name,
+            job_name=readable(row.name),
             job_state=word,
             array_job_id=identity.array_job,
             array_task_id=identity.array_task,
             het_job_id=identity.het_job,
             het_job_offset=identity.het_offset,
-            user_name=user,
-            account=account,
-            submit_time=_moment(submit),
-            start_time="" if word in _WAITING else _moment(start),
-            end_time="" if word in _NOT_ENDED else _moment(end),
-            time_limit=_minutes(time_limit),
-            partition=partition,
+            user_name=readable(row.user),
+            account=readable(row.account),
+            submit_time=_timestamp(row.submit),
+            start_time="" if word in _WAITING else _timestamp(row.start),
+            time_limit=values.time_limit(row.minutes.decode()),
+            partition=readable(row.partition),
             reservation="" if reservation == "(null)" else reservation,
-            nodes=split(nodes),
-            priority=values.extended(priority),
-            requested_cpus=values.uint(cpus.partition("-")[0]),
-            requested_node_count=values.uint(node_count.partition("-")[0]),
+            nodes=split(readable(row.nodes)),
+            priority=values.extended(readable(row.priority)),
+            requested_resources=tres if word in _WAITING else "",
+            allocated_resources="" if word in _WAITING else tres,
+            gres_detail=gres_detail(tres) if with_gres_detail else [],
+            requested_cpus=values.uint(readable(row.cpus).partition("-")[0]),
+            requested_memory_per_node=memory_per_node(tres),
+            requested_node_count=values.uint(readable(row.node_count).partition("-")[0]),
         )
     except ValueError as error:
-        raise UnparsableError(f"job {raw_id[:40]}: {error}") from None
+        raise UnparsableError(f"job {readable(row.raw_id)[:40]}: {error}") from None
 
 
-def _moment(text: str) -> str:
-    seconds = values.moment(text)
+def _timestamp(text: bytes) -> str:
+    seconds = moment(text)
     return timestamp(seconds) if seconds else ""
-
-
-def _minutes(text: str) -> int:
-    """Give the ExtendedUint of a time limit `1-00:00:00`."""
-    if text in {"UNLIMITED", "INFINITE"}:
-        return values.INFINITE
-    if text in {"", "INVALID", "NOT_SET", "Partition_Limit", "N/A"}:
-        return values.UNSET
-    return values.seconds(text) // 60 + 2

@@ -33,32 +33,62 @@ class SentState:
         self._path = path
         self._sent: set[int] = set()
         self._seen: set[int] = set()
+        self._is_saved = False
         self.until = 0
-        """Up to when all jobs are sent, in seconds since 1970; 0: none ever was."""
+        """Seconds since 1970 up to which all jobs are sent; 0: none ever was."""
         if path:
             self._load()
 
     def is_new(self, record: bytes) -> bool:
-        """Tell whether a record, as bytes that change when it does, was not sent before."""
-        digest = int.from_bytes(blake2b(record, digest_size=_DIGEST_BYTES).digest(), "big")
+        """Return whether a record, as bytes that change when it does, was not sent before.
+
+        It counts as sent from the next commit on.
+        """
+        digest = _digest(record)
         self._seen.add(digest)
         return digest not in self._sent
 
-    def commit(self, until: int | None) -> None:
-        """Remember what was shown as sent. None: the round was cut short, so nothing is forgotten.
+    def is_known(self, record: bytes) -> bool:
+        """Return whether a record was sent before; one that was is remembered further."""
+        digest = _digest(record)
+        if digest not in self._sent:
+            return False
+        self._seen.add(digest)
+        return True
 
-        What can't be written is said, and kept in memory.
+    def add(self, record: bytes) -> None:
+        """Count a record as sent from the next commit on."""
+        self._seen.add(_digest(record))
+
+    def retract(self, record: bytes) -> None:
+        """Count a record as not sent."""
+        digest = _digest(record)
+        self._sent.discard(digest)
+        self._seen.discard(digest)
+
+    def commit(self, until: int | None) -> None:
+        """Remember what was shown as sent, in memory.
+
+        None: the round was cut short, so that nothing is forgotten.
         """
         if until is None:
             self._sent |= self._seen
         else:
             self._sent, self.until = self._seen, until
         self._seen = set()
+        self._is_saved = False
         if len(self._sent) > _LARGEST:
             logger.warning("agent jobs: more than %d records; all are sent again", _LARGEST)
             self._sent = set()
-        if self._path:
-            self._save()
+
+    def save(self) -> None:
+        """Write what is remembered to the file, unless nothing has changed.
+
+        A file that can't be written is logged, and the state kept in memory.
+        """
+        if self._path and not self._is_saved:
+            write_state(self._path, _File(_VERSION, self.until, array("Q", self._sent).tobytes()))
+            self._is_saved = True
 
     def forget(self) -> None:
         """Forget what was sent ever, so that all is new; the file is as it was until `commit`."""
@@ -77,5 +107,6 @@ class SentState:
             return
         self._sent, self.until = set(array("Q", found.digests)), found.until
 
-    def _save(self) -> None:
-        write_state(self._path, _File(_VERSION, self.until, array("Q", self._sent).tobytes()))
+
+def _digest(record: bytes) -> int:
+    return int.from_bytes(blake2b(record, digest_size=_DIGEST_BYTES).digest(), "big")

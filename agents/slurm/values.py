@@ -12,6 +12,7 @@ from typing import NamedTuple
 UNSET = 0
 INFINITE = 1
 """How ExtendedUint tells that there is no value, or no limit; a value n is written as n + 2."""
+_OFFSET = 2
 
 _NOTHING = frozenset(
     {"", "Unknown", "None", "N/A", "NONE", "(null)", "None assigned", "0", "INVALID"}
@@ -21,7 +22,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTPE]?)", re.ASCII)
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTPE]?)([cn]?)", re.ASCII)
 _STATE = re.compile(r"[A-Z][A-Z_]*", re.ASCII)
 _KB = {"": 1 / 1024, "K": 1, "M": 1024, "G": 1024**2, "T": 1024**3, "P": 1024**4, "E": 1024**5}
-_LARGEST = 2**64 - 1
+_LARGEST = 2**64 - 1 - _OFFSET
 _LONGEST = 30
 _LATEST = 2**35
 
@@ -51,17 +52,12 @@ def seconds(text: str) -> int:
         raise ValueError(f"{_shown(text)} is no duration")
     days, hours, minutes, whole, fraction = found.groups()
     total = int(days or 0) * 86400 + int(hours or 0) * 3600 + int(minutes) * 60 + int(whole)
-    return total + (fraction is not None and fraction[0] >= "5")
+    return _uint(total + (fraction is not None and fraction[0] >= "5"))
 
 
 def kilobytes(text: str) -> int:
     """Give KB of a size with a suffix, `3772K` or `1.50M`; one without is in bytes. Rounded up."""
     return _uint(-(-_scaled(text, _SIZE) // 1))
-
-
-def plain_bytes(text: str) -> int:
-    """Give bytes of a size with or without a suffix."""
-    return _uint(round(_scaled(text, _SIZE) * 1024))
 
 
 def memory_per_node(text: str, cpus: int, nodes: int) -> int:
@@ -82,6 +78,12 @@ def memory_per_node(text: str, cpus: int, nodes: int) -> int:
     return _uint(round(amount))
 
 
+def time_limit(text: str) -> int:
+    """Return the ExtendedUint of seconds of a limit in minutes, as receivers want it."""
+    limit = extended(text)
+    return limit if limit <= INFINITE else _uint((limit - _OFFSET) * 60) + _OFFSET
+
+
 def exit_code(text: str) -> int:
     """Give the exit code of `CODE:SIGNAL`, as JOB_INFO.exit_code.return_code has it."""
     code, colon, signal = text.partition(":")
@@ -94,7 +96,7 @@ def extended(text: str) -> int:
         return INFINITE
     if text in _NOTHING - {"0"} or text == "Partition_Limit":
         return UNSET
-    return uint(text) + 2
+    return uint(text) + _OFFSET
 
 
 def uint(text: str) -> int:

@@ -234,6 +234,7 @@ class Node:
         time_limit: float,
         output_limit: int,
         environment: Mapping[str, str] | None = None,
+        standard_input: bytes = b"",
     ) -> Iterator[bytes]:
         """Run a program like `run`, and give what it prints as it comes.
 
@@ -242,7 +243,11 @@ class Node:
         from ccagent.program import stream
 
         return stream(
-            command, time_limit=time_limit, output_limit=output_limit, environment=environment
+            command,
+            time_limit=time_limit,
+            output_limit=output_limit,
+            environment=environment,
+            standard_input=standard_input,
         )
 
     def helper(

@@ -36,12 +36,13 @@ def stream(
     output_limit: int,
     environment: Mapping[str, str] | None = None,
     stop: int | None = None,
+    standard_input: bytes = b"",
 ) -> Iterator[bytes]:
     """Run `command` without a shell and give its standard output as it comes. See `Node.stream`.
 
     Whoever leaves it early ends the program; so does who makes the descriptor `stop` readable.
     """
-    process = _started(command, environment or {})
+    process = _started(command, environment or {}, standard_input)
     complaint = bytearray()
     finished = False
     try:
@@ -57,13 +58,17 @@ def stream(
         )
 
 
-def _started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _started(
+    command: Sequence[str], environment: Mapping[str, str], standard_input: bytes
+) -> subprocess.Popen[bytes]:
     name = command[0]
     search = {"PATH": os.environ.get("PATH", ENVIRONMENT["PATH"])}
+    # A file, not a pipe: the program may print before it has read all.
+    given = _as_file(standard_input) if standard_input else subprocess.DEVNULL
     try:
         return subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=given,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**ENVIRONMENT, **search, **environment},
@@ -80,6 +85,19 @@ def _started(command: Sequence[str], environment: Mapping[str, str]) -> subproce
         raise NotPermittedError(f"{name}: not permitted to run it") from None
     except OSError as error:
         raise ProgramError(f"{name}: {error.strerror}") from None
+    finally:
+        if given != subprocess.DEVNULL:
+            os.close(given)
+
+
+def _as_file(content: bytes) -> int:
+    """Return the descriptor of a file in memory with `content`, to be read from its begin."""
+    descriptor = os.memfd_create("stdin", os.MFD_CLOEXEC)
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
 
 
 class _Limits(NamedTuple):

@@ -16,7 +16,7 @@ from ccagent.agent import Agent
 from ccagent.agents.log.agent import LogAgent, LogSettings
 from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.agents.slurm.node_events import NodeState, node_event
+from ccagent.agents.slurm.node_events import NodeState, node_events
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.events import Event
 from ccagent.line_protocol import Line, decode
@@ -120,7 +120,7 @@ def test_states_of_nodes() -> None:
         hostname='c"1\\', states=["idle"], cpus_allocated=0, memory_allocated=0,
         gpus_allocated=0, jobs_running=0,
     )  # fmt: skip
-    (line,) = emitted([node_event(NODE, [state])])
+    (line,) = emitted([*node_events(NODE, [state])])
     assert isinstance(line.value, str)
     assert msgspec.json.decode(line.value)["nodes"][0]["hostname"] == 'c"1\\'
 

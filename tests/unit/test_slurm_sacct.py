@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.slurm import sacct
+from ccagent.agents.slurm import job_rows, sacct
+from ccagent.agents.slurm.tres import gres_detail
 from ccagent.envelopes import SlurmJob
 from ccagent.errors import UnparsableError
 from tests.schema import validate_part
@@ -65,7 +66,7 @@ def test_a_plain_job() -> None:
         "user_name": "alice",
         "account": "physics",
         "submit_time": "2026-11-21T09:48:57Z",
-        "time_limit": 62,
+        "time_limit": 3602,
         "partition": "normal",
         "nodes": ["c1-1"],
         "priority": 1059,
@@ -97,7 +98,7 @@ def test_odd_names_are_kept_and_stay_their_own() -> None:
         ("7.0", "7.0", (7, "0", 0, 0, 0, 0)),
         ("12_3", "15", (15, "", 12, 3, 0, 0)),
         ("80_2.batch", "83.batch", (83, "batch", 80, 2, 0, 0)),
-        ("12_[1,3,5,10,15,20%3]", "12", (12, "", 12, 0, 0, 0)),
+        ("12_[1,3,5,10,15,20%3]", "12", (12, "", 0, 0, 0, 0)),
         ("50+0", "50", (50, "", 0, 0, 50, 0)),
         ("50+1.0", "51.0", (51, "0", 0, 0, 50, 1)),
     ],
@@ -146,7 +147,15 @@ def test_one_field_that_cant_be_understood_costs_only_itself() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"JobIDRaw": "x"}, {"JobIDRaw": "0"}, {"State": ""}, {"State": "odd"}, {"JobID": "a_b"}],
+    [
+        {"JobIDRaw": "x"},
+        {"JobIDRaw": "0"},
+        {"State": ""},
+        {"State": "odd"},
+        {"JobID": "a_b"},
+        {"JobID": f"{'9' * 30}_1"},
+        {"JobID": f"1+{'9' * 30}"},
+    ],
 )
 def test_a_row_without_id_or_state_is_an_error(fields: dict[str, str]) -> None:
     with pytest.raises(UnparsableError):
@@ -162,8 +171,61 @@ def test_whatever_the_fields_are_it_is_a_record_or_an_error(fields: list[bytes])
     validate_part("SlurmJob", msgspec.json.encode(job))
 
 
-def test_only_elapsed_time_is_no_change() -> None:
-    same = [sacct.without_elapsed(row(ElapsedRaw=text)) for text in ("10", "20")]
+def test_only_time_that_passes_is_no_change() -> None:
+    same = [job_rows.content(row(ElapsedRaw=text)) for text in ("10", "20")]
     assert same[0] == same[1]
-    assert sacct.without_elapsed(row(Priority="1")) != same[0]
-    assert sacct.without_elapsed(row(JobName="other")) != same[0]
+    assert job_rows.content(row(Priority="1")) != same[0]
+    assert job_rows.content(row(JobName="other")) != same[0]
+
+
+def test_cpu_times_change_a_step_and_not_its_job() -> None:
+    # Those of a job depend on the steps that sacct was asked to show.
+    jobs = [job_rows.content(row(UserCPU=text)) for text in ("00:01", "00:02")]
+    assert jobs[0] == jobs[1]
+    steps = [job_rows.content(row(JobIDRaw="7.0", UserCPU=text)) for text in ("00:01", "00:02")]
+    assert steps[0] != steps[1]
+
+
+@pytest.mark.parametrize("user", ["00:00:00", "00:00.000", ""])
+def test_a_step_without_cpu_time(user: str) -> None:
+    assert not job_rows.has_cpu_time(row(UserCPU=user, SystemCPU="00:00:00"))
+    assert job_rows.has_cpu_time(row(UserCPU=user, SystemCPU="00:00.010"))
+
+
+def test_a_resized_job_asks_a_node_for_what_each_of_its_nodes_has() -> None:
+    # As accounting has a job of 100 MB a node that gave up one of its two.
+    job = parsed(
+        row(Submit="1795344334", Start="1795344322", End="1795344347", ReqMem="200M",
+            ReqNodes="1", ReqCPUS="2", ReqTRES="billing=2,cpu=2,mem=200M,node=1",
+            AllocTRES="billing=1,cpu=1,mem=100M,node=1")
+    )  # fmt: skip
+    assert job.requested_memory_per_node == 100 * 1024
+
+
+def test_a_job_cancelled_while_held_never_started() -> None:
+    # Slurm 22.05 tells the time of the end as that of a start if it is cancelled within seconds.
+    job = parsed(
+        row(State="CANCELLED by 0", Start="1795344074", End="1795344074", NodeList="None assigned")
+    )
+    assert (job.start_time, job.end_time) == ("", "2026-11-22T10:41:14Z")
+
+
+def test_disk_traffic_is_in_kilobytes() -> None:
+    job = parsed(row(JobIDRaw="7.0", AveDiskRead="12.50M", AveDiskWrite="1025"))
+    assert job.sacct is not None
+    assert (job.sacct.ave_disk_read, job.sacct.ave_disk_write) == (12800, 2)
+
+
+@pytest.mark.parametrize(
+    ("tres", "expected"),
+    [
+        ("cpu=1,gres/gpu:a100=1,gres/gpu=1", ["gpu:a100:1"]),
+        ("gres/gpu:a100=1,gres/gpu:h100=2,gres/gpu=3", ["gpu:a100:1", "gpu:h100:2"]),
+        ("gres/gpu:a100=1,gres/gpu=3", ["gpu:a100:1", "gpu:2"]),
+        ("gres/gpu=2,gres/nic=1", ["gpu:2", "nic:1"]),
+        ("billing=1,cpu=1,mem=100M", []),
+        ("", []),
+    ],
+)
+def test_no_card_is_listed_twice(tres: str, expected: list[str]) -> None:
+    assert gres_detail(tres) == expected

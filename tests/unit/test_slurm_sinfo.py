@@ -167,3 +167,16 @@ def test_running_jobs_are_counted_by_node() -> None:
     counts = Counter[str]()
     node_events.running_jobs(b"c[1-2]\nc2\n\nc[\n", counts)
     assert counts == {"c1": 1, "c2": 2}
+
+
+def test_nodes_of_one_host_stay_apart(program: Callable[[str], str]) -> None:
+    # As where several slurmds run on a machine: NodeHost is that of the machine.
+    path = program(
+        'case "$*" in *NodeHost*) echo "vm|idle|0/8/0/8|0||"; echo "vm|idle|0/8/0/8|0||";; '
+        '*NodeList:*CPUsState*) echo "c1|idle|0/8/0/8|0||"; echo "c2|idle|0/8/0/8|0||";; esac'
+    )
+    node = Node(hostname="master", cluster="fox")
+    agent = ClusterAgent(ClusterSettings(sinfo=path, squeue="true"), frozenset({"line"}))
+    (message,) = encode_each(agent.sample(node), ["line"], node)
+    assert rb"\"hostname\":\"c1\"" in message.body
+    assert rb"\"hostname\":\"c2\"" in message.body
