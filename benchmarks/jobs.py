@@ -37,8 +37,10 @@ plain |= {{
     "UserCPU": "15:00:01", "Priority": "1057", "JobName": "simulate",
 }}
 out = sys.stdout.buffer
-for n in range(jobs):
-    begin = 1_700_000_000 + n
+asked = next((a.partition("=")[2] for a in sys.argv if a.startswith("--jobs=")), "")
+numbers = [int(one) - 1 for one in asked.split(",")] if asked else range(jobs)
+for n in numbers:
+    begin = {int(time.time()) - 86_400} + n % 3600
     plain["Priority"] = "1057" if n >= changed else str(os.getpid())
     for step in ("", ".batch", ".extern"):
         row = plain | {{

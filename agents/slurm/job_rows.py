@@ -52,7 +52,8 @@ def is_step(row: Sequence[bytes]) -> bool:
 
 def has_ended(row: Sequence[bytes]) -> bool:
     """Return whether the state of a row is a last one."""
-    return row[_STATE].partition(b" ")[0].rstrip(b"+") in _ENDED
+    state = row[_STATE]
+    return state in _ENDED or state.partition(b" ")[0].rstrip(b"+") in _ENDED
 
 
 def state_of(row: Sequence[bytes]) -> bytes:
@@ -76,7 +77,10 @@ def is_settled(row: Sequence[bytes], now: float, *, has_open_step: bool = False)
     Up to `SETTLING` seconds after a submission, start or end, fields may be those of before. A
     job that has ended waits for its steps, as their CPU times are part of its own.
     """
-    start, end = moment(row[START]), moment(row[END])
+    end = moment(row[END])
+    if 0 < end < now - _INCONSISTENT:
+        return True  # as most are
+    start = moment(row[START])
     age = now - max(moment(row[SUBMIT]), start, end)
     if age > _INCONSISTENT or age < -_CLOSING:  # also one whose clock is far ahead of ours
         return True
@@ -122,7 +126,7 @@ def content(row: Sequence[bytes]) -> bytes:
     """
     if is_step(row):
         return b"\x00".join([*row[:_ELAPSED], *row[_ELAPSED + 1 :]])
-    if state_of(row) == b"PENDING":
+    if row[_STATE] == b"PENDING":
         identity = (*identify(row), row[_ACCOUNT], row[_PARTITION])
         return waiting_content(*identity, row[TIME_LIMIT], row[_CPUS])
     return b"\x00".join([

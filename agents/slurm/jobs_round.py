@@ -61,11 +61,12 @@ class Run(NamedTuple):
 class _OpenJob:
     """The job whose steps follow in the output."""
 
-    __slots__ = ("has_new_cpu_time", "has_open_step", "is_long", "row")
+    __slots__ = ("has_new_cpu_time", "has_open_step", "is_long", "is_over", "row")
 
     def __init__(self, row: list[bytes], *, is_long: bool) -> None:
         self.row = row
         self.is_long = is_long
+        self.is_over = job_rows.has_ended(row)
         self.has_open_step = False
         self.has_new_cpu_time = False
 
@@ -156,9 +157,9 @@ class JobsRound:
     def _look_at_step(self, job: _OpenJob | None, row: list[bytes]) -> Iterator[SlurmJob]:
         is_settled = job_rows.is_settled(row, self._options.now)
         if job is not None:
-            is_over = job_rows.has_ended(job.row)
-            job.has_open_step |= not (is_settled and job_rows.has_ended(row))
-            if not (self._options.uncompleted or is_over):
+            if job.is_over and not job.has_open_step:
+                job.has_open_step = not (is_settled and job_rows.has_ended(row))
+            if not (self._options.uncompleted or job.is_over):
                 return
             if job.is_long and not self._options.uncompleted:
                 # Its steps are sent with it, those too that are not shown here.
@@ -176,7 +177,7 @@ class JobsRound:
             return
         key = job_rows.identify(row)
         queued = self._queue.pop(key, None)
-        is_over = job_rows.has_ended(row)
+        is_over = job.is_over
         if not is_over:
             self._live.add(key[0])
             self._take_time_limit(row, queued)

@@ -321,8 +321,8 @@ class SysinfoEnvelope(Structure, frozen=True, kw_only=True):
 class SacctData(Structure, frozen=True, kw_only=True, rename="pascal"):
     """What only accounting knows of a job or step (sacct(1); names as there).
 
-    AveCPU, MinCPU, SystemCPU, UserCPU, ElapsedRaw: seconds. AveDiskRead, AveDiskWrite: bytes.
-    AveRSS, AveVMSize, MaxRSS, MaxVMSize: KB.
+    AveCPU, MinCPU, SystemCPU, UserCPU, ElapsedRaw: seconds. AveRSS, AveVMSize, MaxRSS, MaxVMSize:
+    KB; AveDiskRead, AveDiskWrite too, as receivers take them (the specification says bytes).
     """
 
     min_cpu: int = msgspec.field(default=0, name="MinCPU")
@@ -344,8 +344,10 @@ class SlurmJob(Structure, frozen=True, kw_only=True, gc=False):
 
     job_id, job_step: JobIDRaw of sacct, before and after the dot.
     job_state: one word; what Slurm adds to it (`by 5002`) is left out.
-    array_job_id, array_task_id: n and m of a JobID `n_m`. het_job_id, het_job_offset: of `n+m`.
-    time_limit (minutes), priority: ExtendedUint, 0 unset, 1 infinite, n + 2 for n.
+    array_job_id, array_task_id: n and m of a JobID `n_m`; unset for tasks that wait together,
+    `n_[...]`. het_job_id, het_job_offset: of `n+m`.
+    time_limit, priority: ExtendedUint, 0 unset, 1 infinite, n + 2 for n. time_limit is in seconds,
+    as Sonar sends and receivers take it (the specification's text says minutes).
     nodes: host ranges. requested_memory_per_node: KB. suspend_time: seconds.
     exit_code: what the job returned; 0 if a signal ended it.
     requested_resources, allocated_resources: TRES (ReqTRES and AllocTRES of sacct).

@@ -20,11 +20,13 @@ from ccagent.agents.slurm.hostlist import expand, split
 from ccagent.agents.slurm.jobs import JobsAgent, JobsSettings
 from ccagent.agents.slurm.tres import memory_per_node
 from ccagent.envelopes import ClusterEnvelope, JobsEnvelope, SlurmJob
+from ccagent.line_protocol.decoding import decode
 from ccagent.message import Format, encode_each
 from ccagent.node import Node
 from tests.schema import validate
 from tests.slurm_cluster import SlurmCluster
 from tests.slurm_scenarios import ODD_NAMES, Jobs
+from tests.unit.test_job_events import check_start
 
 pytest_plugins = ["tests.slurm_fixture"]
 
@@ -132,15 +134,22 @@ def test_every_field_is_what_sacct_says(
     def moment(text: str) -> str:
         return text if text.isdecimal() else ""
 
-    nodes = asked(slurm, slurm_jobs, "NodeList")
-    assert any(text == "None assigned" for text in nodes.values())
+    never = {
+        raw for raw, text in asked(slurm, slurm_jobs, "NodeList").items() if text == "None assigned"
+    }
+    assert never
 
     compared("State", lambda j: j.job_state, lambda text: text.split()[0])
     compared("User", lambda j: j.user_name, str)
     compared("Account", lambda j: j.account, str)
     compared("Partition", lambda j: j.partition, str)
     compared("Submit", lambda j: seconds(j.submit_time), moment)
-    compared("Start", lambda j: seconds(j.start_time), moment)
+    # Of some that never had a node accounting tells the time of their end as that of a start.
+    for raw, text in asked(slurm, slurm_jobs, "Start").items():
+        number, _, step = raw.partition(".")
+        if int(number) not in changing:
+            expected = "" if raw in never else moment(text)
+            assert seconds(latest[int(number), step].start_time) == expected, raw
     compared("End", lambda j: seconds(j.end_time), moment)
     # The limit of a partition is in accounting once the job runs.
     unknown = {raw for raw, text in asked(slurm, slurm_jobs, "TimelimitRaw").items()
@@ -204,6 +213,8 @@ def test_every_field_is_what_scontrol_says(
                 "two nodes", "salloc",
             }, name  # fmt: skip
             code = int(said["ExitCode"].partition(":")[0])
+            if job.job_state == "TIMEOUT":
+                code = 0  # sacct leaves out what the job returned when it was ended
             assert job.exit_code == (code if code < 128 else code - 128)  # as sacct has it
             if job.start_time and job.job_state != "PENDING":
                 assert said["StartTime"] == seconds(job.start_time), name
@@ -269,6 +280,57 @@ def test_memory_and_limits(slurm_jobs: Jobs, latest: dict[tuple[int, str], Slurm
     assert job("resumed").suspend_time >= 2
 
 
+EARLY_AND_LATE = """\
+srun -n1 python3 -c 'while __import__("time").process_time() < 3: sum(range(100000))'
+sleep 20
+srun -n1 python3 -c 'while __import__("time").process_time() < 1: sum(range(100000))'
+"""
+
+
+def test_steps_that_ended_before_the_window_count_for_their_job(
+    slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As with the window of eleven minutes and a job that runs for longer.
+    monkeypatch.setattr("ccagent.agents.slurm.jobs._OVERLAP", 12)
+    agent = new_agent(slurm)
+    sampled(agent)
+    job = slurm.submit("alice", f"--wrap={EARLY_AND_LATE}")
+    told: list[SlurmJob] = []
+    deadline = time.monotonic() + 120
+    while "COMPLETED" not in {one.job_state for one in told if not one.job_step}:
+        assert time.monotonic() < deadline
+        time.sleep(1)
+        told += [one for one in sampled(agent) if one.job_id == job]
+    (last,) = (one for one in told if not one.job_step and one.job_state == "COMPLETED")
+    assert last.sacct is not None
+    text = slurm.run("sacct", "-nP", "-j", str(job), "-o", "UserCPU,SystemCPU").splitlines()[0]
+    user, system = map(values.seconds, text.split("|"))
+    assert (last.sacct.user_cpu, last.sacct.system_cpu) == (user, system)
+    assert user + system >= 3
+    # It is not sent again when its steps leave the window.
+    for _ in range(15):
+        time.sleep(1)
+        assert [one for one in sampled(agent) if one.job_id == job] == []
+    states = [one.job_state for one in told if not one.job_step]
+    assert states == list(dict.fromkeys(states)), "each state is told once"
+
+
+def test_a_requeued_job_waits_again_in_seconds(slurm: SlurmCluster) -> None:
+    agent = new_agent(slurm)
+    job = slurm.submit("bob", "--wrap=sleep 300")
+    slurm.wait_for(job, {"RUNNING"})
+    slurm.run("scontrol", "requeuehold", str(job))
+    told: list[str] = []
+    begun = time.monotonic()
+    while told[-1:] != ["PENDING"] or "REQUEUED" not in told:
+        assert time.monotonic() < begun + 60, told
+        time.sleep(1)
+        told += [one.job_state for one in sampled(agent) if (one.job_id, one.job_step) == (job, "")]
+    assert time.monotonic() - begun < 30
+    assert told[-2:] == ["REQUEUED", "PENDING"]
+    slurm.run("scancel", str(job))
+
+
 def test_what_has_not_changed_is_not_sent_again(
     slurm_jobs: Jobs, agent: JobsAgent, latest: dict[tuple[int, str], SlurmJob]
 ) -> None:
@@ -287,12 +349,29 @@ def test_starts_and_ends_are_events(slurm: SlurmCluster, slurm_jobs: Jobs) -> No
         agent.handed_on()
         return [line for m in messages for line in m.body.decode().splitlines()]
 
-    running = [line for line in lines() if f'jobId\\":{slurm_jobs.ids["running"]},' in line]
+    running: list[str] = []
+    deadline = time.monotonic() + 60
+    while not running:  # until accounting has settled
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+        running += [line for line in lines() if f'jobId\\":{slurm_jobs.ids["running"]},' in line]
     assert len(running) == 1
     assert running[0].startswith("job,function=start_job,hostname=master,type=node event=")
+    value = decode(running[0], "s").value
+    assert isinstance(value, str)
+    start = json.loads(value)
+    check_start(start)
+    (resource,) = start["resources"]
+    assert len(resource["hwthreads"]) == start["numHwthreads"] == 2
+    assert start["metaData"]["slurmInfo"].startswith(f"JobId={slurm_jobs.ids['running']} ")
     job = slurm.submit("alice", "--wrap=sleep 1")
     slurm.wait_for(job)
-    found = [line for line in lines() if f'jobId\\":{job},' in line]
+    found: list[str] = []
+    deadline = time.monotonic() + 60
+    while len(found) < 2:  # until accounting has settled
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+        found += [line for line in lines() if f'jobId\\":{job},' in line]
     assert [line.split(",")[1] for line in found] == ["function=start_job", "function=stop_job"]
     assert '"completed\\"' in found[1].replace("\\\\", "\\")
 
