@@ -283,6 +283,8 @@ class JobsRound:
                 if not is_wanted:
                     continue
                 found.add(key)
+                if 0 < job_rows.moment(row[END]) < self._begin - _MARGIN:
+                    continue  # sent long ago: a run before the job was resized
                 self._take_time_limit(row, self._queue.get(key))
                 content = job_rows.content(row)
                 if key in self._queue and self._state.is_known(content):

@@ -125,7 +125,7 @@ class _Conversion:
         if ("global", "hostname-only") not in self._found:
             self._note(None, f"global.hostname-only is true by default: {HOSTNAME}")
         if "jobs" in self._cadences and ("jobs", "uncompleted") not in self._found:
-            self._note(None, "jobs.uncompleted is false by default; here all jobs are told")
+            found.append(("agents.jobs.uncompleted", False))
         return found
 
     def _is_used(self, section: str, setting: sonar_ini.Setting, known: Known) -> bool:

@@ -90,9 +90,7 @@ _AGENTS = {
     ("jobs", "window"): Known(
         kind=Kind.DURATION, note="what was sent is remembered, so that there is no window to set"
     ),
-    ("jobs", "uncompleted"): Known(
-        kind=Kind.BOOL, note="pending and running jobs are told, when they change", only=False
-    ),
+    ("jobs", "uncompleted"): Known("agents.jobs.uncompleted", Kind.BOOL),
     ("jobs", "incomplete"): Known(name="uncompleted"),
     ("jobs", "batch-size"): Known("agents.jobs.batch-size", Kind.COUNT),
     ("cluster", "cadence"): Known("agents.cluster.every", Kind.CADENCE),

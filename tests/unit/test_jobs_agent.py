@@ -420,6 +420,20 @@ class TestCpuTimesOfJobsWithSeveralSteps:
         assert self.of_job(slurm, agent) == [(35, 30)]
 
 
+def test_a_run_that_was_sent_long_ago_is_not_sent_after_the_last(slurm: Slurm) -> None:
+    agent = slurm.agent()
+    slurm.sent(agent)
+    slurm.clock.now += 3600
+    slurm.sent(agent)
+    # The queue has a resized job under its first submission, which no window shows any more.
+    before = job(1, "RESIZING", Start="1699990000", End="1699991000", NodeList="c[1-2]")
+    after = job(1, Submit="1699991000", Start="1699990000", End="1700003500", NodeList="c1")
+    slurm.sacct.prints(after, by_id=[before, after])
+    slurm.squeue.prints(queued(1, state="COMPLETED", start="1699990000", end="1700003500"))
+    assert slurm.sent(agent) == [(1, "COMPLETED")]
+    assert slurm.sent(agent) == []
+
+
 class TestRowsThatAreNotFinal:
     """What slurmdbd has not all of waits for the next round."""
 
