@@ -121,16 +121,18 @@ def has_cpu_time(row: Sequence[bytes]) -> bool:
 def content(row: Sequence[bytes]) -> bytes:
     """Return what changes of a row when the job or step does.
 
-    That it has been running for longer is no change. Neither are the CPU times of a job: they are
-    the sums of those of its steps, without those that ended before the time that was asked for.
+    That it has been running or suspended for longer is no change. Neither are the CPU times of a
+    job: sums over its steps, without those that ended before the time that was asked for.
     """
+    state = row[_STATE]
+    rest = _ELAPSED + (2 if state == b"SUSPENDED" else 1)
     if is_step(row):
-        return b"\x00".join([*row[:_ELAPSED], *row[_ELAPSED + 1 :]])
-    if row[_STATE] == b"PENDING":
+        return b"\x00".join([*row[:_ELAPSED], *row[rest:]])
+    if state == b"PENDING":
         identity = (*identify(row), row[_ACCOUNT], row[_PARTITION])
         return waiting_content(*identity, row[TIME_LIMIT], row[_CPUS])
     return b"\x00".join([
-        *row[:_ELAPSED], *row[_ELAPSED + 1 : _SYSTEM_CPU], *row[_USER_CPU + 1 :],
+        *row[:_ELAPSED], *row[rest:_SYSTEM_CPU], *row[_USER_CPU + 1 :],
     ])  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from ccagent.agents.slurm import values
 from ccagent.agents.slurm.cluster import ClusterAgent, ClusterSettings
 from ccagent.agents.slurm.hostlist import expand, split
 from ccagent.agents.slurm.jobs import JobsAgent, JobsSettings
-from ccagent.agents.slurm.tres import memory_per_node
+from ccagent.agents.slurm.tres import count_gpus, memory_per_node
 from ccagent.envelopes import ClusterEnvelope, JobsEnvelope, SlurmJob
 from ccagent.line_protocol.decoding import decode
 from ccagent.message import Format, encode_each
@@ -183,6 +183,27 @@ def test_every_field_is_what_sacct_says(
     ):
         compared(field, accounted(name), parse)
     compared("Layout", lambda j: j.distribution or "Unknown", lambda text: text or "Unknown")
+
+
+def test_memory_and_cards_are_what_sacct_says(
+    slurm: SlurmCluster, slurm_jobs: Jobs, latest: dict[tuple[int, str], SlurmJob]
+) -> None:
+    nodes = asked(slurm, slurm_jobs, "ReqNodes")
+    resized = str(slurm_jobs.ids["resized"])
+    for raw, text in asked(slurm, slurm_jobs, "ReqMem").items():
+        if "." in raw or raw == resized:
+            continue  # of a resized job accounting has the memory of all nodes it once had
+        expected = values.memory_per_node(text, 1, int(nodes[raw]))
+        assert latest[int(raw), ""].requested_memory_per_node == expected, raw
+    assert latest[int(resized), ""].requested_memory_per_node == 100 * 1024
+    checked = 0
+    for raw, text in asked(slurm, slurm_jobs, "AllocTRES").items():
+        number, _, step = raw.partition(".")
+        if count_gpus(text):
+            cards = [one for one in latest[int(number), step].gres_detail if "gpu" in one]
+            assert sum(int(one.rpartition(":")[2]) for one in cards) == count_gpus(text), raw
+            checked += 1
+    assert checked >= 4
 
 
 def test_every_field_is_what_scontrol_says(

@@ -51,6 +51,13 @@ def test_nothing_stands_in_standard_input() -> None:
     assert run(["cat"], time_limit=10, output_limit=10) == b""
 
 
+def test_standard_input_may_be_larger_than_a_pipe_and_left_unread() -> None:
+    given = os.urandom(1_000_000)
+    parts = stream(["cat"], time_limit=30, output_limit=2_000_000, standard_input=given)
+    assert b"".join(parts) == given
+    assert list(stream(["true"], time_limit=30, output_limit=1, standard_input=given)) == []
+
+
 def test_the_environment_is_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     monkeypatch.setenv("LANG", "de_DE.UTF-8")

@@ -176,6 +176,14 @@ def test_only_time_that_passes_is_no_change() -> None:
     assert same[0] == same[1]
     assert job_rows.content(row(Priority="1")) != same[0]
     assert job_rows.content(row(JobName="other")) != same[0]
+    for raw in ("7", "7.0"):
+        suspended = [
+            job_rows.content(row(JobIDRaw=raw, State=state, Suspended=text))
+            for state, text in (
+                ("SUSPENDED", "00:00:10"), ("SUSPENDED", "00:01:10"), ("RUNNING", "00:01:10"),
+            )
+        ]  # fmt: skip
+        assert suspended[0] == suspended[1] != suspended[2]
 
 
 def test_cpu_times_change_a_step_and_not_its_job() -> None:
