@@ -86,6 +86,10 @@ class JobsSettings(AgentSettings, frozen=True, kw_only=True):
             description="of hwthreads in events; 'linux': second threads after all cores; 'slurm'"
         ),
     ] = "linux"
+    repeat_events: Annotated[
+        Duration,
+        Meta(description="send events of running and just ended jobs again this often; 0s: never"),
+    ] = Duration("0s")
     job_script: Annotated[bool, Meta(description="send the batch script with events")] = False
 
 
@@ -108,6 +112,7 @@ class JobsAgent(Agent[JobsSettings]):
         self._last_time = 0.0
         self._complaints = 0
         self._details: DetailsReader | None = None
+        self._repeated_at = 0.0
 
     def needs(self) -> Iterator[Need]:
         """Accounting above all; the question asks for no job."""
@@ -135,18 +140,7 @@ class JobsAgent(Agent[JobsSettings]):
         self.is_blind = False
         is_first = not state.until
         settings = self.settings
-        reach = settings.max_catch_up.seconds
-        if state.until:
-            reach = min(reach, max(0.0, now - state.until))
-        options = RoundOptions(
-            sacct=settings.sacct,
-            squeue=settings.squeue,
-            now=now,
-            seconds=int(reach) + _OVERLAP,
-            uncompleted=settings.uncompleted,
-            with_gres_detail="gres_detail" in settings.extras,
-            with_events="line" in self.wanted,
-        )
+        options = self._options(now, state)
         jobs = JobsRound(options, state, lambda command: self._ask(node, command), self._complain)
         metadata = self.metadata()
         batch = Batch(
@@ -184,6 +178,26 @@ class JobsAgent(Agent[JobsSettings]):
         if self._complaints > _COMPLAINTS:
             logger.error("agent jobs: %d complaints in all", self._complaints)
         self._until = int(now)
+        if options.repeats_events:
+            self._repeated_at = now
+
+    def _options(self, now: float, state: SentState) -> RoundOptions:
+        """Return what to look at: since the last round, and so long before that rows may lag."""
+        settings = self.settings
+        reach = settings.max_catch_up.seconds
+        if state.until:
+            reach = min(reach, max(0.0, now - state.until))
+        repeat_every = settings.repeat_events.seconds
+        return RoundOptions(
+            sacct=settings.sacct,
+            squeue=settings.squeue,
+            now=now,
+            seconds=int(reach) + _OVERLAP,
+            uncompleted=settings.uncompleted,
+            with_gres_detail="gres_detail" in settings.extras,
+            with_events="line" in self.wanted,
+            repeats_events=0 < repeat_every <= now - self._repeated_at,
+        )
 
     def queued(self) -> None:
         """Do not send again what is in a queue, as long as this process runs."""
@@ -243,7 +257,7 @@ class JobsAgent(Agent[JobsSettings]):
                     events += [start] if start is not None else []
                 if run.end:
                     events.append(stop_event(node, run.job, run.begin, run.end))
-            except UnparsableError as error:
+            except CcagentError as error:
                 self._complain(f"job {run.job.job_id}: no event: {error}")
         return events
 

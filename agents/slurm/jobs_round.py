@@ -36,7 +36,10 @@ _UNKNOWN_TO_ACCOUNTING = 120
 
 
 class RoundOptions(NamedTuple):
-    """What a round looks at. seconds: length of the window, up to `now`."""
+    """What a round looks at. seconds: length of the window, up to `now`.
+
+    repeats_events: events that were sent before are sent again.
+    """
 
     sacct: str
     squeue: str
@@ -45,6 +48,7 @@ class RoundOptions(NamedTuple):
     uncompleted: bool
     with_gres_detail: bool
     with_events: bool
+    repeats_events: bool = False
 
 
 class Run(NamedTuple):
@@ -90,6 +94,7 @@ class JobsRound:
         self._asked_ids: set[bytes] = set()
         self._ended_in_queue: dict[Key, bytes] = {}
         self._current_runs: set[bytes] = set()
+        self._started: set[bytes] = set()
         self._resized: list[tuple[bytes, Run]] = []
         self.runs: list[Run] = []
 
@@ -208,7 +213,7 @@ class JobsRound:
             row[TIME_LIMIT] = squeue.unpack(queued).minutes or row[TIME_LIMIT]
 
     def _look_at_run(self, row: list[bytes], *, is_settled: bool) -> None:
-        """Note a start or an end that no event has told yet."""
+        """Note a start or an end for which no event was sent yet."""
         state = self._state
         started, ended = job_rows.run_of(row)
         if not started:
@@ -223,12 +228,27 @@ class JobsRound:
             state.is_known(stop_key)
             return
         is_over = bool(ended) and job_rows.has_ended(row)
-        is_start_new = state.is_new(start_key)
-        is_stop_new = is_over and state.is_new(stop_key)
+        repeats = self._options.repeats_events
+        is_start_new = (state.is_new(start_key) or repeats) and started not in self._started
+        is_stop_new = is_over and (state.is_new(stop_key) or repeats)
         if is_over and not state.until:
             return  # history that the receiver knows already, or never will miss
-        if not (is_start_new or is_stop_new):
-            return
+        if is_start_new or is_stop_new:
+            self._started.add(started)
+            self._note_run(
+                row, started, is_start_new=is_start_new, is_stop_new=is_stop_new,
+                is_resized=is_resized,
+            )  # fmt: skip
+
+    def _note_run(
+        self,
+        row: list[bytes],
+        started: bytes,
+        *,
+        is_start_new: bool,
+        is_stop_new: bool,
+        is_resized: bool,
+    ) -> None:
         try:
             job = self._parser.record(row)
         except UnparsableError:

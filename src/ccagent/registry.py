@@ -32,6 +32,8 @@ TRANSPORTS = {
     "dir": "ccagent.transports.directory:DirectoryTransport",
     "http": "ccagent.transports.http.transport:HttpTransport",
     "https": "ccagent.transports.http.transport:HttpTransport",
+    "ccbackend": "ccagent.transports.http.cc_backend:CcBackendTransport",
+    "ccbackends": "ccagent.transports.http.cc_backend:CcBackendTransport",
     "nats": "ccagent.transports.nats.transport:NatsTransport",
     "tls": "ccagent.transports.nats.transport:NatsTransport",
     "mqtt": "ccagent.transports.mqtt.transport:MqttTransport",

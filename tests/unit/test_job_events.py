@@ -12,6 +12,7 @@ from ccagent.agents.slurm.job_events import Surroundings, start_event
 from ccagent.agents.slurm.jobs import JobsAgent
 from ccagent.agents.slurm.node_events import NodeState, node_events
 from ccagent.agents.slurm.scontrol import JobDetails, NodeShare
+from ccagent.duration import Duration
 from ccagent.envelopes import SlurmJob
 from ccagent.errors import ConfigurationError
 from ccagent.events import event_line
@@ -222,6 +223,33 @@ def test_a_resized_job_ends_once_and_with_its_own_end(slurm: Slurm, backend: Bac
     backend.take(slurm, agent)
     assert backend.states == {(2, 1699999000): "failed"}
     assert backend.refused == []
+
+
+def test_a_job_that_is_first_seen_resized_starts_once(slurm: Slurm, backend: Backend) -> None:
+    agent = slurm.agent("line")
+    slurm.sacct.prints(job(1))
+    backend.take(slurm, agent)
+    before = job(2, "RESIZING", **RAN, End="1699999500")
+    after = {**RAN, "NodeList": "c1", "Submit": "1699999500"}
+    slurm.sacct.prints(before, job(2, "COMPLETED", **after, End="1699999900"))
+    assert [function for function, _ in backend.take(slurm, agent)] == ["start_job", "stop_job"]
+    assert backend.states == {(2, 1699999000): "completed"}
+
+
+def test_events_are_repeated_on_demand(slurm: Slurm) -> None:
+    # For a backend that was down, or restored from a copy.
+    agent = slurm.agent("line", repeat_events=Duration("1h"))
+    running = job(2, "RUNNING", **RAN)
+    slurm.sacct.prints(running)
+    Backend().take(slurm, agent)
+    slurm.sacct.prints(running, job(3, **RAN, End="1699999900"))
+    assert {payload["jobId"] for _, payload in Backend().take(slurm, agent)} == {3}
+    assert Backend().take(slurm, agent) == []
+    slurm.clock.now += 3600
+    restored = Backend()
+    restored.take(slurm, agent)
+    assert restored.states == {(2, 1699999000): "running", (3, 1699999000): "completed"}
+    assert Backend().take(slurm, agent) == []
 
 
 def test_a_requeued_job_does_not_run_for_ever(slurm: Slurm, backend: Backend) -> None:

@@ -1,0 +1,146 @@
+"""`ccbackend://` and `ccbackends://` (with TLS): events for ClusterCockpit's backend, over REST.
+
+Each event is a request of its own: `POST URL/api/jobs/start_job/`, `/api/jobs/stop_job/` and
+`/api/nodestate/`. The backend answers, so an event that it did not take is sent again; over NATS
+it is lost. What it knows already (a job that runs, one that has been stopped) counts as taken.
+"""
+
+from __future__ import annotations
+
+from http.client import HTTPException, responses
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from ccagent import PRODUCER, __version__
+from ccagent.errors import ConfigurationError, RejectedError, RetryableError
+from ccagent.line_protocol.decoding import decode_lines
+from ccagent.line_protocol.lines import LineError
+from ccagent.log import logger, printable
+from ccagent.secret import read_secret
+from ccagent.transports.base import SinkSettings, Transport
+from ccagent.transports.http.connection import Connection
+from ccagent.transports.http.settings import HttpSettings, checked, proxy_of, server_of
+from ccagent.transports.network import tls_context
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ccagent.message import Message
+
+_SCHEMES = {"ccbackend": "http", "ccbackends": "https"}
+_TRY_AGAIN = frozenset({401, 403, 407, 408, 425, 429})
+"""Some of these need another token, whose file may be replaced at any moment."""
+
+_SERVER_ERROR = 500
+_MOST_SECONDS = 9
+
+
+class _Call(NamedTuple):
+    """A function of the backend: its path, and what it answers about what it knows already."""
+
+    path: str
+    known: frozenset[int] = frozenset()
+
+
+_CALLS = {
+    ("job", "start_job"): _Call("/api/jobs/start_job/", frozenset({422})),
+    ("job", "stop_job"): _Call("/api/jobs/stop_job/", frozenset({404, 422})),
+    ("nodestate", ""): _Call("/api/nodestate/"),
+}
+
+
+class CcBackendTransport(Transport):
+    """Calls functions of ClusterCockpit's backend, one for each event, over one connection.
+
+    An event that comes twice changes nothing there, so a message is repeated as a whole.
+    """
+
+    Settings = HttpSettings
+
+    def __init__(self, settings: SinkSettings) -> None:
+        scheme, _, rest = settings.url.partition(":")
+        url = f"{_SCHEMES.get(scheme.lower(), scheme)}:{rest}"
+        self._settings = (
+            msgspec.structs.replace(settings, url=url)
+            if isinstance(settings, HttpSettings)
+            else HttpSettings(url=url, format=settings.format)
+        )
+        if self._settings.format != "line":
+            raise ConfigurationError('format: ClusterCockpit\'s backend takes events: "line"')
+        target = checked(self._settings)
+        self._prefix = target.path.rstrip("/")
+        self._place = f"{target.scheme}://{target.netloc}{self._prefix}"
+        self._connection = Connection(
+            server_of(target),
+            tls_context(self._settings) if target.scheme == "https" else None,
+            self._settings.time_limit.seconds,
+            proxy_of(self._settings),
+        )
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Call the function of each event, in order."""
+        for delivered, message in enumerate(messages):
+            for call, payload in _calls_of(message, delivered):
+                self._call(call, payload, delivered)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _call(self, call: _Call, payload: bytes, delivered: int) -> None:
+        try:
+            token = read_secret(self._settings.token_file) if self._settings.token_file else ""
+        except ConfigurationError as error:
+            raise RetryableError(str(error), delivered=delivered) from None
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": f"{PRODUCER}/{__version__}",
+        }
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        place = f"{self._place}{call.path}"
+        try:
+            answer = self._connection.post(f"{self._prefix}{call.path}", payload, headers)
+        except (HTTPException, OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            raise RetryableError(f"{place}: {reason}", delivered=delivered) from None
+        text = printable(answer.body.decode("utf-8", "replace").strip())
+        said = f"{answer.status} {responses.get(answer.status, '')}"
+        if text and not (token and token in text):
+            said += f": {text[:200]}"
+        if 200 <= answer.status < 300:
+            self.answer = said
+        elif answer.status in call.known:
+            logger.debug("%s: %s: known already", place, said)
+        elif answer.status in _TRY_AGAIN or answer.status >= _SERVER_ERROR:
+            raise RetryableError(
+                f"{place}: {said}",
+                delivered=delivered,
+                after=_seconds(answer.retry_after),
+                is_about_message=answer.status >= _SERVER_ERROR,
+            )
+        else:
+            raise RejectedError(f"{place}: {said}", delivered=delivered)
+
+
+def _calls_of(message: Message, delivered: int) -> Iterator[tuple[_Call, bytes]]:
+    """Return function and argument of each event. Raises RejectedError for what is no event."""
+    try:
+        for line in decode_lines(message.body.decode()):
+            call = _CALLS.get((line.measurement, line.tags.get("function", "")))
+            if call is None or line.field != "event" or not isinstance(line.value, str):
+                raise RejectedError(
+                    f"{message.kind}: {line.measurement} is no event that ClusterCockpit's backend "
+                    "takes; name this sink only in the agents jobs and cluster",
+                    delivered=delivered,
+                )
+            yield call, line.value.encode()
+    except (LineError, UnicodeDecodeError) as error:
+        raise RejectedError(f"{message.kind}: {error}", delivered=delivered) from None
+
+
+def _seconds(retry_after: str) -> float:
+    """Return the seconds of a Retry-After header, 0 without a number."""
+    is_number = retry_after.isascii() and retry_after.isdecimal()
+    return float(retry_after) if is_number and len(retry_after) <= _MOST_SECONDS else 0.0
