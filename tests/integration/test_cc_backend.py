@@ -24,11 +24,20 @@ NODES = {
 }  # fmt: skip
 
 
+class BackendHandler(Handler):
+    """Answers HEAD too."""
+
+    def do_HEAD(self) -> None:
+        is_known = self.headers["Authorization"] == f"Bearer {TOKEN}"
+        say(200 if is_known else 401)(self)
+
+
 class BackendServer(Server):
     """Keeps the list of jobs, and refuses what ClusterCockpit's backend refuses."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.RequestHandlerClass = BackendHandler
         self.states: dict[tuple[int, int], str] = {}
         self.answers: list[int] = []
         self.is_down = False
@@ -155,9 +164,12 @@ def test_another_token_needs_no_restart_and_none_is_shown(
     with pytest.raises(RetryableError, match="401") as refusal:
         transport.send(messages)
     assert "expired" not in str(refusal.value)
+    with pytest.raises(RejectedError, match="the token is refused"):
+        transport.reach(messages[0])
     token.write_text(TOKEN)
     transport.send(messages)
     assert backend.states == {(2, 1699999000): "running"}
+    assert transport.reach(messages[0]).said == "it answers HEAD with 200 OK"
 
 
 def test_nobody_answers(

@@ -18,7 +18,7 @@ from ccagent.line_protocol.decoding import decode_lines
 from ccagent.line_protocol.lines import LineError
 from ccagent.log import logger, printable
 from ccagent.secret import read_secret
-from ccagent.transports.base import SinkSettings, Transport
+from ccagent.transports.base import Reached, SinkSettings, Transport
 from ccagent.transports.http.connection import Connection
 from ccagent.transports.http.settings import HttpSettings, checked, proxy_of, server_of
 from ccagent.transports.network import tls_context
@@ -32,7 +32,9 @@ _SCHEMES = {"ccbackend": "http", "ccbackends": "https"}
 _TRY_AGAIN = frozenset({401, 403, 407, 408, 425, 429})
 """Some of these need another token, whose file may be replaced at any moment."""
 
+_LOGIN = frozenset({401, 403, 407})
 _SERVER_ERROR = 500
+_JOBS = "/api/jobs/"
 _MOST_SECONDS = 9
 
 
@@ -84,21 +86,43 @@ class CcBackendTransport(Transport):
             for call, payload in _calls_of(message, delivered):
                 self._call(call, payload, delivered)
 
+    def reach(self, message: Message) -> Reached:  # noqa: ARG002 - the token is all that matters
+        """Ask for the list of jobs with HEAD. Raises RetryableError or RejectedError."""
+        headers, _ = self._headers(0)
+        place = f"{self._place}{_JOBS}"
+        try:
+            answer = self._connection.ask(f"{self._prefix}{_JOBS}", headers)
+        except (HTTPException, OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            raise RetryableError(f"{place}: {reason}") from None
+        said = f"{answer.status} {responses.get(answer.status, '')}"
+        if answer.status in _LOGIN:
+            raise RejectedError(f"{place}: {said}: the token is refused")
+        if answer.status >= _SERVER_ERROR:
+            raise RetryableError(f"{place}: {said}")
+        return Reached(f"it answers HEAD with {said}")
+
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
 
-    def _call(self, call: _Call, payload: bytes, delivered: int) -> None:
-        try:
-            token = read_secret(self._settings.token_file) if self._settings.token_file else ""
-        except ConfigurationError as error:
-            raise RetryableError(str(error), delivered=delivered) from None
+    def _headers(self, delivered: int) -> tuple[dict[str, str], str]:
+        """Return the headers of a request, and the token. Raises RetryableError."""
         headers = {
             "Content-Type": "application/json",
             "User-Agent": f"{PRODUCER}/{__version__}",
         }
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
+        if not self._settings.token_file:
+            return headers, ""
+        try:
+            token = read_secret(self._settings.token_file)
+        except ConfigurationError as error:
+            # The file may be replaced at any moment, and be right again the next time.
+            raise RetryableError(str(error), delivered=delivered) from None
+        return headers | {"Authorization": f"Bearer {token}"}, token
+
+    def _call(self, call: _Call, payload: bytes, delivered: int) -> None:
+        headers, token = self._headers(delivered)
         place = f"{self._place}{call.path}"
         try:
             answer = self._connection.post(f"{self._prefix}{call.path}", payload, headers)
