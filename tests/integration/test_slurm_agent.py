@@ -26,7 +26,7 @@ from ccagent.node import Node
 from tests.schema import validate
 from tests.slurm_cluster import SlurmCluster
 from tests.slurm_scenarios import ODD_NAMES, Jobs
-from tests.unit.test_job_events import check_start
+from tests.unit.test_job_events import Backend, check_start
 
 pytest_plugins = ["tests.slurm_fixture"]
 
@@ -395,6 +395,46 @@ def test_starts_and_ends_are_events(slurm: SlurmCluster, slurm_jobs: Jobs) -> No
         found += [line for line in lines() if f'jobId\\":{job},' in line]
     assert [line.split(",")[1] for line in found] == ["function=start_job", "function=stop_job"]
     assert '"completed\\"' in found[1].replace("\\\\", "\\")
+
+
+def test_the_backends_list_becomes_that_of_slurm(slurm: SlurmCluster, slurm_jobs: Jobs) -> None:
+    slurm_jobs.wait("running")
+    agent = new_agent(slurm, "line")
+    backend = Backend()
+
+    def look() -> None:
+        backend.take_all(encode_each(agent.sample(NODE), ["line"], NODE))
+        agent.handed_on()
+
+    def is_listed(job: int, state: str) -> bool:
+        return state in {told for (number, _), told in backend.states.items() if number == job}
+
+    def wait_for(*wanted: tuple[int, str]) -> None:
+        deadline = time.monotonic() + 90
+        while not all(is_listed(*one) for one in wanted):
+            assert time.monotonic() < deadline, (wanted, backend.states)
+            time.sleep(1)
+            look()
+
+    look()
+    requeued, resized = (slurm.submit("bob", f"-N{n}", "--wrap=sleep 300") for n in (1, 2))
+    plain = slurm.submit("alice", "--wrap=sleep 1")
+    failed = slurm.submit("alice", "--wrap=exit 3")
+    held = slurm.submit("bob", "--hold", "--wrap=true")
+    slurm.run("scancel", str(held))
+    wait_for((requeued, "running"), (resized, "running"))
+    slurm.run("scontrol", "requeuehold", str(requeued))
+    slurm.run("scontrol", "update", f"JobId={resized}", "NumNodes=1")
+    wait_for((plain, "completed"), (failed, "failed"), (requeued, "cancelled"))
+    assert is_listed(resized, "running")
+    slurm.run("scancel", str(resized), str(requeued))
+    wait_for((resized, "cancelled"))
+    assert backend.refused == []
+    assert not any(number == held for number, _ in backend.states)
+    running = slurm.run("squeue", "-h", "--states=RUNNING,SUSPENDED", "-o", "%A").split()
+    assert {number for (number, _), told in backend.states.items() if told == "running"} == set(
+        map(int, running)
+    )
 
 
 def test_the_cluster_is_what_sinfo_shows(slurm: SlurmCluster, slurm_jobs: Jobs) -> None:

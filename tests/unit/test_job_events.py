@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from ccagent.envelopes import SlurmJob
 from ccagent.errors import ConfigurationError
 from ccagent.events import event_line
 from ccagent.line_protocol.decoding import decode
-from ccagent.message import encode_each
+from ccagent.message import Message, encode_each
 from ccagent.node import Node
 from tests.unit.test_jobs_agent import Slurm, job, queued
 
@@ -78,15 +79,20 @@ class Backend:
 
     def take(self, slurm: Slurm, agent: JobsAgent) -> list[tuple[str, dict[str, Any]]]:
         """Sample once; return function and payload of each event."""
+        found = self.take_all(encode_each(agent.sample(slurm.node), ["line"], slurm.node))
+        agent.handed_on()
+        return found
+
+    def take_all(self, messages: Iterable[Message]) -> list[tuple[str, dict[str, Any]]]:
+        """Take the events of messages; return function and payload of each."""
         found: list[tuple[str, dict[str, Any]]] = []
-        for message in encode_each(agent.sample(slurm.node), ["line"], slurm.node):
+        for message in messages:
             assert len(message.body) < 1024 * 1024
             for text in message.body.decode().splitlines():
                 line = decode(text, "s")
                 assert line.measurement == "job"
                 assert isinstance(line.value, str)
                 found.append((line.tags["function"], json.loads(line.value)))
-        agent.handed_on()
         for function, payload in found:
             self._start(payload) if function == "start_job" else self._stop(payload)
         return found
