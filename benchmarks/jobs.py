@@ -64,6 +64,7 @@ def sample(agent: JobsAgent, node: Node) -> tuple[int, int, float]:
         messages += 1
         records += message.body.count(b'"job_id":')
     agent.handed_on()
+    agent.settled()
     return messages, records, time.process_time() - begun
 
 

@@ -108,7 +108,6 @@ class JobsAgent(Agent[JobsSettings]):
         self._gpus = _addresses_by_node(settings.gpu_addresses)
         self._state: SentState | None = None
         self._until: int | None = None
-        self._is_committed = True
         self._last_time = 0.0
         self._complaints = 0
         self._details: DetailsReader | None = None
@@ -136,8 +135,7 @@ class JobsAgent(Agent[JobsSettings]):
         now = node.clock.time()
         state = self._opened()
         state.discard()
-        self._until, self._complaints, self._is_committed = None, 0, False
-        self.is_blind = False
+        self._until, self._complaints, self.is_blind = None, 0, False
         is_first = not state.until
         settings = self.settings
         options = self._options(now, state)
@@ -199,15 +197,12 @@ class JobsAgent(Agent[JobsSettings]):
             repeats_events=0 < repeat_every <= now - self._repeated_at,
         )
 
-    def queued(self) -> None:
-        """Do not send again what is in a queue, as long as this process runs."""
-        if not self._is_committed:
-            self._opened().commit(self._until)
-            self._is_committed = True
-
     def handed_on(self) -> None:
-        """Remember what was sent, over a restart too."""
-        self.queued()
+        """Do not send again what is in a queue, as long as this process runs."""
+        self._opened().commit(self._until)
+
+    def settled(self) -> None:
+        """Remember over a restart what was sent."""
         self._opened().save()
 
     def _opened(self) -> SentState:

@@ -228,11 +228,16 @@ class JobsRound:
             state.is_known(stop_key)
             return
         is_over = bool(ended) and job_rows.has_ended(row)
+        if is_over and not state.until:
+            # History that the receiver knows already, or never will miss. A run that was resized
+            # may go on, and then it is to start.
+            state.add(stop_key)
+            if not is_resized:
+                state.add(start_key)
+            return
         repeats = self._options.repeats_events
         is_start_new = (state.is_new(start_key) or repeats) and started not in self._started
         is_stop_new = is_over and (state.is_new(stop_key) or repeats)
-        if is_over and not state.until:
-            return  # history that the receiver knows already, or never will miss
         if is_start_new or is_stop_new:
             self._started.add(started)
             self._note_run(

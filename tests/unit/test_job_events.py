@@ -242,6 +242,22 @@ def test_a_job_that_is_first_seen_resized_starts_once(slurm: Slurm, backend: Bac
     assert backend.states == {(2, 1699999000): "completed"}
 
 
+def test_a_resized_job_starts_at_the_first_look_once_accounting_has_settled(
+    slurm: Slurm, backend: Backend
+) -> None:
+    agent = slurm.agent("line")
+    before = job(2, "RESIZING", **RAN | {"Start": "1699999000"}, End="1699999995")
+    slurm.clock.now += 10
+    slurm.sacct.prints(before, job(2, "RUNNING", **RAN | {"Submit": "1700000005"}))
+    assert backend.take(slurm, agent) == []
+    slurm.clock.now += 60
+    backend.take(slurm, agent)
+    slurm.sacct.prints(before, job(2, "FAILED", **RAN | {"Submit": "1700000005"}, End="1700000030"))
+    backend.take(slurm, agent)
+    assert backend.states == {(2, 1699999000): "failed"}
+    assert backend.refused == []
+
+
 def test_events_are_repeated_on_demand(slurm: Slurm) -> None:
     # For a backend that was down, or restored from a copy.
     agent = slurm.agent("line", repeat_events=Duration("1h"))

@@ -134,6 +134,7 @@ class Slurm:
             found.append(envelope)
         if taken:
             agent.handed_on()
+            agent.settled()
         return found
 
     def sent(self, agent: JobsAgent, *, taken: bool = True) -> list[tuple[int, str]]:
@@ -534,12 +535,11 @@ def test_what_waits_in_memory_is_not_remembered_over_a_restart(
     slurm.sacct.prints(job(1))
     agent = slurm.agent(state_file=path)
     assert slurm.sent(agent, taken=False) == [(1, "COMPLETED")]
-    agent.queued()
+    agent.handed_on()
     # The same process does not send it twice; one after it has to.
     assert slurm.sent(agent, taken=False) == []
     assert slurm.sent(slurm.agent(state_file=path), taken=False) == [(1, "COMPLETED")]
-    agent.queued()
-    agent.handed_on()
+    agent.settled()
     assert slurm.sent(slurm.agent(state_file=path)) == []
 
 

@@ -16,12 +16,14 @@ from ccagent import PRODUCER, __version__
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
 from ccagent.line_protocol.decoding import decode_lines
 from ccagent.line_protocol.lines import LineError
-from ccagent.log import logger, printable
+from ccagent.log import logger
 from ccagent.secret import read_secret
 from ccagent.transports.base import Reached, SinkSettings, Transport
-from ccagent.transports.http.connection import Connection
+from ccagent.transports.http.answers import check_status
+from ccagent.transports.http.connection import Connection, explained, is_broken_off
 from ccagent.transports.http.settings import HttpSettings, checked, proxy_of, server_of
 from ccagent.transports.network import tls_context
+from ccagent.transports.peer_text import peer_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,13 +31,9 @@ if TYPE_CHECKING:
     from ccagent.message import Message
 
 _SCHEMES = {"ccbackend": "http", "ccbackends": "https"}
-_TRY_AGAIN = frozenset({401, 403, 407, 408, 425, 429})
-"""Some of these need another token, whose file may be replaced at any moment."""
-
 _LOGIN = frozenset({401, 403, 407})
 _SERVER_ERROR = 500
 _JOBS = "/api/jobs/"
-_MOST_SECONDS = 9
 
 
 class _Call(NamedTuple):
@@ -88,13 +86,12 @@ class CcBackendTransport(Transport):
 
     def reach(self, message: Message) -> Reached:  # noqa: ARG002 - the token is all that matters
         """Ask for the list of jobs with HEAD. Raises RetryableError or RejectedError."""
-        headers, _ = self._headers(0)
+        headers, token = self._headers(0)
         place = f"{self._place}{_JOBS}"
         try:
             answer = self._connection.ask(f"{self._prefix}{_JOBS}", headers)
         except (HTTPException, OSError, UnicodeError) as error:
-            reason = getattr(error, "strerror", None) or type(error).__name__
-            raise RetryableError(f"{place}: {reason}") from None
+            raise RetryableError(f"{place}: {explained(error, [token])}") from None
         said = f"{answer.status} {responses.get(answer.status, '')}"
         if answer.status in _LOGIN:
             raise RejectedError(f"{place}: {said}: the token is refused")
@@ -127,25 +124,27 @@ class CcBackendTransport(Transport):
         try:
             answer = self._connection.post(f"{self._prefix}{call.path}", payload, headers)
         except (HTTPException, OSError, UnicodeError) as error:
-            reason = getattr(error, "strerror", None) or type(error).__name__
-            raise RetryableError(f"{place}: {reason}", delivered=delivered) from None
-        text = printable(answer.body.decode("utf-8", "replace").strip())
-        said = f"{answer.status} {responses.get(answer.status, '')}"
-        if text and not (token and token in text):
-            said += f": {text[:200]}"
-        if 200 <= answer.status < 300:
-            self.answer = said
-        elif answer.status in call.known:
-            logger.debug("%s: %s: known already", place, said)
-        elif answer.status in _TRY_AGAIN or answer.status >= _SERVER_ERROR:
             raise RetryableError(
-                f"{place}: {said}",
+                f"{place}: {explained(error, [token])}",
                 delivered=delivered,
-                after=_seconds(answer.retry_after),
-                is_about_message=answer.status >= _SERVER_ERROR,
-            )
-        else:
-            raise RejectedError(f"{place}: {said}", delivered=delivered)
+                is_about_message=self._connection.is_sent and is_broken_off(error),
+            ) from None
+        text = answer.body.decode("utf-8", "replace")
+        said = f"{answer.status} {responses.get(answer.status, '')}"
+        if text:
+            said += f": {peer_text(text, [token])}"
+        if answer.status in call.known:
+            logger.debug("%s: %s: known already", place, said)
+            return
+        check_status(
+            answer.status,
+            f"{place}: {said}",
+            text,
+            retry_after=answer.retry_after,
+            is_own_place=True,
+            delivered=delivered,
+        )
+        self.answer = said
 
 
 def _calls_of(message: Message, delivered: int) -> Iterator[tuple[_Call, bytes]]:
@@ -162,9 +161,3 @@ def _calls_of(message: Message, delivered: int) -> Iterator[tuple[_Call, bytes]]
             yield call, line.value.encode()
     except (LineError, UnicodeDecodeError) as error:
         raise RejectedError(f"{message.kind}: {error}", delivered=delivered) from None
-
-
-def _seconds(retry_after: str) -> float:
-    """Return the seconds of a Retry-After header, 0 without a number."""
-    is_number = retry_after.isascii() and retry_after.isdecimal()
-    return float(retry_after) if is_number and len(retry_after) <= _MOST_SECONDS else 0.0
