@@ -71,16 +71,24 @@ def moment(text: bytes) -> int:
     return int(text) if text.isdigit() and len(text) <= _MOST_DIGITS else 0
 
 
+def long_ago(now: float) -> bytes:
+    """Return the text of a moment before which no row contradicts itself any more."""
+    return b"%d" % (now - _INCONSISTENT)
+
+
+def is_long_over(row: Sequence[bytes], before: bytes) -> bool:
+    """Return whether a row ended before a moment, as most have; both as text."""
+    end = row[END]
+    return end < before and len(end) == len(before)
+
+
 def is_settled(row: Sequence[bytes], now: float, *, has_open_step: bool = False) -> bool:
     """Return whether a row is as it will be sent: Slurm writes one in several steps.
 
     Up to `SETTLING` seconds after a submission, start or end, fields may be those of before. A
     job that has ended waits for its steps, as their CPU times are part of its own.
     """
-    end = moment(row[END])
-    if 0 < end < now - _INCONSISTENT:
-        return True  # as most are
-    start = moment(row[START])
+    start, end = moment(row[START]), moment(row[END])
     age = now - max(moment(row[SUBMIT]), start, end)
     if age > _INCONSISTENT or age < -_CLOSING:  # also one whose clock is far ahead of ours
         return True

@@ -87,6 +87,7 @@ class JobsRound:
         self._complain = complain
         self._parser = sacct.Parser(complain, with_gres_detail=options.with_gres_detail)
         self._begin = options.now - options.seconds
+        self._long_ago = job_rows.long_ago(options.now)
         self._queue: dict[Key, bytes] = {}
         self._sharing: dict[bytes, bytes] = {}
         self._live: set[bytes] = set()
@@ -147,39 +148,46 @@ class JobsRound:
     def _look_at_window(self) -> Iterator[SlurmJob]:
         options = self._options
         delimiter = new_delimiter()
+        command = sacct.command(options.sacct, delimiter, options.seconds)
         job: _OpenJob | None = None
-        for row in self._rows(delimiter, sacct.command(options.sacct, delimiter, options.seconds)):
-            if job_rows.is_step(row):
-                yield from self._look_at_step(job, row)
+        for row in self._rows(delimiter, command):
+            if b"." in row[sacct.RAW_ID]:
+                if self._is_step_due(job, row):
+                    yield from self._record(row)
                 continue
-            if job is not None:
-                yield from self._look_at_job(job)
+            if job is not None and self._is_job_due(job):
+                yield from self._record(job.row)
             start = job_rows.moment(row[START])
             job = _OpenJob(row, is_long=0 < start < self._begin + _MARGIN)
-        if job is not None:
-            yield from self._look_at_job(job)
+        if job is not None and self._is_job_due(job):
+            yield from self._record(job.row)
 
-    def _look_at_step(self, job: _OpenJob | None, row: list[bytes]) -> Iterator[SlurmJob]:
-        is_settled = job_rows.is_settled(row, self._options.now)
-        if job is not None:
-            if job.is_over and not job.has_open_step:
+    def _is_step_due(self, job: _OpenJob | None, row: list[bytes]) -> bool:
+        """Return whether a step is to be sent, and note what it means for its job."""
+        state = self._state
+        is_settled = job_rows.is_long_over(row, self._long_ago)
+        if not is_settled:
+            is_settled = job_rows.is_settled(row, self._options.now)
+            if job is not None and job.is_over and not job.has_open_step:
                 job.has_open_step = not (is_settled and job_rows.has_ended(row))
-            if not (self._options.uncompleted or job.is_over):
-                return
-            if job.is_long and not self._options.uncompleted:
+        if job is not None and not self._options.uncompleted:
+            if not job.is_over:
+                return False
+            if job.is_long:
                 # Its steps are sent with it, those too that are not shown here.
-                job.has_new_cpu_time |= not self._state.is_known(job_rows.content(row))
-                return
-        if not is_settled or not self._state.is_new(job_rows.content(row)):
-            return
+                job.has_new_cpu_time |= not state.is_known(job_rows.content(row))
+                return False
+        if not is_settled or not state.is_new(job_rows.content(row)):
+            return False
         if job is not None and job_rows.has_cpu_time(row):
             job.has_new_cpu_time = True
-        yield from self._record(row)
+        return True
 
-    def _look_at_job(self, job: _OpenJob) -> Iterator[SlurmJob]:
+    def _is_job_due(self, job: _OpenJob) -> bool:
+        """Return whether a job is to be sent as it is, and note if it must be asked for by id."""
         row, state = job.row, self._state
         if job_rows.is_provisional(row):
-            return
+            return False
         key = job_rows.identify(row)
         queued = self._queue.pop(key, None)
         is_over = job.is_over
@@ -188,20 +196,22 @@ class JobsRound:
             self._take_time_limit(row, queued)
         content = job_rows.content(row)
         is_known = state.is_known(content)
-        is_settled = job_rows.is_settled(row, self._options.now, has_open_step=job.has_open_step)
+        is_settled = job_rows.is_long_over(row, self._long_ago) or job_rows.is_settled(
+            row, self._options.now, has_open_step=job.has_open_step
+        )
         if self._options.with_events:
             self._look_at_run(row, is_settled=is_settled)
         if not is_settled or not (is_over or self._options.uncompleted):
-            return
+            return False
         if is_known and not (is_over and job.has_new_cpu_time):
-            return
+            return False
         # The rows of a job that was requeued or resized are to stay in order.
         if job.is_long or key[0] in self._asked_ids:
             state.retract(content)  # until there is an answer
             self._want(key)
-            return
+            return False
         state.add(content)
-        yield from self._record(row)
+        return True
 
     def _want(self, key: Key) -> None:
         self._asked.add(key)
@@ -308,7 +318,7 @@ class JobsRound:
                 if not is_wanted:
                     continue
                 found.add(key)
-                if 0 < job_rows.moment(row[END]) < self._begin - _MARGIN:
+                if key in self._queue and 0 < job_rows.moment(row[END]) < self._begin - _MARGIN:
                     continue  # sent long ago: a run before the job was resized
                 self._take_time_limit(row, self._queue.get(key))
                 content = job_rows.content(row)
