@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ccagent.message import Message
+    from ccagent.receivers import Receiver
+
+_ERRORS = b'"errors":['
+"""In each envelope without data, and in samples that have errors of their own."""
 
 _PRECISION = re.compile(r"[?&]precision=(s|ns)(?=&|#|$)")
 """How InfluxDB, and stores that take its place, are asked to read times."""
@@ -28,6 +32,17 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
     format: Annotated[
         Format, Meta(description="'sonar': JSON envelopes; 'line': line protocol")
     ] = "sonar"
+    receiver: Annotated[
+        Literal["", "jobanalyzer", "slurm-monitor", "cc-metric-store", "cc-backend"],
+        Meta(description="program at the other end: what it refuses is left out; empty: any"),
+    ] = ""
+    error_envelopes: Annotated[
+        Literal["auto", "send", "log"],
+        Meta(
+            description="what becomes of envelopes with errors and no data; auto: 'log' over HTTP "
+            "and for jobanalyzer, whose insert breaks at them, else 'send'"
+        ),
+    ] = "auto"
     precision: Annotated[
         Literal["auto", "s", "ns"],
         Meta(
@@ -39,11 +54,56 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
         Duration, Meta(description="send at a random moment within it, so that nodes spread out")
     ] = Duration("0s")
 
+    takes_errors_alone: ClassVar[bool] = True
+    """False where receivers are known that break at an envelope without data."""
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts the receiver. Raises ValueError."""
+        known = self.preset
+        if known is None:
+            return
+        if known.format != self.format:
+            raise ValueError(f"receiver: {self.receiver} needs format = {known.format!r}")
+        if known.precision and self.precision not in {"auto", known.precision}:
+            raise ValueError(f"precision: {self.receiver} takes {known.precision!r} only")
+
+    @property
+    def preset(self) -> Receiver | None:
+        """The preset of the receiver, None if there is none."""
+        if not self.receiver:
+            return None
+        from ccagent.receivers import RECEIVERS
+
+        return RECEIVERS[self.receiver]
+
     def fitted(self, message: Message) -> Message | None:
-        """Return a message in the precision of this sink; None if it isn't of its format."""
+        """Return a message as the receiver takes it, None if it does not.
+
+        Errors of an envelope that is not sent for want of data are logged.
+        """
         if message.format != self.format:
             return None
-        return in_nanoseconds(message) if self._is_fine(message) else message
+        if _ERRORS in message.body and not self._sends_errors_alone:
+            from ccagent.receivers import is_errors_alone, log_errors
+
+            if is_errors_alone(message):
+                log_errors(message, self.receiver or "HTTP")
+                return None
+        fitting: Message | None = message
+        if (known := self.preset) is not None:
+            from ccagent.receivers import fit_message
+
+            fitting = fit_message(message, known)
+        if fitting is None:
+            return None
+        return in_nanoseconds(fitting) if self._is_fine(fitting) else fitting
+
+    @property
+    def _sends_errors_alone(self) -> bool:
+        if self.error_envelopes != "auto":
+            return self.error_envelopes == "send"
+        known = self.preset
+        return self.takes_errors_alone and (known is None or known.takes_errors_alone)
 
     def _is_fine(self, message: Message) -> bool:
         """True if times in lines are nanoseconds.
@@ -53,6 +113,9 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
         """
         if self.precision != "auto":
             return self.precision == "ns"
+        known = self.preset
+        if known is not None and known.precision:
+            return known.precision == "ns"
         asked = _PRECISION.search(self.url)
         return asked[1] == "ns" if asked else message.kind != "metrics"
 

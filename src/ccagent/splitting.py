@@ -12,6 +12,9 @@ its receivers do with several envelopes of one node and one time:
   Only the list of all names that slurm-monitor keeps for a time is then that of the last part.
 - `sysinfo`: of two with one time only one counts. There is one part, without the drawings and lists
   that do not fit.
+
+A message that its receiver refuses for one of its records is halved, so that the others pass. Its
+size is no matter then, and nothing of it is left out.
 """
 
 from __future__ import annotations
@@ -36,6 +39,9 @@ _SPREAD: dict[str, tuple[str, ...]] = {
     "cluster": ("partitions", "nodes"),
 }
 """Attributes whose elements are spread over the parts, by the type of the data."""
+
+_HALVED = {"sample": "jobs", "job": "slurm_jobs"}
+"""Attribute whose elements are halved, by the type of the data."""
 
 _SYSTEM_LISTS = ("disks", "cpus", "gpus")
 _SYSINFO_OPTIONS = ("topo_svg", "topo_text", "software", "distances", "cards")
@@ -85,6 +91,51 @@ def split_message(message: Message, limit: int) -> list[Message]:
             message, body=body, id=f"{message.id}-{number}" if message.id else ""
         )
         for number, body in enumerate(bodies, 1)
+    ]
+
+
+def halve_message(message: Message) -> list[Message]:
+    """Return two messages with half of the records each, with ids as in `split_message`.
+
+    The list is empty for a message with one record, and for one that can't be halved.
+    """
+    try:
+        if message.format == "line":
+            lines = message.body.splitlines(keepends=True)
+            bodies = [b"".join(half) for half in _halves(lines)]
+        elif message.body.lstrip().startswith(b"["):
+            items = [*map(bytes, _decode_list(message.body))]
+            bodies = [b"[" + b",".join(half) + b"]" for half in _halves(items)]
+        else:
+            bodies = _halve_envelope(message.body)
+    except (msgspec.MsgspecError, RecursionError):
+        return []
+    return [
+        msgspec.structs.replace(
+            message, body=body, id=f"{message.id}-{number}" if message.id else ""
+        )
+        for number, body in enumerate(bodies, 1)
+    ]
+
+
+def _halves(items: list[bytes]) -> list[list[bytes]]:
+    middle = len(items) // 2
+    return [items[:middle], items[middle:]] if middle else []
+
+
+def _halve_envelope(body: bytes) -> list[bytes]:
+    envelope = _decode_object(body)
+    if "data" not in envelope:
+        return []
+    data = _decode_object(envelope["data"])
+    attributes = _decode_object(data["attributes"]) if "attributes" in data else {}
+    name = _HALVED.get(msgspec.json.decode(data["type"], type=str) if "type" in data else "")
+    if name is None or name not in attributes:
+        return []
+    frame = _Frame(envelope, data, attributes)
+    items = [*map(bytes, _decode_list(attributes[name]))]
+    return [
+        frame.body({name: msgspec.Raw(b"[" + b",".join(half) + b"]")}) for half in _halves(items)
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -35,6 +35,15 @@ class HttpSettings(NetworkSettings, frozen=True, kw_only=True):
         bool, Meta(description="compress requests (Jobanalyzer and ClusterCockpit refuse that)")
     ] = False
 
+    takes_errors_alone: ClassVar[bool] = False
+
+    @property
+    def largest_body(self) -> int:
+        """Bytes of the largest body, of all that set a limit."""
+        known = self.preset
+        limit = known.largest_body if known is not None else None
+        return self.max_payload if limit is None else min(limit, self.max_payload)
+
 
 def checked(settings: HttpSettings) -> SplitResult:
     """Split the URL and refuse what would leak or can't work. Raises ConfigurationError."""
@@ -48,6 +57,8 @@ def checked(settings: HttpSettings) -> SplitResult:
         raise ConfigurationError("user: needs a password-file")
     if ":" in settings.user:
         raise ConfigurationError("user: a colon can't be part of it")
+    if settings.gzip and settings.receiver:
+        raise ConfigurationError(f"gzip: {settings.receiver} refuses compressed requests")
     if settings.token_file and settings.password_file:
         raise ConfigurationError("token-file and password-file exclude each other")
     proxy = proxy_of(settings)

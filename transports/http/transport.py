@@ -67,7 +67,7 @@ class HttpTransport(Transport):
             self._settings.time_limit.seconds,
             proxy_of(self._settings),
         )
-        self._limit = self.largest_body = self._settings.max_payload
+        self._limit = self.largest_body = self._settings.largest_body
 
     def send(self, messages: Sequence[Message]) -> None:
         """Post messages: envelopes one a request, points together up to `max-payload`."""

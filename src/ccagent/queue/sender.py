@@ -8,6 +8,7 @@ import os
 import random
 import sys
 import time
+from collections import deque
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,7 +38,12 @@ _LOGGED_EVERY = 3600.0
 _LEAST_PART = 1024
 """Bytes below which a message is not split further."""
 _MOST_PARTS = 64
-"""A message is not split further when its parts have become that much smaller."""
+"""A message is not split further when its parts have become that much smaller.
+
+Also the requests that are made to find what is refused of a message.
+"""
+_FEW_PARTS = 6
+"""Requests to find that, where all of the message before was refused."""
 
 
 class Outcome(NamedTuple):
@@ -82,6 +88,7 @@ class Sender:
         self._done = 0
         self._unreachable = _Logged()
         self._alone = _Logged()
+        self._refused_wholly: set[str] = set()
         self.counters = SinkCounters()
 
     def take_lock(self) -> bool:
@@ -219,12 +226,15 @@ class Sender:
     ) -> None:
         """Send a message in parts of at most `limit` bytes, smaller ones if those are refused.
 
-        A part that is refused for good becomes a dead letter, or the message if all parts are.
+        A message that is refused for what it holds is sent in halves (`limit` is 0 then). A part
+        that is refused for good becomes a dead letter, or the message if all parts are.
         """
         least = max(_LEAST_PART, len(waiting.message.body) // _MOST_PARTS)
         sent: list[Message] = []
         refused: list[tuple[Message, str]] = []
-        if limit >= least:
+        if error is not None and not isinstance(error, TooLargeError):
+            refused = self._send_halves(waiting.message, error, sent)
+        elif limit >= least:
             refused = self._send_parts(waiting.message, limit, least, sent)
         if not sent:
             self._reject(batch, waiting, refused[0][1] if refused else str(error))
@@ -246,14 +256,54 @@ class Sender:
         for part in split_message(message, limit):
             try:
                 self._transport.send([part])
-            except RejectedError as error:
+            except TooLargeError as error:
                 smaller = _lower_limit(error, part)
                 if smaller < least:
                     refused.append((part, str(error)))
                 else:
                     refused += self._send_parts(part, smaller, least, sent)
+            except RejectedError as error:
+                refused += self._send_halves(part, error, sent)
             else:
                 sent.append(part)
+        return refused
+
+    def _send_halves(
+        self, message: Message, error: RejectedError, sent: list[Message]
+    ) -> list[tuple[Message, str]]:
+        """Send what a receiver takes of a message that it refused; return the rest, and why.
+
+        The halves of what is refused are tried, then their halves, and so on: what is refused in
+        the end is small. The number of requests is bounded, and low at a receiver that refused all
+        of the last message of this kind.
+        """
+        from ccagent.splitting import halve_message
+
+        kind = message.topic
+        left = _FEW_PARTS if kind in self._refused_wholly else _MOST_PARTS
+        doubted = deque([(message, str(error))])
+        refused: list[tuple[Message, str]] = []
+        is_any_taken = False
+        while doubted:
+            part, reason = doubted.popleft()
+            halves = halve_message(part) if left >= 2 else []
+            if not halves:
+                refused.append((part, reason))
+            for half in halves:
+                left -= 1
+                try:
+                    self._transport.send([half])
+                except RejectedError as next_error:
+                    doubted.append((half, str(next_error)))
+                    continue
+                sent.append(half)
+                if not is_any_taken and kind in self._refused_wholly:
+                    left += _MOST_PARTS - _FEW_PARTS
+                is_any_taken = True
+        if is_any_taken:
+            self._refused_wholly.discard(kind)
+        else:
+            self._refused_wholly.add(kind)
         return refused
 
     def _acknowledge(self, batch: Batch, taken: Sequence[Waiting]) -> None:
