@@ -27,6 +27,7 @@ def check(file: str | None, common: Common) -> None:
     """
     from ccagent.config import check_files
     from ccagent.config_files import DEFAULT_PATH, read_files
+    from ccagent.config_warnings import find_losses
     from ccagent.log import printable
     from ccagent.places import unsafe_places
 
@@ -36,6 +37,8 @@ def check(file: str | None, common: Common) -> None:
     configuration = check_files(files, files.table)
     for key, reason in unsafe_places(configuration):
         click.echo(f"ccagent: warning: {key}: {printable(reason)}", err=True)
+    for warning in find_losses(configuration):
+        click.echo(f"ccagent: warning: {printable(warning)}", err=True)
     click.echo(f"{printable(', '.join(files.paths))}: no errors")
 
 

@@ -7,7 +7,7 @@ it breaks the program, hold up all that wait behind it.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 
@@ -155,15 +155,14 @@ def _may_hold_refused(body: bytes, receiver: Receiver) -> bool:
     return any(f'"{name}":'.encode() in body for name in names)
 
 
-def _drop_empty_text(value: Any) -> None:
+def _drop_empty_text(value: object) -> None:
     """Delete the fields that hold an empty text, in all objects below."""
     if isinstance(value, dict):
-        fields: dict[str, Any] = value
+        fields = cast("dict[str, object]", value)
         for name in [name for name, held in fields.items() if held == ""]:
             del fields[name]
         for held in fields.values():
             _drop_empty_text(held)
     elif isinstance(value, list):
-        elements: list[Any] = value
-        for held in elements:
+        for held in cast("list[object]", value):
             _drop_empty_text(held)

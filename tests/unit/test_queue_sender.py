@@ -326,3 +326,70 @@ def test_nothing_leaks_over_many_failed_attempts(bench: Bench) -> None:
     before = len(os.listdir("/proc/self/fd"))
     bench.run(3600)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def lines(name: str, *texts: str) -> Message:
+    body = "".join(f"{text} value=1 7\n" for text in texts).encode()
+    return Message("c", "n", name.partition("-")[0], "line", 1.5, body, "", name)
+
+
+def test_only_the_record_that_is_refused_becomes_a_dead_letter(bench: Bench) -> None:
+    def verdict(got: Message) -> Exception | None:
+        return RejectedError(f"422 for {got.id}") if b"bad" in got.body else None
+
+    bench.transport.verdict = verdict
+    bench.queue.put([lines("metrics-0", *"abcd", "bad", *"efg"), lines("metrics-1", "h")])
+    bench.run(0.001)
+    assert [each.entry and each.entry.message.body for each in bench.queue.dead_letters()] == [
+        b"bad value=1 7\n"
+    ]
+    passed = b"".join(bench.transport.bodies).replace(b" value=1 7\n", b"")
+    assert sorted(passed.decode()) == [*"abcdefgh"]
+    assert bench.queue.count() == 0
+
+
+def test_a_part_of_a_large_message_that_is_refused_is_halved(bench: Bench) -> None:
+    def verdict(got: Message) -> Exception | None:
+        if len(got.body) > 3000:
+            return TooLargeError("413", limit=3000)
+        return RejectedError("422") if b"bad" in got.body else None
+
+    bench.transport.verdict = verdict
+    bench.queue.put([lines("metrics-0", *(f"m{n}" for n in range(300)), "bad")])
+    bench.run(0.001)
+    assert [each.entry and each.entry.message.body for each in bench.queue.dead_letters()] == [
+        b"bad value=1 7\n"
+    ]
+    assert b"".join(bench.transport.bodies).count(b"\n") == 300
+
+
+def test_a_sink_that_fails_at_a_half_gets_the_message_again(bench: Bench) -> None:
+    away = [True]
+
+    def verdict(got: Message) -> Exception | None:
+        if got.id == "metrics-0-2" and away:
+            away.clear()
+            return RetryableError("503")
+        return RejectedError("422") if b"bad" in got.body else None
+
+    bench.transport.verdict = verdict
+    bench.queue.put([lines("metrics-0", "a", "bad", "b", "c")])
+    bench.run(60)
+    assert [body for body in bench.transport.bodies if b"b " in body] == [
+        b"b value=1 7\nc value=1 7\n"
+    ]
+    assert len(bench.dead()) == 1
+    assert bench.queue.count() == 0
+
+
+def test_a_sink_that_refuses_all_is_asked_a_few_times_per_message(bench: Bench) -> None:
+    bench.transport.verdict = lambda _: RejectedError("422")
+    bench.queue.put([lines(f"metrics-{n}", *map(str, range(100))) for n in range(11)])
+    bench.run(0.001)
+    assert len(bench.transport.tried) <= (1 + 64) + 10 * (1 + 6)
+    assert [identity for identity, _ in bench.dead()] == [f"metrics-{n}" for n in range(11)]
+    # Once something passes, what is refused is sought again.
+    bench.transport.verdict = lambda got: RejectedError("422") if b"99 " in got.body else None
+    bench.queue.put([lines("metrics-x", *map(str, range(100)))])
+    bench.run(0.001)
+    assert b"".join(bench.transport.bodies).count(b"\n") == 99

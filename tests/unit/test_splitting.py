@@ -42,7 +42,7 @@ from ccagent.json_array import JsonArray
 from ccagent.message import Format, Message, Record, encode
 from ccagent.node import Node
 from ccagent.points import Point
-from ccagent.splitting import split_message
+from ccagent.splitting import halve_message, split_message
 from tests.schema import validate
 
 META = MetadataObject(producer="ccagent", version="1.0.0")
@@ -388,3 +388,36 @@ def test_no_body_makes_it_raise(body: bytes, limit: int) -> None:
     for form in forms:
         message = Message("fox", "c1-1", "sample", form, 0.0, body, "", "ab12")
         assert all(len(part.body) <= limit for part in split_message(message, limit))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        sample([job(n, ["a"]) for n in range(1, 6)]),
+        JsonArray("jobstats", [{"a": n} for n in range(5)]),
+    ],
+)
+def test_halves_hold_what_the_message_holds(record: Record) -> None:
+    whole = message_of(record)
+    first, second = halve_message(whole)
+    assert [first.id, second.id] == [f"{whole.id}-1", f"{whole.id}-2"]
+    assert len(records_of(first)) == 2
+    assert records_of(first) + records_of(second) == records_of(whole)
+
+
+def test_lines_are_halved_between_lines() -> None:
+    whole = Message("fox", "c1-1", "metrics", "line", 0.0, b"a value=1 7\nb value=1 7\nc v=1 7\n")
+    bodies = [half.body for half in halve_message(whole)]
+    assert bodies == [b"a value=1 7\n", b"b value=1 7\nc v=1 7\n"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[1]", b'{"errors":[1,2]}', b'{"data":{"type":"sysinfo"}}', b"[" * 9999]
+)
+def test_what_can_not_be_halved_stays_whole(body: bytes) -> None:
+    assert halve_message(Message("fox", "c1-1", "job", "sonar", 0.0, body)) == []
+
+
+def records_of(message: Message) -> list[Any]:
+    value = json.loads(message.body)
+    return value if isinstance(value, list) else value["data"]["attributes"]["jobs"]
