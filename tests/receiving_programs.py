@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from tests.http_server import Handler, Request, Server, say
 
@@ -120,20 +120,21 @@ def import_as_slurm_monitor(body: bytes) -> dict[str, Any]:
     return envelope
 
 
-def _keys(value: Any) -> Iterator[str]:
+def _keys(value: object) -> Iterator[str]:
     if isinstance(value, dict):
-        yield from value
-        value = [*value.values()]
+        fields = cast("dict[str, object]", value)
+        yield from fields
+        value = [*fields.values()]
     if isinstance(value, list):
-        for each in value:
+        for each in cast("list[object]", value):
             yield from _keys(each)
 
 
-def _values(value: Any) -> Iterator[Any]:
+def _values(value: object) -> Iterator[object]:
     if isinstance(value, dict):
-        value = [*value.values()]
+        value = [*cast("dict[str, object]", value).values()]
     if not isinstance(value, list):
         yield value
         return
-    for each in value:
+    for each in cast("list[object]", value):
         yield from _values(each)
