@@ -86,8 +86,10 @@ def fit_message(message: Message, receiver: Receiver) -> Message | None:
         return None
     if message.format == "line":
         body = message.body if receiver.takes_parts_of_nodes else _without_parts(message.body)
-    else:
+    elif message.body.startswith(b"{"):
         body = _fit_envelope(message, receiver)
+    else:
+        return None
     if not body:
         return None
     return message if body is message.body else msgspec.structs.replace(message, body=body)

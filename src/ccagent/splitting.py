@@ -134,8 +134,11 @@ def _halve_envelope(body: bytes) -> list[bytes]:
         return []
     frame = _Frame(envelope, data, attributes)
     items = [*map(bytes, _decode_list(attributes[name]))]
+    # Errors are sent once.
+    frames = (frame, frame.without({"errors"}))
     return [
-        frame.body({name: msgspec.Raw(b"[" + b",".join(half) + b"]")}) for half in _halves(items)
+        frame.body({name: msgspec.Raw(b"[" + b",".join(half) + b"]")})
+        for frame, half in zip(frames, _halves(items), strict=False)
     ]
 
 

@@ -393,3 +393,11 @@ def test_a_sink_that_refuses_all_is_asked_a_few_times_per_message(bench: Bench) 
     bench.queue.put([lines("metrics-x", *map(str, range(100)))])
     bench.run(0.001)
     assert b"".join(bench.transport.bodies).count(b"\n") == 99
+
+
+def test_one_bad_record_alone_makes_no_sink_suspect(bench: Bench) -> None:
+    bench.transport.verdict = lambda got: RejectedError("422") if b"bad" in got.body else None
+    texts = [f"m{n}" if n % 4 else f"bad{n}" for n in range(32)]
+    bench.queue.put([lines("metrics-0", "bad"), lines("metrics-1", *texts)])
+    bench.run(0.001)
+    assert b"".join(bench.transport.bodies).count(b"\n") == 24

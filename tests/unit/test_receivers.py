@@ -113,8 +113,9 @@ def test_an_envelope_that_is_fine_is_not_encoded_again() -> None:
         assert check_sink({"url": "stdout:", "receiver": receiver}, "x", "t").fitted(whole) is whole
 
 
-def test_messages_of_a_kind_that_the_receiver_does_not_know_are_not_sent() -> None:
-    array = message(JsonArray("jobstats", [{"a": 1}]))
+@pytest.mark.parametrize("kind", ["jobstats", "sample"])
+def test_arrays_are_not_sent_to_readers_of_envelopes(kind: str) -> None:
+    array = message(JsonArray(kind, [{"a": 1}]))
     assert SinkSettings(url="kafka://k").fitted(array) is array
     assert SinkSettings(url="kafka://k", receiver="jobanalyzer").fitted(array) is None
 

@@ -418,6 +418,12 @@ def test_what_can_not_be_halved_stays_whole(body: bytes) -> None:
     assert halve_message(Message("fox", "c1-1", "job", "sonar", 0.0, body)) == []
 
 
+def test_errors_of_a_sample_are_in_its_first_half() -> None:
+    error = ErrorObject(time=NOW, detail="x")
+    halves = halve_message(message_of(sample([job(1, ["a"]), job(2, ["b"])], errors=[error])))
+    assert [b'"errors"' in half.body for half in halves] == [True, False]
+
+
 def records_of(message: Message) -> list[Any]:
     value: Any = json.loads(message.body)
     found: list[Any] = (

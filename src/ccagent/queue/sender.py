@@ -274,8 +274,8 @@ class Sender:
         """Send what a receiver takes of a message that it refused; return the rest, and why.
 
         The halves of what is refused are tried, then their halves, and so on: what is refused in
-        the end is small. The number of requests is bounded, and low at a receiver that refused all
-        of the last message of this kind.
+        the end is small. The number of requests is bounded, and low at a receiver that has refused
+        all of a message of this kind and taken none since.
         """
         from ccagent.splitting import halve_message
 
@@ -283,13 +283,14 @@ class Sender:
         left = _FEW_PARTS if kind in self._refused_wholly else _MOST_PARTS
         doubted = deque([(message, str(error))])
         refused: list[tuple[Message, str]] = []
-        is_any_taken = False
+        is_any_taken = is_any_tried = False
         while doubted:
             part, reason = doubted.popleft()
             halves = halve_message(part) if left >= 2 else []
             if not halves:
                 refused.append((part, reason))
             for half in halves:
+                is_any_tried = True
                 left -= 1
                 try:
                     self._transport.send([half])
@@ -300,9 +301,7 @@ class Sender:
                 if not is_any_taken and kind in self._refused_wholly:
                     left += _MOST_PARTS - _FEW_PARTS
                 is_any_taken = True
-        if is_any_taken:
-            self._refused_wholly.discard(kind)
-        else:
+        if is_any_tried and not is_any_taken:
             self._refused_wholly.add(kind)
         return refused
 
@@ -316,6 +315,8 @@ class Sender:
             logger.info("sink %s: takes messages again", self._name)
             self._unreachable.text = ""
         self.counters.acknowledged += len(taken)
+        if self._refused_wholly:
+            self._refused_wholly.difference_update(waiting.message.topic for waiting in taken)
         self._failures.passed(taken, self._monotonic())
         self._queue.remove(batch, [waiting.number for waiting in taken])
 
