@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from msgspec import Meta, structs
 
@@ -69,7 +69,7 @@ class SampleSettings(GpuSettings, frozen=True, kw_only=True):
         Literal["", "jobanalyzer"],
         Meta(
             description="process records for a receiver that takes differences of cpu_time:"
-            " jobanalyzer; empty: cpu_util tells"
+            " jobanalyzer; empty: that of the receiver, if all sinks for envelopes have the same"
         ),
     ] = ""
     process_io: Annotated[
@@ -90,6 +90,12 @@ class SampleSettings(GpuSettings, frozen=True, kw_only=True):
     squeue: Annotated[
         str, Meta(description="the program squeue, asked for the user of a job without processes")
     ] = "squeue"
+
+    def for_receivers(self, receivers: set[str]) -> Self:
+        """Return the settings with the preset of the receiver, if there is only one."""
+        if not self.preset and receivers == {"jobanalyzer"}:
+            return structs.replace(self, preset="jobanalyzer")
+        return self
 
 
 class SampleAgent(Agent[SampleSettings]):

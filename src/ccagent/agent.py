@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, Self, TypeVar
 
 from msgspec import Meta
 
@@ -47,6 +47,10 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
     token_file: Annotated[
         str, Meta(description="file with the API token for meta.token (some consumers refuse it)")
     ] = ""
+
+    def for_receivers(self, receivers: set[str]) -> Self:  # noqa: ARG002 - for those that differ
+        """Return the settings for records that these receivers of envelopes read right."""
+        return self
 
 
 S = TypeVar("S", bound=AgentSettings)

@@ -160,9 +160,18 @@ def check(table: dict[str, Any], place: str) -> Configuration:
         place,
         settings or GlobalSettings(),
         outbox or OutboxSettings(),
-        {name: agent for name, agent in agents.items() if agent is not None},
+        {
+            name: agent.for_receivers(_receivers_of_envelopes(agent, known_sinks))
+            for name, agent in agents.items()
+            if agent is not None
+        },
         known_sinks,
     )
+
+
+def _receivers_of_envelopes(agent: AgentSettings, sinks: dict[str, SinkSettings]) -> set[str]:
+    """Return the receivers of the sinks that get an agent's envelopes."""
+    return {sinks[name].receiver for name in agent.sinks or sinks if sinks[name].format == "sonar"}
 
 
 def _check_global(table: dict[str, Any], place: str) -> GlobalSettings:

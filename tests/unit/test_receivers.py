@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ccagent.agents.sonar.agent import SampleSettings
 from ccagent.config import check, check_sink
 from ccagent.config_warnings import find_losses
 from ccagent.envelopes import (
@@ -236,3 +237,26 @@ def test_an_agent_whose_messages_no_receiver_takes_is_found(tmp_path: Path) -> N
     keys = {"url": "nats://n", "format": "line", "receiver": "cc-metric-store"}
     (found,) = losses({}, {"jobs": {}, "metrics": {}}, **keys)
     assert found.startswith("agents.jobs.sinks, sinks.backend.receiver: cc-metric-store takes no")
+
+
+@pytest.mark.parametrize(
+    ("receivers", "expected", "warnings"),
+    [
+        (["jobanalyzer"], "jobanalyzer", 0),
+        (["jobanalyzer", "slurm-monitor"], "", 1),
+        ([""], "", 0),
+    ],
+)
+def test_samples_for_jobanalyzer_alone_are_made_for_it(
+    receivers: list[str], expected: str, warnings: int
+) -> None:
+    sinks: dict[str, Any] = {
+        f"s{number}": {"url": "kafka://k", "receiver": receiver}
+        for number, receiver in enumerate(receivers)
+    }
+    sinks["points"] = {"url": "nats://n", "format": "line"}
+    configuration = check({"agents": {"sample": {}}, "sinks": sinks}, "ccagent.toml")
+    settings = configuration.agents["sample"]
+    assert isinstance(settings, SampleSettings)
+    assert settings.preset == expected
+    assert len([*find_losses(configuration)]) == warnings
