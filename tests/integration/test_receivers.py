@@ -262,3 +262,17 @@ def test_config_check_names_what_a_combination_can_lose(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0
     assert "warning: agents.jobs.state-file: outbox.directory is empty" in done.stderr
+
+
+def test_jobanalyzer_takes_what_this_machine_tells_of_itself(
+    tmp_path: Path, jobanalyzer: Jobanalyzer, password: str
+) -> None:
+    text = NO_SLURM.replace("PLACE", jobanalyzer.place).replace("PASSWORD", password)
+    keys = 'receiver = "jobanalyzer"\n[agents.sysinfo]\nextras = ["software"]\ncuda-root = ""\n'
+    file = tmp_path / "ccagent.toml"
+    file.write_text(text.replace("KEYS", keys))
+    for agent in ("sysinfo", "sample"):
+        command = [sys.executable, "-m", "ccagent", agent, "--once", "--config", str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+    assert [each["data"]["type"] for each in jobanalyzer.stored] == ["sysinfo", "sample"]
