@@ -83,7 +83,7 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
         """
         if message.format != self.format:
             return None
-        if _ERRORS in message.body and not self._sends_errors_alone:
+        if not self._sends_errors_alone and _ERRORS in message.body:
             from ccagent.receivers import is_errors_alone, log_errors
 
             if is_errors_alone(message):
