@@ -8,7 +8,6 @@ import os
 import random
 import sys
 import time
-from collections import deque
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,6 +41,8 @@ _MOST_PARTS = 64
 
 Also the requests that are made to find what is refused of a message.
 """
+_PARTS_PER_SUCCESS = 8
+"""Requests more for each part that is taken: the search is worth its cost there."""
 _FEW_PARTS = 6
 """Requests to find that, where all of the message before was refused."""
 
@@ -273,35 +274,40 @@ class Sender:
     ) -> list[tuple[Message, str]]:
         """Send what a receiver takes of a message that it refused; return the rest, and why.
 
-        The halves of what is refused are tried, then their halves, and so on: what is refused in
-        the end is small. The number of requests is bounded, and low at a receiver that has refused
-        all of a message of this kind and taken none since.
+        The halves of what is refused are tried in order, each with its own halves: what is refused
+        in the end is small. The number of requests is bounded, and low at a receiver that refused
+        all of a message of this kind and has taken none since.
         """
         from ccagent.splitting import halve_message
 
         kind = message.topic
-        left = _FEW_PARTS if kind in self._refused_wholly else _MOST_PARTS
-        doubted = deque([(message, str(error))])
+        is_suspect = kind in self._refused_wholly
+        left = _FEW_PARTS if is_suspect else _MOST_PARTS
+        doubted = [(half, str(error)) for half in reversed(halve_message(message))]
+        if not doubted:
+            return [(message, str(error))]
         refused: list[tuple[Message, str]] = []
-        is_any_taken = is_any_tried = False
+        is_any_taken = False
         while doubted:
-            part, reason = doubted.popleft()
-            halves = halve_message(part) if left >= 2 else []
-            if not halves:
+            part, reason = doubted.pop()
+            if not left:
                 refused.append((part, reason))
-            for half in halves:
-                is_any_tried = True
-                left -= 1
-                try:
-                    self._transport.send([half])
-                except RejectedError as next_error:
-                    doubted.append((half, str(next_error)))
-                    continue
-                sent.append(half)
-                if not is_any_taken and kind in self._refused_wholly:
+                continue
+            left -= 1
+            try:
+                self._transport.send([part])
+            except RejectedError as again:
+                halves = [(half, str(again)) for half in reversed(halve_message(part))]
+                doubted += halves
+                if not halves:
+                    refused.append((part, str(again)))
+            else:
+                sent.append(part)
+                left += _PARTS_PER_SUCCESS
+                if is_suspect and not is_any_taken:
                     left += _MOST_PARTS - _FEW_PARTS
                 is_any_taken = True
-        if is_any_tried and not is_any_taken:
+        if not is_any_taken:
             self._refused_wholly.add(kind)
         return refused
 
