@@ -43,6 +43,7 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
     oom_kills: processes killed for want of memory. cpu_time, cpu_throttled: ns so far.
     io_read, io_write: B from and to block devices so far. pressure_*: us so far in which a task
     waited. is_continued: the sums are over the same control groups as at the reading before.
+    is_new: Slurm made the job's control groups since that reading, so they counted from 0.
     """
 
     mem_used: int | None = None
@@ -61,6 +62,7 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
     pressure_memory: int | None = None
     pressure_io: int | None = None
     is_continued: bool = True
+    is_new: bool = False
 
 
 def _amount(field: str) -> Callable[[bytes], dict[str, int]]:
@@ -145,6 +147,7 @@ class JobCgroups:
         self.errors: list[str] = []
         self._complained: set[str] = set()
         self._directories: dict[int, dict[str, list[str]]] = {}
+        self._is_complete = False
         self._kills: dict[str, dict[str, int]] = {}
         self._layered: dict[str, bool] = {}
 
@@ -153,7 +156,14 @@ class JobCgroups:
         self.errors = []
         self._complained = set()
         before, self._directories = self._directories, {}
-        for each in job_directories(node, _V1, self._complain):
+        was_complete, self._is_complete = self._is_complete, False
+        try:
+            directories = job_directories(node, _V1, self._complain)
+        except NotHereError:
+            self._is_complete = True
+            raise
+        self._is_complete = not self.errors
+        for each in directories:
             kinds = self._directories.setdefault(each.job, {})
             kinds.setdefault(each.controller, []).append(each.path)
         found: dict[int, JobCounters] = {}
@@ -161,7 +171,11 @@ class JobCgroups:
             values: dict[str, int] = {}
             for kind, paths in kinds.items():
                 values |= self._sums(node, kind, paths)
-            found[job] = JobCounters(**values, is_continued=before.get(job, kinds) == kinds)
+            found[job] = JobCounters(
+                **values,
+                is_continued=before.get(job, kinds) == kinds,
+                is_new=was_complete and job not in before,
+            )
         here = {path for kinds in self._directories.values() for path in kinds.get("memory", ())}
         self._kills = {path: kills for path, kills in self._kills.items() if path in here}
         return found

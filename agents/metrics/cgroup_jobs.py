@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.agents.cgroup.counters import JobCgroups
-from ccagent.agents.metrics.reading import Count, Gauge, Metric, Place, Reader, ReaderSettings
+from ccagent.agents.metrics.reading import NEW, Count, Gauge, Metric, Place, Reader, ReaderSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -114,7 +114,7 @@ def measured(jobs: dict[int, JobCounters]) -> Iterator[Gauge | Count]:
             if metric in _GAUGES:
                 yield Gauge(metric, value, place)
             elif counters.is_continued:
-                yield Count(metric, value, place)
+                yield Count(metric, value, place, NEW if counters.is_new else 0)
 
 
 _FIELDS = {

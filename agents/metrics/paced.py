@@ -37,6 +37,7 @@ class PacedReader:
         values: list[Value] = []
         counts: list[Count] = []
         name = self.reader.name
+        is_known = True
         try:
             for each in self.reader.read(node):
                 if isinstance(each, Count):
@@ -47,8 +48,10 @@ class PacedReader:
             logger.debug("agent metrics: %s: %s", name, error)
         except CcagentError as error:
             logger.warning("agent metrics: %s: %s", name, error)
+            is_known = False
         for problem in self.reader.errors:
             logger.warning("agent metrics: %s: %s", name, problem)
-        if counts:
+        # Nothing to count is known too: what starts later has an interval of its own.
+        if counts or is_known:
             values += self._rates.of(counts, metrics, node.clock.monotonic())
         return values

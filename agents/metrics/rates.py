@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ccagent.agents.metrics.reading import NEW
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -22,10 +24,10 @@ class Rates:
     def of(
         self, counts: Iterable[Count], metrics: dict[str, Metric], moment: float
     ) -> Iterable[tuple[str, float, Place]]:
-        """Give metric, rate and place of each counter that was there at the reading before.
+        """Return metric, rate and place of each counter that was there at the reading before.
 
         moment: seconds of a clock that never jumps. A counter that is less has wrapped, if it can,
-        else begun anew: then it has grown by what it is.
+        else restarted: then it has grown by what it is, as one that is NEW.
         """
         before, self._before = self._before, {}
         seconds = 0.0 if self._moment is None else moment - self._moment
@@ -36,8 +38,12 @@ class Rates:
             if len(self._before) < _MOST:
                 self._before[key] = value
             old = before.get(key)
-            if old is None or seconds <= 0:
+            if seconds <= 0:
                 continue
+            if old is None:
+                if wraps_at != NEW:
+                    continue
+                old = 0
             growth = value - old
             if growth < 0:
                 growth = growth + wraps_at + 1 if wraps_at >= old else value

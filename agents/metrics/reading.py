@@ -43,11 +43,15 @@ class Gauge(NamedTuple):
     place: Place = NODE
 
 
+NEW = -1
+"""Stands for `wraps_at` of a counter that started at 0 since the reading before."""
+
+
 class Count(NamedTuple):
     """A counter, of which the growth in a second is the metric.
 
     wraps_at: after the largest value comes 0 again; 0: it is wide enough, one that is less has
-    begun anew.
+    restarted; NEW: it started at 0 since the reading before, so that its first interval counts.
     """
 
     metric: str

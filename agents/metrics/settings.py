@@ -129,6 +129,11 @@ class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
         Meta(description="metrics that are reckoned from others, by the metric's name"),
     ] = {}
 
+    @property
+    def has_jobs(self) -> bool:
+        """Return whether the control groups of jobs are read."""
+        return not self.readers or "cgroup-jobs" in self.readers
+
     def __post_init__(self) -> None:
         for reader in self.readers:
             if reader not in READERS:

@@ -24,8 +24,9 @@ from ccagent.envelopes import (
 from ccagent.message import FORMATS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from ccagent.agent import AgentSettings
     from ccagent.agents.cgroup.counters import JobCounters
     from ccagent.agents.gpu.gpus import GpuReading, Gpus
     from ccagent.agents.sonar.allocations import Allocation, Allocations
@@ -79,6 +80,13 @@ class SampleSettings(GpuSettings, frozen=True, kw_only=True):
             " or what storage was asked for, as Sonar does"
         ),
     ] = "calls"
+    points: Annotated[
+        Literal["auto", "own", "all"],
+        Meta(
+            description="which metrics lines have: own: those that the agent metrics does not send;"
+            " all: those too; auto: own where that agent is configured"
+        ),
+    ] = "auto"
     job_pss: Annotated[
         bool,
         Meta(description="read how much memory jobs use with shared pages divided (PSS); costly"),
@@ -96,6 +104,16 @@ class SampleSettings(GpuSettings, frozen=True, kw_only=True):
         if not self.preset and receivers == {"jobanalyzer"}:
             return structs.replace(self, preset="jobanalyzer")
         return self
+
+    def beside(self, agents: Mapping[str, AgentSettings]) -> SampleSettings:
+        """Return the settings with the metrics that no other agent of the configuration sends."""
+        if self.points != "auto" or "metrics" not in agents:
+            return self
+        from ccagent.agents.metrics.settings import MetricsSettings
+
+        other = agents["metrics"]
+        is_owner = isinstance(other, MetricsSettings) and other.has_jobs
+        return structs.replace(self, points="own" if is_owner else "all")
 
 
 class SampleAgent(Agent[SampleSettings]):
@@ -189,9 +207,14 @@ class SampleAgent(Agent[SampleSettings]):
             meta=self.metadata(), data=SampleData(type="sample", attributes=attributes)
         )
         if "line" in self.wanted:
-            from ccagent.agents.sonar.points import points
+            from ccagent.agents.sonar.points import job_points, node_points, owned_elsewhere
 
-            yield from points(attributes, now, values, pss)
+            known: Mapping[int, Mapping[str, float | None]] = values
+            if self.settings.points != "own":
+                yield from node_points(attributes, now)
+            else:
+                known = {job: owned_elsewhere(each) for job, each in counters.items()}
+            yield from job_points(attributes, now, known, pss)
             if reading is not None and reading.cards:
                 from ccagent.agents.sonar.gpu_points import gpu_points
 

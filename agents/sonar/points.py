@@ -1,4 +1,4 @@
-"""The sample as points of line protocol: the node, and each Slurm job on it.
+"""The sample as points of line protocol: each Slurm job on the node, on demand the node itself.
 
 Process groups have no points: each would begin a time series of its own in the store.
 """
@@ -11,44 +11,68 @@ from ccagent.agents.sonar.process import FIRST_PID_OF_ENDED
 from ccagent.points import Point
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from ccagent.agents.cgroup.counters import JobCounters
     from ccagent.envelopes import SampleAttributes, SampleProcess
 
 _GB = 1024 / 1e9
 """A KB of the envelope, in GB."""
 
 
-def points(
-    sample: SampleAttributes,
-    time: float,
-    of_cgroups: dict[int, dict[str, float]],
-    pss: dict[int, int],
-) -> Iterator[Point]:
-    """Give the points of a sample: memory in GB, utilisation in percent of one core, time in s.
-
-    of_cgroups: by job, metrics that its control group knows better than its processes. pss: KB by
-    job, where it was asked for.
-    """
-    tags = {"cluster": sample.cluster, "hostname": sample.node, "type": "node"}
+def node_points(sample: SampleAttributes, time: float) -> Iterator[Point]:
+    """Return load, memory (GB) and threads of the node, which the agent `metrics` sends too."""
+    tags = _tags(sample)
     system = sample.system
     yield Point("cpu_load", tags, system.load1, time)
     yield Point("mem_used", tags, system.used_memory * _GB, time)
     yield Point("proc_run", tags, system.runnable_entities, time)
     yield Point("proc_total", tags, system.existing_entities, time)
+
+
+def job_points(
+    sample: SampleAttributes,
+    time: float,
+    of_cgroups: Mapping[int, Mapping[str, float | None]],
+    pss: dict[int, int],
+) -> Iterator[Point]:
+    """Return the points of jobs: memory in GB, utilisation in percent of one core, time in s.
+
+    of_cgroups: by job, metrics that its control group knows better than its processes; None for
+    those that the agent `metrics` sends. pss: KB by job, where it was asked for.
+    """
+    tags = _tags(sample)
     of_processes: dict[int, list[SampleProcess]] = {job: [] for job in of_cgroups}
     for job in sample.jobs:
         if not job.epoch:
             of_processes.setdefault(job.job, []).extend(job.processes)
     for number, processes in of_processes.items():
         own = tags | {"stype": "job", "stype-id": str(number)}
-        for metric, value in (_sums(processes) | of_cgroups.get(number, {})).items():
-            yield Point(metric, own, value, time)
+        for metric, value in (_sums(processes) | dict(of_cgroups.get(number, {}))).items():
+            if value is not None:
+                yield Point(metric, own, value, time)
         if number in pss:
             yield Point("job_mem_pss", own, pss[number] * _GB, time)
 
 
-def _sums(processes: list[SampleProcess]) -> dict[str, float]:
+def owned_elsewhere(counters: JobCounters) -> dict[str, float | None]:
+    """Return the metrics of processes that a job's control group tells too, each with None.
+
+    A metric has one owner: with a control group it is the agent `metrics`, else `sample`.
+    """
+    owned: dict[str, float | None] = {}
+    if counters.mem_rss is not None:
+        owned["job_mem_rss"] = None
+    if counters.cpu_time is not None:
+        owned["job_cpu_util"] = None
+    return owned
+
+
+def _tags(sample: SampleAttributes) -> dict[str, str]:
+    return {"cluster": sample.cluster, "hostname": sample.node, "type": "node"}
+
+
+def _sums(processes: list[SampleProcess]) -> dict[str, float | None]:
     """Add up what the processes of a job that are alive tell."""
     return {
         "job_mem_rss": sum(process.resident_memory for process in processes) * _GB,

@@ -16,7 +16,7 @@ from ccagent.errors import ConfigurationError
 from ccagent.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from ccagent.errors import EncodingError
     from ccagent.message import Format, Record
@@ -50,6 +50,10 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
 
     def for_receivers(self, receivers: set[str]) -> Self:  # noqa: ARG002 - for those that differ
         """Return the settings for records that these receivers of envelopes read right."""
+        return self
+
+    def beside(self, agents: Mapping[str, AgentSettings]) -> AgentSettings:  # noqa: ARG002
+        """Return the settings for a configuration that has these agents, by name."""
         return self
 
 

@@ -156,15 +156,16 @@ def check(table: dict[str, Any], place: str) -> Configuration:
         if agent is not None:
             problems.attempt(_check_formats, name, agent, known_sinks, place)
     problems.raise_found()
+    known_agents = {
+        name: agent.for_receivers(_receivers_of_envelopes(agent, known_sinks))
+        for name, agent in agents.items()
+        if agent is not None
+    }
     return Configuration(
         place,
         settings or GlobalSettings(),
         outbox or OutboxSettings(),
-        {
-            name: agent.for_receivers(_receivers_of_envelopes(agent, known_sinks))
-            for name, agent in agents.items()
-            if agent is not None
-        },
+        {name: agent.beside(known_agents) for name, agent in known_agents.items()},
         known_sinks,
     )
 

@@ -172,3 +172,13 @@ def test_a_source_that_fails_costs_its_metrics_and_comes_back(
     assert "agent metrics: memory:" in caplog.text
     machine.node.write("meminfo", "MemTotal: 16000 kB\nMemFree: 1000 kB\nMemAvailable: 12000 kB\n")
     assert "mem_used" in {line["name"] for line in machine.sample()}
+
+
+def test_the_first_job_of_a_node_has_its_first_interval_only(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, readers=["cgroup-jobs"])
+    assert [machine.sample(60) for _ in range(10)] == [[]] * 10
+    job = "../sys/fs/cgroup/system.slice/slurmstepd.scope/job_7"
+    machine.node.write(f"{job}/cpu.stat", "usage_usec 30000000\n")
+    (line,) = machine.sample(60)
+    assert line["name"] == "job_cpu_util"
+    assert float(line["value"]) == 50

@@ -252,6 +252,28 @@ class TestVersion2:
             "job_pressure_io": 0.0,
         }
 
+    def test_the_first_interval_of_a_job_counts(self, machine: Machine) -> None:
+        machine.v2("job_13")
+        machine.rates(13)
+        machine.v2("job_14", cpu_stat="usage_usec 5000000\nthrottled_usec 0\n")
+        assert machine.rates(14)["job_cpu_util"] == 50.0
+        machine.v2("job_14", cpu_stat="usage_usec 15000000\nthrottled_usec 0\n")
+        assert machine.rates(14)["job_cpu_util"] == 100.0
+
+    def test_what_jobs_did_before_the_first_reading_is_no_rate(self, machine: Machine) -> None:
+        machine.v2("job_13", cpu_stat="usage_usec 900000000\n")
+        assert machine.rates(13) == {}
+
+    def test_a_job_that_could_not_be_listed_is_not_new(self, machine: Machine) -> None:
+        machine.v2("job_13", cpu_stat="usage_usec 900000000\n")
+        machine.rates(13)
+        machine.remove(SCOPE)
+        (machine.root / SCOPE).symlink_to(machine.root / SCOPE)  # listing it fails
+        machine.rates(13)
+        (machine.root / SCOPE).unlink()
+        machine.v2("job_13", cpu_stat="usage_usec 900000000\n")
+        assert machine.rates(13) == {}
+
     def test_what_the_kernel_lacks_is_left_out(self, machine: Machine) -> None:
         path = machine.v2("job_13", memory_max="max\n", cpu_stat="usage_usec 5\nuser_usec 5\n")
         for file in ("memory.peak", "memory.stat", "io.stat", "io.pressure", "memory.pressure"):

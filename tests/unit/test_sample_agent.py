@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ccagent.agents.metrics.agent import MetricsAgent
+from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.agents.sonar.procfs import ProcfsSource
+from ccagent.config import check
 from ccagent.duration import Duration
-from ccagent.message import encode
+from ccagent.message import Format, encode
 from tests.schema import validate
 from tests.tree import TreeNode
 
@@ -412,7 +416,7 @@ def test_synthetic_pids_are_distinct_and_stay(node: TreeNode) -> None:
     assert max(first) < 2**31
 
 
-def test_points_of_the_node_and_of_slurm_jobs(node: TreeNode) -> None:
+def test_points_of_slurm_jobs(node: TreeNode) -> None:
     node.process(42, cgroup="0::/system.slice/slurmstepd.scope/job_7/step_0\n", utime=300)
     node.process(43)
     agent = make(formats=frozenset({"line"}))
@@ -420,11 +424,34 @@ def test_points_of_the_node_and_of_slurm_jobs(node: TreeNode) -> None:
     (message,) = encode(agent.sample(node), "line", node)
 
     lines = message.body.decode().splitlines()
-    assert lines[0] == "cpu_load,cluster=test.org,hostname=c1-1,type=node value=0.5 1700001000"
     job = "cluster=test.org,hostname=c1-1,stype=job,stype-id=7,type=node"
     assert f"job_cpu_time,{job} value=3i 1700001000" in lines
     assert not any("stype-id=43" in line for line in lines)
     assert message.topic == "test.org.metrics"
+
+
+def test_lines_have_the_node_where_metrics_does_not_run(node: TreeNode) -> None:
+    (message,) = encode(make(formats=frozenset({"line"})).sample(node), "line", node)
+    lines = message.body.decode().splitlines()
+    assert lines[0] == "cpu_load,cluster=test.org,hostname=c1-1,type=node value=0.5 1700001000"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "points"),
+    [
+        ("", "auto"),
+        ("[agents.metrics]", "own"),
+        ('[agents.metrics]\nreaders = ["cpu", "cgroup-jobs"]', "own"),
+        ('[agents.metrics]\nreaders = ["power"]', "all"),
+    ],
+)
+def test_the_configuration_decides_who_owns_metrics(metrics: str, points: str) -> None:
+    table = tomllib.loads(
+        f"[agents.sample]\n{metrics}\n[sinks.out]\nurl = 'stdout:'\nformat = 'line'\n"
+    )
+    settings = check(table, "site.toml").agents["sample"]
+    assert isinstance(settings, SampleSettings)
+    assert settings.points == points
 
 
 JOB_7 = "../sys/fs/cgroup/system.slice/slurmstepd.scope/job_7"
@@ -460,9 +487,37 @@ def test_points_of_jobs_are_those_of_their_control_groups(node: TreeNode) -> Non
     assert values["job_cpu_time"] == "3i"
 
 
+@pytest.mark.parametrize("has_cgroup", [True, False])
+def test_no_series_comes_from_two_agents(node: TreeNode, *, has_cgroup: bool) -> None:
+    node.process(42, cgroup="0::/system.slice/slurmstepd.scope/job_7/step_0\n", utime=300)
+    node.process(43, cgroup="0::/system.slice/slurmstepd.scope/job_8/step_0\n", utime=300)
+    settings = MetricsSettings(include=("proc_run", "proc_total"))
+    own = SampleSettings().beside({"metrics": settings})
+    wanted: frozenset[Format] = frozenset({"line"})
+    agents = SampleAgent(own, wanted), MetricsAgent(settings, wanted)
+    if has_cgroup:
+        account(node, 1_000_000)
+    for agent in agents:
+        agent.prepare(node)
+    node.still.sleep(10)
+    if has_cgroup:
+        account(node, 6_000_000)
+    series = [
+        {line.rsplit(b" ", 2)[0] for m in encode(agent.sample(node), "line", node)
+         for line in m.body.splitlines()}
+        for agent in agents
+    ]  # fmt: skip
+    assert not series[0] & series[1]
+    for metric in ("job_cpu_util", "job_mem_rss"):
+        line = f"{metric},cluster=test.org,hostname=c1-1,stype=job,stype-id=%d,type=node"
+        assert (line % 7).encode() in series[has_cgroup]
+        assert (line % 8).encode() in series[0]
+
+
 def test_a_job_without_processes_still_has_its_control_group(node: TreeNode) -> None:
     account(node, 0)
-    (message,) = encode(make(formats=frozenset({"line"})).sample(node), "line", node)
+    agent = make(formats=frozenset({"line"}))
+    (message,) = encode(agent.sample(node), "line", node)
     assert b"job_mem_used,cluster=test.org,hostname=c1-1,stype=job,stype-id=7" in message.body
 
 
