@@ -44,6 +44,9 @@ class MetricsAgent(Agent[MetricsSettings]):
         self.custom = Custom(settings, self.metrics)
         self.metrics |= self.custom.metrics
         self.sent = sent_metrics(self.metrics, settings)
+        used = frozenset({*self.sent, *self.custom.operands})
+        for reader in self.readers:
+            reader.wanted = used
         self._paced = [PacedReader(reader) for reader in self.readers]
         self._steps = Steps(settings.time_step.seconds)
         self._clock = ClockGuard()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from msgspec import Meta
 
 from ccagent.agents.cgroup.counters import JobCgroups
+from ccagent.agents.metrics.job_shares import JobShares, Scope, share_metrics
 from ccagent.agents.metrics.reading import NEW, Count, Gauge, Metric, Place, Reader, ReaderSettings
 
 if TYPE_CHECKING:
@@ -24,12 +27,25 @@ def _metric(unit: str, scale: float, description: str, source: str) -> Metric:
     return Metric(unit=unit, type="node", description=description, source=source, scale=scale)
 
 
-class CgroupJobsReader(Reader[ReaderSettings]):
+class CgroupJobsSettings(ReaderSettings, frozen=True, kw_only=True):
+    """The keys of [agents.metrics.cgroup-jobs]."""
+
+    scope: Annotated[
+        Scope,
+        Meta(
+            description="also send shares of the parts that a job has for itself, as"
+            " cc-metric-store can keep them: cgroup_*"
+        ),
+    ] = "none"
+
+
+class CgroupJobsReader(Reader[CgroupJobsSettings]):
     """Memory, CPU, I/O and pressure of each Slurm job on this node: `stype=job`."""
 
     name = "cgroup-jobs"
+    Settings = CgroupJobsSettings
     needs = ("control groups", "control groups of jobs")
-    metrics: ClassVar[dict[str, Metric]] = {
+    of_jobs: ClassVar[dict[str, Metric]] = {
         "job_mem_used": _metric(
             "B", 1, "memory that counts towards the job's limit, its page cache included",
             "memory.current; v1: memory.usage_in_bytes",
@@ -91,16 +107,26 @@ class CgroupJobsReader(Reader[ReaderSettings]):
             " file system", "io.pressure: some",
         ),
     }  # fmt: skip
+    metrics: ClassVar[dict[str, Metric]] = of_jobs | share_metrics(of_jobs)
 
-    def __init__(self, settings: ReaderSettings | None = None) -> None:
+    def __init__(self, settings: CgroupJobsSettings | None = None) -> None:
         super().__init__(settings)
         self._jobs = JobCgroups()
+        scope = self.settings.scope
+        self._shares = None if scope == "none" else JobShares(scope, self.of_jobs)
+        if self._shares is None:
+            reason = "agents.metrics.cgroup-jobs.scope is 'none'"
+            self.absent = dict.fromkeys(share_metrics(self.of_jobs), reason)
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read what there is of each job; NotHereError where Slurm has made no cgroup."""
         jobs = self._jobs.read(node)
         self.errors = self._jobs.errors
-        return list(measured(jobs))
+        values = list(measured(jobs))
+        if self._shares is not None:
+            values += self._shares.share(node, values, self.wanted)
+            self.errors = [*self.errors, *self._shares.errors]
+        return values
 
 
 def measured(jobs: dict[int, JobCounters]) -> Iterator[Gauge | Count]:
@@ -119,6 +145,6 @@ def measured(jobs: dict[int, JobCounters]) -> Iterator[Gauge | Count]:
 
 _FIELDS = {
     metric: "cpu_time" if metric == "job_cpu_util" else metric.removeprefix("job_")
-    for metric in CgroupJobsReader.metrics
+    for metric in CgroupJobsReader.of_jobs
 }
 """Where the value of a metric stands in JobCounters."""

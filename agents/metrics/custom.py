@@ -53,6 +53,13 @@ class Custom:
             return self._told.metrics
         return self._expressions.metrics | self._told.metrics
 
+    @property
+    def operands(self) -> set[str]:
+        """The metrics that expressions name."""
+        if self._expressions is None:
+            return set()
+        return {name for names in self._expressions.operands.values() for name in names}
+
     def begin(self, node: Node) -> None:
         """Start commands whose time it is; they run while readers read."""
         if self._commands is not None:

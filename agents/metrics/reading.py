@@ -93,6 +93,7 @@ class Reader(ABC, Generic[S]):
     """Reads what belongs together. State between readings lives in it, and is bounded.
 
     errors: what of the last reading is worth a message. absent: by metric, why it can't be had.
+    wanted: the metrics that are sent or computed with, where the reader can save others; None: all.
     """
 
     name: ClassVar[str]
@@ -105,6 +106,7 @@ class Reader(ABC, Generic[S]):
         self.settings: S = self.Settings() if settings is None else settings
         self.errors: list[str] = []
         self.absent: dict[str, str] = {}
+        self.wanted: frozenset[str] | None = None
 
     def begin(self, node: Node) -> None:
         """Told before any reader of a sample reads, for those that wait for others' answers."""

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from ccagent.agent import AgentSettings
 from ccagent.agents.metrics.accelerators import AcceleratorsSettings
+from ccagent.agents.metrics.cgroup_jobs import CgroupJobsSettings
 from ccagent.agents.metrics.cpu import CpuSettings
 from ccagent.agents.metrics.custom_settings import (
     CommandSettings,
@@ -105,8 +106,8 @@ class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
         ReaderSettings()
     )
     cgroup_jobs: Annotated[
-        ReaderSettings, Meta(description="the reader of control groups of jobs")
-    ] = ReaderSettings()
+        CgroupJobsSettings, Meta(description="the reader of control groups of jobs")
+    ] = CgroupJobsSettings()
     perf: Annotated[ReaderSettings, Meta(description="the reader of hardware counters")] = (
         ReaderSettings()
     )

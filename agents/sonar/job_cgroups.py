@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ccagent.envelopes import SampleJob
     from ccagent.node import Node
 
-_METRICS = CgroupJobsReader.metrics
+_METRICS = CgroupJobsReader.of_jobs
 _FORMS = {name: form("clustercockpit", name, metric.unit) for name, metric in _METRICS.items()}
 
 

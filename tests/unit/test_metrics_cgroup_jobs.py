@@ -16,12 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.cgroup.files import parse_amount, parse_fields, parse_io, parse_limit
-from ccagent.agents.metrics.cgroup_jobs import CgroupJobsReader
+from ccagent.agents.metrics.cgroup_jobs import CgroupJobsReader, CgroupJobsSettings
+from ccagent.agents.metrics.job_shares import Scope
 from ccagent.agents.metrics.rates import Rates
 from ccagent.agents.metrics.reading import Count, Place
 from ccagent.envelopes import LARGEST_UINT
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.node import Node
+from tests.tree import TreeNode
 
 CGROUP = "sys/fs/cgroup"
 SCOPE = f"{CGROUP}/system.slice/slurmstepd.scope"
@@ -134,7 +136,7 @@ class Machine:
         jobs: dict[int, dict[str, float]] = {}
         for one in self.reader.read(self.node):
             assert one.place == Place("node", "", "job", one.place.stype_id)
-            assert one.metric in CgroupJobsReader.metrics
+            assert one.metric in CgroupJobsReader.of_jobs
             values = jobs.setdefault(int(one.place.stype_id), {})
             assert one.metric not in values
             values[one.metric] = one.value
@@ -144,7 +146,7 @@ class Machine:
         """What the counters make ten seconds after the reading before."""
         self._moment += 10
         counts = [one for one in self.reader.read(self.node) if isinstance(one, Count)]
-        found = self._rates.of(counts, CgroupJobsReader.metrics, self._moment)
+        found = self._rates.of(counts, CgroupJobsReader.of_jobs, self._moment)
         return {
             metric: round(rate, 9) for metric, rate, place in found if place.stype_id == str(job)
         }
@@ -231,7 +233,7 @@ class TestVersion2:
         machine.v2("job_13")
         assert machine.read() == {13: ALL_OF_V2}
         assert machine.reader.errors == []
-        assert ALL_OF_V2.keys() == CgroupJobsReader.metrics.keys()
+        assert ALL_OF_V2.keys() == CgroupJobsReader.of_jobs.keys()
 
     def test_counters_become_rates(self, machine: Machine) -> None:
         machine.v2("job_13")
@@ -641,3 +643,71 @@ def test_the_kernel_accounts_for_a_job_of_version_2(machine: Machine) -> None:
     assert spent - 0.001 <= found["job_cpu_util"] / 1e9 <= after - before + 0.001
     assert ("job_pressure_cpu" in found) == has_pressure
     assert machine.reader.errors == []
+
+
+class TestShares:
+    """What cc-metric-store keeps of jobs: hwthreads or sockets that a job has for itself."""
+
+    def make(self, root: Path, scope: Scope, sockets: dict[int, int]) -> Machine:
+        machine = Machine(root)
+        machine.reader = CgroupJobsReader(CgroupJobsSettings(scope=scope))
+        machine.write("sys/devices/system/cpu/online", ",".join(map(str, sockets)) + "\n")
+        for cpu, socket in sockets.items():
+            topology = f"sys/devices/system/cpu/cpu{cpu}/topology"
+            machine.write(f"{topology}/physical_package_id", f"{socket}\n")
+        return machine
+
+    def shares(self, machine: Machine, metric: str) -> dict[str, float]:
+        return {
+            one.place.type + one.place.type_id: one.value
+            for one in machine.reader.read(machine.node)
+            if one.metric == metric
+        }
+
+    def test_a_hwthread_has_its_part_of_the_job(self, tmp_path: Path) -> None:
+        machine = self.make(tmp_path, "hwthread", dict.fromkeys(range(4), 0))
+        machine.v2("job_13", cpuset_cpus="0-1\n")
+        assert self.shares(machine, "cgroup_mem_used") == {
+            "hwthread0": 50 * MB, "hwthread1": 50 * MB, "hwthread2": 0, "hwthread3": 0,
+        }  # fmt: skip
+
+    def test_the_sum_over_hwthreads_is_what_the_job_uses(self, tmp_path: Path) -> None:
+        machine = self.make(tmp_path, "hwthread", dict.fromkeys(range(4), 0))
+        machine.node = TreeNode(tmp_path)
+        for usage, expected in ((0, {}), (5, {"hwthread0": 0, "hwthread1": 25, "hwthread2": 0,
+                                              "hwthread3": 25})):  # fmt: skip
+            machine.v2("job_13", cpuset_cpus="1,3\n", cpu_stat=f"usage_usec {usage}000000\n")
+            assert self.shares(machine, "cgroup_cpu_util") == expected
+            machine.node.still.sleep(10)
+
+    def test_hwthreads_of_two_jobs_have_no_value(self, tmp_path: Path) -> None:
+        machine = self.make(tmp_path, "hwthread", dict.fromkeys(range(4), 0))
+        machine.v2("job_13", cpuset_cpus="0-2\n")
+        machine.v2("job_14", cpuset_cpus="2-3\n")
+        assert self.shares(machine, "cgroup_mem_used").keys() == {
+            "hwthread0", "hwthread1", "hwthread3",
+        }  # fmt: skip
+
+    def test_a_job_that_is_not_confined_has_no_shares(self, tmp_path: Path) -> None:
+        machine = self.make(tmp_path, "hwthread", dict.fromkeys(range(2), 0))
+        machine.v2("job_13", cpuset_cpus="\n")
+        assert self.shares(machine, "cgroup_mem_used") == {}
+
+    def test_a_socket_has_its_part_of_the_job(self, tmp_path: Path) -> None:
+        machine = self.make(tmp_path, "socket", {0: 0, 1: 0, 2: 0, 3: 0, 4: 1, 5: 1, 6: 2})
+        machine.v2("job_13", cpuset_cpus="0-4\n")
+        assert self.shares(machine, "cgroup_mem_used") == {
+            "socket0": 80 * MB, "socket1": 20 * MB, "socket2": 0,
+        }  # fmt: skip
+
+    def test_version_1(self, tmp_path: Path) -> None:
+        machine = self.make(tmp_path, "hwthread", dict.fromkeys(range(2), 0))
+        machine.v1(13)
+        machine.write(f"{CGROUP}/cpuset/slurm/uid_5002/job_13/cpuset.cpus", "0-1\n")
+        assert self.shares(machine, "cgroup_mem_used") == {
+            "hwthread0": 50 * MB, "hwthread1": 50 * MB,
+        }  # fmt: skip
+
+    def test_none_by_default(self, machine: Machine) -> None:
+        machine.v2("job_13", cpuset_cpus="0-1\n")
+        assert self.shares(machine, "cgroup_mem_used") == {}
