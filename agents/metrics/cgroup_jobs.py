@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ccagent.agents.cgroup.counters import JobCounters
+    from ccagent.agents.metrics.reading import Type
     from ccagent.node import Node
 
 _GAUGES = frozenset({
@@ -127,6 +128,11 @@ class CgroupJobsReader(Reader[CgroupJobsSettings]):
             values += self._shares.share(node, values, self.wanted)
             self.errors = [*self.errors, *self._shares.errors]
         return values
+
+    def expected(self) -> dict[str, Type]:
+        """Return the shares, also while no job runs."""
+        scope = self.settings.scope
+        return {} if scope == "none" else dict.fromkeys(share_metrics(self.of_jobs), scope)
 
 
 def measured(jobs: dict[int, JobCounters]) -> Iterator[Gauge | Count]:

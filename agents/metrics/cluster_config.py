@@ -1,30 +1,33 @@
-"""The part of cc-backend's cluster.json that this node knows: its metrics and its topology.
+"""The parts of cc-backend's cluster.json that nodes know: metrics, hardware, topology.
 
-Source: ClusterCockpit's JSON schema `cluster`: metricConfig, subClusters[].topology.
+Source: the JSON schema `cluster` of ClusterCockpit's cc-lib.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ccagent.agents.metrics.cluster_topology import describe_node
+from ccagent.agents.metrics.cluster_units import NodeSize, schema_unit, thresholds
+from ccagent.agents.sonar.system import parse_meminfo
+from ccagent.agents.sysinfo import read_parsed
 from ccagent.errors import CcagentError
 
 if TYPE_CHECKING:
     from ccagent.agents.metrics.agent import MetricsAgent
     from ccagent.node import Node
 
-_DIRECTORY = "sys/devices/system/cpu"
-_PREFIXES = {"GB": ("G", "B"), "MB/s": ("M", "B/s"), "MByte/s": ("M", "B/s"),
-             "GB/s": ("G", "B/s"), "MHz": ("M", "Hz"), "GFlops/s": ("G", "Flops/s")}  # fmt: skip
 _BETWEEN = 0.05
-_LARGEST = 65_535
+_SCOPES = ("hwthread", "core", "memoryDomain", "socket", "accelerator")
 
 
 def cluster_config(agent: MetricsAgent, node: Node) -> dict[str, Any]:
-    """Give the objects for a cluster with this node as its only one."""
+    """Return the objects for a cluster with this node as its only one."""
     step = agent.settings.time_step.seconds
     every = agent.settings.every
     seconds = step or (every.seconds if every is not None else 60.0)
+    facts = describe_node(node, agent.settings.accelerators)
+    size = NodeSize(len(facts["topology"]["node"]), _memory(node))
     metrics: list[dict[str, Any]] = []
     for name, types in sorted(_types(agent, node).items()):
         sent = agent.sent.get(name)
@@ -32,30 +35,52 @@ def cluster_config(agent: MetricsAgent, node: Node) -> dict[str, Any]:
             continue
         metric = agent.metrics[name]
         # Without NUMA nodes, say, there is the value of the node alone.
-        scope = metric.type if metric.type in types and sent.combined is None else "node"
-        prefix, base = _PREFIXES.get(sent.unit, ("", sent.unit))
+        smallest = next((scope for scope in _SCOPES if scope in types), "node")
         metrics.append({
             "name": sent.name,
-            "unit": {"base": base, "prefix": prefix} if prefix else {"base": base},
-            "scope": scope,
+            "unit": schema_unit(sent.unit),
+            "scope": smallest if sent.combined is None else "node",
             "aggregation": "sum" if metric.aggregation == "sum" else "avg",
             "timestep": int(seconds),
+            **thresholds(name, metric, sent, size),
         })  # fmt: skip
     return {
         "name": node.cluster,
         "metricConfig": metrics,
-        "subClusters": [
-            {"name": "main", "nodes": node.hostname, "topology": topology(node)},
-        ],
+        "subClusters": [{"name": "main", "nodes": node.hostname, **facts}],
     }
 
 
+def store_config(cluster: dict[str, Any]) -> dict[str, Any]:
+    """Return the section `metrics` of cc-metric-store's configuration for a cluster."""
+    return {
+        "metrics": {
+            metric["name"]: {
+                "frequency": metric["timestep"], "aggregation": metric["aggregation"],
+            }
+            for metric in cluster["metricConfig"]
+        }
+    }  # fmt: skip
+
+
+def _memory(node: Node) -> int:
+    try:
+        return read_parsed(node, "proc/meminfo", parse_meminfo).get("MemTotal", 0) * 1024
+    except CcagentError:
+        return 0
+
+
 def _types(agent: MetricsAgent, node: Node) -> dict[str, set[str]]:
-    """Read twice, since shares of time are there at the second reading; give types by metric."""
+    """Return by metric the types of the parts that have values.
+
+    Everything is read twice, since shares of time are there at the second reading.
+    """
     found: dict[str, set[str]] = {}
     for is_second in (False, True):
         if is_second:
             node.clock.sleep(_BETWEEN)
+        for reader in agent.readers:
+            reader.begin(node)
         for reader in agent.readers:
             try:
                 for each in reader.read(node):
@@ -63,6 +88,9 @@ def _types(agent: MetricsAgent, node: Node) -> dict[str, set[str]]:
                         found.setdefault(each.metric, set()).add(each.place.type)
             except CcagentError:
                 continue
+    for reader in agent.readers:
+        for name, scope in reader.expected().items():
+            found.setdefault(name, set()).add(scope)
     _add_custom(agent, node, found)
     return found
 
@@ -75,70 +103,3 @@ def _add_custom(agent: MetricsAgent, node: Node, found: dict[str, set[str]]) -> 
     for name, lacking in agent.custom.lacking(found).items():
         if not lacking:
             found[name] = {agent.metrics[name].type}
-
-
-def topology(node: Node) -> dict[str, Any]:
-    """Give the hwthreads of the node, of its sockets, memory domains and cores."""
-    sockets: dict[int, list[int]] = {}
-    cores: dict[tuple[int, int], list[int]] = {}
-    cpus: list[int] = []
-    for name in _numbered(node, _DIRECTORY, "cpu"):
-        socket = _number(node, f"{_DIRECTORY}/cpu{name}/topology/physical_package_id")
-        core = _number(node, f"{_DIRECTORY}/cpu{name}/topology/core_id")
-        if socket is None or core is None or socket > _LARGEST:
-            continue
-        socket = max(0, socket)  # -1: the kernel knows of no sockets.
-        cpus.append(name)
-        sockets.setdefault(socket, []).append(name)
-        cores.setdefault((socket, core), []).append(name)
-    known = set(cpus)
-    domains: dict[int, list[int]] = {}
-    for number in _numbered(node, "sys/devices/system/node", "node"):
-        try:
-            text = node.read(f"sys/devices/system/node/node{number}/cpulist")
-        except CcagentError:
-            continue
-        members = _cpus(text.decode("ascii", "replace"))
-        domains[number] = [cpu for cpu in members if cpu in known]
-    return {
-        "node": cpus,
-        "socket": _by_number(sockets),
-        "memoryDomain": _by_number(domains) or [cpus],
-        "core": [members for _, members in sorted(cores.items())],
-    }
-
-
-def _by_number(parts: dict[int, list[int]]) -> list[list[int]]:
-    """Give the members of each part at the index that is its number, as cc-backend counts them.
-
-    Those of numbers that the kernel leaves out are empty.
-    """
-    return [parts.get(number, []) for number in range(max(parts, default=-1) + 1)]
-
-
-def _numbered(node: Node, directory: str, prefix: str) -> list[int]:
-    try:
-        names = node.list(directory)
-    except CcagentError:
-        return []
-    numbers = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
-    found = (int(number) for number in numbers if number.isascii() and number.isdecimal())
-    return sorted(number for number in found if number <= _LARGEST)
-
-
-def _number(node: Node, path: str) -> int | None:
-    try:
-        return int(node.read(path))
-    except (CcagentError, ValueError):
-        return None
-
-
-def _cpus(text: str) -> list[int]:
-    """Parse a list of cpus: `0-3,8`; empty for anything else."""
-    found: list[int] = []
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal():
-            return []
-        found += range(int(first), min(int(last or first), _LARGEST) + 1)
-    return found

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ccagent.command_options import take_common
-from ccagent.errors import ConfigurationError
+from ccagent.errors import ConfigurationError, UnparsableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,9 +27,14 @@ def extended(
     if take_sample is None:
         raise RuntimeError("the command does nothing")
 
-    def run(*, is_list: bool, is_config: bool, **options: Any) -> None:
-        if not (is_list or is_config):
+    def run(
+        *, is_list: bool, is_config: bool, is_store: bool, merged: tuple[str, ...], **options: Any
+    ) -> None:
+        if not (is_list or is_config or is_store or merged):
             take_sample(**options)
+            return
+        if merged:
+            _print_config(_read_merged(merged), is_store=is_store)
             return
         from ccagent.agents.metrics.agent import MetricsAgent
         from ccagent.agents.metrics.settings import MetricsSettings
@@ -47,11 +52,9 @@ def extended(
 
             click.echo(listed(agent, node))
         else:
-            import json
-
             from ccagent.agents.metrics.cluster_config import cluster_config
 
-            click.echo(json.dumps(cluster_config(agent, node), indent=2))
+            _print_config(cluster_config(agent, node), is_store=is_store)
         agent.close()
 
     flags = [
@@ -63,7 +66,47 @@ def extended(
             is_flag=True,
             help="Print metrics and topology of this node for cc-backend's cluster.json.",
         ),
+        click.Option(
+            ["--store-config", "is_store"],
+            is_flag=True,
+            help="Print the metrics of this node for cc-metric-store's configuration.",
+        ),
+        click.Option(
+            ["--merge", "merged"],
+            multiple=True,
+            metavar="FILE",
+            help="Merge outputs of --cluster-config of several nodes (repeat it for each).",
+        ),
     ]
     return click.Command(
         command.name, callback=run, params=[*flags, *command.params], help=command.help
     )
+
+
+def _read_merged(paths: tuple[str, ...]) -> dict[str, Any]:
+    """Read the files of several nodes as one cluster. Raises ConfigurationError."""
+    import json
+    from pathlib import Path
+
+    from ccagent.agents.metrics.cluster_merge import merge_clusters
+
+    clusters: list[dict[str, Any]] = []
+    for path in paths:
+        try:
+            clusters.append(json.loads(Path(path).read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"--merge {path}: {error}") from None
+    try:
+        return merge_clusters(clusters)
+    except (AttributeError, KeyError, TypeError, UnparsableError) as error:
+        raise ConfigurationError(
+            f"--merge: a file is no output of --cluster-config: {error!r}"
+        ) from None
+
+
+def _print_config(cluster: dict[str, Any], *, is_store: bool) -> None:
+    import json
+
+    from ccagent.agents.metrics.cluster_config import store_config
+
+    click.echo(json.dumps(store_config(cluster) if is_store else cluster, indent=2))

@@ -115,5 +115,9 @@ class Reader(ABC, Generic[S]):
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read once. Raises NotHereError where the machine has no such thing, else CcagentError."""
 
+    def expected(self) -> dict[str, Type]:
+        """Return by metric the type of what the daemon sends although there is no value now."""
+        return {}
+
     def close(self) -> None:
         """Let go of what is held open."""

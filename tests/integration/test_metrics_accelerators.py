@@ -11,6 +11,7 @@ import pytest
 
 from ccagent.agents.metrics.accelerators import AcceleratorsReader, AcceleratorsSettings
 from ccagent.agents.metrics.agent import MetricsAgent
+from ccagent.agents.metrics.cluster_config import cluster_config
 from ccagent.agents.metrics.reading import Place
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.duration import Duration
@@ -209,3 +210,20 @@ def test_lines_have_the_names_and_units_of_the_front_end(machine: Machine) -> No
     assert {series.partition(",")[0] for series in values} == {
         name for name, metric in AcceleratorsReader.metrics.items() if metric.is_default
     }
+
+
+def test_the_configuration_of_the_cluster_has_the_cards(cards: Cards) -> None:
+    cards.nvidia(NVIDIA)
+    settings = MetricsSettings(
+        accelerators=AcceleratorsSettings(time_limit=Duration("30s")), readers=("accelerators",)
+    )
+    agent = MetricsAgent(settings, frozenset({"line"}))
+    try:
+        cluster = cluster_config(agent, cards.machine.node)
+    finally:
+        agent.close()
+    accelerators = cluster["subClusters"][0]["topology"]["accelerators"]
+    assert [each["id"] for each in accelerators] == [FIRST.type_id, SECOND.type_id]
+    assert {each["type"] for each in accelerators} == {"Nvidia GPU"}
+    scopes = {each["name"]: each["scope"] for each in cluster["metricConfig"]}
+    assert scopes["acc_utilization"] == scopes["acc_power"] == "accelerator"

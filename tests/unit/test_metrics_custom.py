@@ -185,7 +185,7 @@ def test_they_are_part_of_the_configuration_of_the_cluster(site: Site) -> None:
     )
     metrics = {each["name"]: each for each in cluster_config(agent, site.node)["metricConfig"]}
     assert metrics["room"]["scope"] == "socket"
-    assert metrics["warm"]["unit"] == {"base": "degC"}
+    assert metrics["warm"]["unit"] == {"base": "°C"}
 
 
 def metric_with(**keys: object) -> dict[str, object]:

@@ -400,10 +400,10 @@ class TestClusterConfig:
         found = self.config(INTEL, tmp_path)
         expected = {
             "cpu_load": ("node", "", "avg"),
-            "cpu_user": ("hwthread", "percent", "avg"),
-            "flops_any": ("hwthread", "GFlops/s", "sum"),
-            "flops_sp": ("hwthread", "GFlops/s", "sum"),
-            "flops_dp": ("hwthread", "GFlops/s", "sum"),
+            "cpu_user": ("hwthread", "", "avg"),
+            "flops_any": ("hwthread", "GF/s", "sum"),
+            "flops_sp": ("hwthread", "GF/s", "sum"),
+            "flops_dp": ("hwthread", "GF/s", "sum"),
             "mem_bw": ("socket", "GB/s", "sum"),
             "clock": ("hwthread", "MHz", "avg"),
             "ipc": ("hwthread", "", "avg"),
@@ -421,7 +421,7 @@ class TestClusterConfig:
     def test_units_of_the_specification_have_prefixes_too(self, tmp_path: Path) -> None:
         found = self.config(ARM, tmp_path)
         assert found["net_bw"] == ("node", "MB/s", "sum")
-        assert found["flops_any"] == ("hwthread", "Flops/s", "sum")
+        assert found["flops_any"] == ("hwthread", "F/s", "sum")
 
     @names
     def test_a_metric_has_the_scope_of_its_smallest_parts(self, name: str, tmp_path: Path) -> None:
