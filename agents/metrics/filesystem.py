@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
@@ -29,6 +30,7 @@ LOCAL = (
 """Types of file systems on disks. Images (squashfs, iso9660...) are always full: not among them."""
 
 _MOST_HANGING = 32
+_PATIENCE = 0.05
 _OCTAL = re.compile(r"\\([0-3][0-7]{2})")
 
 
@@ -126,6 +128,46 @@ class _Question:
             self.answer = error
 
 
+class _Round:
+    """One statvfs after the other in a single thread, which ends after the one that hangs."""
+
+    def __init__(self, node: Node, points: Sequence[str]) -> None:
+        self.answers: dict[str, os.statvfs_result | CcagentError] = {}
+        self._node = node
+        self._points = points
+        self._is_left = False
+        self._thread = threading.Thread(target=self._run, name="statvfs", daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> dict[str, os.statvfs_result | CcagentError]:
+        """Return what has been answered after so long at most."""
+        self._thread.join(seconds)
+        self._is_left = True
+        return dict(self.answers)
+
+    def is_open(self, seconds: float) -> bool:
+        """Wait for so long at most; return whether the file system in turn still hangs."""
+        self._thread.join(seconds)
+        return self._thread.is_alive()
+
+    @property
+    def answer(self) -> os.statvfs_result | CcagentError:
+        """What the last one that was asked has answered."""
+        for point in reversed(self._points):
+            if point in self.answers:
+                return self.answers[point]
+        return NotHereError("no answer")
+
+    def _run(self) -> None:
+        for point in self._points:
+            if self._is_left:
+                return
+            try:
+                self.answers[point] = self._node.space(point.lstrip("/"))
+            except CcagentError as error:
+                self.answers[point] = error
+
+
 class FilesystemSettings(ReaderSettings, frozen=True, kw_only=True):
     """The keys of [agents.metrics.filesystem]."""
 
@@ -177,14 +219,14 @@ class FilesystemReader(Reader[FilesystemSettings]):
 
     def __init__(self, settings: FilesystemSettings | None = None) -> None:
         super().__init__(settings)
-        self._hanging: dict[str, _Question] = {}
+        self._hanging: dict[str, _Question | _Round] = {}
+        self._table = b""
+        self._mounts: list[Mount] = []
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """List the mounts, and ask all at once; what hangs is waited for once."""
         self.errors = []
-        mounts = local_mounts(
-            read_parsed(node, MOUNTS, parse_mountinfo), self.settings.types, self.settings.exclude
-        )
+        mounts = read_parsed(node, MOUNTS, self._local_mounts)
         if not mounts:
             raise NotHereError(f"/{MOUNTS}: no local file system")
         spaces = self._ask_all(node, mounts)
@@ -200,6 +242,14 @@ class FilesystemReader(Reader[FilesystemSettings]):
         if inodes:
             found.append(Gauge("part_max_inodes_used", max(inodes)))
         return found
+
+    def _local_mounts(self, table: bytes) -> list[Mount]:
+        """Return the mounts that count; the table is parsed when it has changed."""
+        if table != self._table:
+            mounts = parse_mountinfo(table)
+            self._mounts = local_mounts(mounts, self.settings.types, self.settings.exclude)
+            self._table = table
+        return self._mounts
 
     def _ask_all(self, node: Node, mounts: list[Mount]) -> list[Space]:
         """Ask as many at once as threads may hang."""
@@ -217,26 +267,40 @@ class FilesystemReader(Reader[FilesystemSettings]):
         time_limit = self.settings.time_limit
         deadline = time.monotonic() + time_limit.seconds
         spaces: list[Space] = []
-        while points and len(self._hanging) < _MOST_HANGING:
-            room = _MOST_HANGING - len(self._hanging)
-            questions = self._questions(node, points[:room])
+        # A thread for each costs more than all their answers: only while one hangs.
+        answers: dict[str, os.statvfs_result | CcagentError] = {}
+        first: dict[str, _Question | _Round] = {}
+        with suppress(RuntimeError):  # Without a thread to be had, each question below says so.
+            in_turn = _Round(node, points if len(self._hanging) < _MOST_HANGING else ())
+            answers = in_turn.wait(min(_PATIENCE, time_limit.seconds))
+            points = [point for point in points if point not in answers]
+            if points and in_turn.is_open(0):
+                first[points.pop(0)] = in_turn
+        for answer in answers.values():
+            self._take(answer, spaces)
+        while (first or points) and len(self._hanging) < _MOST_HANGING:
+            room = _MOST_HANGING - len(self._hanging) - len(first)
+            questions = first | self._questions(node, points[:room])
+            first = {}
             points = points[room:]
             for point, question in questions.items():
                 if question.is_open(max(0.0, deadline - time.monotonic())):
                     self._hanging[point] = question
                     self.errors.append(f"{_shown(point)}: no answer within {time_limit}")
                     continue
-                answer = question.answer
-                if not isinstance(answer, CcagentError):
-                    spaces.append(space_of(answer))
-                elif not isinstance(answer, NotHereError):
-                    self.errors.append(_shown(str(answer)))
+                self._take(question.answer, spaces)
         if points:
             self.errors.append(f"{len(points)} more are not asked, since {_MOST_HANGING} hang")
         return spaces
 
-    def _questions(self, node: Node, points: list[str]) -> dict[str, _Question]:
-        questions: dict[str, _Question] = {}
+    def _take(self, answer: os.statvfs_result | CcagentError, spaces: list[Space]) -> None:
+        if not isinstance(answer, CcagentError):
+            spaces.append(space_of(answer))
+        elif not isinstance(answer, NotHereError):
+            self.errors.append(_shown(str(answer)))
+
+    def _questions(self, node: Node, points: list[str]) -> dict[str, _Question | _Round]:
+        questions: dict[str, _Question | _Round] = {}
         for point in points:
             try:
                 questions[point] = _Question(node, point)

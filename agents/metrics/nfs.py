@@ -134,6 +134,13 @@ def _metric(version: int, operation: str) -> str:
     return f"nfs{version}_{operation}{plural}"
 
 
+_METRICS = {
+    (version, operation): _metric(version, operation)
+    for version, operations in _VERSIONS.items()
+    for operation in operations
+}
+
+
 class NfsReader(Reader[ReaderSettings]):
     """NFS of versions 3 and 4: operations of the node, bytes summed over its file systems."""
 
@@ -214,6 +221,7 @@ class NfsReader(Reader[ReaderSettings]):
                 self._operations[key] = Sums(len(numbers), _WRAPS_AT)
             self._operations[key].add({line: numbers})
             grown[line] = self._operations[key].total
+        wanted = self.wanted
         for version in _VERSIONS:
             totals = grown.get(f"proc{version}")
             if totals is None:
@@ -221,7 +229,9 @@ class NfsReader(Reader[ReaderSettings]):
             names = NFS3 if version == 3 else operations4(len(totals))
             yield Count(f"nfs{version}_total", sum(totals))
             for operation, total in zip(names[1:], totals[1:], strict=False):
-                yield Count(_metric(version, operation), total)
+                metric = _METRICS[version, operation]
+                if wanted is None or metric in wanted:
+                    yield Count(metric, total)
         if len(grown.get("rpc", ())) > 1:
             yield Count("nfs_retrans", grown["rpc"][1])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.clock import timestamp
@@ -64,8 +65,15 @@ def parse_stat(content: bytes, clock_ticks: int) -> CpuTimes:
     return CpuTimes(boot, [busy.get(cpu, 0) for cpu in range(max(busy, default=-1) + 1)])
 
 
+_MEMINFO = re.compile(rb"^([\x21-\x39\x3b-\x7e]+): *([0-9]{1,18})(?: kB)?\n", re.MULTILINE)
+"""A line as all kernels write it; others are parsed one by one."""
+
+
 def parse_meminfo(content: bytes) -> dict[str, int]:
     """Parse /proc/meminfo: name -> KB (or a plain count). Raises UnparsableError."""
+    found = _MEMINFO.findall(content)
+    if len(found) == content.count(b"\n"):
+        return {name.decode("ascii"): int(number) for name, number in found}
     values: dict[str, int] = {}
     for line in content.splitlines():
         name, colon, rest = line.partition(b":")

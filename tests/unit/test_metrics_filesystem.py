@@ -267,3 +267,21 @@ def test_file_systems_of_this_machine_are_those_of_psutil() -> None:
     assert 0 <= found["disk_free"] <= total
     assert 0 <= found["part_max_used"] <= 100
     assert reader.errors == []
+
+
+def test_file_systems_that_answer_cost_one_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = [f"/{number}" for number in range(20)]
+    kernel = Kernel(tmp_path, " ".join(points))
+    kernel.answers |= dict.fromkeys(points, answer(blocks=1, bfree=1, bavail=1))
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def count(thread: threading.Thread) -> None:
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", count)
+    assert values(FilesystemReader(), kernel)["disk_total"] == 20 * 4096
+    assert len(started) == 1
