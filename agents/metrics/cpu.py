@@ -97,6 +97,10 @@ class CpuSettings(ReaderSettings, frozen=True, kw_only=True):
         tuple[Literal["node", "hwthread"], ...],
         Meta(description="what shares of time are told of: the whole, each hwthread"),
     ] = ("node", "hwthread")
+    of_node: Annotated[
+        Literal["mean", "sum"],
+        Meta(description="what the node's share is of its hwthreads': sum as cc-metric-collector"),
+    ] = "mean"
 
 
 class CpuReader(Reader[CpuSettings]):
@@ -232,7 +236,8 @@ class CpuReader(Reader[CpuSettings]):
                 if self._of_hwthreads:
                     found += map(Gauge, _SHARES, row, repeat(self._place(cpu)))
         if self._of_node and rows:
-            means = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+            divisor = 1 if self.settings.of_node == "sum" else len(rows)
+            means = [sum(column) / divisor for column in zip(*rows, strict=True)]
             found += map(Gauge, _SHARES, means, repeat(NODE))
         return found
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from msgspec import Meta
 
 from ccagent.agents.metrics.reading import NODE, Count, Gauge, Metric, Place, Reader, ReaderSettings
 from ccagent.agents.sonar.system import parse_meminfo, used_memory
@@ -63,6 +65,26 @@ def parse_node_memory(content: bytes) -> dict[str, int]:
     return found
 
 
+def parse_collector_memory(content: bytes) -> dict[str, int]:
+    """Parse /proc/meminfo with mem_used as cc-metric-collector has it. Raises UnparsableError.
+
+    That takes Shmem off twice, since Cached holds it, and reclaimable slabs not at all.
+    """
+    found = parse_node_memory(content)
+    meminfo = parse_meminfo(content)
+    free = sum(meminfo.get(field, 0) for field in ("MemFree", "Buffers", "Cached", "Shmem"))
+    return found | {"mem_used": (meminfo["MemTotal"] - free) * _KB}
+
+
+class MemorySettings(ReaderSettings, frozen=True, kw_only=True):
+    """The keys of [agents.metrics.memory]."""
+
+    used: Annotated[
+        Literal["available", "cc-metric-collector"],
+        Meta(description="mem_used of the node: MemTotal - MemAvailable, or that collector's"),
+    ] = "available"
+
+
 def parse_domain_memory(content: bytes) -> dict[str, int]:
     """Parse node*/meminfo, lines `Node 0 MemFree: 1 kB`: metric -> B; empty without memory.
 
@@ -96,10 +118,11 @@ def parse_vmstat(content: bytes) -> dict[str, int]:
     return found
 
 
-class MemoryReader(Reader[ReaderSettings]):
+class MemoryReader(Reader[MemorySettings]):
     """Memory of the node and, of NUMA nodes with memory, used and free; swap, faults, OOM kills."""
 
     name = "memory"
+    Settings = MemorySettings
     needs = ("/proc",)
     metrics: ClassVar[dict[str, Metric]] = {
         "mem_used": Metric(
@@ -227,7 +250,11 @@ class MemoryReader(Reader[ReaderSettings]):
     def _files(self, node: Node) -> list[tuple[str, Place, Callable[[bytes], dict[str, int]]]]:
         """List what is in the form of meminfo. NUMA nodes come and go with hotplug and CXL."""
         files: list[tuple[str, Place, Callable[[bytes], dict[str, int]]]] = [
-            ("proc/meminfo", NODE, parse_node_memory)
+            (
+                "proc/meminfo",
+                NODE,
+                parse_node_memory if self.settings.used == "available" else parse_collector_memory,
+            )
         ]
         try:
             numbers = node_numbers(node.list(_NODES))

@@ -89,7 +89,7 @@ def chosen(
     Hardware has a `device`, virtual machines' cards included; bridges, VLANs, tunnels and veth
     have none. A bond of hardware, and a device above others (hv_netvsc, net_failover), counts
     their traffic as its own, hence stands for them. `include` and `exclude` are patterns of names
-    that count besides, and that don't.
+    that count besides, and that don't. The loopback counts only where it is included by its name.
     """
     hardware = {name for name, files in interfaces.items() if "device" in files}
     names = set(hardware)
@@ -104,7 +104,7 @@ def chosen(
         slaves = _below(interfaces[name])
         names -= {slave for slave in slaves if "master" in interfaces.get(slave, ())}
     names = {name for name in names if not any(fnmatchcase(name, each) for each in exclude)}
-    return names - {"lo"}
+    return names if "lo" in include and "lo" not in exclude else names - {"lo"}
 
 
 def _below(files: Collection[str]) -> set[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Preset = Literal["clustercockpit", "spec", "base"]
+Preset = Literal["clustercockpit", "spec", "base", "cc-metric-collector"]
 
 FACTORS = {
-    ("B", "KB"): 1e-3, ("B", "MB"): 1e-6, ("B", "GB"): 1e-9, ("B", "KiB"): 1 / 1024,
+    ("B", "kB"): 1 / 1024, ("B", "KB"): 1e-3, ("B", "MB"): 1e-6, ("B", "GB"): 1e-9,
+    ("B", "KiB"): 1 / 1024,
     ("B", "MiB"): 1 / 1024**2, ("B", "GiB"): 1 / 1024**3,
     ("B/s", "MB/s"): 1e-6, ("B/s", "GB/s"): 1e-9, ("B/s", "MByte/s"): 1e-6,
     ("Hz", "MHz"): 1e-6, ("Hz", "GHz"): 1e-9,
@@ -32,18 +33,37 @@ _UNITS: dict[str, dict[str, str]] = {
     },
     "spec": {"B": "GB", "B/s": "MByte/s", "Hz": "MHz", "Flops/s": "Flops/s", "%": "percent"},
     "base": {},
+    "cc-metric-collector": {"Hz": "MHz", "%": "percent"},
 }  # fmt: skip
 _OWN_UNITS: dict[str, dict[str, str]] = {
     "clustercockpit": {"mem_bw": "GB/s", "ib_recv": "B/s", "ib_xmit": "B/s", "ib_rate": "B/s"},
     "spec": {},
     "base": {},
-}
+    # kB are those of /proc/meminfo, of 1024 B.
+    "cc-metric-collector": {
+        **dict.fromkeys(
+            ("mem_used", "mem_free", "mem_available", "mem_buffers", "mem_cached", "mem_shared",
+             "mem_slab", "swap_total"), "kB",
+        ),
+        "disk_total": "GB", "disk_free": "GB", "mem_bw": "MB/s", "flops_any": "MFlops/s",
+        "flops_sp": "MFlops/s", "flops_dp": "MFlops/s",
+    },
+}  # fmt: skip
+_NAMES: dict[str, dict[str, str]] = {
+    "cc-metric-collector": {
+        "cpu_load": "load_one", "cpu_load5": "load_five", "cpu_load15": "load_fifteen",
+        "net_bytes_in": "net_bytes_in_bw", "net_bytes_out": "net_bytes_out_bw",
+        "net_pkts_in": "net_pkts_in_bw", "net_pkts_out": "net_pkts_out_bw",
+    },
+}  # fmt: skip
+"""Output names that differ from the metric's."""
 
 
 def form(preset: Preset, metric: str, base: str) -> Form:
     """Give how a preset sends a metric that is read in a base unit."""
     unit = _OWN_UNITS[preset].get(metric) or _UNITS[preset].get(base, base)
-    return Form(metric, unit, factor(base, unit))
+    name = _NAMES.get(preset, {}).get(metric, metric)
+    return Form(name, unit, factor(base, unit))
 
 
 def factor(base: str, unit: str) -> float:

@@ -18,6 +18,7 @@ from ccagent.agents.metrics.custom_settings import (
 )
 from ccagent.agents.metrics.disk import DiskSettings
 from ccagent.agents.metrics.filesystem import FilesystemSettings
+from ccagent.agents.metrics.memory import MemorySettings
 from ccagent.agents.metrics.network import NetworkSettings
 from ccagent.agents.metrics.presets import Preset
 from ccagent.agents.metrics.readers import READERS
@@ -63,7 +64,8 @@ class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
     preset: Annotated[
         Preset,
         Meta(
-            description="names and units: of ClusterCockpit's front end, of the specification, SI"
+            description="names and units: of ClusterCockpit's front end, of the specification, SI,"
+            " those and the meaning of cc-metric-collector"
         ),
     ] = "clustercockpit"
     readers: Annotated[
@@ -84,7 +86,7 @@ class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
     cpu: Annotated[CpuSettings, Meta(description="the reader of processor time and load")] = (
         CpuSettings()
     )
-    memory: Annotated[ReaderSettings, Meta(description="the reader of memory")] = ReaderSettings()
+    memory: Annotated[MemorySettings, Meta(description="the reader of memory")] = MemorySettings()
     pressure: Annotated[
         ReaderSettings, Meta(description="the reader of pressure stall information")
     ] = ReaderSettings()

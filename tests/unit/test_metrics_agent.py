@@ -182,3 +182,19 @@ def test_the_first_job_of_a_node_has_its_first_interval_only(tmp_path: Path) -> 
     (line,) = machine.sample(60)
     assert line["name"] == "job_cpu_util"
     assert float(line["value"]) == 50
+
+
+def test_the_preset_of_the_collector_has_its_meaning(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, preset="cc-metric-collector", readers=["cpu", "memory"])
+    machine.node.write(
+        "meminfo",
+        "MemTotal: 16000 kB\nMemFree: 1000 kB\nMemAvailable: 12000 kB\nBuffers: 500 kB\n"
+        "Cached: 6000 kB\nShmem: 200 kB\n",
+    )
+    lines = machine.sample(user=3000)
+    # Percent of one hwthread, summed over all.
+    assert values(lines, "cpu_user") == {"0": 50.0, "1": 0.0, "node": 50.0}
+    assert values(lines, "mem_used")["node"] == 16000 - 1000 - 500 - 6000 - 200
+    assert values(lines, "mem_free")["node"] == 1000
+    assert values(lines, "load_one") == {"node": 0.5}
+    assert not values(lines, "cpu_load")

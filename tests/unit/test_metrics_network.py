@@ -366,3 +366,18 @@ def test_interfaces_of_this_machine_are_those_of_psutil() -> None:
         assert first.packets_sent <= traffic.packets_out <= last.packets_sent
         assert first.errout <= traffic.errors_out <= last.errout
         assert first.dropout <= traffic.drops_out <= last.dropout
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "expected"),
+    [
+        (["lo"], [], {"eth0", "lo"}),
+        (["*"], [], {"eth0"}),
+        (["l?"], [], {"eth0"}),
+        (["lo"], ["lo"], {"eth0"}),
+    ],
+)
+def test_the_loopback_counts_where_it_is_named(
+    include: list[str], exclude: list[str], expected: set[str]
+) -> None:
+    assert chosen({"lo": set(), "eth0": {"device"}}, include, exclude) == expected
