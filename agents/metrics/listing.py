@@ -20,6 +20,7 @@ def listed(agent: MetricsAgent, node: Node) -> str:
     everything: set[str] = set()
     for reader in agent.readers:
         seen: set[str] = set()
+        reader.wanted = frozenset(reader.metrics)
         reason = "not on this machine"
         try:
             # Shares of time are there at the second reading.

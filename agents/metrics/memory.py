@@ -32,6 +32,41 @@ _FIELDS = {
     "mem_slab": "Slab",
     "swap_total": "SwapTotal",
 }
+_MORE = {
+    "mem_active": ("Active", "pages used lately"),
+    "mem_inactive": ("Inactive", "pages that have not been used lately"),
+    "mem_anon": ("AnonPages", "anonymous memory in page tables"),
+    "mem_mapped": ("Mapped", "files in page tables, libraries for example"),
+    "mem_dirty": ("Dirty", "waits to be written to disk"),
+    "mem_writeback": ("Writeback", "is being written to disk"),
+    "mem_locked": ("Mlocked", "locked into memory"),
+    "mem_unevictable": ("Unevictable", "cannot be taken away, locked memory included"),
+    "mem_pagetables": ("PageTables", "page tables"),
+    "mem_kernelstack": ("KernelStack", "stacks of threads in the kernel"),
+    "mem_sreclaimable": ("SReclaimable", "part of mem_slab that can be given up"),
+    "mem_sunreclaim": ("SUnreclaim", "part of mem_slab that cannot be given up"),
+    "mem_anon_hugepages": ("AnonHugePages", "transparent huge pages"),
+    "mem_shared_hugepages": ("ShmemHugePages", "shared memory in huge pages"),
+    "mem_committed": ("Committed_AS", "memory that programs were promised"),
+    "mem_commit_limit": ("CommitLimit", "memory that can be promised under strict accounting"),
+    "mem_vmalloc_used": ("VmallocUsed", "virtually contiguous memory of the kernel"),
+    "mem_percpu": ("Percpu", "memory of the kernel for each cpu"),
+    "mem_hugetlb": ("Hugetlb", "huge pages of all sizes that are set aside"),
+    "mem_direct_mapped_4k": ("DirectMap4k", "mapped for the kernel in pages of 4 KiB"),
+    "mem_direct_mapped_2m": ("DirectMap2M", "mapped for the kernel in pages of 2 MiB"),
+    "mem_direct_mapped_1g": ("DirectMap1G", "mapped for the kernel in pages of 1 GiB"),
+}
+"""Metrics on demand: field of meminfo, and what it is."""
+_ON_NODES = frozenset(_MORE) - {
+    "mem_committed", "mem_commit_limit", "mem_vmalloc_used", "mem_percpu", "mem_hugetlb",
+    "mem_direct_mapped_4k", "mem_direct_mapped_2m", "mem_direct_mapped_1g",
+}  # fmt: skip
+"""Those that NUMA nodes have too."""
+_LINE = re.compile(
+    rb"^(?:Node [0-9]+ )?(%b): +([0-9]{1,17}) kB$"
+    % b"|".join(field.encode() for field, _ in _MORE.values()),
+    re.MULTILINE,
+)
 _EVENTS = {
     b"pgfault": "page_faults",
     b"pgmajfault": "major_page_faults",
@@ -63,6 +98,22 @@ def parse_node_memory(content: bytes) -> dict[str, int]:
         pages = max(0, meminfo["HugePages_Total"] - meminfo["HugePages_Free"])
         found["hugepages_used"] = pages * meminfo["Hugepagesize"] * _KB
     return found
+
+
+def parse_more(content: bytes) -> dict[str, int]:
+    """Parse the fields on demand of meminfo of the node or of a NUMA node: metric -> B."""
+    found = {name.decode("ascii"): int(number) * _KB for name, number in _LINE.findall(content)}
+    return {metric: found[field] for metric, (field, _) in _MORE.items() if field in found}
+
+
+def _with_more(parse: Callable[[bytes], dict[str, int]]) -> Callable[[bytes], dict[str, int]]:
+    """Return a parser that adds the fields on demand; a NUMA node without memory has none."""
+
+    def parse_all(content: bytes) -> dict[str, int]:
+        found = parse(content)
+        return found | parse_more(content) if found else found
+
+    return parse_all
 
 
 def parse_collector_memory(content: bytes) -> dict[str, int]:
@@ -217,6 +268,17 @@ class MemoryReader(Reader[MemorySettings]):
             description="processes killed for want of memory, in cgroups as well",
             source="/proc/vmstat, oom_kill",
         ),
+        **{
+            metric: Metric(
+                unit="B",
+                type="memoryDomain" if metric in _ON_NODES else "node",
+                description=description,
+                source=f"/proc/meminfo{' and node*/meminfo' if metric in _ON_NODES else ''},"
+                f" {field}",
+                is_default=False,
+            )
+            for metric, (field, description) in _MORE.items()
+        },
     }
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
@@ -224,9 +286,10 @@ class MemoryReader(Reader[MemorySettings]):
         self.errors = []
         found: list[Gauge | Count] = []
         missing: list[NotHereError] = []
+        wants_more = self.wanted is not None and not self.wanted.isdisjoint(_MORE)
         for path, place, parse in self._files(node):
             try:
-                values = read_parsed(node, path, parse)
+                values = read_parsed(node, path, _with_more(parse) if wants_more else parse)
             except NotHereError as error:
                 missing.append(error)
             except CcagentError as error:

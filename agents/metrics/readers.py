@@ -15,6 +15,7 @@ from ccagent.agents.metrics.infiniband import InfinibandReader
 from ccagent.agents.metrics.memory import MemoryReader
 from ccagent.agents.metrics.network import NetworkReader
 from ccagent.agents.metrics.nfs import NfsReader
+from ccagent.agents.metrics.numastat import NumastatReader
 from ccagent.agents.metrics.own_counters import OwnCountersReader
 from ccagent.agents.metrics.perf import PerfReader
 from ccagent.agents.metrics.power import PowerReader
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _READERS: tuple[type[Reader[Any]], ...] = (
     CpuReader,
     MemoryReader,
+    NumastatReader,
     PressureReader,
     NetworkReader,
     InfinibandReader,

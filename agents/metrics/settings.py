@@ -87,6 +87,9 @@ class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
         CpuSettings()
     )
     memory: Annotated[MemorySettings, Meta(description="the reader of memory")] = MemorySettings()
+    numastat: Annotated[
+        ReaderSettings, Meta(description="the reader of pages that NUMA nodes gave")
+    ] = ReaderSettings()
     pressure: Annotated[
         ReaderSettings, Meta(description="the reader of pressure stall information")
     ] = ReaderSettings()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import psutil
@@ -15,6 +16,7 @@ from ccagent.agents.metrics.memory import (
     parse_node_memory,
     parse_vmstat,
 )
+from ccagent.agents.metrics.numastat import NumastatReader, parse_numastat
 from ccagent.agents.metrics.reading import NODE, Count, Gauge, Place
 from ccagent.envelopes import LARGEST_UINT
 from ccagent.errors import NotHereError, UnparsableError
@@ -346,3 +348,59 @@ def test_page_faults_of_this_machine_are_those_of_proc() -> None:
     before = page_faults()
     counts = {each.metric: each.value for each in MemoryReader().read(Node())}
     assert before <= counts["page_faults"] <= page_faults()
+
+
+# node0/numastat of a two-socket machine, Linux 5.15.
+NUMASTAT = b"""numa_hit 1296554257
+numa_miss 0
+numa_foreign 12
+interleave_hit 2137
+local_node 1296519613
+other_node 34644
+"""
+
+
+class TestNumastat:
+    def test_pages_by_origin(self) -> None:
+        assert parse_numastat(NUMASTAT) == {
+            "numastats_numa_hit": 1296554257,
+            "numastats_numa_miss": 0,
+            "numastats_numa_foreign": 12,
+            "numastats_interleave_hit": 2137,
+            "numastats_local_node": 1296519613,
+            "numastats_other_node": 34644,
+        }
+
+    @given(st.binary() | st.text("numa_hit 0123456789\n").map(str.encode))
+    def test_any_content_is_understood_or_unparsable(self, content: bytes) -> None:
+        with contextlib.suppress(UnparsableError):
+            assert all(0 <= value <= LARGEST_UINT for value in parse_numastat(content).values())
+
+    def test_each_node_has_its_own(self, tmp_path: Path) -> None:
+        node = TreeNode(tmp_path)
+        for number in (0, 2):
+            node.write(f"../{NODES}/node{number}/numastat", NUMASTAT)
+        places = {one.place for one in NumastatReader().read(node)}
+        assert places == {Place("memoryDomain", "0"), Place("memoryDomain", "2")}
+
+    def test_nothing_is_read_unless_it_is_wanted(self, tmp_path: Path) -> None:
+        reader = NumastatReader()
+        reader.wanted = frozenset({"cpu_user"})
+        assert list(reader.read(TreeNode(tmp_path))) == []
+
+
+def test_more_fields_on_demand_of_node_and_numa_nodes(tmp_path: Path) -> None:
+    node = TreeNode(tmp_path)
+    node.write(
+        "meminfo",
+        "MemTotal: 9 kB\nMemFree: 1 kB\nMemAvailable: 5 kB\nDirty: 3 kB\nPercpu: 4 kB\n",
+    )
+    node.write(f"../{NODES}/node1/meminfo", DOMAIN.format(1) + "Node 1 Dirty:    2 kB\n")
+    reader = MemoryReader()
+    reader.wanted = frozenset({"mem_dirty", "mem_percpu"})
+    found = {(one.metric, one.place.type_id): one.value for one in reader.read(node)}
+    assert found["mem_dirty", ""] == 3 * KB
+    assert found["mem_dirty", "1"] == 2 * KB
+    assert found["mem_percpu", ""] == 4 * KB
+    reader.wanted = frozenset({"mem_free"})
+    assert "mem_dirty" not in {one.metric for one in reader.read(node)}
