@@ -151,11 +151,3 @@ def _escaped(key: str, text: str) -> str:
             "final backslash"
         )
     return text.replace(",", "\\,").replace("=", "\\=").replace(" ", "\\ ")
-
-
-def is_lost_in_store(tags: dict[str, str]) -> bool:
-    """Return whether cc-metric-store would keep a point under the name of the whole node.
-
-    It ignores `stype` where `type` is `node`, so that of several parts the last one wins.
-    """
-    return tags.get("type", "node") == "node" and "stype" in tags

@@ -8,8 +8,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-import referencing
-import referencing.jsonschema
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,14 +26,12 @@ SCHEMAS = Path(__file__).parents[1] / "data" / "clustercockpit"
 
 def validate(cluster: dict[str, Any]) -> None:
     """Raise for what cc-backend would refuse."""
-    schema, unit = (
-        json.loads((SCHEMAS / f"{name}.schema.json").read_text("utf-8"))
-        for name in ("cluster", "unit")
-    )
-    dialect = referencing.jsonschema.DRAFT202012
-    resource: Any = dialect.create_resource(unit)
-    registry: Any = referencing.Registry().with_resource(unit["$id"], resource)
-    jsonschema.Draft202012Validator(schema, registry=registry).validate(cluster)
+    unit = (SCHEMAS / "unit.schema.json").read_text("utf-8")
+    text = (SCHEMAS / "cluster.schema.json").read_text("utf-8")
+    # The reference names a file of cc-lib; the schema stands in its place here.
+    schema = json.loads(text.replace('"$ref": "embedfs://unit.schema.json"', f'"allOf": [{unit}]'))
+    validator: Any = jsonschema.Draft202012Validator(schema)
+    validator.validate(cluster)
 
 
 def describe(root: Path, name: str = "c1-1", **keys: object) -> dict[str, Any]:
@@ -65,7 +61,8 @@ def test_it_passes_the_schema(preset: str, tmp_path: Path) -> None:
 @given(st.sampled_from([unit for pair in FACTORS for unit in pair]) | st.text(max_size=8))
 def test_any_unit_is_one_of_the_schema(unit: str) -> None:
     schema = json.loads((SCHEMAS / "unit.schema.json").read_text("utf-8"))
-    jsonschema.Draft202012Validator(schema).validate(schema_unit(unit))
+    validator: Any = jsonschema.Draft202012Validator(schema)
+    validator.validate(schema_unit(unit))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.errors import EncodingError
-from ccagent.points import Point, Tags, float_text, is_lost_in_store, line
+from ccagent.points import Point, Tags, float_text, line
 from tests.floats import is_written_as
 
 NODE = {"cluster": "fox", "hostname": "c1-1", "type": "node"}
@@ -221,17 +221,3 @@ def test_tags_that_points_share_are_checked_too() -> None:
         line(Point("cpu load", Tags(NODE), 1.0, 1.0))
     with pytest.raises(EncodingError, match="metric load: nan"):
         line(Point("load", Tags(NODE), math.nan, 1.0))
-
-
-@pytest.mark.parametrize(
-    ("tags", "is_lost"),
-    [
-        ({"type": "node"}, False),
-        ({"type": "node", "stype": "job", "stype-id": "7"}, True),
-        ({"stype": "job", "stype-id": "7"}, True),
-        ({"type": "hwthread", "type-id": "3"}, False),
-        ({"type": "accelerator", "type-id": "0", "stype": "mig", "stype-id": "1"}, False),
-    ],
-)
-def test_the_store_loses_parts_of_nodes(*, tags: dict[str, str], is_lost: bool) -> None:
-    assert is_lost_in_store(tags) == is_lost
