@@ -129,7 +129,7 @@ class CgroupJobsReader(Reader[CgroupJobsSettings]):
             self.errors = [*self.errors, *self._shares.errors]
         return values
 
-    def expected(self) -> dict[str, Type]:
+    def expected(self, node: Node) -> dict[str, Type]:  # noqa: ARG002
         """Return the shares, also while no job runs."""
         scope = self.settings.scope
         return {} if scope == "none" else dict.fromkeys(share_metrics(self.of_jobs), scope)

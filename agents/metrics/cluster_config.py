@@ -89,7 +89,7 @@ def _types(agent: MetricsAgent, node: Node) -> dict[str, set[str]]:
             except CcagentError:
                 continue
     for reader in agent.readers:
-        for name, scope in reader.expected().items():
+        for name, scope in reader.expected(node).items():
             found.setdefault(name, set()).add(scope)
     _add_custom(agent, node, found)
     return found

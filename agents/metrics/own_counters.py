@@ -14,6 +14,7 @@ from ccagent.errors import NotHereError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from ccagent.agents.metrics.reading import Type
     from ccagent.node import Node
 
 _AGENTS = ("samples", "errors", "left_out", "cpu")
@@ -94,6 +95,13 @@ class OwnCountersReader(Reader[ReaderSettings]):
         super().__init__(settings)
         self._agents = Sums(len(_AGENTS))
         self._sinks = Sums(len(_SINKS))
+
+    def expected(self, node: Node) -> dict[str, Type]:
+        """Return what the daemon counts of all agents and sinks, which a one-shot does not know."""
+        if not node.is_live:
+            return {}
+        parts = ("ccagent_agent_", "ccagent_sink_")
+        return {name: "node" for name in self.metrics if not name.startswith(parts)}
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Ask the process and the daemon; NotHereError for a recorded machine."""

@@ -115,7 +115,7 @@ class Reader(ABC, Generic[S]):
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read once. Raises NotHereError where the machine has no such thing, else CcagentError."""
 
-    def expected(self) -> dict[str, Type]:
+    def expected(self, node: Node) -> dict[str, Type]:  # noqa: ARG002 - for those that differ
         """Return by metric the type of what the daemon sends although there is no value now."""
         return {}
 

@@ -18,6 +18,7 @@ from ccagent.agents.metrics.cluster_units import schema_unit
 from ccagent.agents.metrics.presets import FACTORS
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.errors import ConfigurationError
+from ccagent.node import Node
 from ccagent.settings import convert
 from tests.tree import TreeNode
 
@@ -93,6 +94,14 @@ def test_shares_of_jobs_are_there_while_no_job_runs(tmp_path: Path) -> None:
     metrics = {each["name"]: each["scope"] for each in cluster["metricConfig"]}
     assert metrics["cgroup_mem_used"] == "socket"
     assert not any(name.startswith("job_") for name in metrics)
+
+
+def test_what_only_the_daemon_counts_is_there() -> None:
+    agent = MetricsAgent(MetricsSettings(readers=("ccagent",)), frozenset({"line"}))
+    node = Node(hostname="c1-1", cluster="c1")
+    names = {each["name"] for each in cluster_config(agent, node)["metricConfig"]}
+    assert names == {name for name in agent.sent if not name.startswith("ccagent_sink_")}
+    assert len(names) > 2
 
 
 def test_the_store_has_a_form_of_its_own(tmp_path: Path) -> None:
