@@ -88,7 +88,8 @@ import json, os, sys
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.agents.sonar.preferred import PreferredSource
 from ccagent.agents.sonar.selection import Selection
-import ccagent.message, ccagent.agents.sonar.bpf, ccagent.agents.sonar.procfs
+import logging, ccagent.log, ccagent.message  # what is imported later, this user cannot read here
+import ccagent.agents.sonar.bpf, ccagent.agents.sonar.procfs
 from ccagent.node import Node
 os.setgroups([]); os.setgid({user}); os.setuid({user})
 node = Node()
