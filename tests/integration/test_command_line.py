@@ -191,8 +191,10 @@ def test_a_dead_slurm_is_exit_status_1_and_a_sentence(agent: str) -> None:
     ]
     done = run(agent, "--once", "--no-config", *keys)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"ccagent: error: agent {agent}: ")
-    assert done.stderr.count("\n") == 1
+    lines = done.stderr.splitlines()
+    assert all(line.startswith(f"ccagent: error: agent {agent}: ") for line in lines)
+    # squeue's failure is one of its own: it costs the held jobs only.
+    assert len(lines) == len(keys)
     assert json.loads(done.stdout)["errors"]
 
 
