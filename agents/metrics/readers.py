@@ -9,6 +9,7 @@ from msgspec import structs
 from ccagent.agents.metrics.accelerators import AcceleratorsReader
 from ccagent.agents.metrics.cgroup_jobs import CgroupJobsReader
 from ccagent.agents.metrics.cpu import CpuReader
+from ccagent.agents.metrics.cpufreq import CpufreqReader
 from ccagent.agents.metrics.disk import DiskReader
 from ccagent.agents.metrics.filesystem import FilesystemReader
 from ccagent.agents.metrics.infiniband import InfinibandReader
@@ -20,6 +21,7 @@ from ccagent.agents.metrics.own_counters import OwnCountersReader
 from ccagent.agents.metrics.perf import PerfReader
 from ccagent.agents.metrics.power import PowerReader
 from ccagent.agents.metrics.pressure import PressureReader
+from ccagent.agents.metrics.schedstat import SchedstatReader
 from ccagent.agents.metrics.temperature import TemperatureReader
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 _READERS: tuple[type[Reader[Any]], ...] = (
     CpuReader,
+    CpufreqReader,
+    SchedstatReader,
     MemoryReader,
     NumastatReader,
     PressureReader,

@@ -86,6 +86,12 @@ class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
     cpu: Annotated[CpuSettings, Meta(description="the reader of processor time and load")] = (
         CpuSettings()
     )
+    cpufreq: Annotated[
+        ReaderSettings, Meta(description="the reader of frequencies that the kernel scales")
+    ] = ReaderSettings()
+    schedstat: Annotated[
+        ReaderSettings, Meta(description="the reader of run and wait times of hwthreads")
+    ] = ReaderSettings()
     memory: Annotated[MemorySettings, Meta(description="the reader of memory")] = MemorySettings()
     numastat: Annotated[
         ReaderSettings, Meta(description="the reader of pages that NUMA nodes gave")
