@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
-from ccagent.agents.metrics.reading import Count, Gauge, Metric, Reader, ReaderSettings
+from ccagent.agents.metrics.disk_requests import REQUEST_METRICS, DiskRequests, device_place
+from ccagent.agents.metrics.reading import NODE, Count, Gauge, Metric, Reader, ReaderSettings
 from ccagent.agents.metrics.sums import Sums
 from ccagent.agents.sonar.system import parse_diskstats
 from ccagent.agents.sysinfo import read_parsed
@@ -17,6 +18,7 @@ from ccagent.errors import CcagentError, NotHereError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from ccagent.agents.metrics.reading import Place
     from ccagent.node import Node
 
 _STATISTICS = "proc/diskstats"
@@ -63,10 +65,20 @@ class DiskSettings(ReaderSettings, frozen=True, kw_only=True):
         tuple[str, ...], Meta(description="patterns of devices that count besides disks")
     ] = ()
     exclude: Annotated[tuple[str, ...], Meta(description="patterns of disks that don't count")] = ()
+    by_device: Annotated[
+        bool,
+        Meta(
+            description="also tell of each disk (stype=disk, stype-id=NAME), and of merged"
+            " requests, their time, queues, discards and flushes"
+        ),
+    ] = False
 
 
 class DiskReader(Reader[DiskSettings]):
-    """Bytes and transfers of the node's disks; of the busiest one, how busy."""
+    """Bytes and transfers of the node's disks; of the busiest one, how busy.
+
+    By option those of each disk before them, and figures of requests.
+    """
 
     name = "disk"
     Settings = DiskSettings
@@ -103,15 +115,19 @@ class DiskReader(Reader[DiskSettings]):
             source="/proc/diskstats, time spent doing I/Os",
             aggregation="max",
         ),
+        **REQUEST_METRICS,
     }
 
     def __init__(self, settings: DiskSettings | None = None) -> None:
         super().__init__(settings)
         self._sums = Sums(len(_METRICS))
         self._busy = Sums(1)
+        self._requests = DiskRequests()
         self._moment: float | None = None
         self._seen: set[str] = set()
         self._chosen: set[str] = set()
+        if not self.settings.by_device:
+            self.absent = dict.fromkeys(REQUEST_METRICS, "disk.by-device is off")
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read /proc/diskstats; /sys/block when disks came or went."""
@@ -138,15 +154,23 @@ class DiskReader(Reader[DiskSettings]):
                 return []
             raise NotHereError(f"/{_STATISTICS}: no disk among {sorted(disks)}")
         self._sums.add(counters)
-        found: list[Gauge | Count] = [
-            Count(metric, value) for metric, value in zip(_METRICS, self._sums.total, strict=True)
-        ]
         growths = self._busy.add(busy)
         seconds = 0.0 if self._moment is None else now - self._moment
         self._moment = now
-        if growths and seconds > 0:
-            busiest = max(growth[0] for growth in growths.values())
-            found.append(Gauge("disk_busy", min(100.0, busiest / seconds / 10)))
+        shares: dict[str, float] = {}
+        if seconds > 0:
+            shares = {
+                name: min(100.0, growth[0] / seconds / 10) for name, growth in growths.items()
+            }
+        found: list[Gauge | Count] = []
+        if self.settings.by_device:
+            for name in sorted(counters):
+                found += _counts(self._sums.parts[name], device_place(name))
+            found += (Gauge("disk_busy", shares[name], device_place(name)) for name in shares)
+            found += self._requests.add({name: disks[name] for name in counters}, seconds)
+        found += _counts(self._sums.total, NODE)
+        if shares:
+            found.append(Gauge("disk_busy", max(shares.values())))
         return found
 
     def _choose(self, node: Node, names: Collection[str]) -> None:
@@ -163,3 +187,7 @@ class DiskReader(Reader[DiskSettings]):
                 self.errors.append(str(error))
         self._chosen = chosen(directories, self.settings.include, self.settings.exclude)
         self._seen = set(names)
+
+
+def _counts(values: list[int], place: Place) -> Iterable[Count]:
+    return (Count(metric, value, place) for metric, value in zip(_METRICS, values, strict=True))
