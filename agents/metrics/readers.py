@@ -12,6 +12,7 @@ from ccagent.agents.metrics.cpu import CpuReader
 from ccagent.agents.metrics.cpufreq import CpufreqReader
 from ccagent.agents.metrics.disk import DiskReader
 from ccagent.agents.metrics.filesystem import FilesystemReader
+from ccagent.agents.metrics.hwmon import HwmonReader
 from ccagent.agents.metrics.infiniband import InfinibandReader
 from ccagent.agents.metrics.memory import MemoryReader
 from ccagent.agents.metrics.network import NetworkReader
@@ -42,6 +43,7 @@ _READERS: tuple[type[Reader[Any]], ...] = (
     FilesystemReader,
     PowerReader,
     TemperatureReader,
+    HwmonReader,
     CgroupJobsReader,
     PerfReader,
     OwnCountersReader,

@@ -63,10 +63,10 @@ class Count(NamedTuple):
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
     """What a metric is.
 
-    unit: a base unit: B, B/s, s, Hz, W, %, degC, Flops/s, 1/s, or empty. type: of the smallest
-    part that it is told of. aggregation: how values of parts make one of the whole. scale: what
-    the growth of a counter in a second is multiplied by. source: file and field. is_default: sent
-    unless it is left out.
+    unit: a base unit: B, B/s, s, Hz, W, V, A, %, degC, rpm, Flops/s, 1/s, or empty. type: of the
+    smallest part that it is told of. aggregation: how values of parts make one of the whole.
+    scale: what the growth of a counter in a second is multiplied by. source: file and field.
+    is_default: sent unless it is left out.
     """
 
     unit: str

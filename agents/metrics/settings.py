@@ -116,6 +116,9 @@ class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
     temperature: Annotated[ReaderSettings, Meta(description="the reader of temperatures")] = (
         ReaderSettings()
     )
+    hwmon: Annotated[ReaderSettings, Meta(description="the reader of all sensors")] = (
+        ReaderSettings()
+    )
     cgroup_jobs: Annotated[
         CgroupJobsSettings, Meta(description="the reader of control groups of jobs")
     ] = CgroupJobsSettings()

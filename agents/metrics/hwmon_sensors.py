@@ -1,0 +1,129 @@
+"""Sensors of a chip, by the names and contents of its files.
+
+Source: Documentation/hwmon/sysfs-interface.rst of Linux.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.errors import UnparsableError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_FILE = re.compile(r"(temp|fan|in|curr|power)([0-9]{1,6})_(input|average)", re.ASCII)
+_NUMBER = re.compile(rb"-?[0-9]{1,19}")
+_LONGEST_LABEL = 64
+_LIMITS = {
+    "min": "lower limit",
+    "max": "upper limit",
+    "lcrit": "critical lower limit",
+    "crit": "critical upper limit",
+    "emergency": "emergency limit",
+    "cap": "limit that the hardware enforces",
+}
+
+
+class Kind(NamedTuple):
+    """A kind of sensor.
+
+    prefix: of its files. metric: of its value. divisor: from the numbers of the files to the unit.
+    limits: which it may have. lowest, highest: beyond them a value is an error, and a limit
+    is none.
+    """
+
+    prefix: str
+    metric: str
+    unit: str
+    divisor: int
+    description: str
+    limits: tuple[str, ...]
+    lowest: int = -(10**15)
+    highest: int = 10**15
+
+    def forms(self) -> list[tuple[str, str, str]]:
+        """Return metric, what it is, and file: of the value, then of the limits."""
+        value = f"{self.prefix}*_input"
+        if self.prefix == "power":
+            value += " or _average"
+        return [
+            (self.metric, "", value),
+            *(
+                (f"{self.metric}_{limit}", f", {_LIMITS[limit]}", f"{self.prefix}*_{limit}")
+                for limit in self.limits
+            ),
+        ]
+
+
+KINDS = (
+    # NVMe without a limit has one of 65261.85 degrees.
+    Kind(
+        "temp", "hwmon_temp", "degC", 1000, "temperature",
+        ("min", "max", "lcrit", "crit", "emergency"), -273_150, 1_000_000,
+    ),
+    Kind("fan", "hwmon_fan", "rpm", 1, "speed of a fan", ("min", "max"), 0, 1_000_000),
+    Kind("in", "hwmon_voltage", "V", 1000, "voltage", ("min", "max", "lcrit", "crit")),
+    Kind("curr", "hwmon_current", "A", 1000, "current", ("min", "max", "lcrit", "crit")),
+    Kind("power", "hwmon_power", "W", 1_000_000, "power", ("max", "crit", "cap")),
+)  # fmt: skip
+_BY_PREFIX = {kind.prefix: kind for kind in KINDS}
+
+
+class Sensor(NamedTuple):
+    """A sensor.
+
+    name: chip, prefix and number. paths: by metric. label, fault: paths, empty if it has none.
+    """
+
+    name: str
+    kind: Kind
+    paths: dict[str, str]
+    label: str
+    fault: str
+
+
+def parse_sensor(content: bytes) -> int:
+    """Parse a value, a limit or a flag: one whole number. Raises UnparsableError."""
+    text = content.strip()
+    if _NUMBER.fullmatch(text) is None:
+        raise UnparsableError(f"not a number: {content[:80]!r}")
+    return int(text)
+
+
+def parse_label(content: bytes) -> str:
+    """Parse a name or a label, made fit for a tag. Raises UnparsableError if nothing is left."""
+    text = content.decode("ascii", "replace").strip()
+    kept = "".join(
+        letter if letter.isascii() and letter.isprintable() and letter not in '\\"' else "?"
+        for letter in text
+    )[:_LONGEST_LABEL].strip()
+    if not kept:
+        raise UnparsableError("empty")
+    return kept
+
+
+def find_sensors(chip: str, directory: str, files: Collection[str]) -> list[Sensor]:
+    """Return the sensors of a chip by the names of its files, by kind and number."""
+    values: dict[tuple[str, int], str] = {}
+    for found in map(_FILE.fullmatch, files):
+        if found is None or (found[3] == "average" and found[1] != "power"):
+            continue
+        # The momentary value goes before the average.
+        key = found[1], int(found[2])
+        values[key] = max(values.get(key, ""), found[0])
+    order = list(_BY_PREFIX)
+    sensors: list[Sensor] = []
+    for (prefix, number), value in sorted(
+        values.items(), key=lambda each: (order.index(each[0][0]), each[0][1])
+    ):
+        kind, base = _BY_PREFIX[prefix], value.rpartition("_")[0]
+        paths = {kind.metric: f"{directory}/{value}"}
+        for limit in kind.limits:
+            if f"{base}_{limit}" in files:
+                paths[f"{kind.metric}_{limit}"] = f"{directory}/{base}_{limit}"
+        label = f"{directory}/{base}_label" if f"{base}_label" in files else ""
+        fault = f"{directory}/{base}_fault" if f"{base}_fault" in files else ""
+        sensors.append(Sensor(f"{chip}/{prefix}{number}", kind, paths, label, fault))
+    return sensors
