@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,7 +14,10 @@ from pathlib import Path
 import pytest
 
 from ccagent.config import OutboxSettings
+from ccagent.duration import Duration
+from ccagent.errors import EncodingError
 from ccagent.message import Message
+from ccagent.queue.database import QueueDatabase
 from ccagent.queue.files import file_of
 from ccagent.queue.queue import Queue
 from tests import damage
@@ -93,12 +97,10 @@ def test_a_damaged_file_is_set_aside_and_a_new_one_begun(
     queue.close()
     (aside,) = (path for path in tmp_path.glob("*.damaged-*") if path.name[-1].isdigit())
     assert aside.read_bytes() == content
-    assert "the damaged file is now" in caplog.text
+    assert "0 messages are recovered from the damaged file" in caplog.text
 
 
 def test_a_foreign_database_is_set_aside(tmp_path: Path) -> None:
-    import sqlite3
-
     with sqlite3.connect(tmp_path / file_of("backend")) as other:
         other.executescript("CREATE TABLE messages (x); CREATE TABLE state (y)")
     other.close()
@@ -133,7 +135,9 @@ def test_of_many_damaged_files_two_are_kept(
     monkeypatch.setattr("ccagent.queue.queue._BEGUN_AT_MOST_EVERY", 0.0)
     for _ in range(5):
         (tmp_path / file_of("backend")).write_bytes(b"nonsense" * 1000)
-        Queue("backend", settings(tmp_path)).close()
+        queue = Queue("backend", settings(tmp_path))
+        queue.check()
+        queue.close()
     assert len([path for path in tmp_path.glob("*.damaged-*") if path.name[-1].isdigit()]) == 2
 
 
@@ -164,6 +168,106 @@ def test_random_damage_costs_no_undamaged_message(
     assert outcome.lost == set()
     assert outcome.delivered[-1] == "new"
     assert (outcome.tracebacks, outcome.restarts, outcome.is_alive) == (0, 0, True)
+
+
+def test_a_recovery_that_was_interrupted_is_finished_by_the_next_process(tmp_path: Path) -> None:
+    damage.write_intact(tmp_path / "x")
+    file = tmp_path / "x" / damage.FILE
+    # Killed after the damaged file was renamed, and some of its messages were moved.
+    file.rename(f"{file}.recovering-17")
+    partly = Queue("backend", settings(tmp_path / "x"))
+    partly._is_recovering = False
+    partly.put([damage.message(int(number)) for number in damage.expected()[:5]])
+    del partly
+    queue = Queue("backend", settings(tmp_path / "x"))
+    assert queue.has_work()
+    assert sorted(drained(queue), key=int) == damage.expected()
+    queue.close()
+    assert [path.suffix for path in (tmp_path / "x").glob("*.damaged-17")] != []
+
+
+def test_a_recovery_for_which_there_is_no_room_goes_on_later(tmp_path: Path) -> None:
+    damage.write_intact(tmp_path / "x")
+    file = tmp_path / "x" / damage.FILE
+    file.rename(f"{file}.recovering-17")
+    queue = Queue("backend", settings(tmp_path / "x"))
+    queue.retry_after = 0.0
+    real = queue._disk
+    assert real is not None
+
+    def refuse(*_: object) -> int:
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = 13
+        raise error
+
+    with pytest.MonkeyPatch.context() as context:
+        context.setattr(real, "restore", refuse)
+        queue.check()
+        assert "recovering-17 are yet to be recovered" in queue.error
+    assert drained(queue) == damage.expected()
+    queue.close()
+
+
+def test_a_flipped_salt_of_the_log_loses_no_message(tmp_path: Path) -> None:
+    queue = Queue("backend", settings(tmp_path / "x"))
+    queue.put([message(str(number), 3000) for number in range(300)])
+    drained(queue)
+    assert queue._disk is not None
+    queue._disk._database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    for number in range(5):
+        queue.put([message(f"new{number}")])
+    shutil.copytree(tmp_path / "x", tmp_path / "killed")
+    queue.close()
+    log = tmp_path / "killed" / f"{file_of('backend')}-wal"
+    content = bytearray(log.read_bytes())
+    content[17] ^= 4
+    log.write_bytes(content)
+    again = Queue("backend", settings(tmp_path / "killed"))
+    assert drained(again) == [f"new{number}" for number in range(5)]
+    again.close()
+
+
+def test_dead_letters_survive_memory_and_removal(tmp_path: Path) -> None:
+    queue = Queue("backend", settings(tmp_path / "x"))
+    queue.put([message("0"), message("1")])
+    batch = queue.next_batch(1)
+    queue.reject(batch, batch.messages[0].number, "on disk")
+    shutil.rmtree(tmp_path / "x")
+    queue.put([message("2")])
+    batch = queue.next_batch(1)
+    queue.reject(batch, batch.messages[0].number, "later")
+    queue.close()
+    assert queue._file is None
+    letters = QueueDatabase(
+        str(tmp_path / "x" / file_of("backend")), max_bytes=1 << 30, max_age=1e6
+    ).dead_letters()
+    assert [letter.reason for letter in letters] == ["on disk", "later"]
+
+
+def test_what_was_in_memory_keeps_its_age_on_a_disk_whose_clock_is_ahead(tmp_path: Path) -> None:
+    where = OutboxSettings(directory=str(tmp_path), max_age=Duration("7d"))
+    queue = Queue("backend", where)
+    assert queue._disk is not None
+    queue._disk._now = queue._disk._now._replace(clock=8 * 86400.0)
+    queue._put_off("database is locked")
+    queue.put([message("0")])
+    assert queue.count_in_memory() == 1
+    queue._retry_at = 0.0
+    queue.check()
+    queue.put([message("1")])
+    assert (queue.count_in_memory(), queue.dropped, queue.error) == (0, 0, "")
+    assert drained(queue) == ["0", "1"]
+    queue.close()
+
+
+def test_a_message_that_cant_be_stored_costs_itself(tmp_path: Path) -> None:
+    queue = Queue("backend", settings(tmp_path))
+    queue.put([message("0")])
+    with pytest.raises(EncodingError, match="can't be stored"):
+        queue.put([Message("c", "n\ud800", "sample", "sonar", 1.5, b"{}")])
+    assert drained(queue) == ["0"]
+    assert [path for path in tmp_path.iterdir() if "damaged" in path.name] == []
+    queue.close()
 
 
 def test_messages_in_a_log_that_was_never_checkpointed_are_recovered(tmp_path: Path) -> None:

@@ -383,3 +383,27 @@ def overhead(size: int) -> int:
     from ccagent.queue.entry import Entry, encode_entry
 
     return len(encode_entry(Entry(0.0, 0.0, message("", size)))) - size
+
+
+def test_undecodable_rows_keep_no_others_from_growing_old(tmp_path: Path) -> None:
+    machine = Machine()
+    box = machine.open(tmp_path / "x")
+    box.put([message(str(number)) for number in range(150)])
+    with sqlite3.connect(tmp_path / "x") as other:
+        other.execute("UPDATE messages SET entry = NULL WHERE number <= 120")
+    machine.passes(1000)
+    assert box.put([message("new")]) == 30
+    box.close()
+
+
+@pytest.mark.parametrize("value", ["NULL", "-27", "0"])
+def test_a_damaged_count_hides_no_message(tmp_path: Path, value: str) -> None:
+    box = database(tmp_path / "x")
+    box.put([message(str(number)) for number in range(9)])
+    with sqlite3.connect(tmp_path / "x") as other:
+        other.execute(f"UPDATE state SET messages = {value}")
+    assert box.has_messages()
+    box.close()
+    again = database(tmp_path / "x")
+    assert again.count() == 9
+    again.close()

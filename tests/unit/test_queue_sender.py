@@ -401,3 +401,36 @@ def test_one_bad_record_alone_makes_no_sink_suspect(bench: Bench) -> None:
     bench.queue.put([lines("metrics-0", "bad"), lines("metrics-1", *texts)])
     bench.run(0.001)
     assert b"".join(bench.transport.bodies).count(b"\n") == 24
+
+
+def test_parts_that_were_taken_are_not_sent_again(bench: Bench) -> None:
+    bench.transport.largest_body = 2000
+    lines = b"".join(b"m,n=%04d v=1 1\n" % n for n in range(700))
+    bench.transport.verdict = lambda got: (
+        RetryableError("500", is_about_message=True) if b"n=0690" in got.body else None
+    )
+    bench.queue.put([Message("c", "n", "metrics", "line", 1.5, lines, "", "a")])
+    bench.run(86400)
+    assert len(bench.transport.taken) == len(set(bench.transport.taken))
+    bench.transport.verdict = lambda _: None
+    bench.run(700)
+    assert b"".join(bench.transport.bodies) == lines
+    assert bench.queue.count() == 0
+
+
+def test_what_failed_in_a_file_says_nothing_of_the_next_file(tmp_path: Path) -> None:
+    bench = Bench(OutboxSettings(directory=str(tmp_path)))
+    bench.transport.verdict = lambda got: (
+        RetryableError("500", is_about_message=True) if got.id == "sample-0" else None
+    )
+    bench.put("sample-0", "sample-1")
+    bench.run(60)
+    assert bench.transport.taken == ["sample-1"]
+    (tmp_path / "test.outbox").unlink()
+    bench.transport.verdict = lambda _: RetryableError("500", is_about_message=True)
+    bench.put("sample-2")
+    before = len(bench.transport.tried)
+    assert bench.sender.send_next().wait == 0
+    assert len(bench.transport.tried) > before
+    assert bench.sender._queue.count() == 2
+    bench.sender.close()

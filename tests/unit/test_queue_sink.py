@@ -13,6 +13,7 @@ from ccagent.config import OutboxSettings
 from ccagent.errors import RejectedError, RetryableError
 from ccagent.message import Message
 from ccagent.queue import sender as module
+from ccagent.queue.queue import Queue
 from ccagent.queue.sink import Sink
 from ccagent.transports.base import SinkSettings, Transport
 
@@ -226,3 +227,44 @@ def test_what_is_in_memory_moves_to_a_disk_that_works_again_without_another_mess
     assert not sink.is_idle
     sink.close()
     sink.join(5)
+
+
+def test_a_sink_without_a_thread_hands_over_what_it_has(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    other = Receiver()
+    new = Sink("test", SinkSettings(url="test:"), other)
+    with monkeypatch.context() as context:
+        context.setattr(threading.Thread, "start", refuse)
+        old = Sink("test", SinkSettings(url="test:"), receiver)
+        old.put(message("1"))
+        old.hand_over(new)
+    until(lambda: new.is_idle)
+    assert other.taken == [b"1"]
+    new.close()
+    new.join(5)
+
+
+def test_a_backlog_is_handed_over_once_another_process_lets_go_of_its_file(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ccagent.queue.sink._LOCK_RETRIED", 0.01)
+    receiver.judge = lambda _: RetryableError("away")
+    where = OutboxSettings(directory=str(tmp_path / "old"))
+    one_shot = module.Sender("test", Queue("test", where), receiver)
+    assert one_shot.take_lock()
+    old = Sink("test", SinkSettings(url="test:"), receiver, where)
+    old.put(message("1"))
+    other = Receiver()
+    new = Sink("test", SinkSettings(url="test:"), other)
+    old.hand_over(new)
+    time.sleep(0.05)
+    assert other.taken == []
+    one_shot.close()
+    until(lambda: other.taken == [b"1"])
+    old.join(5)
+    new.close()
+    new.join(5)

@@ -10,7 +10,7 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.errors import UnparsableError
+from ccagent.errors import EncodingError, UnparsableError
 from ccagent.queue.entry import Entry, decode_entry, encode_entry
 from ccagent.queue.queue_clock import (
     Moment,
@@ -137,26 +137,38 @@ class QueueDatabase:
                 self._database.execute("UPDATE state SET next = ?", (_FIRST_IN_MEMORY,))
             self._now = self._read_clock()
             self._expiry = self._now.clock
+            # The numbers may be damaged, and what they hide would never be sent.
+            self._database.execute(_RECOUNT)
         except BaseException:
             self._database.close()
             raise
         self.is_open = True
 
     def put(self, messages: Sequence[Message]) -> int:
-        """Store messages. Return how many older ones were deleted to make room."""
+        """Store messages. Return how many older ones were deleted to make room.
+
+        Raises EncodingError for a message that can't be stored.
+        """
         now, stored = self._advance(), self._wall_clock()
-        rows = [
-            (message.topic, encode_entry(Entry(stored, now.clock, message))) for message in messages
-        ]
+        try:
+            rows = [
+                (message.topic, encode_entry(Entry(stored, now.clock, message)))
+                for message in messages
+            ]
+        except (ValueError, TypeError, OverflowError) as error:
+            raise EncodingError(f"a message can't be stored: {error}") from error
         return self._insert(rows, now)
 
-    def restore(self, entries: Iterable[Entry]) -> int:
-        """Store entries of another database with the age that they have there."""
+    def restore(self, entries: Iterable[Entry], age_of: Callable[[Entry], float]) -> int:
+        """Store entries of another database, whose clock is another one, with their age there.
+
+        Return how many messages were deleted to make room.
+        """
         now = self._advance()
         rows = [
             (
                 each.message.topic,
-                encode_entry(Entry(each.stored, min(each.clock, now.clock), each.message)),
+                encode_entry(Entry(each.stored, now.clock - age_of(each), each.message)),
             )
             for each in entries
         ]
@@ -270,7 +282,18 @@ class QueueDatabase:
     def count(self) -> int:
         """Return the number of messages that wait."""
         (row,) = self._database.execute("SELECT messages FROM state")
+        if not isinstance(row[0], int) or row[0] < 0:
+            self._database.execute(_RECOUNT)
+            (row,) = self._database.execute("SELECT messages FROM state")
         return _number(row[0])
+
+    def has_messages(self) -> bool:
+        """Return whether a message waits, whatever the count says."""
+        return self._database.execute("SELECT 1 FROM messages LIMIT 1").fetchone() is not None
+
+    def age_of(self, entry: Entry) -> float:
+        """Return the seconds for which an entry of this database has certainly waited."""
+        return max(0.0, self._advance().clock - entry.clock)
 
     def size(self) -> int:
         """Return the bytes of the messages that wait."""
@@ -375,8 +398,7 @@ class QueueDatabase:
     def _old(self, table: str, clock: float) -> list[int]:
         """Return the numbers of the oldest rows that are too old; those undecodable stay."""
         rows = self._database.execute(
-            f"SELECT number, entry FROM {table} ORDER BY number LIMIT ?",  # noqa: S608
-            (_EXPIRED_AT_ONCE,),
+            f"SELECT number, entry FROM {table} ORDER BY number"  # noqa: S608
         )
         found: list[int] = []
         for number, stored in rows:
@@ -386,6 +408,8 @@ class QueueDatabase:
             except UnparsableError:
                 continue
             found.append(number)
+            if len(found) >= _EXPIRED_AT_ONCE:
+                break
         return found
 
     def _drop_overflow(self) -> int:

@@ -9,13 +9,13 @@ import mmap
 import os
 import sqlite3
 import struct
+import threading
 import time
 import weakref
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ccagent.errors import NotPermittedError
-from ccagent.log import logger
 from ccagent.private_files import check_directory, check_file, make_directory, open_private
 from ccagent.queue.database import QueueDatabase
 from ccagent.queue.salvage import is_log_damaged, salvage
@@ -31,13 +31,16 @@ SUFFIX = ".outbox"
 
 _SIDE_FILES = ("-wal", "-shm")
 _DAMAGED = ".damaged-"
+_RECOVERING = ".recovering-"
 _DAMAGED_KEPT = 2
+_REPAIR_SECONDS = 10.0
 _AT_ONCE = 100
 _LOCK = struct.Struct("hhqqi")
 """The kernel's struct flock: type, whence, start, length, process."""
 _USED_BYTE = 128
 _opened: weakref.WeakSet[QueueDatabase] = weakref.WeakSet()
 """The databases that this process has opened."""
+_opened_lock = threading.Lock()
 
 # SQLite's result codes, sqlite.org/rescode.html.
 _ERROR, _INTERNAL, _READONLY, _CORRUPT, _SCHEMA, _TOOBIG = 1, 2, 8, 11, 17, 18
@@ -85,7 +88,8 @@ def open_disk(path: str, settings: OutboxSettings) -> QueueDatabase:
         max_age=settings.max_age.seconds,
         durability=settings.durability,
     )
-    _opened.add(database)
+    with _opened_lock:
+        _opened.add(database)
     return database
 
 
@@ -139,25 +143,65 @@ class WatchedFile:
 
 @contextlib.contextmanager
 def repair_lock(path: str) -> Generator[None]:
-    """Keep other processes from replacing the same file at the same time. Raises OSError."""
-    descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Keep other processes from replacing the same file at the same time.
+
+    Raises OSError, and NotPermittedError for a lock file that another user may have put there.
+    """
+    descriptor = open_private(path + ".repair")
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        deadline = time.monotonic() + _REPAIR_SECONDS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
         yield
     finally:
         os.close(descriptor)
 
 
-def set_aside(path: str) -> str:
-    """Rename a damaged file, of which the last few are kept; return its new name.
-
-    Raises OSError.
-    """
-    aside = f"{path}{_DAMAGED}{time.time_ns()}"
-    os.rename(path, aside)
-    for suffix in _SIDE_FILES:
+def set_aside(path: str) -> None:
+    """Rename a damaged file to one of those that `recover_all` looks for. Raises OSError."""
+    aside = f"{path}{_RECOVERING}{time.time_ns()}"
+    # The file comes last: SQLite would delete a log beside a new one.
+    for suffix in (*_SIDE_FILES, ""):
         with contextlib.suppress(FileNotFoundError):
             os.rename(path + suffix, aside + suffix)
+
+
+def list_unrecovered(path: str) -> list[str]:
+    """Return the damaged files whose messages are yet to be recovered, the oldest first."""
+    found = glob.glob(f"{glob.escape(path)}{_RECOVERING}*")
+    return sorted({each.removesuffix("-wal").removesuffix("-shm") for each in found})
+
+
+def recover_all(path: str, into: QueueDatabase, without: Collection[int]) -> list[tuple[str, int]]:
+    """Store the undamaged messages of damaged files in the new one.
+
+    without: numbers of messages that are acknowledged already. Return the new names of the damaged
+    files, of which the last few are kept, and how many messages each had. One that was interrupted
+    is begun again, without the messages that are in the new file already. Raises sqlite3.Error,
+    OSError, NotPermittedError.
+    """
+    done: list[tuple[str, int]] = []
+    with repair_lock(path):
+        for recovering in list_unrecovered(path):
+            known = {each.message.id for each in into.entries()}
+            count = _recover(recovering, into, without, known)
+            kept = recovering.replace(_RECOVERING, _DAMAGED)
+            for suffix in (*_SIDE_FILES, ""):
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(recovering + suffix, kept + suffix)
+            done.append((kept, count))
+    _delete_old(path)
+    return done
+
+
+def _delete_old(path: str) -> None:
+    """Delete all damaged files but the last few."""
     kept = sorted(
         each for each in glob.glob(f"{glob.escape(path)}{_DAMAGED}*") if each[-1].isdigit()
     )
@@ -165,34 +209,30 @@ def set_aside(path: str) -> str:
         for suffix in ("", *_SIDE_FILES):
             with contextlib.suppress(OSError):
                 os.unlink(old + suffix)
-    return aside
 
 
-def recover(aside: str, into: QueueDatabase, without: Collection[int]) -> int:
-    """Store the undamaged messages of a damaged file in a new one; return how many.
-
-    without: numbers of messages that are acknowledged already. Raises sqlite3.Error.
-    """
+def _recover(aside: str, into: QueueDatabase, without: Collection[int], known: set[str]) -> int:
     count = 0
     with contextlib.ExitStack() as stack:
-        try:
-            contents = [_content(stack, aside + suffix) for suffix in ("", "-wal")]
-        except OSError as error:
-            logger.error("outbox %s: %s; nothing is recovered from it", aside, error.strerror)
-            return 0
+        contents = [_content(stack, aside + suffix) for suffix in ("", "-wal")]
         messages: list[Entry] = []
         for is_letter, number, entry in salvage(*contents):
             if is_letter:
                 into.add_dead_letter(entry.message, "recovered from a damaged file")
-            elif number not in without:
+            elif number not in without and (not entry.message.id or entry.message.id not in known):
                 messages.append(entry)
                 count += 1
             if len(messages) >= _AT_ONCE:
-                into.restore(messages)
+                into.restore(messages, _unknown_age)
                 messages = []
         if messages:
-            into.restore(messages)
+            into.restore(messages, _unknown_age)
     return count
+
+
+def _unknown_age(_: Entry) -> float:
+    """The clock of a damaged file is not known, so nothing certain is known of an age."""
+    return 0.0
 
 
 def _check_log(path: str) -> None:
@@ -200,7 +240,9 @@ def _check_log(path: str) -> None:
 
     Raises sqlite3.DatabaseError for a damaged one: SQLite would ignore what follows the damage.
     """
-    if any(each.is_open and each.path == path for each in _opened):
+    with _opened_lock:
+        is_ours = any(each.is_open and each.path == path for each in _opened)
+    if is_ours:
         return  # closing the file would release SQLite's locks on it
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         log = _content(stack, path + "-wal")

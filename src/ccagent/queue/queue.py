@@ -17,8 +17,9 @@ from ccagent.queue.files import (
     explain,
     file_of,
     is_damage,
+    list_unrecovered,
     open_disk,
-    recover,
+    recover_all,
     repair_lock,
     set_aside,
 )
@@ -75,6 +76,9 @@ class Queue:
         self._retry_at = 0.0
         self._unremoved: set[int] = set()
         self._is_memory_used = False
+        self._is_recovering = False
+        self._acknowledged: set[int] = set()
+        self._dropped = 0
         self._lost = 0
         self._damaged = 0
         self._last_error = ""
@@ -106,15 +110,19 @@ class Queue:
     def put(self, messages: Sequence[Message]) -> int:
         """Store messages. Return how many older ones were dropped to make room."""
         with self._lock:
-            dropped = self._put(messages)
-        if dropped:
+            before = self._dropped
+            self._note_dropped(self._put(messages))
+            return self._dropped - before
+
+    def _note_dropped(self, count: int) -> None:
+        self._dropped += count
+        if count:
             logger.error(
                 "sink %s: the queue is full or too old: the %d oldest messages are dropped; "
                 "see outbox.max-bytes and outbox.max-age",
                 self.name,
-                dropped,
+                count,
             )
-        return dropped
 
     def next_batch(
         self,
@@ -134,6 +142,8 @@ class Queue:
             return self._read(database, count, only_number, without_kinds, without_numbers)
 
         with self._lock:
+            if self._is_recovering:
+                self.check()
             for _ in range(2):
                 disk = self._disk
                 if disk is None or not from_disk:
@@ -178,6 +188,18 @@ class Queue:
             except sqlite3.Error as error:
                 self._fail(error)
 
+    def has_work(self) -> bool:
+        """Return whether a message waits, or a damaged file that may hold some."""
+        with self._lock:
+            if self._is_recovering or self.count_in_memory():
+                return True
+            return bool(self._on_disk(QueueDatabase.has_messages))
+
+    @property
+    def dropped(self) -> int:
+        """The number of messages that were dropped to make room, since the start."""
+        return self._dropped
+
     def count(self) -> int:
         """Return the number of messages that wait."""
         with self._lock:
@@ -214,6 +236,8 @@ class Queue:
             self._check_file()
             if self._disk is None and self._monotonic() >= self._retry_at:
                 self._open()
+            if self._is_usable() and self._is_recovering:
+                self._recover()
             if self._is_usable():
                 self._move_to_disk()
 
@@ -236,7 +260,7 @@ class Queue:
         return self._lost
 
     def _put(self, messages: Sequence[Message]) -> int:
-        if self._disk is None or self._is_memory_used or self._retry_at:
+        if self._disk is None or self._is_memory_used or self._retry_at or self._is_recovering:
             self.check()
         if self._is_usable() and not self.count_in_memory():
             for _ in range(2):
@@ -251,6 +275,8 @@ class Queue:
                         break
                     continue
                 if self._is_current():
+                    if self._retry_at:
+                        self._works()
                     return dropped
                 if self._file is not None and self._file.is_removed():
                     self.check()  # moves these messages too
@@ -310,10 +336,13 @@ class Queue:
             # It has no name any more, and can still be read.
             try:
                 self._disk.remove(self._unremoved)
+                self._is_memory_used = True
                 for entry in self._disk.entries():
-                    self._is_memory_used = True
-                    self._memory.restore([entry])
+                    self._note_dropped(self._memory.restore([entry], self._disk.age_of))
                     moved += 1
+                for letter in self._disk.dead_letters():
+                    if letter.entry is not None:
+                        self._memory.add_dead_letter(letter.entry.message, letter.reason)
             except _FAILURES as error:
                 logger.error("outbox %s: the removed file can't be read: %s", self.path, error)
         self._leave_file()
@@ -339,15 +368,22 @@ class Queue:
         """Move what had to wait in memory to a disk that works."""
         while self._disk is not None and self._is_memory_used:
             batch, _ = self._memory.oldest(BATCH, _MOVED_BYTES)
-            if not batch:
-                self._is_memory_used = False
-                break
+            letters = [] if batch else self._memory.dead_letters()
             try:
-                self._disk.restore([waiting.entry for waiting in batch])
+                if batch:
+                    entries = [waiting.entry for waiting in batch]
+                    self._note_dropped(self._disk.restore(entries, self._memory.age_of))
+                for letter in letters:
+                    if letter.entry is not None:
+                        self._disk.add_dead_letter(letter.entry.message, letter.reason)
             except _FAILURES as error:
                 self._fail(error)
                 break
             self._memory.remove([waiting.number for waiting in batch])
+            self._memory.drop([letter.number for letter in letters])
+            if not batch:
+                self._is_memory_used = False
+                self._works()
 
     def _open(self) -> None:
         """Open the file; a damaged one is set aside, and its messages taken over."""
@@ -364,6 +400,7 @@ class Queue:
         except (OSError, NotPermittedError) as error:
             self._put_off(explain(error))
         else:
+            self._is_recovering = bool(list_unrecovered(self.path))
             self._works()
 
     def _watch(self) -> None:
@@ -379,33 +416,45 @@ class Queue:
         self._retry_at = 0.0
 
     def _begin_anew(self, error: Exception, acknowledged: set[int]) -> None:
-        """Set a damaged file aside, begin a new one, and take over what is undamaged."""
+        """Set a damaged file aside and begin a new one; `_recover` moves its messages."""
         if self._monotonic() < self._begun_at + _BEGUN_AT_MOST_EVERY:
             self._leave_file()
             self._put_off(explain(error))
             return
         self._begun_at = self._monotonic()
-        aside, recovered = "", 0
+        logger.error("outbox %s: %s; its undamaged messages move to a new file", self.path, error)
         try:
             with repair_lock(self.path):
                 if self._is_current():  # else another process has replaced it already
-                    aside = set_aside(self.path)
+                    set_aside(self.path)
                 self._leave_file()
                 self._disk = open_disk(self.path, self._settings)
                 self._watch()
-                if aside:
-                    recovered = recover(aside, self._disk, acknowledged)
         except (*_FAILURES, OSError, NotPermittedError) as reason:
             self._put_off(explain(reason))
             return
+        self._acknowledged = acknowledged
+        self._is_recovering = True
         self._works()
-        if aside:
+
+    def _recover(self) -> None:
+        """Move the messages of damaged files that were set aside, by this process or another."""
+        if self._disk is None:
+            return
+        try:
+            done = recover_all(self.path, self._disk, self._acknowledged)
+        except (*_FAILURES, OSError, NotPermittedError) as error:
+            names = ", ".join(list_unrecovered(self.path))
+            self._put_off(f"{explain(error)}; messages in {names} are yet to be recovered")
+            return
+        self._is_recovering = False
+        self._acknowledged = set()
+        for aside, count in done:
             logger.error(
-                "outbox %s: %s; the damaged file is now %s, and %d messages are recovered from it",
+                "outbox %s: %d messages are recovered from the damaged file, which is now %s",
                 self.path,
-                error,
+                count,
                 aside,
-                recovered,
             )
 
     def _fail(self, error: Exception) -> None:

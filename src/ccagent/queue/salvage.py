@@ -213,6 +213,10 @@ def _frames(log: Content) -> Iterator[tuple[int, int]]:
     salts = Counter(head[3:5] for head in heads)
     if salt not in salts:  # the head is damaged
         ((salt, _),) = salts.most_common(1)
+        first = heads[0][3:5]
+        # Behind a young log lie frames of the one before; each log adds one to the first number.
+        if salts[first] > 1 or first[0] == (salt[0] + 1) & 0xFFFFFFFF:
+            salt = first
     uncommitted: list[tuple[int, int]] = []
     for begin, number, commit, *frame_salt in heads:
         # Frames of an earlier log follow; a damaged one may be anywhere.

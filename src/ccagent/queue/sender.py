@@ -15,6 +15,7 @@ from ccagent.counters import SinkCounters
 from ccagent.errors import CcagentError, RejectedError, RetryableError, TooLargeError
 from ccagent.log import logger
 from ccagent.private_files import open_private
+from ccagent.queue.database import MEMORY
 from ccagent.queue.failures import Failures
 from ccagent.queue.queue import BATCH
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ccagent.message import Message
-    from ccagent.queue.database import Waiting
+    from ccagent.queue.database import QueueDatabase, Waiting
     from ccagent.queue.queue import Batch, Queue
     from ccagent.transports.base import Transport
 
@@ -34,6 +35,8 @@ _BATCH_SECONDS = 0.25
 """A batch is to take no longer: what is not acknowledged comes twice after a kill."""
 _LOGGED_EVERY = 3600.0
 """Seconds after which an error that stays the same is logged again."""
+_TAKEN_PARTS = 100_000
+"""Parts that are remembered as taken while others of their message are yet to be."""
 _LEAST_PART = 1024
 """Bytes below which a message is not split further."""
 _MOST_PARTS = 64
@@ -82,11 +85,13 @@ class Sender:
         self._jitter = jitter
         self._lock = -1
         self._lock_error = ""
+        self._disk: QueueDatabase | None = None
         self._batch = BATCH
         self._pause = _FIRST_PAUSE
         self._paused_until = 0.0
         self._failures = Failures(jitter)
         self._done = 0
+        self._taken_parts: set[str] = set()
         self._unreachable = _Logged()
         self._alone = _Logged()
         self._refused_wholly: set[str] = set()
@@ -141,6 +146,7 @@ class Sender:
         Where the sink fails at one message, another is tried before it counts as unreachable.
         """
         self.take_lock()
+        self._queue.check()
         tried_another = False
         while True:
             outcome = self.send_next()
@@ -178,6 +184,11 @@ class Sender:
                 without_kinds=choice.without_kinds,
                 without_numbers=choice.without_numbers,
             )
+            if batch.database.path != MEMORY and batch.database is not self._disk:
+                # Another file has other numbers.
+                if self._disk is not None:
+                    self._failures = Failures(self._jitter)
+                self._disk = batch.database
             if batch.messages or not self._failures.found_nothing():
                 return batch._replace(messages=self._failures.cut(batch.messages))
 
@@ -238,7 +249,8 @@ class Sender:
         elif limit >= least:
             refused = self._send_parts(waiting.message, limit, least, sent)
         if not sent:
-            self._reject(batch, waiting, refused[0][1] if refused else str(error))
+            reason = refused[0][1] if refused else str(error or f"larger than {limit} bytes")
+            self._reject(batch, waiting, reason)
             return
         for part, reason in refused:
             logger.error("sink %s: part of a message becomes a dead letter: %s", self._name, reason)
@@ -246,6 +258,9 @@ class Sender:
             self.counters.refused += 1
             self.counters.last_error = reason
         self._acknowledge(batch, [waiting])
+        self._taken_parts.difference_update(part.id for part in sent)
+        if len(self._taken_parts) > _TAKEN_PARTS:
+            self._taken_parts.clear()
 
     def _send_parts(
         self, message: Message, limit: int, least: int, sent: list[Message]
@@ -256,7 +271,7 @@ class Sender:
         refused: list[tuple[Message, str]] = []
         for part in split_message(message, limit):
             try:
-                self._transport.send([part])
+                self._send_part(part, sent)
             except TooLargeError as error:
                 smaller = _lower_limit(error, part)
                 if smaller < least:
@@ -265,9 +280,15 @@ class Sender:
                     refused += self._send_parts(part, smaller, least, sent)
             except RejectedError as error:
                 refused += self._send_halves(part, error, sent)
-            else:
-                sent.append(part)
         return refused
+
+    def _send_part(self, part: Message, sent: list[Message]) -> None:
+        """Send a part, unless it was taken in an earlier attempt, and add it to `sent`."""
+        if part.id not in self._taken_parts:
+            self._transport.send([part])
+            if part.id:
+                self._taken_parts.add(part.id)
+        sent.append(part)
 
     def _send_halves(
         self, message: Message, error: RejectedError, sent: list[Message]
@@ -295,14 +316,13 @@ class Sender:
                 continue
             left -= 1
             try:
-                self._transport.send([part])
+                self._send_part(part, sent)
             except RejectedError as again:
                 halves = [(half, str(again)) for half in reversed(halve_message(part))]
                 doubted += halves
                 if not halves:
                     refused.append((part, str(again)))
             else:
-                sent.append(part)
                 left += _PARTS_PER_SUCCESS
                 if is_suspect and not is_any_taken:
                     left += _MOST_PARTS - _FEW_PARTS

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ccagent.transports.base import SinkSettings, Transport
 
 _LOCK_RETRIED = 1.0
+_LOCK_PATIENCE = 300.0
 _LONGEST_WAIT = 5.0
 """Seconds after which the queue is looked at: others may have put something into the file, and
 what is in memory alone may fit on the disk again."""
@@ -45,7 +46,6 @@ class Sink:
         self._queue = Queue(name, queue_settings(transport, where))
         self._sender = Sender(name, self._queue, transport)
         self._queued = 0
-        self._dropped = 0
         self._restarts = 0
         self._closing = False
         self._has_ended = False
@@ -61,10 +61,10 @@ class Sink:
         with self._changed:
             successor = self._successor
             if successor is None:
-                if not self._queue.count():
+                if not self._queue.has_work():
                     window = self.settings.sending_window.seconds
                     self._send_at = time.monotonic() + random.uniform(0.0, window)  # noqa: S311
-                self._dropped += self._queue.put([message])
+                self._queue.put([message])
                 self._queued += 1
                 self._changed.notify_all()
         if successor is not None:
@@ -76,7 +76,7 @@ class Sink:
     def is_idle(self) -> bool:
         """True when the queue is empty."""
         with self._changed:
-            return not self._queue.count()
+            return not self._queue.has_work()
 
     @property
     def unsaved(self) -> int:
@@ -96,7 +96,7 @@ class Sink:
                 queued=self._queued,
                 waiting=self._queue.count(),
                 waiting_bytes=self._queue.size(),
-                dropped=self._dropped,
+                dropped=self._queue.dropped,
                 damaged=self._queue.damaged,
                 restarts=self._restarts,
                 queue_error=self._queue.error,
@@ -107,6 +107,7 @@ class Sink:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
+        self._end_without_thread()
 
     def hand_over(self, successor: Sink) -> None:
         """Ask the thread to end, and to leave what is queued, or comes yet, to another sink."""
@@ -114,6 +115,7 @@ class Sink:
             self._successor = successor
             self._closing = True
             self._changed.notify_all()
+        self._end_without_thread()
 
     def look(self) -> None:
         """Have the thread look at the queue, into which others have put something."""
@@ -146,12 +148,19 @@ class Sink:
         else:
             self._thread = thread
 
+    def _end_without_thread(self) -> None:
+        """Do what the thread does at its end, where the system has none to spare."""
+        if self._thread is None:
+            self._start()
+        if self._thread is None and not self._has_ended:
+            self._end()
+
     def _run(self) -> None:
         while True:
             try:
                 self._work()
                 break
-            except Exception:  # noqa: BLE001 - nothing ends a sink but the daemon
+            except BaseException:  # noqa: BLE001 - nothing ends a sink but the daemon
                 self._restarts += 1
                 logger.exception("sink %s: unforeseen error; going on", self.name)
                 if self._closing:
@@ -182,13 +191,13 @@ class Sink:
         """Wait until there is something to send; False when all is sent and it is to end."""
         with self._changed:
             while not self._closing:
-                if not self._queue.count():
+                if not self._queue.has_work():
                     self._changed.wait(_LONGEST_WAIT if self._queue.is_on_disk else None)
                 elif (rest := self._send_at - time.monotonic()) > 0:
                     self._changed.wait(rest)
                 else:
                     return True
-            return bool(self._queue.count())
+            return self._queue.has_work()
 
     def _rest(self, seconds: float) -> None:
         """Wait, or until something is queued or the sink is to end."""
@@ -211,11 +220,27 @@ class Sink:
     def _leave_to(self, successor: Sink) -> None:
         """Move what is queued to another sink; what is in a file that both have stays there."""
         is_same_file = self._queue.is_on_disk and self._queue.path == successor._queue.path
-        from_disk = not is_same_file and self._sender.take_lock()
+        from_disk = not is_same_file and self._wait_for_lock()
         while (batch := self._queue.next_batch(from_disk=from_disk)).messages:
             for waiting in batch.messages:
                 successor.put(waiting.message)
             self._queue.remove(batch, [waiting.number for waiting in batch.messages])
+
+    def _wait_for_lock(self) -> bool:
+        """Wait for another process, such as a one-shot, to send what is in the file."""
+        deadline = time.monotonic() + _LOCK_PATIENCE
+        while not self._sender.take_lock():
+            if time.monotonic() > deadline:
+                logger.error(
+                    "sink %s: another process holds %s; %d messages stay there: "
+                    "`ccagent outbox flush` with the old configuration sends them",
+                    self.name,
+                    self._queue.path,
+                    self._queue.count() - self._queue.count_in_memory(),
+                )
+                return False
+            time.sleep(_LOCK_RETRIED)
+        return True
 
 
 def queue_settings(transport: Transport, where: OutboxSettings | None) -> OutboxSettings:
