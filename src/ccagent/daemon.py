@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
@@ -28,7 +29,7 @@ from ccagent.status_socket import StatusSocket
 from ccagent.wake_up import WakeUp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from types import FrameType
 
     from ccagent.agent import Agent
@@ -441,16 +442,30 @@ class Daemon:
         runners += self._leaving_runners
         outboxes = [*self._outboxes.values(), *self._leaving_outboxes]
         for runner in runners:
-            runner.close()
+            with _others_go_on(f"agent {runner.agent.name}"):
+                runner.close()
         for runner in runners:
-            runner.join((deadline - self._clock.monotonic()) / 2)
+            with _others_go_on(f"agent {runner.agent.name}"):
+                runner.join((deadline - self._clock.monotonic()) / 2)
         for outbox in self._leaving_outboxes:
             if outbox.name in self._outboxes:
-                outbox.join((deadline - self._clock.monotonic()) / 2)
+                with _others_go_on(f"sink {outbox.name}"):
+                    outbox.join((deadline - self._clock.monotonic()) / 2)
         for outbox in outboxes:
-            outbox.close()
+            with _others_go_on(f"sink {outbox.name}"):
+                outbox.close()
         for outbox in outboxes:
-            outbox.join(deadline - self._clock.monotonic())
+            with _others_go_on(f"sink {outbox.name}"):
+                outbox.join(deadline - self._clock.monotonic())
+
+
+@contextlib.contextmanager
+def _others_go_on(name: str) -> Generator[None]:
+    """Log an unforeseen exception while an agent or sink is ended, and go on with the others."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - it must not cost the others what they have queued
+        logger.exception("%s: unforeseen error at the end", name)
 
 
 def check_runnable(configuration: Configuration) -> None:

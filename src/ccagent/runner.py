@@ -99,8 +99,8 @@ class Runner:
             self._changed.notify_all()
 
     def join(self, seconds: float) -> None:
-        """Wait for the thread to end."""
-        if self._thread is not None:
+        """Wait for the thread to end, if it could be started."""
+        if self._thread is not None and self._thread.is_alive():
             self._thread.join(max(0.0, seconds))
         if self.is_alive:
             logger.error("agent %s: did not end in time", self.agent.name)

@@ -341,3 +341,35 @@ def test_an_outbox_directory_that_cant_be_locked_stops_nothing(
     with caplog.at_level(logging.ERROR):
         scene.play(script())
     assert "outbox: no lock: another daemon may use it" in caplog.text
+
+
+def test_an_agent_that_cant_be_ended_keeps_no_sink_from_sending(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.table["sinks"] = {name: {"url": f"scripted:{name}"} for name in ("one", "two")}
+    ended: list[str] = []
+    close, join = Sink.close, Sink.join
+
+    def fail_to_join(runner: Runner, seconds: float) -> None:
+        raise RuntimeError(f"{runner.agent.name}: not within {seconds} s")
+
+    def fail_to_close_the_first(sink: Sink) -> None:
+        close(sink)
+        if sink.name == "one":
+            raise OSError(5, "Input/output error")
+
+    def note_join(sink: Sink, seconds: float) -> None:
+        join(sink, seconds)
+        ended.append(sink.name)
+
+    def script() -> Script:
+        yield from scene.tick()
+
+    monkeypatch.setattr(Runner, "join", fail_to_join)
+    monkeypatch.setattr(Sink, "close", fail_to_close_the_first)
+    monkeypatch.setattr(Sink, "join", note_join)
+    scene.play(script())
+    assert ended == ["one", "two"]
+    assert got("one") == got("two") == [1]
+    assert "agent scripted: unforeseen error at the end" in caplog.text
+    assert "sink one: unforeseen error at the end" in caplog.text

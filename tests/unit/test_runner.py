@@ -196,6 +196,16 @@ def test_a_thread_that_cant_be_started_is_tried_again(
     assert agent.counters.restarts == 2
 
 
+def test_ending_does_not_wait_for_a_thread_that_never_started(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", raise_no_thread)
+    runner.start(sample_now=True)
+    runner.close()
+    runner.join(5)
+    assert not runner.is_alive
+
+
 def raise_no_thread(_: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
