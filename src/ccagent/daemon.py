@@ -147,7 +147,7 @@ class Daemon:
         self._wake_up.set()
 
     def run(self) -> None:
-        """Run until stopped. Raises LockedError or ConfigurationError before it samples."""
+        """Run until stopped. Raises CcagentError before it samples."""
         try:
             plan = self._first_plan()
             if plan is None:
@@ -184,7 +184,10 @@ class Daemon:
         release_blocked()
 
     def _first_plan(self) -> _Plan | None:
-        """Read the configuration; return None if the daemon was stopped meanwhile."""
+        """Read the configuration; return None if the daemon was stopped meanwhile.
+
+        Raises CcagentError if it takes too long.
+        """
         loading = self._start_loading()
         deadline = time.monotonic() + _LOAD_WITHIN
         while not loading.is_done:
@@ -192,7 +195,8 @@ class Daemon:
             if self._stopping:
                 return None
             if rest <= 0:
-                raise ConfigurationError(f"configuration: {_NOT_READ}")
+                # No ConfigurationError, after which systemd does not start it again.
+                raise CcagentError(f"configuration: {_NOT_READ}")
             Clock().wait(min(rest, _LONGEST_WAIT), self._wake_up.descriptor)
             self._wake_up.clear()
         self._loading = None

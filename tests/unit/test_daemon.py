@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ccagent import registry
-from ccagent.errors import ConfigurationError, LockedError
+from ccagent.errors import CcagentError, ConfigurationError, LockedError
 from ccagent.lock import Lock
 from ccagent.queue.sink import Sink
 from ccagent.runner import Runner
@@ -258,6 +258,18 @@ def test_stopping_does_not_wait_for_a_configuration_that_hangs(scene: Scene) -> 
     scene.on_load = hang
     scene.daemon.run()
     assert orders.samples == 0
+
+
+def test_a_configuration_that_hangs_at_boot_is_no_bad_one(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ConfigurationError is exit status 2, after which the unit stays down."""
+    monkeypatch.setattr("ccagent.daemon._LOAD_WITHIN", 0.05)
+    event = scene.hold()
+    scene.on_load = lambda: _wait(event)
+    with pytest.raises(CcagentError, match="configuration: not read within") as caught:
+        scene.daemon.run()
+    assert not isinstance(caught.value, ConfigurationError)
 
 
 def test_an_unforeseen_error_does_not_end_the_loop(
