@@ -51,16 +51,21 @@ class LogAgent(Agent[LogSettings]):
     def __init__(self, settings: LogSettings, wanted: frozenset[Format]) -> None:
         super().__init__(settings, wanted)
         self._kept = _Kept(settings.level)
+
+    def prepare(self, node: Node) -> float:
+        """Keep what is logged from now on; an agent that only checks its settings never does."""
+        del node
         logger.library().addHandler(self._kept)
+        return 0.0
 
     def sample(self, node: Node) -> Iterator[LogMessage]:
-        """Give what was said since the last time, the latest thousand at most."""
+        """Return what was logged since the last sample, the latest thousand at most."""
         tags = {"cluster": node.cluster, "hostname": node.hostname, "type": "node"}
         for level, text, time in self._kept.taken():
             yield LogMessage(self.settings.component, tags | {"loglevel": level}, text, time)
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Keep nothing any more."""
         logger.library().removeHandler(self._kept)
 
 

@@ -285,7 +285,12 @@ class Daemon:
                 self._loading = None
                 raise ConfigurationError(_NOT_READ)  # noqa: TRY301 - as all that can go wrong
             loading, self._loading = self._loading, None
-            self._apply(loading.result())
+            plan = loading.result()
+            try:
+                self._apply(plan)
+            except BaseException:
+                self._close_unused(plan.agents)
+                raise
         except Exception as error:  # noqa: BLE001 - the old configuration works
             if isinstance(error, CcagentError):
                 logger.error("configuration not read again, the old one stays: %s", error)
@@ -321,12 +326,23 @@ class Daemon:
             or self._outboxes[name].settings != sink
             or configuration.outbox != self._configuration.outbox
         }
-        agents = {
-            name: build_agent(configuration, name)
-            for name in configuration.agents
-            if not self._goes_on(name, configuration)
-        }
+        agents: dict[str, Agent[Any]] = {}
+        try:
+            for name in configuration.agents:
+                if not self._goes_on(name, configuration):
+                    agents[name] = build_agent(configuration, name)
+        except BaseException:
+            self._close_unused(agents)
+            raise
         return _Plan(configuration, agents, transports)
+
+    def _close_unused(self, agents: dict[str, Agent[Any]]) -> None:
+        """Close the agents of a plan that is discarded, but for those that run already."""
+        running = [runner.agent for _, runner in [*self._runners.values()]]
+        for name, agent in agents.items():
+            if agent not in running:
+                with _others_go_on(f"agent {name}"):
+                    agent.close()
 
     def _summary(self) -> str:
         """Return a line about what runs."""
@@ -465,11 +481,11 @@ class Daemon:
 
 @contextlib.contextmanager
 def _others_go_on(name: str) -> Generator[None]:
-    """Log an unforeseen exception while an agent or sink is ended, and go on with the others."""
+    """Log an unforeseen exception while an agent or sink is closed, and go on with the others."""
     try:
         yield
-    except Exception:  # noqa: BLE001 - it must not cost the others what they have queued
-        logger.exception("%s: unforeseen error at the end", name)
+    except Exception:  # noqa: BLE001 - it must not cost the others their end
+        logger.exception("%s: unforeseen error while it was closed", name)
 
 
 def check_runnable(configuration: Configuration) -> None:

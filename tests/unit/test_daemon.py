@@ -13,9 +13,10 @@ import pytest
 from ccagent import registry
 from ccagent.errors import CcagentError, ConfigurationError, LockedError
 from ccagent.lock import Lock
+from ccagent.log import logger
 from ccagent.queue.sink import Sink
 from ccagent.runner import Runner
-from tests.scripted import Scene, Script, orders, until
+from tests.scripted import Scene, Script, ScriptedAgent, orders, until
 
 
 @pytest.fixture
@@ -156,6 +157,47 @@ def test_an_outbox_that_cant_be_opened_changes_nothing(
 
     scene.play(script())
     assert "MemoryError" in caplog.text
+
+
+def test_reloads_leave_no_handler_of_the_log_behind(scene: Scene) -> None:
+    """Each reload left one more, which kept a thousand records: 22 after 20 reloads."""
+    library = logger.library()
+    before = [*library.handlers]
+
+    def script() -> Script:
+        scene.table["agents"]["log"] = {"every": "1m"}
+        scene.table["sinks"]["lines"] = {"url": "scripted:lines", "format": "line"}
+        scene.table["agents"]["scripted"]["sinks"] = ["one"]
+        scene.table["agents"]["log"]["sinks"] = ["lines"]
+        for _ in range(5):
+            yield from scene.reload()
+        yield from scene.turns_until(lambda: len(library.handlers) == len(before) + 1)
+
+    scene.play(script())
+    assert library.handlers == before
+
+
+def test_the_agents_of_a_discarded_plan_are_closed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[ScriptedAgent] = []
+
+    def note_close(agent: ScriptedAgent) -> None:
+        closed.append(agent)
+
+    def open_sink(*_: Any) -> Sink:
+        raise MemoryError
+
+    def script() -> Script:
+        monkeypatch.setattr("ccagent.daemon.Sink", open_sink)
+        monkeypatch.setattr(ScriptedAgent, "close", note_close)
+        change_agent_and_sink(scene, "b")
+        yield from scene.reload()
+        assert len(closed) == 1
+        yield from scene.tick()
+        yield from scene.turns_until(lambda: got("a") == [1])
+
+    scene.play(script())
 
 
 def test_a_removed_sink_drains_its_backlog(scene: Scene) -> None:
@@ -383,5 +425,5 @@ def test_an_agent_that_cant_be_ended_keeps_no_sink_from_sending(
     scene.play(script())
     assert ended == ["one", "two"]
     assert got("one") == got("two") == [1]
-    assert "agent scripted: unforeseen error at the end" in caplog.text
-    assert "sink one: unforeseen error at the end" in caplog.text
+    assert "agent scripted: unforeseen error while it was closed" in caplog.text
+    assert "sink one: unforeseen error while it was closed" in caplog.text

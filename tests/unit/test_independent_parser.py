@@ -127,6 +127,7 @@ def test_states_of_nodes() -> None:
 
 def test_logs() -> None:
     agent = LogAgent(LogSettings(), LINE)
+    agent.prepare(NODE)
     try:
         logger.warning('a "quote", a \\ and\na line break\x1b[31m, \\n, größer \u2028')
         logger.error("back\\")

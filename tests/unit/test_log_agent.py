@@ -19,6 +19,7 @@ NODE = Node(hostname="c1-1", cluster="fox")
 @pytest.fixture
 def agent() -> Iterator[LogAgent]:
     agent = LogAgent(LogSettings(), frozenset({"line"}))
+    agent.prepare(NODE)
     yield agent
     agent.close()
 
@@ -58,6 +59,7 @@ def test_the_latest_are_kept(agent: LogAgent) -> None:
 
 def test_a_closed_one_listens_no_longer() -> None:
     agent = LogAgent(LogSettings(level="error"), frozenset({"line"}))
+    agent.prepare(NODE)
     agent.close()
     logger.error("nobody hears this")
     assert lines(agent) == []
