@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ccagent.log import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 WITHHELD = "(its text is withheld: it may repeat a secret)"
 """What is shown instead of a text that may hold a part of a secret."""
@@ -58,24 +58,53 @@ def peer_text(text: str, secrets: Iterable[str], own: Iterable[str] = ()) -> str
 
 
 def repeats_secret(text: str, secrets: Iterable[str], own: Iterable[str] = ()) -> bool:
-    """Return whether a text holds a secret, or a part of one, in any form."""
+    """Return whether a text holds a secret, or a part of one, in any form.
+
+    A part that lies wholly inside a name of `own` does not count.
+    """
     sought = [secret for secret in secrets if secret]
     if not sought or not text:
         return False
-    for name in own:
-        if name and not any(_normal(secret) in _normal(name) for secret in sought):
-            text = text.replace(name, " ")
-    forms = [*_forms(text)]
-    parts = {part for secret in sought for part in _parts(_normal(secret), _PART)}
-    encoded = {part for secret in sought for part in _encoded(secret)}
-    letters = [text for secret in sought if len(text := _squeezed(_normal(secret))) >= _PART]
-    squeezed = {part for text in letters for part in _parts(text, _PART)}
-    for form in map(_normal, forms):
-        if any(part in form for part in parts) or any(part in form for part in encoded):
-            return True
-        if any(part in _squeezed(form) for part in squeezed):
-            return True
-    return False
+    whole = [_normal(secret) for secret in sought]
+    names = [name for name in map(_normal, own) if not any(secret in name for secret in whole)]
+    parts = {part for secret in whole for part in _parts(secret, _PART)}
+    parts |= {part for secret in sought for part in _encoded(secret)}
+    letters = [bare for bare in map(_squeezed, whole) if len(bare) >= _PART]
+    squeezed = {part for bare in letters for part in _parts(bare, _PART)}
+    squeezed_names = [*map(_squeezed, names)]
+    return any(
+        _is_any_shown(parts, form, names)
+        or _is_any_shown(squeezed, _squeezed(form), squeezed_names)
+        for form in map(_normal, _forms(text))
+    )
+
+
+def _is_any_shown(parts: Iterable[str], text: str, names: Sequence[str]) -> bool:
+    """Return whether a text holds one of these parts anywhere but inside a name.
+
+    A part that begins in a name and ends beyond it is shown: the name is then a piece of a secret.
+    """
+    return any(
+        not any(_lies_inside(name, text, at, part) for name in names)
+        for part in parts
+        if part in text
+        for at in _places(part, text)
+    )
+
+
+def _lies_inside(name: str, text: str, at: int, part: str) -> bool:
+    """Return whether the part of a text at a place belongs to a name that stands there."""
+    return any(
+        before <= at and text.startswith(name, at - before) for before in _places(part, name)
+    )
+
+
+def _places(part: str, text: str) -> Iterator[int]:
+    """Return where a text holds a part, overlaps included."""
+    at = text.find(part)
+    while at >= 0:
+        yield at
+        at = text.find(part, at + 1)
 
 
 def _normal(text: str) -> str:

@@ -112,6 +112,21 @@ def test_a_name_that_holds_the_secret_excuses_nothing() -> None:
     assert peer_text("you said: kafka-2024", ["kafka-2024"], own=["kafka-2024"]) == WITHHELD
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "401: wrong password fritz123 for fritz",
+        "401: wrong password fritz12 for fritz",
+        "401: wrong password FRITZ-123",
+        "401: wrong password fritz\\u0031\\u0032\\u0033",
+    ],
+)
+def test_a_name_that_a_secret_begins_with_excuses_only_itself(said: str) -> None:
+    own = ("fritz", "n1", "sample", "")
+    assert peer_text(said, ["fritz123"], own) == WITHHELD
+    assert peer_text("401: no user fritz", ["fritz123"], own) == "401: no user fritz"
+
+
 @given(st.text(min_size=4), st.text(), st.text(), st.sampled_from(["JSON", "URL", "as it is"]))
 def test_no_secret_passes(secret: str, before: str, after: str, form: str) -> None:
     secret = secret.encode("utf-8", "ignore").decode().strip()
