@@ -7,7 +7,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from ccagent.config import build_agent, build_transport
-from ccagent.errors import ProgramError, TransportError
+from ccagent.errors import CcagentError, ProgramError
 from ccagent.log import logger
 from ccagent.message import encode_each
 from ccagent.node import Node
@@ -106,43 +106,56 @@ class _Delivery:
         """Queue messages, or send them if there is no queue."""
         fitted = (self._settings.fitted(message) for message in messages)
         wanted = [message for message in fitted if message is not None]
-        if self._queue is not None:
-            self._queue.put(wanted)
-        elif wanted and self._is_delivered:
-            try:
+        try:
+            if self._queue is not None:
+                self._queue.put(wanted)
+            elif wanted and self._is_delivered:
                 self._transport.send(wanted)
-            except TransportError as error:
-                logger.error("sink %s: %s", self._sink, error)
-                self._is_delivered = False
-            except BrokenPipeError:
-                self._is_delivered = False
-                self.has_lost_its_reader = True
+        except BrokenPipeError:
+            self._is_delivered = False
+            self.has_lost_its_reader = True
+        except Exception as error:  # noqa: BLE001 - whatever a sink does, the others go on
+            self._fail(error)
 
     def finish(self) -> bool:
         """Send what is queued, of this run and earlier ones.
 
         Return whether nothing is lost: each message is acknowledged, or in a file on disk.
         """
-        if self._queue is None:
-            self._transport.close()
-            return self._is_delivered
+        try:
+            if self._queue is None:
+                self._transport.close()
+            else:
+                self._send_queued(self._queue)
+        except Exception as error:  # noqa: BLE001 - whatever a sink does, the others go on
+            self._fail(error)
+        return self._is_delivered
+
+    def _send_queued(self, queue: Queue) -> None:
         from ccagent.queue.sender import Sender
 
-        sender = Sender(self._sink, self._queue, self._transport)
+        sender = Sender(self._sink, queue, self._transport)
         try:
             sender.send_all()
         finally:
             sender.close()
-        if self._queue.lost:
-            reason = self._queue.error or "no outbox on disk"
+        if queue.lost:
+            self._is_delivered = False
             logger.error(
                 "sink %s: %d messages are lost: neither sent (%s) nor stored (%s)",
                 self._sink,
-                self._queue.lost,
+                queue.lost,
                 sender.counters.last_error,
-                reason,
+                queue.error or "no outbox on disk",
             )
-        return not self._queue.lost
+
+    def _fail(self, error: Exception) -> None:
+        """Log why messages are not delivered, with a traceback if nobody foresaw it."""
+        self._is_delivered = False
+        if isinstance(error, CcagentError):
+            logger.error("sink %s: %s", self._sink, error)
+        else:
+            logger.exception("sink %s: unforeseen error", self._sink)
 
 
 class _TimeOver(BaseException):
