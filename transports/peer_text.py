@@ -72,11 +72,15 @@ def repeats_secret(text: str, secrets: Iterable[str], own: Iterable[str] = ()) -
     letters = [bare for bare in map(_squeezed, whole) if len(bare) >= _PART]
     squeezed = {part for bare in letters for part in _parts(bare, _PART)}
     squeezed_names = [*map(_squeezed, names)]
-    return any(
-        _is_any_shown(parts, form, names)
-        or _is_any_shown(squeezed, _squeezed(form), squeezed_names)
-        for form in map(_normal, _forms(text))
-    )
+    for form in map(_normal, _forms(text)):
+        bare = _squeezed(form)
+        if _is_any_shown(parts, form, names) or _is_any_shown(squeezed, bare, squeezed_names):
+            return True
+        for name in names:
+            form = form.replace(name, "")  # noqa: PLW2901 - a name may stand within a secret
+        if any(part in _squeezed(form) for part in squeezed):
+            return True
+    return False
 
 
 def _is_any_shown(parts: Iterable[str], text: str, names: Sequence[str]) -> bool:

@@ -118,6 +118,7 @@ def test_a_name_that_holds_the_secret_excuses_nothing() -> None:
         "401: wrong password fritz123 for fritz",
         "401: wrong password fritz12 for fritz",
         "401: wrong password FRITZ-123",
+        "401: wrong password frin1tz12n13",
         "401: wrong password fritz\\u0031\\u0032\\u0033",
     ],
 )
