@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 60.0
 _LONGEST_AFTER = 3600.0
+_FIRST_BATCH = 16
 _BATCH_GROWTH = 4
 _BATCH_SECONDS = 0.25
 """A batch is to take no longer: what is not acknowledged comes twice after a kill."""
@@ -86,7 +87,7 @@ class Sender:
         self._lock = -1
         self._lock_error = ""
         self._disk: QueueDatabase | None = None
-        self._batch = BATCH
+        self._batch = _FIRST_BATCH
         self._pause = _FIRST_PAUSE
         self._paused_until = 0.0
         self._failures = Failures(jitter)
