@@ -17,6 +17,8 @@ def split_command(command: str) -> list[str]:
     """
     if not command:
         return []
+    if "\0" in command:
+        raise ValueError(f"{command!r} can't be split into words: it holds the character NUL")
     import shlex
 
     try:
