@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import sqlite3
@@ -346,6 +347,19 @@ def test_a_directory_that_others_may_write_is_not_used(tmp_path: Path) -> None:
     queue.put([message("0")])
     assert "every user can create files in it" in queue.error
     assert queue.count_in_memory() == 1
+    queue.close()
+
+
+def test_a_disk_that_is_tried_again_and_again_costs_no_descriptors(tmp_path: Path) -> None:
+    (tmp_path / file_of("backend")).mkdir()
+    queue = Queue("backend", settings(tmp_path))
+    queue.retry_after = 0.0
+    queue._retry_at = 0.0
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(50):
+        queue.check()
+    assert len(os.listdir("/proc/self/fd")) <= before
     queue.close()
 
 

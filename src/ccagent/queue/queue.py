@@ -388,7 +388,7 @@ class Queue:
     def _open(self) -> None:
         """Open the file; a damaged one is set aside, and its messages taken over."""
         with contextlib.suppress(OSError):
-            self._file = WatchedFile(self.path)
+            self._watch()
         try:
             self._disk = open_disk(self.path, self._settings)
             self._watch()
@@ -407,6 +407,7 @@ class Queue:
         """Remember which file is open. Raises OSError."""
         if self._file is not None:
             self._file.close()
+            self._file = None
         self._file = WatchedFile(self.path)
 
     def _works(self) -> None:
