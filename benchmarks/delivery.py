@@ -24,15 +24,15 @@ from urllib.request import Request, urlopen
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.servers import free_port, server
-from ccagent.config import OutboxSettings, build_transport, check_sink
-from ccagent.message import Message
+from ccagent.config.configuration import OutboxSettings, build_transport, check_sink
 from ccagent.queue.queue import BATCH, Queue
 from ccagent.queue.sender import Sender
+from ccagent.records.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ccagent.message import Format
+    from ccagent.records.message import Format
 
 SIZE = 2048
 LINES = 25

@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.servers import free_port, server
-from ccagent.config import OutboxSettings, build_transport, check_sink
-from ccagent.message import Message
+from ccagent.config.configuration import OutboxSettings, build_transport, check_sink
 from ccagent.queue.queue import Queue
+from ccagent.records.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence

@@ -156,11 +156,11 @@ def measure_outside(options: argparse.Namespace) -> dict[str, Any]:
     from msgspec import convert
 
     from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
-    from ccagent.agents.sonar.bpf import BpfSource
-    from ccagent.agents.sonar.selection import Selection
-    from ccagent.envelopes import SampleEnvelope
-    from ccagent.message import encode
-    from ccagent.node import Node
+    from ccagent.agents.sonar.jobs.selection import Selection
+    from ccagent.agents.sonar.sources.bpf import BpfSource
+    from ccagent.machine.node import Node
+    from ccagent.records.envelopes import SampleEnvelope
+    from ccagent.records.message import encode
 
     node = Node(cluster="benchmark")
     selection = Selection(system_jobs=True, users=(), commands=(), cpu_time=0.0)
@@ -256,10 +256,10 @@ def _join_nicely(path: Path) -> None:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Let the storm pass and give CPU seconds by job: the kernel's, and those of the sources."""
-    from ccagent.agents.sonar.preferred import PreferredSource
-    from ccagent.agents.sonar.procfs import ProcfsSource
-    from ccagent.agents.sonar.selection import Selection
-    from ccagent.node import Node
+    from ccagent.agents.sonar.jobs.selection import Selection
+    from ccagent.agents.sonar.sources.preferred import PreferredSource
+    from ccagent.agents.sonar.sources.procfs import ProcfsSource
+    from ccagent.machine.node import Node
 
     node = Node()
     selection = Selection(system_jobs=True, users=(), commands=(), cpu_time=0.0)

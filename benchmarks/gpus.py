@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.sample import sleeping_processes
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
-from ccagent.message import encode
-from ccagent.node import Node
+from ccagent.machine.node import Node
+from ccagent.records.message import encode
 from tests.gpu_libraries import Libraries, compile_libraries
 
 DIRECTORIES = {
@@ -112,7 +112,7 @@ def library_process() -> int | None:
     """Give the child in which the library runs."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     for child in children:
-        if b"ccagent.agents.gpu.process" in Path(f"/proc/{child}/cmdline").read_bytes():
+        if b"ccagent.machine.gpu.process" in Path(f"/proc/{child}/cmdline").read_bytes():
             return int(child)
     return None
 

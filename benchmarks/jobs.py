@@ -18,10 +18,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from ccagent.agents.slurm import sacct
-from ccagent.agents.slurm.jobs import JobsAgent, JobsSettings
-from ccagent.message import encode_each
-from ccagent.node import Node
+from ccagent.agents.slurm.jobs import sacct
+from ccagent.agents.slurm.jobs.agent import JobsAgent, JobsSettings
+from ccagent.machine.node import Node
+from ccagent.records.message import encode_each
 
 _SACCT = f"""#!{sys.executable}
 import os, sys

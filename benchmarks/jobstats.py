@@ -72,7 +72,7 @@ def split(path: str) -> int:
 
 def parse_only(path: str) -> int:
     """Parse a dump; give the number of entries. A line that is not understood ends it."""
-    from ccagent.agents.lustre.jobstats import parse
+    from ccagent.agents.lustre.jobstats.parser import parse
 
     entries = 0
     for found in parse(_chunks(path)):
@@ -85,7 +85,7 @@ def parse_only(path: str) -> int:
 def parse_to_records(path: str) -> int:
     """Let the agent read a dump; give the number of records."""
     from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
-    from ccagent.node import Node
+    from ccagent.machine.node import Node
 
     agent = LustreAgent(LustreSettings(input=path), frozenset({"sonar"}))
     agent.is_only_sample = True

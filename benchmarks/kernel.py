@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.sample import sleeping_processes
-from ccagent.agents.sonar.kernel import loading, pins
-from ccagent.agents.sonar.kernel.task_records import parse_tasks
+from ccagent.machine.bpf import loading, pins
+from ccagent.machine.bpf.task_records import parse_tasks
 from tests.kernel_programs import NODE, JobGroup, hierarchy, own_directory, program_ids
 
 if TYPE_CHECKING:

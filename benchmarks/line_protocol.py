@@ -8,7 +8,7 @@ checks and escapes nothing and knows the tags beforehand: the ratios are to this
 
 * Messages: what agents emit, with tags that points share, up to the bytes of whole messages; with
   points that are there already, with making them, and with tags that never come again.
-* Encoder, decoder: the module ccagent.line_protocol, a line at a time, in the same three ways.
+* Encoder, decoder: ccagent.records.line_protocol, a line at a time, in the same three ways.
 
 CPU is user and system time, the median of the runs.
 """
@@ -22,10 +22,10 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-from ccagent import message
-from ccagent.line_protocol import Line, decode_lines, encode
-from ccagent.node import Node
-from ccagent.points import Point, Tags
+from ccagent.machine.node import Node
+from ccagent.records import message
+from ccagent.records.line_protocol import Line, decode_lines, encode
+from ccagent.records.points import Point, Tags
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.agents.metrics.perf_call import Event, PerfCall
-    from ccagent.agents.metrics.reading import ReaderSettings
+    from ccagent.agents.metrics.perf.call import Event, PerfCall
+    from ccagent.agents.metrics.readers.base import ReaderSettings
 
 SOCKETS = 2
 DOMAINS = 8
@@ -142,7 +142,7 @@ def write(root: Path, files: dict[str, str]) -> None:
 
 def counting_call() -> tuple[PerfCall, Callable[[], None]]:
     """Give a stand-in for the kernel's counters, and what lets them count for a tick."""
-    from ccagent.agents.metrics.perf_call import PerfCall
+    from ccagent.agents.metrics.perf.call import PerfCall
 
     groups: dict[int, list[Event]] = {}
     contents: dict[int, bytes] = {}
@@ -185,11 +185,11 @@ def counting_call() -> tuple[PerfCall, Callable[[], None]]:
 def worker(root: str) -> None:
     """Take a tick for every line on stdin, and print what it cost as JSON."""
     from ccagent.agents.metrics.agent import MetricsAgent
-    from ccagent.agents.metrics.perf import PerfReader
-    from ccagent.agents.metrics.readers import READERS
+    from ccagent.agents.metrics.perf.reader import PerfReader
+    from ccagent.agents.metrics.readers.registry import READERS
     from ccagent.agents.metrics.settings import MetricsSettings
-    from ccagent.message import encode
-    from ccagent.node import Node
+    from ccagent.machine.node import Node
+    from ccagent.records.message import encode
 
     call, count = counting_call()
 

@@ -16,10 +16,10 @@ import tempfile
 import time
 from typing import TYPE_CHECKING
 
-from ccagent.config import OutboxSettings
-from ccagent.message import Message
+from ccagent.config.configuration import OutboxSettings
 from ccagent.queue.queue import Queue
 from ccagent.queue.sender import Sender
+from ccagent.records.message import Message
 from ccagent.transports.base import SinkSettings, Transport
 
 if TYPE_CHECKING:

@@ -93,8 +93,8 @@ def worker(source: str, samples: int, pause: float) -> None:
     from msgspec import convert
 
     from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
-    from ccagent.message import encode
-    from ccagent.node import Node
+    from ccagent.machine.node import Node
+    from ccagent.records.message import encode
 
     node = Node(cluster="benchmark")
     agent = SampleAgent(convert({"source": source}, SampleSettings), frozenset({"sonar"}))

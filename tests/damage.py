@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ccagent.config import OutboxSettings
-from ccagent.message import Message
+from ccagent.config.configuration import OutboxSettings
 from ccagent.queue.files import file_of
 from ccagent.queue.queue import Queue
 from ccagent.queue.sink import Sink
+from ccagent.records.message import Message
 from ccagent.transports.base import SinkSettings, Transport
 
 FILE = file_of("backend")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ccagent.config import check
+from ccagent.config.configuration import check
 from ccagent.doctor.demands import Site, demands_of
 from ccagent.doctor.finding import Finding
 from tests.tree import TreeNode

@@ -6,7 +6,7 @@ import calendar
 import time
 from collections.abc import Callable
 
-from ccagent.clock import Clock
+from ccagent.machine.clock import Clock
 
 MIDNIGHT = 1_700_006_400.0
 """2023-11-15T00:00:00Z"""

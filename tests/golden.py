@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ccagent.agent import Agent
+from ccagent.agents.base import Agent
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.agents.sysinfo.agent import SysinfoAgent, SysinfoSettings
-from ccagent.message import encode
+from ccagent.records.message import encode
 from tests.recorded import MACHINES, RecordedNode, machine_names
 from tests.schema import validate
 

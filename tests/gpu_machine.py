@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ccagent.agents.gpu.gpus import GpuReading, Gpus
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.agents.sysinfo.agent import SysinfoAgent, SysinfoSettings
-from ccagent.message import encode
+from ccagent.machine.gpu.gpus import GpuReading, Gpus
+from ccagent.records.message import encode
 from tests.gpu_libraries import Libraries, with_cards
 from tests.schema import validate
 from tests.tree import TreeNode

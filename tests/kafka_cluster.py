@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 
-from ccagent.duration import Duration
-from ccagent.message import Message
+from ccagent.config.duration import Duration
+from ccagent.records.message import Message
 from ccagent.transports.kafka.settings import KafkaSettings
 from ccagent.transports.kafka.transport import KafkaTransport
 

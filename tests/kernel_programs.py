@@ -13,11 +13,11 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ccagent.agents.sonar.kernel import loading, pins
-from ccagent.agents.sonar.kernel.ended_records import Reading, parse_ended
-from ccagent.agents.sonar.kernel.mounting import unmount
-from ccagent.agents.sonar.kernel.task_records import Task, parse_tasks
-from ccagent.node import Node
+from ccagent.machine.bpf import loading, pins
+from ccagent.machine.bpf.ended_records import Reading, parse_ended
+from ccagent.machine.bpf.mounting import unmount
+from ccagent.machine.bpf.task_records import Task, parse_tasks
+from ccagent.machine.node import Node
 
 SOURCES = Path(loading.__file__).parent
 NOBODY = 65534
@@ -86,7 +86,7 @@ def as_nobody(script: str, *, group: int = NOBODY) -> subprocess.CompletedProces
     begin = f"""
 import os, encodings.idna, grp
 from ccagent.errors import CcagentError
-from ccagent.agents.sonar.kernel import ended_records, loading, status, task_records
+from ccagent.machine.bpf import ended_records, loading, status, task_records
 os.setgroups([])
 os.setgid({group})
 os.setuid({NOBODY})

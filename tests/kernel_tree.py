@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ccagent.agents.sonar.kernel import ended_records, pins, task_records
-from ccagent.agents.sonar.kernel.ended_records import Ended, Key, Total
-from ccagent.agents.sonar.kernel.pinned_file import END, HEADER
-from ccagent.agents.sonar.kernel.task_records import KERNEL_THREAD, Task
-from ccagent.agents.sonar.process_files import Io, parse_io, parse_statm
+from ccagent.machine.bpf import ended_records, pins, task_records
+from ccagent.machine.bpf.ended_records import Ended, Key, Total
+from ccagent.machine.bpf.pinned_file import END, HEADER
+from ccagent.machine.bpf.task_records import KERNEL_THREAD, Task
+from ccagent.machine.procfs.process_files import Io, parse_io, parse_statm
 from tests.tree import TreeNode
 
 _TICK = 10_000_000

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 import nats
 from nats.js import JetStreamContext
 
-from ccagent.message import Format, Message
+from ccagent.records.message import Format, Message
 from ccagent.transports.nats.settings import NatsSettings
 from ccagent.transports.nats.transport import NatsTransport
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import struct
 
-from ccagent.agents.metrics.perf_call import Event, PerfCall
+from ccagent.agents.metrics.perf.call import Event, PerfCall
 
 HARDWARE = 0
 RAW = 4

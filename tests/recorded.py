@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from ccagent.clock import Clock
-from ccagent.node import Node
+from ccagent.machine.clock import Clock
+from ccagent.machine.node import Node
 
 MACHINES = Path(__file__).parent / "machines"
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ccagent.agent import Agent, AgentSettings
-from ccagent.clock import Clock
-from ccagent.config import Configuration, check
-from ccagent.daemon import Daemon
-from ccagent.envelopes import KVPair, MetadataObject, SysinfoEnvelope
+from ccagent.agents.base import Agent, AgentSettings
+from ccagent.config.configuration import Configuration, check
+from ccagent.daemon.daemon import Daemon
 from ccagent.errors import ConfigurationError
-from ccagent.message import Format, Message, Record
-from ccagent.node import Node
+from ccagent.machine.clock import Clock
+from ccagent.machine.node import Node
+from ccagent.records.envelopes import KVPair, MetadataObject, SysinfoEnvelope
+from ccagent.records.message import Format, Message, Record
 from ccagent.transports.base import SinkSettings, Transport
 
 Script = Generator[float | None]

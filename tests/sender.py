@@ -13,9 +13,9 @@ import os
 import sys
 import time
 
-from ccagent.config import OutboxSettings, build_transport, check_sink
-from ccagent.message import Message
+from ccagent.config.configuration import OutboxSettings, build_transport, check_sink
 from ccagent.queue.sink import Sink
+from ccagent.records.message import Message
 
 
 def main() -> None:

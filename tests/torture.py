@@ -21,7 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
-from ccagent.config import OutboxSettings
+from ccagent.config.configuration import OutboxSettings
 from ccagent.queue.files import file_of, open_disk
 
 _DISK = "8m"

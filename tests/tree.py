@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ccagent.clock import Clock
 from ccagent.errors import NotHereError
-from ccagent.node import Node
+from ccagent.machine.clock import Clock
+from ccagent.machine.node import Node
 
 STAT = "cpu  10 0 10 0 0 0 0 0 0 0\ncpu0 1000 0 500 9 9 100 100 0 0 0\nbtime 1700000000\n"
 MEMINFO = "MemTotal: 16000 kB\nMemFree: 1000 kB\nMemAvailable: 12000 kB\n"

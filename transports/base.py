@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
 from msgspec import Meta
 
-from ccagent.duration import Duration
-from ccagent.message import Format, in_nanoseconds
-from ccagent.settings import Settings
+from ccagent.config.duration import Duration
+from ccagent.config.settings import Settings
+from ccagent.records.message import Format, in_nanoseconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.message import Message
-    from ccagent.receivers import Receiver
+    from ccagent.records.message import Message
+    from ccagent.records.receivers import Receiver
 
 _ERRORS = b'"errors":['
 """In each envelope without data, and in samples that have errors of their own."""
@@ -72,7 +72,7 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
         """The preset of the receiver, None if there is none."""
         if not self.receiver:
             return None
-        from ccagent.receivers import RECEIVERS
+        from ccagent.records.receivers import RECEIVERS
 
         return RECEIVERS[self.receiver]
 
@@ -84,14 +84,14 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
         if message.format != self.format:
             return None
         if not self._sends_errors_alone and _ERRORS in message.body:
-            from ccagent.receivers import is_errors_alone, log_errors
+            from ccagent.records.receivers import is_errors_alone, log_errors
 
             if is_errors_alone(message):
                 log_errors(message, self.receiver or "HTTP")
                 return None
         fitting: Message | None = message
         if (known := self.preset) is not None:
-            from ccagent.receivers import fit_message
+            from ccagent.records.receivers import fit_message
 
             fitting = fit_message(message, known)
         if fitting is None:

@@ -29,7 +29,7 @@ from msgspec import Meta
 
 from ccagent.errors import ConfigurationError, NotPermittedError, RetryableError
 from ccagent.log import logger
-from ccagent.private_files import (
+from ccagent.machine.private_files import (
     make_directory,
     open_directory,
     open_private,
@@ -41,7 +41,7 @@ from ccagent.transports.base import Reached, SinkSettings, Transport
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.message import Message
+    from ccagent.records.message import Message
 
 
 _WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)

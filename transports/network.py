@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from ccagent.duration import Duration
+from ccagent.config.duration import Duration
+from ccagent.config.secret import read_secret, secret_path
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
-from ccagent.secret import read_secret, secret_path
 from ccagent.transports.base import SinkSettings
 from ccagent.transports.urls import is_loopback
 

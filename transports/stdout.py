@@ -14,7 +14,7 @@ from ccagent.transports.base import Reached, SinkSettings, Transport
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.message import Message
+    from ccagent.records.message import Message
 
 
 class Wrapped(msgspec.Struct):

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from ccagent.agent import Agent, AgentSettings
+from ccagent.agents.base import Agent, AgentSettings
 from ccagent.log import logger
 from ccagent.log_handlers import SaidOnce
-from ccagent.log_message import LogMessage
+from ccagent.records.log_message import LogMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.message import Format
-    from ccagent.node import Node
+    from ccagent.machine.node import Node
+    from ccagent.records.message import Format
 
 _KEPT = 1000
 _LONGEST = 4096

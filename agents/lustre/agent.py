@@ -8,31 +8,31 @@ from uuid import UUID
 
 from msgspec import Meta
 
-from ccagent.agent import Agent, AgentSettings
-from ccagent.agents.lustre.entry_id import IdFormat
-from ccagent.agents.lustre.job_points import JobCounters
-from ccagent.agents.lustre.observation import Observation
-from ccagent.agents.lustre.records import RecordMaker
-from ccagent.agents.lustre.series import Series
-from ccagent.agents.lustre.source import JobstatsSource, Source
-from ccagent.agents.lustre.system_entries import SystemEntries, Treatment
-from ccagent.duration import Duration
+from ccagent.agents.base import Agent, AgentSettings
+from ccagent.agents.lustre.jobstats.entry_id import IdFormat
+from ccagent.agents.lustre.jobstats.observation import Observation
+from ccagent.agents.lustre.jobstats.points import JobCounters
+from ccagent.agents.lustre.jobstats.records import RecordMaker
+from ccagent.agents.lustre.jobstats.series import Series
+from ccagent.agents.lustre.jobstats.source import JobstatsSource, Source
+from ccagent.agents.lustre.jobstats.system_entries import SystemEntries, Treatment
+from ccagent.config.duration import Duration
+from ccagent.config.settings import nearest
 from ccagent.errors import NotHereError
-from ccagent.json_array import JsonArray
 from ccagent.log import logger
-from ccagent.message import FORMATS
-from ccagent.points import Point
-from ccagent.settings import nearest
+from ccagent.records.json_array import JsonArray
+from ccagent.records.message import FORMATS
+from ccagent.records.points import Point
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from ccagent.agents.lustre.client_rates import ClientRates
-    from ccagent.agents.lustre.records import Value
+    from ccagent.agents.lustre.jobstats.records import Value
+    from ccagent.agents.lustre.statistics.client_rates import ClientRates
+    from ccagent.agents.needs import Need
     from ccagent.errors import CcagentError
-    from ccagent.message import Format, Record
-    from ccagent.needs import Need
-    from ccagent.node import Node
+    from ccagent.machine.node import Node
+    from ccagent.records.message import Format, Record
 
 
 class LustreSettings(AgentSettings, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ class LustreSettings(AgentSettings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.statistics:
-            from ccagent.agents.lustre.groups import GROUPS
+            from ccagent.agents.lustre.statistics.groups import GROUPS
 
             for name in self.statistics:
                 if name not in GROUPS:
@@ -127,7 +127,7 @@ class LustreAgent(Agent[LustreSettings]):
 
     def needs(self) -> Iterator[Need]:
         """Targets of a server, or for statistics of a client a mounted file system."""
-        from ccagent.needs import Need
+        from ccagent.agents.needs import Need
 
         settings = self.settings
         if settings.jobstats:
@@ -214,9 +214,9 @@ class LustreAgent(Agent[LustreSettings]):
         return observation.failure
 
     def _statistics(self, node: Node, now: float, tags: dict[str, str]) -> Iterator[Point]:
-        from ccagent.agents.lustre.client_rates import ClientRates
-        from ccagent.agents.lustre.groups import points_of
-        from ccagent.agents.lustre.statistics import read_statistics
+        from ccagent.agents.lustre.statistics.client_rates import ClientRates
+        from ccagent.agents.lustre.statistics.groups import points_of
+        from ccagent.agents.lustre.statistics.readings import read_statistics
 
         settings = self.settings
         errors: list[str] = []

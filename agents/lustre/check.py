@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ccagent.agents.lustre.jobstats_settings import INTERVAL, STATS, printable
+from ccagent.agents.lustre.jobstats.setup import INTERVAL, STATS, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ccagent.agents.lustre.jobstats_settings import JobstatsSetting
+    from ccagent.agents.lustre.jobstats.setup import JobstatsSetting
 
 LONGEST_ID = 31
 """Characters of an entry id: LUSTRE_JOBID_SIZE without the final zero."""

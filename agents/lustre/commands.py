@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ccagent.command_options import add_file_options
+from ccagent.cli.command_options import add_file_options
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.command_options import Common
-    from ccagent.config import Configuration
-    from ccagent.options import Options
+    from ccagent.cli.command_options import Common
+    from ccagent.cli.options import Options
+    from ccagent.config.configuration import Configuration
 
 
 def extended(command: click.Command, configure: Callable[[Options], Configuration]) -> click.Group:
@@ -58,8 +58,8 @@ def extended(command: click.Command, configure: Callable[[Options], Configuratio
         """Tell whether jobstats are on, and what will be lost; exit status 1 for a problem."""
         from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
         from ccagent.agents.lustre.check import as_json, exit_status, findings, report
-        from ccagent.agents.lustre.jobstats_settings import read_settings
-        from ccagent.node import Node
+        from ccagent.agents.lustre.jobstats.setup import read_settings
+        from ccagent.machine.node import Node
 
         configuration = configure(common.options)
         settings = configuration.agents[LustreAgent.name]

@@ -5,24 +5,24 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar
 
-from ccagent.agent import Agent
-from ccagent.agents.metrics.custom import Custom
-from ccagent.agents.metrics.forms import combined, sent_form, sent_metrics
-from ccagent.agents.metrics.paced import PacedReader
-from ccagent.agents.metrics.readers import make_readers
+from ccagent.agents.base import Agent
+from ccagent.agents.metrics.custom.reader import Custom
+from ccagent.agents.metrics.pipeline.downsampling import Steps
+from ccagent.agents.metrics.pipeline.outputs import combined, sent_form, sent_metrics
+from ccagent.agents.metrics.pipeline.paced import PacedReader
+from ccagent.agents.metrics.pipeline.wrong_clock import ClockGuard
+from ccagent.agents.metrics.readers.registry import make_readers
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.agents.metrics.steps import Steps
-from ccagent.agents.metrics.wrong_clock import ClockGuard
 from ccagent.log import logger
-from ccagent.points import Point, Tags
+from ccagent.records.points import Point, Tags
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.agents.metrics.reading import Gauge, Metric, Place
-    from ccagent.message import Format
-    from ccagent.needs import Need
-    from ccagent.node import Node
+    from ccagent.agents.metrics.readers.base import Gauge, Metric, Place
+    from ccagent.agents.needs import Need
+    from ccagent.machine.node import Node
+    from ccagent.records.message import Format
 
 _FIRST_INTERVAL = 1.0
 
@@ -54,7 +54,7 @@ class MetricsAgent(Agent[MetricsSettings]):
 
     def needs(self) -> Iterator[Need]:
         """What the readers need that some machines lack."""
-        from ccagent.needs import Need
+        from ccagent.agents.needs import Need
 
         for reader in self.readers:
             sent = [name for name in reader.metrics if name in self.sent]

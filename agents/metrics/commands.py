@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ccagent.command_options import take_common
+from ccagent.cli.command_options import take_common
 from ccagent.errors import ConfigurationError, UnparsableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.config import Configuration
-    from ccagent.options import Options
+    from ccagent.cli.options import Options
+    from ccagent.config.configuration import Configuration
 
 
 def extended(
@@ -38,7 +38,7 @@ def extended(
             return
         from ccagent.agents.metrics.agent import MetricsAgent
         from ccagent.agents.metrics.settings import MetricsSettings
-        from ccagent.node import Node
+        from ccagent.machine.node import Node
 
         configuration = configure(take_common(options).options)
         settings = configuration.agents[MetricsAgent.name]
@@ -52,7 +52,7 @@ def extended(
 
             click.echo(listed(agent, node))
         else:
-            from ccagent.agents.metrics.cluster_config import cluster_config
+            from ccagent.agents.metrics.cluster_config.document import cluster_config
 
             _print_config(cluster_config(agent, node), is_store=is_store)
         agent.close()
@@ -88,7 +88,7 @@ def _read_merged(paths: tuple[str, ...]) -> dict[str, Any]:
     import json
     from pathlib import Path
 
-    from ccagent.agents.metrics.cluster_merge import merge_clusters
+    from ccagent.agents.metrics.cluster_config.merge import merge_clusters
 
     clusters: list[dict[str, Any]] = []
     for path in paths:
@@ -107,6 +107,6 @@ def _read_merged(paths: tuple[str, ...]) -> dict[str, Any]:
 def _print_config(cluster: dict[str, Any], *, is_store: bool) -> None:
     import json
 
-    from ccagent.agents.metrics.cluster_config import store_config
+    from ccagent.agents.metrics.cluster_config.document import store_config
 
     click.echo(json.dumps(store_config(cluster) if is_store else cluster, indent=2))

@@ -8,7 +8,7 @@ from ccagent.errors import CcagentError
 
 if TYPE_CHECKING:
     from ccagent.agents.metrics.agent import MetricsAgent
-    from ccagent.node import Node
+    from ccagent.machine.node import Node
 
 _BETWEEN = 0.05
 

@@ -7,26 +7,26 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from ccagent.agent import AgentSettings
-from ccagent.agents.metrics.accelerators import AcceleratorsSettings
-from ccagent.agents.metrics.cgroup_jobs import CgroupJobsSettings
-from ccagent.agents.metrics.cpu import CpuSettings
-from ccagent.agents.metrics.custom_settings import (
+from ccagent.agents.base import AgentSettings
+from ccagent.agents.metrics.custom.settings import (
     CommandSettings,
     ExpressionSettings,
     FileSettings,
 )
-from ccagent.agents.metrics.disk import DiskSettings
-from ccagent.agents.metrics.filesystem import FilesystemSettings
-from ccagent.agents.metrics.memory import MemorySettings
-from ccagent.agents.metrics.network import NetworkSettings
-from ccagent.agents.metrics.presets import Preset
-from ccagent.agents.metrics.readers import READERS
-from ccagent.agents.metrics.reading import ReaderSettings
-from ccagent.duration import Duration
+from ccagent.agents.metrics.pipeline.presets import Preset
+from ccagent.agents.metrics.readers.accelerators import AcceleratorsSettings
+from ccagent.agents.metrics.readers.base import ReaderSettings
+from ccagent.agents.metrics.readers.cgroup_jobs import CgroupJobsSettings
+from ccagent.agents.metrics.readers.cpu import CpuSettings
+from ccagent.agents.metrics.readers.disk import DiskSettings
+from ccagent.agents.metrics.readers.filesystem import FilesystemSettings
+from ccagent.agents.metrics.readers.memory import MemorySettings
+from ccagent.agents.metrics.readers.network import NetworkSettings
+from ccagent.agents.metrics.readers.registry import READERS
+from ccagent.config.duration import Duration
+from ccagent.config.settings import Settings, nearest
 from ccagent.errors import EncodingError
-from ccagent.points import NAME, tags_text
-from ccagent.settings import Settings, nearest
+from ccagent.records.points import NAME, tags_text
 
 
 class MetricSettings(Settings, frozen=True, kw_only=True):

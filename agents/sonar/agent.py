@@ -6,36 +6,36 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from msgspec import Meta, structs
 
-from ccagent.agent import Agent, error_object
-from ccagent.agents.gpu.presence import is_any_present
-from ccagent.agents.gpu.settings import GpuSettings
-from ccagent.agents.sonar.job_records import JobRecords
-from ccagent.agents.sonar.selection import Selection
-from ccagent.agents.sonar.sources import SourceName, open_source
-from ccagent.agents.sonar.system import read_system
-from ccagent.clock import timestamp
-from ccagent.duration import Duration
-from ccagent.envelopes import (
+from ccagent.agents.base import Agent, error_object
+from ccagent.agents.sonar.jobs.records import JobRecords
+from ccagent.agents.sonar.jobs.selection import Selection
+from ccagent.agents.sonar.sources.registry import SourceName, open_source
+from ccagent.config.duration import Duration
+from ccagent.machine.clock import timestamp
+from ccagent.machine.gpu.presence import is_any_present
+from ccagent.machine.gpu.settings import GpuSettings
+from ccagent.machine.system_state import read_system
+from ccagent.records.envelopes import (
     SONAR_EPOCH,
     SampleAttributes,
     SampleData,
     SampleEnvelope,
 )
-from ccagent.message import FORMATS
+from ccagent.records.message import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ccagent.agent import AgentSettings
-    from ccagent.agents.cgroup.counters import JobCounters
-    from ccagent.agents.gpu.gpus import GpuReading, Gpus
-    from ccagent.agents.sonar.allocations import Allocation, Allocations
-    from ccagent.agents.sonar.job_cgroups import JobAccounts
-    from ccagent.agents.sonar.job_pss import JobPss
+    from ccagent.agents.base import AgentSettings
+    from ccagent.agents.needs import Need
+    from ccagent.agents.sonar.jobs.allocations import Allocation, Allocations
+    from ccagent.agents.sonar.jobs.cgroup_accounting import JobAccounts
+    from ccagent.agents.sonar.jobs.pss import JobPss
     from ccagent.agents.sonar.process import Process, ProcessSource
-    from ccagent.message import Format, Record
-    from ccagent.needs import Need
-    from ccagent.node import Node
+    from ccagent.machine.cgroup.counters import JobCounters
+    from ccagent.machine.gpu.gpus import GpuReading, Gpus
+    from ccagent.machine.node import Node
+    from ccagent.records.message import Format, Record
 
 _FIRST_INTERVAL = 0.1
 _ERRORS_SENT = 50
@@ -140,7 +140,7 @@ class SampleAgent(Agent[SampleSettings]):
 
     def needs(self) -> Iterator[Need]:
         """What is left out without it, and what a sample can't do without."""
-        from ccagent.needs import Need
+        from ccagent.agents.needs import Need
 
         settings = self.settings
         yield Need("/proc", "all of it", is_vital=True)
@@ -192,7 +192,7 @@ class SampleAgent(Agent[SampleSettings]):
         counters, values = self._accounted(node, errors)
         pss = self._read_pss(node, processes, errors)
         if "job-cgroups" in self.settings.extras:
-            from ccagent.agents.sonar.job_cgroups import with_cgroups
+            from ccagent.agents.sonar.jobs.cgroup_accounting import with_cgroups
 
             jobs = with_cgroups(jobs, counters, pss)
         attributes = SampleAttributes(
@@ -256,7 +256,7 @@ class SampleAgent(Agent[SampleSettings]):
     def _cards(self, node: Node) -> Gpus | None:
         """Give what reads cards, from when the first is seen; nothing is loaded before."""
         if self._gpus is None and is_any_present(node, self.settings.gpu_makers):
-            from ccagent.agents.gpu.gpus import Gpus
+            from ccagent.machine.gpu.gpus import Gpus
 
             self._gpus = Gpus(node, self.settings)
         return self._gpus
@@ -269,7 +269,7 @@ class SampleAgent(Agent[SampleSettings]):
         self, node: Node, processes: list[Process], reading: GpuReading
     ) -> list[Allocation]:
         if self._allocations is None:
-            from ccagent.agents.sonar.allocations import Allocations
+            from ccagent.agents.sonar.jobs.allocations import Allocations
 
             self._allocations = Allocations(self.settings.scontrol, self.settings.squeue)
         return self._allocations.read(node, processes, reading)
@@ -281,7 +281,7 @@ class SampleAgent(Agent[SampleSettings]):
         if "line" not in self.wanted and "job-cgroups" not in self.settings.extras:
             return {}, {}
         if self._accounts is None:
-            from ccagent.agents.sonar.job_cgroups import JobAccounts
+            from ccagent.agents.sonar.jobs.cgroup_accounting import JobAccounts
 
             self._accounts = JobAccounts()
         counters = self._accounts.read(node, errors)
@@ -292,7 +292,7 @@ class SampleAgent(Agent[SampleSettings]):
         if not self.settings.job_pss:
             return {}
         if self._pss is None:
-            from ccagent.agents.sonar.job_pss import JobPss
+            from ccagent.agents.sonar.jobs.pss import JobPss
 
             self._pss = JobPss()
         return self._pss.read(node, processes, errors)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.agents.sonar.allocations import idle_cards
-from ccagent.agents.sonar.job_records import ALLOCATED
-from ccagent.points import Point
+from ccagent.agents.sonar.jobs.allocations import idle_cards
+from ccagent.agents.sonar.jobs.records import ALLOCATED
+from ccagent.records.points import Point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.agents.gpu.gpus import GpuReading
-    from ccagent.agents.sonar.allocations import Allocation
-    from ccagent.envelopes import SampleAttributes
+    from ccagent.agents.sonar.jobs.allocations import Allocation
+    from ccagent.machine.gpu.gpus import GpuReading
+    from ccagent.records.envelopes import SampleAttributes
 
 _GB = 1024 / 1e9
 

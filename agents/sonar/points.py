@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ccagent.agents.sonar.process import FIRST_PID_OF_ENDED
-from ccagent.points import Point
+from ccagent.records.points import Point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ccagent.agents.cgroup.counters import JobCounters
-    from ccagent.envelopes import SampleAttributes, SampleProcess
+    from ccagent.machine.cgroup.counters import JobCounters
+    from ccagent.records.envelopes import SampleAttributes, SampleProcess
 
 _GB = 1024 / 1e9
 """A KB of the envelope, in GB."""

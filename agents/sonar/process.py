@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from ccagent.agents.sonar.process_files import command_text
-from ccagent.envelopes import NO_FLOAT
+from ccagent.machine.procfs.process_files import command_text
+from ccagent.records.envelopes import NO_FLOAT
 
 if TYPE_CHECKING:
-    from ccagent.agents.sonar.entry import Entry
-    from ccagent.agents.sonar.process_files import Io, Statm
-    from ccagent.node import Node
+    from ccagent.agents.sonar.sources.entry import Entry
+    from ccagent.machine.node import Node
+    from ccagent.machine.procfs.process_files import Io, Statm
 
 
 FIRST_PID_OF_ENDED = 2**30

@@ -7,24 +7,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from msgspec import Meta
 
-from ccagent.agent import Agent
-from ccagent.agents.gpu.presence import is_any_present
-from ccagent.agents.gpu.settings import GpuSettings
-from ccagent.agents.sonar.system import parse_meminfo
-from ccagent.agents.sysinfo import read_parsed
-from ccagent.agents.sysinfo.cpus import Cpus, read_cpus, read_model
-from ccagent.agents.sysinfo.numa import read_numa
+from ccagent.agents.base import Agent
 from ccagent.agents.sysinfo.software import SoftwareSettings, read_software
 from ccagent.agents.sysinfo.topology import read_drawing, split_command
-from ccagent.clock import timestamp
-from ccagent.duration import Duration
-from ccagent.envelopes import (
-    SysinfoAttributes,
-    SysinfoData,
-    SysinfoEnvelope,
-    SysinfoGpuCard,
-    SysinfoSoftwareVersion,
-)
+from ccagent.config.duration import Duration
 from ccagent.errors import (
     CcagentError,
     NotHereError,
@@ -33,13 +19,27 @@ from ccagent.errors import (
     VanishedError,
 )
 from ccagent.log import DEBUG, WARNING, logger
+from ccagent.machine.clock import timestamp
+from ccagent.machine.cpus import Cpus, read_cpus, read_model
+from ccagent.machine.gpu.presence import is_any_present
+from ccagent.machine.gpu.settings import GpuSettings
+from ccagent.machine.numa import read_numa
+from ccagent.machine.parsed import read_parsed
+from ccagent.machine.system_state import parse_meminfo
+from ccagent.records.envelopes import (
+    SysinfoAttributes,
+    SysinfoData,
+    SysinfoEnvelope,
+    SysinfoGpuCard,
+    SysinfoSoftwareVersion,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.message import Format
-    from ccagent.needs import Need
-    from ccagent.node import Node
+    from ccagent.agents.needs import Need
+    from ccagent.machine.node import Node
+    from ccagent.records.message import Format
 
 
 class SysinfoSettings(GpuSettings, frozen=True, kw_only=True):
@@ -105,7 +105,7 @@ class SysinfoAgent(Agent[SysinfoSettings]):
 
     def needs(self) -> Iterator[Need]:
         """The files and programs that it is told to use."""
-        from ccagent.needs import Need
+        from ccagent.agents.needs import Need
 
         settings = self.settings
         yield Need("/proc", "memory of the node")
@@ -171,7 +171,7 @@ class SysinfoAgent(Agent[SysinfoSettings]):
         """Describe the GPUs. Their libraries are let go again: the next time is hours away."""
         if not is_any_present(node, self.settings.gpu_makers):
             return []
-        from ccagent.agents.gpu.gpus import Gpus
+        from ccagent.machine.gpu.gpus import Gpus
 
         gpus = Gpus(node, self.settings)
         problems: list[str] = []

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from ccagent.agents.sysinfo import read_parsed
 from ccagent.agents.sysinfo.topology import split_command
-from ccagent.envelopes import SysinfoSoftwareVersion
+from ccagent.config.settings import Settings
 from ccagent.errors import CcagentError, UnparsableError
-from ccagent.settings import Settings
+from ccagent.machine.parsed import read_parsed
+from ccagent.records.envelopes import SysinfoSoftwareVersion
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ccagent.node import Node
+    from ccagent.machine.node import Node
 
 _LONGEST = 200
 _LARGEST_FILE = 256 * 1024

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ccagent.errors import CcagentError, ProgramError
 
 if TYPE_CHECKING:
-    from ccagent.node import Node
+    from ccagent.machine.node import Node
 
 
 def split_command(command: str) -> list[str]:

@@ -6,7 +6,7 @@ import sys
 def main() -> None:
     """Run the command line, with signals prepared before anything else is imported."""
     _prepare_signals()
-    from ccagent.start import main
+    from ccagent.cli.start import main
 
     main()
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.envelopes import KVPair
-from ccagent.events import Event
-from ccagent.json_array import JsonArray
-from ccagent.log_message import LogMessage
-from ccagent.points import Point
+from ccagent.records.envelopes import KVPair
+from ccagent.records.events import Event
+from ccagent.records.json_array import JsonArray
+from ccagent.records.log_message import LogMessage
+from ccagent.records.points import Point
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from ccagent.clock import Clock
-    from ccagent.message import Record
+    from ccagent.machine.clock import Clock
+    from ccagent.records.message import Record
 
 
 class AgentCounters(msgspec.Struct, rename="kebab"):

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ccagent.config import build_transport, check_sink
+from ccagent.config.configuration import build_transport, check_sink
 from ccagent.errors import RetryableError
-from ccagent.message import Message
+from ccagent.records.message import Message
 from tests.mqtt_broker import Broker
 from tests.nats_server import NatsServer
 

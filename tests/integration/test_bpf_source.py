@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from ccagent.agents.sonar.bpf import BpfSource
-from ccagent.agents.sonar.kernel import loading
+from ccagent.agents.sonar.jobs.selection import Selection
 from ccagent.agents.sonar.process import ENDED, Process
-from ccagent.agents.sonar.procfs import ProcfsSource
-from ccagent.agents.sonar.selection import Selection
-from ccagent.node import Node
+from ccagent.agents.sonar.sources.bpf import BpfSource
+from ccagent.agents.sonar.sources.procfs import ProcfsSource
+from ccagent.machine.bpf import loading
+from ccagent.machine.node import Node
 from tests.kernel_programs import NOBODY, own_directory
 
 ALL = Selection()
@@ -86,11 +86,12 @@ def test_for_each_process_it_gives_what_procfs_gives(directory: str) -> None:
 UNPRIVILEGED = """
 import json, os, sys
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
-from ccagent.agents.sonar.preferred import PreferredSource
-from ccagent.agents.sonar.selection import Selection
-import logging, ccagent.log, ccagent.message  # what is imported later, this user cannot read here
-import ccagent.agents.sonar.bpf, ccagent.agents.sonar.procfs
-from ccagent.node import Node
+from ccagent.agents.sonar.sources.preferred import PreferredSource
+from ccagent.agents.sonar.jobs.selection import Selection
+import logging, ccagent.log
+import ccagent.records.message  # what is imported later, this user cannot read here
+import ccagent.agents.sonar.sources.bpf, ccagent.agents.sonar.sources.procfs
+from ccagent.machine.node import Node
 os.setgroups([]); os.setgid({user}); os.setuid({user})
 node = Node()
 source = PreferredSource(node, Selection(), asked=True, directory={directory!r})

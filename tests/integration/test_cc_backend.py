@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
-from ccagent.message import Message, encode
+from ccagent.records.message import Message, encode
 from ccagent.transports.http.cc_backend import CcBackendTransport
 from ccagent.transports.http.settings import HttpSettings
 from tests.http_server import Handler, Server, say
@@ -182,7 +182,7 @@ def test_nobody_answers(
 
 
 def test_states_of_nodes(backend: BackendServer, transport: CcBackendTransport) -> None:
-    from ccagent.agents.slurm.node_events import NodeState, node_events
+    from ccagent.agents.slurm.cluster.node_events import NodeState, node_events
     from tests.unit.test_job_events import NODE
 
     state = NodeState(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ccagent import log
-from ccagent.config_files import read_default
+from ccagent.config.files import read_default
 from tests.running import CCAGENT
 from tests.schema import validate
 
@@ -20,9 +20,9 @@ Done = subprocess.CompletedProcess[str]
 
 AT_HOME = """
 import sys
-import ccagent.config_files
-ccagent.config_files.DEFAULT_PATH = sys.argv.pop(1)
-from ccagent.start import main
+import ccagent.config.files
+ccagent.config.files.DEFAULT_PATH = sys.argv.pop(1)
+from ccagent.cli.start import main
 main()
 """
 """ccagent with the default configuration at another place."""
@@ -127,7 +127,7 @@ def test_one_that_this_user_may_not_read_is_named_and_left_out(tmp_path: Path) -
         os.dup2(hears, 2)
         sys.stderr = os.fdopen(2, "w")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("ccagent.config_files.DEFAULT_PATH", str(file))
+            patch.setattr("ccagent.config.files.DEFAULT_PATH", str(file))
             if os.geteuid() == 0:
                 os.seteuid(65534)
             log.configure(is_brief=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.sonar_keys import HOSTNAME
+from ccagent.cli.sonar_import.keys import HOSTNAME
 from tests.running import Running, until
 
 INI = """\

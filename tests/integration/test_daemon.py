@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from ccagent import __version__
-from ccagent.config import check
-from ccagent.daemon import Daemon
+from ccagent.config.configuration import check
+from ccagent.daemon.daemon import Daemon
 from tests.fast_clock import MIDNIGHT, FastClock, moments
 from tests.running import CCAGENT, Running, until
 from tests.schema import validate

@@ -24,16 +24,18 @@ pytest_plugins = ["tests.gpu_fixture"]
 
 NOBODY = pwd.getpwnam("nobody").pw_uid
 AS_NOBODY = f"""
-import os, sys, ccagent.cli, ccagent.config, ccagent.doctor.commands, ccagent.log, ccagent.options
-import ccagent.needs, ccagent.registry, ccagent.transports.stdout, ccagent.program
+import os, sys, ccagent.cli.main, ccagent.config.configuration, ccagent.doctor.commands
+import ccagent.log, ccagent.cli.options
+import ccagent.agents.needs, ccagent.config.registry, ccagent.transports.stdout
+import ccagent.machine.program
 import ctypes, selectors, tomllib, difflib, ccagent.log_handlers
-import ccagent.transports.http.transport, ccagent.agents.sonar.system
-for name in ccagent.registry.AGENTS:
-    ccagent.registry.agent_class(name)
+import ccagent.transports.http.transport, ccagent.machine.system_state
+for name in ccagent.config.registry.AGENTS:
+    ccagent.config.registry.agent_class(name)
 os.setgroups([])
 os.setgid({NOBODY})
 os.setuid({NOBODY})
-ccagent.cli.cli(["doctor", *sys.argv[1:]])
+ccagent.cli.main.cli(["doctor", *sys.argv[1:]])
 """
 """ccagent as the user nobody, also where nobody may not read the interpreter's files."""
 
@@ -250,7 +252,7 @@ def test_cards_by_driver_and_library(machine: Machine, monkeypatch: pytest.Monke
 
 
 def test_help_imports_nothing_of_it() -> None:
-    script = "from ccagent.cli import cli; cli(['-h'], standalone_mode=False)"
+    script = "from ccagent.cli.main import cli; cli(['-h'], standalone_mode=False)"
     script = f"import sys; {script}; print(*sys.modules)"
     result = run(command=(sys.executable, "-c", script))
     assert "doctor " in result.stdout

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.registry import AGENTS, TRANSPORTS
-from ccagent.roff import bold, entry, escaped, example, heading, paragraphs, title
+from ccagent.cli.generate.roff import bold, entry, escaped, example, heading, paragraphs, title
+from ccagent.config.registry import AGENTS, TRANSPORTS
 
 CCAGENT = Path(sys.executable).with_name("ccagent")
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ccagent import helper
-from ccagent.duration import Duration
-from ccagent.helper import Helper
+from ccagent.config.duration import Duration
+from ccagent.machine import helper
+from ccagent.machine.helper import Helper
 from tests.gpu_libraries import Libraries
 from tests.gpu_machine import Machine
 from tests.gpu_scenarios import AMD, AMD_ADDRESSES, NVIDIA, NVIDIA_ADDRESSES
@@ -159,7 +159,7 @@ def test_whatever_the_makers_say_is_a_valid_envelope(nvidia: Machine) -> None:
 
 def test_no_process_stays_behind(libraries: Libraries) -> None:
     libraries.play(NVIDIA)
-    running = Helper("NVML", "ccagent.agents.gpu.process:main", ("x:y",), time_limit=5.0)
+    running = Helper("NVML", "ccagent.machine.gpu.process:main", ("x:y",), time_limit=5.0)
     running.start()
     process = running._running
     assert process is not None

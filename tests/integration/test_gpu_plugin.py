@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from ccagent.agents.sonar.agent import SampleSettings
+from ccagent.config.settings import convert
 from ccagent.errors import ConfigurationError
-from ccagent.settings import convert
 from tests.gpu_machine import Machine
 
 pytest_plugins = ["tests.gpu_fixture"]
 
 CODE = """
-from ccagent.agents.gpu.maker import (
+from ccagent.machine.gpu.vendor import (
     Card, CardDescription, CardState, Maker, ProcessOnCard, Reading,
 )
-from ccagent.envelopes import SampleGpu, SysinfoGpuCard
+from ccagent.records.envelopes import SampleGpu, SysinfoGpuCard
 
 CARD = Card(index=0, address="00000000:17:00.0")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ccagent import __version__
-from ccagent.duration import Duration
+from ccagent.config.duration import Duration
 from ccagent.errors import (
     ConfigurationError,
     RejectedError,
@@ -20,7 +20,7 @@ from ccagent.errors import (
     TooLargeError,
     TransportError,
 )
-from ccagent.message import Format, Message
+from ccagent.records.message import Format, Message
 from ccagent.transports.http.answers import seconds_of
 from ccagent.transports.http.settings import HttpSettings
 from ccagent.transports.http.transport import HttpTransport

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ccagent.duration import Duration
+from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError, RetryableError
-from ccagent.message import Message
+from ccagent.records.message import Message
 from ccagent.transports.http.settings import HttpSettings
 from ccagent.transports.http.transport import HttpTransport
 from tests.certificates import Authority

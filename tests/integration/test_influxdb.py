@@ -14,9 +14,9 @@ from urllib.request import Request, urlopen
 import pytest
 
 from ccagent.errors import RejectedError, RetryableError
-from ccagent.message import encode
-from ccagent.node import Node
-from ccagent.points import Point
+from ccagent.machine.node import Node
+from ccagent.records.message import encode
+from ccagent.records.points import Point
 from ccagent.transports.http.settings import HttpSettings
 from ccagent.transports.http.transport import HttpTransport
 

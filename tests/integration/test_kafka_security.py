@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ccagent.message import Message
+    from ccagent.records.message import Message
     from ccagent.transports.kafka.transport import KafkaTransport
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.sonar.kernel import exclusion, loading, pins, status
-from ccagent.agents.sonar.kernel.objects import Objects, objects
-from ccagent.agents.sonar.kernel.pinned_file import END, HEADER
-from ccagent.agents.sonar.kernel.task_records import parse_tasks
 from ccagent.errors import NotHereError, ProgramError, UnparsableError
+from ccagent.machine.bpf import exclusion, loading, pins, status
+from ccagent.machine.bpf.objects import Objects, objects
+from ccagent.machine.bpf.pinned_file import END, HEADER
+from ccagent.machine.bpf.task_records import parse_tasks
 from tests.kernel_programs import (
     NOBODY,
     SOURCES,
@@ -339,7 +339,7 @@ def test_they_are_built_anew_and_run(directory: str, tmp_path: Path) -> None:
     built, ours = objects(str(tmp_path)), objects()
     clang = subprocess.run(["clang", "--version"], capture_output=True, text=True, check=True)
     if clang.stdout.splitlines()[0] == BUILT_WITH:
-        assert built == ours, "the sources have changed: agents/sonar/kernel/build"
+        assert built == ours, "the sources have changed: src/ccagent/machine/bpf/build"
     done = loading.load(directory, programs=built)
     assert done.complaint == ""
     assert read_tasks(directory)[os.getpid()].ppid == os.getppid()

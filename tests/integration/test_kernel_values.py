@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.sonar.kernel import loading, pins, status
-from ccagent.agents.sonar.kernel.ended_records import Ended, Key
-from ccagent.agents.sonar.kernel.objects import Objects, objects
-from ccagent.agents.sonar.kernel.task_records import INEXACT, KERNEL_THREAD, Task, command, ticks
+from ccagent.machine.bpf import loading, pins, status
+from ccagent.machine.bpf.ended_records import Ended, Key
+from ccagent.machine.bpf.objects import Objects, objects
+from ccagent.machine.bpf.task_records import INEXACT, KERNEL_THREAD, Task, command, ticks
 from tests.kernel_programs import (
     NOBODY,
     NODE,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ccagent.line_protocol import (
+from ccagent.records.line_protocol import (
     Line,
     LineError,
     Precision,

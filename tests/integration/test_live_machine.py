@@ -16,11 +16,11 @@ from typing import Any
 import psutil
 import pytest
 
+from ccagent.agents.sonar.jobs.selection import Selection
 from ccagent.agents.sonar.process import Process
-from ccagent.agents.sonar.procfs import ProcfsSource
-from ccagent.agents.sonar.psutil_source import PsutilSource
-from ccagent.agents.sonar.selection import Selection
-from ccagent.node import Node
+from ccagent.agents.sonar.sources.procfs import ProcfsSource
+from ccagent.agents.sonar.sources.psutil_source import PsutilSource
+from ccagent.machine.node import Node
 from tests.schema import validate
 
 CCAGENT = [sys.executable, "-m", "ccagent"]
@@ -34,12 +34,14 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 UNPRIVILEGED = f"""
-import os, ccagent.cli, ccagent.once, ccagent.agents.sonar.agent, ccagent.agents.sonar.procfs
-import ccagent.agents.sonar.preferred, ccagent.transports.stdout, ccagent.start, ccagent.options
+import os, ccagent.cli.main, ccagent.cli.once, ccagent.agents.sonar.agent
+import ccagent.agents.sonar.sources.procfs
+import ccagent.agents.sonar.sources.preferred, ccagent.transports.stdout
+import ccagent.cli.start, ccagent.cli.options
 os.setgroups([])
 os.setgid({NOBODY})
 os.setuid({NOBODY})
-ccagent.cli.cli(["sample", "--once"])
+ccagent.cli.main.cli(["sample", "--once"])
 """
 """ccagent as the user nobody, also where nobody may not read the interpreter's files."""
 
@@ -338,9 +340,9 @@ def test_descriptors_and_memory_do_not_grow() -> None:
 
 SHORT_OF_DESCRIPTORS = """
 import json, os, resource, subprocess, sys
-from ccagent.agents.sonar.procfs import ProcfsSource
-from ccagent.agents.sonar.selection import Selection
-from ccagent.node import Node
+from ccagent.agents.sonar.sources.procfs import ProcfsSource
+from ccagent.agents.sonar.jobs.selection import Selection
+from ccagent.machine.node import Node
 
 def shortage():
     if sys.argv[1] == "others":
@@ -388,9 +390,9 @@ def test_processes_are_read_by_opening_and_closing_for_want_of_descriptors(short
 def test_psutil_reports_what_it_cannot_open() -> None:
     script = """
 import os, resource
-from ccagent.agents.sonar.psutil_source import PsutilSource
-from ccagent.agents.sonar.selection import Selection
-from ccagent.node import Node
+from ccagent.agents.sonar.sources.psutil_source import PsutilSource
+from ccagent.agents.sonar.jobs.selection import Selection
+from ccagent.machine.node import Node
 source = PsutilSource(Node(), Selection())
 source.begin()
 assert source.read()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
-from ccagent.message import encode_each
+from ccagent.records.message import encode_each
 from tests.lustre_server import BYTES, SimulatedTarget
 from tests.tree import TreeNode
 

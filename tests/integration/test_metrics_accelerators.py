@@ -9,15 +9,15 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from ccagent.agents.metrics.accelerators import AcceleratorsReader, AcceleratorsSettings
 from ccagent.agents.metrics.agent import MetricsAgent
-from ccagent.agents.metrics.cluster_config import cluster_config
-from ccagent.agents.metrics.reading import Place
+from ccagent.agents.metrics.cluster_config.document import cluster_config
+from ccagent.agents.metrics.readers.accelerators import AcceleratorsReader, AcceleratorsSettings
+from ccagent.agents.metrics.readers.base import Place
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.duration import Duration
+from ccagent.config.duration import Duration
+from ccagent.config.settings import convert
 from ccagent.errors import ConfigurationError, NotHereError
-from ccagent.message import encode
-from ccagent.settings import convert
+from ccagent.records.message import encode
 from tests.gpu_machine import Machine
 from tests.gpu_scenarios import (
     A40,
@@ -127,7 +127,7 @@ def test_without_cards_nothing_is_loaded(cards: Cards) -> None:
         cards.read()
     cards.reader.begin(cards.machine.node)
     assert len(psutil.Process().children()) == before
-    assert not {"pynvml", "amdsmi", "ccagent.helper"} & (set(sys.modules) - loaded)
+    assert not {"pynvml", "amdsmi", "ccagent.machine.helper"} & (set(sys.modules) - loaded)
     cards.nvidia(NVIDIA)
     assert FIRST in cards.read()["acc_power"]
 

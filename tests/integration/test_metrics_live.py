@@ -20,14 +20,14 @@ import psutil
 import pytest
 
 from ccagent.agents.metrics.agent import MetricsAgent
-from ccagent.agents.metrics.filesystem import LOCAL
-from ccagent.agents.metrics.perf import PerfReader
+from ccagent.agents.metrics.perf.reader import PerfReader
+from ccagent.agents.metrics.readers.filesystem import LOCAL
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.clock import Clock
+from ccagent.config.settings import convert
 from ccagent.errors import CcagentError
-from ccagent.line_protocol import Line, decode_lines
-from ccagent.node import Node
-from ccagent.settings import convert
+from ccagent.machine.clock import Clock
+from ccagent.machine.node import Node
+from ccagent.records.line_protocol import Line, decode_lines
 
 CCAGENT = [sys.executable, "-m", "ccagent"]
 MB = 10**6
@@ -342,8 +342,8 @@ def test_swap_and_file_systems_are_as_large_as_psutil_says(once: Once) -> None:
 FRAMES = 1000
 INSIDE = f"""
 import pathlib, socket, subprocess, time
-from ccagent.agents.metrics.network import NetworkReader, NetworkSettings
-from ccagent.node import Node
+from ccagent.agents.metrics.readers.network import NetworkReader, NetworkSettings
+from ccagent.machine.node import Node
 
 subprocess.run(["mount", "-t", "sysfs", "sysfs", "/sys"], check=True)
 for scope in ("all", "default"):

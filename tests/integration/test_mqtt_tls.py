@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ccagent.duration import Duration
+from ccagent.config.duration import Duration
 from ccagent.errors import RetryableError
-from ccagent.message import Message
+from ccagent.records.message import Message
 from ccagent.transports.mqtt.settings import MqttSettings
 from ccagent.transports.mqtt.transport import MqttTransport
 from tests.certificates import Authority

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from ccagent.message import Message
+from ccagent.records.message import Message
 from tests.nats_server import Bench, message, numbered, wait_for
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def test_the_library_is_imported_at_the_first_send_and_says_nothing_itself() -> 
     script = (
         "import sys\n"
         "from ccagent.errors import RetryableError\n"
-        "from ccagent.message import Message\n"
+        "from ccagent.records.message import Message\n"
         "from ccagent.transports.nats.transport import NatsSettings, NatsTransport\n"
         "transport = NatsTransport(NatsSettings(url='nats://127.0.0.1:1'))\n"
         "assert not {'nats', 'nkeys', 'asyncio', 'ssl'} & set(sys.modules)\n"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from ccagent.duration import Duration
+from ccagent.config.duration import Duration
 from ccagent.errors import RetryableError, TooLargeError
 from tests.nats_server import (
     Bench,

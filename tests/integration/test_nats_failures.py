@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ccagent.duration import Duration
+from ccagent.config.duration import Duration
 from ccagent.errors import RetryableError
 from tests.nats_server import Bench, Script, ScriptedServer, greet, message
 

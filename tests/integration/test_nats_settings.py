@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ccagent.duration import Duration
+from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError
 from ccagent.transports.nats.settings import NatsSettings, checked, is_encrypted
 from tests.certificates import Authority

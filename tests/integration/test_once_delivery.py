@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ccagent import once
-from ccagent.agent import Agent, AgentSettings
-from ccagent.config import check
-from ccagent.json_array import JsonArray
-from ccagent.node import Node
+from ccagent.agents.base import Agent, AgentSettings
+from ccagent.cli import once
+from ccagent.config.configuration import check
+from ccagent.machine.node import Node
 from ccagent.queue.database import QueueDatabase
 from ccagent.queue.files import file_of
+from ccagent.records.json_array import JsonArray
 from tests.http_server import Server
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")

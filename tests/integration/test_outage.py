@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.config import check
+from ccagent.config.configuration import check
 from ccagent.counters import resident_memory
-from ccagent.daemon import Daemon
+from ccagent.daemon.daemon import Daemon
 from ccagent.queue import sender
 from tests.fast_clock import MIDNIGHT, FastClock, moments
 from tests.http_server import Request, Server

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.config import OutboxSettings
-from ccagent.message import Message
+from ccagent.config.configuration import OutboxSettings
 from ccagent.queue.files import file_of
 from ccagent.queue.queue import Queue
+from ccagent.records.message import Message
 from tests.http_server import Server
 
 

@@ -98,7 +98,7 @@ def test_what_is_no_module_is_in_it_too(wheel: zipfile.ZipFile) -> None:
     }
     # The sources of the kernel's programs, and their licence.
     data.add("ccagent/agents/sonar/kernel/README.md")
-    assert "ccagent/agents/metrics/perf_events/intel_skylake_sp.toml" in data
+    assert "ccagent/agents/metrics/perf/events/intel_skylake_sp.toml" in data
     packaged = {name for name in wheel.namelist() if name.startswith("ccagent/")}
     assert {name for name in packaged if not name.endswith(".py")} == data | {
         "ccagent/py.typed",

@@ -78,7 +78,7 @@ def second(first: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
     (source / "benchmarks").mkdir()
     for file in SOURCES:
         shutil.copy(ROOT / file, source / file)
-    settings = source / "src/ccagent/config.py"
+    settings = source / "src/ccagent/config/configuration.py"
     text = settings.read_text()
     assert DESCRIPTION in text
     settings.write_text(text.replace(DESCRIPTION, "the cluster's name in every record"))

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 CODE = '''
-from ccagent.agent import Agent, AgentSettings
-from ccagent.points import Point
+from ccagent.agents.base import Agent, AgentSettings
+from ccagent.records.points import Point
 from ccagent.transports.base import Transport
 
 class Settings(AgentSettings, frozen=True, kw_only=True):

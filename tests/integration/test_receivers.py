@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ccagent.config import OutboxSettings, check_sink
-from ccagent.envelopes import (
+from ccagent.config.configuration import OutboxSettings, check_sink
+from ccagent.machine.node import Node
+from ccagent.queue.queue import Queue
+from ccagent.queue.sender import Sender
+from ccagent.records.envelopes import (
     JobsAttributes,
     JobsData,
     JobsEnvelope,
@@ -23,11 +26,8 @@ from ccagent.envelopes import (
     SampleSystem,
     SlurmJob,
 )
-from ccagent.message import Message, Record, encode
-from ccagent.node import Node
-from ccagent.points import Point
-from ccagent.queue.queue import Queue
-from ccagent.queue.sender import Sender
+from ccagent.records.message import Message, Record, encode
+from ccagent.records.points import Point
 from ccagent.transports.http.transport import HttpTransport
 from tests.receiving_programs import CLUSTER, PASSWORD, Jobanalyzer, MetricStore
 from tests.running import Running, until

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.trial import MARK
+from ccagent.cli.sink_probe import MARK
 from tests.http_server import Server, say
 from tests.nats_server import Bench
 from tests.running import CCAGENT

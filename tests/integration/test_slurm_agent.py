@@ -15,14 +15,14 @@ import msgspec
 import pytest
 
 from ccagent.agents.slurm import values
-from ccagent.agents.slurm.cluster import ClusterAgent, ClusterSettings
-from ccagent.agents.slurm.hostlist import expand, split
-from ccagent.agents.slurm.jobs import JobsAgent, JobsSettings
+from ccagent.agents.slurm.cluster.agent import ClusterAgent, ClusterSettings
+from ccagent.agents.slurm.jobs.agent import JobsAgent, JobsSettings
 from ccagent.agents.slurm.tres import count_gpus, memory_per_node
-from ccagent.envelopes import ClusterEnvelope, JobsEnvelope, SlurmJob
-from ccagent.line_protocol.decoding import decode
-from ccagent.message import Format, encode_each
-from ccagent.node import Node
+from ccagent.machine.hostlist import expand, split
+from ccagent.machine.node import Node
+from ccagent.records.envelopes import ClusterEnvelope, JobsEnvelope, SlurmJob
+from ccagent.records.line_protocol.decoding import decode
+from ccagent.records.message import Format, encode_each
 from tests.schema import validate
 from tests.slurm_cluster import SlurmCluster
 from tests.slurm_scenarios import ODD_NAMES, Jobs
@@ -312,7 +312,7 @@ def test_steps_that_ended_before_the_window_count_for_their_job(
     slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As with the window of eleven minutes and a job that runs for longer.
-    monkeypatch.setattr("ccagent.agents.slurm.jobs._OVERLAP", 12)
+    monkeypatch.setattr("ccagent.agents.slurm.jobs.agent._OVERLAP", 12)
     agent = new_agent(slurm)
     sampled(agent)
     job = slurm.submit("alice", f"--wrap={EARLY_AND_LATE}")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
-from ccagent.message import encode_each
-from ccagent.node import Node
+from ccagent.machine.node import Node
+from ccagent.records.message import encode_each
 from tests.gpu_libraries import Libraries
 from tests.schema import validate
 from tests.slurm_cluster import SlurmCluster

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ccagent.errors import RejectedError
-from ccagent.splitting import split_message
+from ccagent.records.splitting import split_message
 from tests.nats_server import Bench
 from tests.schema import validate
 from tests.unit.test_splitting import job, message_of, sample

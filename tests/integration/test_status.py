@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from ccagent.daemon.status_socket import read_status
 from ccagent.errors import NotPermittedError, UnparsableError
-from ccagent.status_socket import read_status
 from tests.running import CCAGENT, Running, until
 from tests.schema import validate
 

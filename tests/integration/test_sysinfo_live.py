@@ -17,12 +17,12 @@ import jsonschema
 import pytest
 
 from ccagent.agents.sysinfo.agent import SysinfoAgent, SysinfoSettings
-from ccagent.agents.sysinfo.cpus import ask_py_cpuinfo
+from ccagent.config.settings import convert
 from ccagent.errors import NotHereError
 from ccagent.log import logger
-from ccagent.message import encode
-from ccagent.node import Node
-from ccagent.settings import convert
+from ccagent.machine.cpus import ask_py_cpuinfo
+from ccagent.machine.node import Node
+from ccagent.records.message import encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

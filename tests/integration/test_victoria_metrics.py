@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.errors import RetryableError
-from ccagent.line_protocol import Line, decode_lines
-from ccagent.message import encode
-from ccagent.node import Node
-from ccagent.points import Point
+from ccagent.machine.node import Node
+from ccagent.records.line_protocol import Line, decode_lines
+from ccagent.records.message import encode
+from ccagent.records.points import Point
 from ccagent.transports.http.settings import HttpSettings
 from ccagent.transports.http.transport import HttpTransport
 from tests.running import Running, until

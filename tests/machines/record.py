@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, NotHereError
-from ccagent.node import Node
+from ccagent.machine.node import Node
 from tests.machines.anonymous import Anonymiser, split_stat
 from tests.machines.files import write_file, write_machine
 from tests.recorded import MACHINES, Machine, process_ids

@@ -5,7 +5,7 @@ Composed by hand. Linux 6.8 with Slurm 23.11. The numbers of hwmon run against t
 
 from __future__ import annotations
 
-from ccagent.agents.metrics.perf_call import CYCLES, INSTRUCTIONS, Event
+from ccagent.agents.metrics.perf.call import CYCLES, INSTRUCTIONS, Event
 from tests.machines.hardware import Cpu, cpu_files, cpuinfo
 from tests.metrics_machines.files import (
     Files,

@@ -6,7 +6,7 @@ cppc_cpufreq, a power meter of ACPI and zones of temperature that say no process
 
 from __future__ import annotations
 
-from ccagent.agents.metrics.perf_call import CYCLES, INSTRUCTIONS, Event
+from ccagent.agents.metrics.perf.call import CYCLES, INSTRUCTIONS, Event
 from tests.machines.hardware import Cpu, arm_cpu, cpu_files, cpuinfo
 from tests.metrics_machines.files import (
     Files,

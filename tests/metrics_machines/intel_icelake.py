@@ -6,7 +6,7 @@ have; hwmon numbers and sockets run against each other; the hardware has too few
 
 from __future__ import annotations
 
-from ccagent.agents.metrics.perf_call import CYCLES, INSTRUCTIONS, Event
+from ccagent.agents.metrics.perf.call import CYCLES, INSTRUCTIONS, Event
 from tests.machines.hardware import Cpu, cpu_files, cpuinfo, x86_cpu
 from tests.metrics_machines.files import (
     Files,

@@ -9,14 +9,14 @@ from pathlib import Path
 from unittest.mock import patch
 
 from ccagent.agents.metrics.agent import MetricsAgent
-from ccagent.agents.metrics.perf import PerfReader
-from ccagent.agents.metrics.readers import READERS
-from ccagent.agents.metrics.reading import ReaderSettings
+from ccagent.agents.metrics.perf.reader import PerfReader
+from ccagent.agents.metrics.readers.base import ReaderSettings
+from ccagent.agents.metrics.readers.registry import READERS
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.clock import Clock
-from ccagent.message import encode
-from ccagent.node import Node
-from ccagent.settings import convert
+from ccagent.config.settings import convert
+from ccagent.machine.clock import Clock
+from ccagent.machine.node import Node
+from ccagent.records.message import encode
 from tests.metrics_machines.files import Files, Reading
 from tests.perf_counters import StandIn
 

@@ -6,7 +6,7 @@ import calendar
 import time
 from pathlib import Path
 
-from ccagent.agents.slurm import sacct
+from ccagent.agents.slurm.jobs import sacct
 from ccagent.agents.slurm.rows import split_rows
 
 DIRECTORY = Path(__file__).parent

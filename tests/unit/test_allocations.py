@@ -9,19 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from ccagent.agents.gpu.gpus import GpuReading
-from ccagent.agents.sonar.allocation_parsers import (
+from ccagent.agents.sonar.gpu_points import gpu_points
+from ccagent.agents.sonar.jobs.allocation_parsers import (
     Claim,
     parse_devices,
     parse_environment,
     parse_job,
     parse_numbers,
 )
-from ccagent.agents.sonar.allocations import Allocation, Allocations, idle_cards
-from ccagent.agents.sonar.gpu_points import gpu_points
-from ccagent.agents.sonar.procfs import ProcfsSource
-from ccagent.agents.sonar.selection import Selection
-from ccagent.envelopes import (
+from ccagent.agents.sonar.jobs.allocations import Allocation, Allocations, idle_cards
+from ccagent.agents.sonar.jobs.selection import Selection
+from ccagent.agents.sonar.sources.procfs import ProcfsSource
+from ccagent.machine.gpu.gpus import GpuReading
+from ccagent.records.envelopes import (
     SampleAttributes,
     SampleGpu,
     SampleJob,

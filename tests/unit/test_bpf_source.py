@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
-from ccagent.agents.sonar.ended_growth import EndedGrowth, Growth
-from ccagent.agents.sonar.kernel.ended_records import Key
-from ccagent.agents.sonar.process_files import Io
-from ccagent.message import encode
-from ccagent.points import Point
+from ccagent.agents.sonar.sources.ended_growth import EndedGrowth, Growth
+from ccagent.machine.bpf.ended_records import Key
+from ccagent.machine.procfs.process_files import Io
+from ccagent.records.message import encode
+from ccagent.records.points import Point
 from tests.kernel_tree import PinnedNode
 from tests.schema import validate
 from tests.tree import TreeNode

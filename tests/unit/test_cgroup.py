@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.sonar.cgroup import Placement, parse_cgroup
+from ccagent.machine.procfs.process_cgroup import Placement, parse_cgroup
 
 RECORDED = Path(__file__).parent.parent / "data" / "slurm"
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from ccagent import config_files, packaged_defaults
-from ccagent.config import Configuration, load
-from ccagent.config_files import read_files
+from ccagent.config import files as config_files
+from ccagent.config import packaged_defaults
+from ccagent.config.configuration import Configuration, load
+from ccagent.config.files import read_files
 from ccagent.errors import ConfigurationError
 
 MAIN = """

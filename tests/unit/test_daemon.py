@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from ccagent import registry
+from ccagent.config import registry
+from ccagent.daemon.runner import Runner
 from ccagent.errors import CcagentError, ConfigurationError, LockedError
-from ccagent.lock import Lock
 from ccagent.log import logger
+from ccagent.machine.lock import Lock
 from ccagent.queue.sink import Sink
-from ccagent.runner import Runner
 from tests.scripted import Scene, Script, ScriptedAgent, orders, until
 
 
@@ -149,7 +149,7 @@ def test_an_outbox_that_cant_be_opened_changes_nothing(
         return Sink(name, *others)
 
     def script() -> Script:
-        monkeypatch.setattr("ccagent.daemon.Sink", open_sink)
+        monkeypatch.setattr("ccagent.daemon.daemon.Sink", open_sink)
         scene.table["sinks"] = {name: {"url": "scripted:b"} for name in ("one", "two", "three")}
         yield from scene.reload()
         yield from scene.tick()
@@ -189,7 +189,7 @@ def test_the_agents_of_a_discarded_plan_are_closed(
         raise MemoryError
 
     def script() -> Script:
-        monkeypatch.setattr("ccagent.daemon.Sink", open_sink)
+        monkeypatch.setattr("ccagent.daemon.daemon.Sink", open_sink)
         monkeypatch.setattr(ScriptedAgent, "close", note_close)
         change_agent_and_sink(scene, "b")
         yield from scene.reload()
@@ -306,7 +306,7 @@ def test_a_configuration_that_hangs_at_boot_is_no_bad_one(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A ConfigurationError is exit status 2, after which the unit stays down."""
-    monkeypatch.setattr("ccagent.daemon._LOAD_WITHIN", 0.05)
+    monkeypatch.setattr("ccagent.daemon.daemon._LOAD_WITHIN", 0.05)
     event = scene.hold()
     scene.on_load = lambda: _wait(event)
     with pytest.raises(CcagentError, match="configuration: not read within") as caught:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import pytest
 from msgspec import Meta
 
-from ccagent.config import GlobalSettings, OutboxSettings, check, load
-from ccagent.defaults import defaults, explained, template, toml
-from ccagent.described import Key, described
-from ccagent.duration import Cadence, Duration
-from ccagent.registry import AGENTS, TRANSPORTS, agent_class, transport_class
-from ccagent.settings import Settings
+from ccagent.config.configuration import GlobalSettings, OutboxSettings, check, load
+from ccagent.config.defaults import defaults, explained, template, toml
+from ccagent.config.described import Key, described
+from ccagent.config.duration import Cadence, Duration
+from ccagent.config.registry import AGENTS, TRANSPORTS, agent_class, transport_class
+from ccagent.config.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ccagent.config.settings import convert
 from ccagent.errors import ConfigurationError, RetryableError
-from ccagent.message import Format, Message
-from ccagent.settings import convert
+from ccagent.records.message import Format, Message
 from ccagent.transports.directory import DirectorySettings, DirectoryTransport
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def test_both_spellings_of_the_url(tmp_path: Path, slashes: str) -> None:
 
 WRITER = """
 import random, sys
-from ccagent.message import Message
+from ccagent.records.message import Message
 from ccagent.transports.directory import DirectorySettings, DirectoryTransport
 
 directory, writer = sys.argv[1:]

@@ -17,7 +17,7 @@ from ccagent.errors import (
     ProgramError,
     RejectedError,
 )
-from ccagent.interpreter import install_command
+from ccagent.machine.interpreter import install_command
 from ccagent.transports.base import Reached
 
 FATAL = "sinfo: exit status 1: sinfo: error: lookup failed\nsinfo: fatal: No configuration source"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.perf_call import explained
+from ccagent.agents.metrics.perf.call import explained
 from ccagent.doctor.cgroups import check_cgroups
 from ccagent.doctor.clock import (
     ClockState,

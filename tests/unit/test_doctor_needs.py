@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from ccagent.config import check
+from ccagent.config.configuration import check
+from ccagent.config.registry import AGENTS, GPU_MAKERS
 from ccagent.doctor.demands import EVERYWHERE, Demand, Site, demands_of
 from ccagent.doctor.examination import examine
 from ccagent.doctor.gpus import subject_of
-from ccagent.node import Node
-from ccagent.registry import AGENTS, GPU_MAKERS
+from ccagent.machine.node import Node
 
 
 def demands(**agents: dict[str, Any]) -> list[Demand]:

@@ -15,7 +15,7 @@ from ccagent.doctor.outbox_files import check_files, find_damage
 from ccagent.doctor.service import judge_sinks, read_unit, state_directories, values_of
 from ccagent.doctor.service_user import ServiceUser, find_service_user, find_unwritable
 from ccagent.doctor.space import check_space
-from ccagent.node import Node
+from ccagent.machine.node import Node
 from tests.doctor_site import found, mounted, site
 from tests.tree import TreeNode
 

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ccagent.agents.needs import Need
+from ccagent.config.registry import AGENTS
 from ccagent.doctor.demands import Demand, Site
 from ccagent.doctor.examination import CHECKS, examine, stopped
 from ccagent.doctor.finding import Finding, with_impact
@@ -21,8 +23,6 @@ from ccagent.doctor.processes import check_processes
 from ccagent.doctor.report import as_json, exit_status, report, unconfigured, verdict
 from ccagent.doctor.together import together
 from ccagent.errors import NotHereError, ProgramError
-from ccagent.needs import Need
-from ccagent.registry import AGENTS
 from tests.doctor_site import mounted, site, status
 from tests.tree import TreeNode
 

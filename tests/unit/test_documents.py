@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from ccagent.cli import cli
-from ccagent.config import check
+from ccagent.cli.main import cli
+from ccagent.config.configuration import check
 from tests.certificates import Authority
 from tests.documents import ROOT, anchors, configurations, documents, links
 from tests.nats_server import new_seed

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.duration import Cadence, Duration
+from ccagent.config.duration import Cadence, Duration
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
-from ccagent.agents.sonar.kernel.ended_records import Key
-from ccagent.message import encode
-from ccagent.points import Point
+from ccagent.machine.bpf.ended_records import Key
+from ccagent.records.message import encode
+from ccagent.records.points import Point
 from tests.kernel_tree import PinnedNode
 from tests.schema import validate
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from ccagent.config import check
+from ccagent.agents.state_file import read_state, write_state
+from ccagent.config.configuration import check
+from ccagent.config.unsafe_places import unsafe_places
+from ccagent.daemon.status import Status
+from ccagent.daemon.status_socket import StatusSocket
 from ccagent.errors import ConfigurationError, LockedError, RetryableError
-from ccagent.lock import Lock
-from ccagent.message import Message
-from ccagent.places import unsafe_places
-from ccagent.state_file import read_state, write_state
-from ccagent.status import Status
-from ccagent.status_socket import StatusSocket
+from ccagent.machine.lock import Lock
+from ccagent.records.message import Message
 from ccagent.transports.directory import DirectorySettings, DirectoryTransport
 from tests.hostile_user import KINDS, NOBODY, HostileDirectory, as_nobody, hostile_directory
 

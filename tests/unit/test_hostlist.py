@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ccagent.agents.slurm.hostlist import compact, count, expand, split
 from ccagent.errors import UnparsableError
+from ccagent.machine.hostlist import compact, count, expand, split
 
 # A handful of short parts, so that names often share them.
 NAME = st.lists(

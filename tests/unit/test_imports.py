@@ -20,31 +20,69 @@ OF_CLICK = {"logging", "select", "threading", "traceback"}
 """What click may import; its versions differ."""
 
 OURS = {
-    "ccagent", "ccagent.agent", "ccagent.agents", "ccagent.agents.sonar",
-    "ccagent.agents.gpu", "ccagent.agents.gpu.address", "ccagent.agents.gpu.presence",
-    "ccagent.agents.gpu.settings",
-    "ccagent.agents.sonar.agent", "ccagent.agents.sonar.ancestry",
-    "ccagent.agents.sonar.cgroup",
-    "ccagent.agents.sonar.complaints", "ccagent.agents.sonar.containers",
-    "ccagent.agents.sonar.descriptors", "ccagent.agents.sonar.entry",
-    "ccagent.agents.sonar.job_records",
-    "ccagent.agents.sonar.placing", "ccagent.agents.sonar.preferred",
+    "ccagent",
+    "ccagent.agents",
+    "ccagent.agents.base",
+    "ccagent.agents.sonar",
+    "ccagent.agents.sonar.agent",
+    "ccagent.agents.sonar.jobs",
+    "ccagent.agents.sonar.jobs.ancestry",
+    "ccagent.agents.sonar.jobs.attribution",
+    "ccagent.agents.sonar.jobs.containers",
+    "ccagent.agents.sonar.jobs.records",
+    "ccagent.agents.sonar.jobs.selection",
     "ccagent.agents.sonar.process",
-    "ccagent.agents.sonar.process_files", "ccagent.agents.sonar.procfs",
-    "ccagent.agents.sonar.kernel", "ccagent.agents.sonar.kernel.pins",
-    "ccagent.agents.sonar.selection", "ccagent.agents.sonar.sources",
-    "ccagent.agents.sonar.system", "ccagent.clock", "ccagent.config",
-    "ccagent.config_files",
+    "ccagent.agents.sonar.sources",
+    "ccagent.agents.sonar.sources.complaints",
+    "ccagent.agents.sonar.sources.entry",
+    "ccagent.agents.sonar.sources.preferred",
+    "ccagent.agents.sonar.sources.procfs",
+    "ccagent.agents.sonar.sources.registry",
+    "ccagent.cli",
+    "ccagent.cli.main",
+    "ccagent.cli.once",
+    "ccagent.cli.options",
+    "ccagent.cli.quick",
+    "ccagent.cli.start",
+    "ccagent.config",
+    "ccagent.config.configuration",
+    "ccagent.config.duration",
+    "ccagent.config.files",
+    "ccagent.config.registry",
+    "ccagent.config.settings",
     "ccagent.counters",
-    "ccagent.duration", "ccagent.envelopes", "ccagent.errors",
-    "ccagent.events", "ccagent.json_array", "ccagent.json_encoding", "ccagent.log",
-    "ccagent.log_message",
-    "ccagent.message", "ccagent.node", "ccagent.once", "ccagent.options", "ccagent.points",
-    "ccagent.private_files", "ccagent.quick", "ccagent.registry",
-    "ccagent.settings", "ccagent.signals", "ccagent.start", "ccagent.transports",
+    "ccagent.daemon",
+    "ccagent.daemon.daemon",
+    "ccagent.daemon.signals",
+    "ccagent.errors",
+    "ccagent.log",
+    "ccagent.machine",
+    "ccagent.machine.bpf",
+    "ccagent.machine.bpf.pins",
+    "ccagent.machine.clock",
+    "ccagent.machine.descriptors",
+    "ccagent.machine.gpu",
+    "ccagent.machine.gpu.address",
+    "ccagent.machine.gpu.presence",
+    "ccagent.machine.gpu.settings",
+    "ccagent.machine.node",
+    "ccagent.machine.private_files",
+    "ccagent.machine.procfs",
+    "ccagent.machine.procfs.process_cgroup",
+    "ccagent.machine.procfs.process_files",
+    "ccagent.machine.system_state",
+    "ccagent.records",
+    "ccagent.records.envelopes",
+    "ccagent.records.events",
+    "ccagent.records.json_array",
+    "ccagent.records.json_encoding",
+    "ccagent.records.log_message",
+    "ccagent.records.message",
+    "ccagent.records.points",
+    "ccagent.transports",
     "ccagent.transports.base",
     "ccagent.transports.stdout",
-}  # fmt: skip
+}
 
 SCRIPT = """
 import os, sys
@@ -53,7 +91,7 @@ def show(status):
     sys.stderr.flush()
     leave(status)
 leave, os._exit = os._exit, show
-from ccagent.start import main
+from ccagent.cli.start import main
 main()
 """
 """A command that shows what it has imported when it ends."""
@@ -101,9 +139,11 @@ def test_the_help_imports_no_agent() -> None:
     assert not modules & (HEAVY - {"click", "difflib"} - OF_CLICK | {"msgspec"})
     agents = {name for name in modules if name.startswith("ccagent.agents.")}
     assert {name.partition("ccagent.agents.")[2] for name in agents} == {
-        "lustre", "lustre.commands", "metrics", "metrics.commands", "sonar", "sonar.kernel",
-        "sonar.kernel.commands", "sonar.kernel.pins",
-    }  # fmt: skip
+        "lustre",
+        "lustre.commands",
+        "metrics",
+        "metrics.commands",
+    }
 
 
 def test_nothing_is_called_agents_or_transports_at_the_top_level(modules: set[str]) -> None:

@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agent import Agent
+from ccagent.agents.base import Agent
 from ccagent.agents.log.agent import LogAgent, LogSettings
 from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.agents.slurm.node_events import NodeState, node_events
+from ccagent.agents.slurm.cluster.node_events import NodeState, node_events
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
-from ccagent.events import Event
-from ccagent.line_protocol import Line, decode
 from ccagent.log import logger
-from ccagent.log_message import LogMessage
-from ccagent.message import Format, Record, encode
-from ccagent.node import Node
-from ccagent.points import Point
+from ccagent.machine.node import Node
+from ccagent.records.events import Event
+from ccagent.records.line_protocol import Line, decode
+from ccagent.records.log_message import LogMessage
+from ccagent.records.message import Format, Record, encode
+from ccagent.records.points import Point
 from tests.floats import is_written_as
 from tests.metrics_machines import MACHINES
 from tests.metrics_machines.machine import lines

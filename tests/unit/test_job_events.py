@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from ccagent.agents.slurm.job_events import Surroundings, start_event
-from ccagent.agents.slurm.jobs import JobsAgent
-from ccagent.agents.slurm.node_events import NodeState, node_events
-from ccagent.agents.slurm.scontrol import JobDetails, NodeShare
-from ccagent.duration import Duration
-from ccagent.envelopes import SlurmJob
+from ccagent.agents.slurm.cluster.node_events import NodeState, node_events
+from ccagent.agents.slurm.jobs.agent import JobsAgent
+from ccagent.agents.slurm.jobs.events import Surroundings, start_event
+from ccagent.agents.slurm.jobs.scontrol import JobDetails, NodeShare
+from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError
-from ccagent.events import event_line
-from ccagent.line_protocol.decoding import decode
-from ccagent.message import Message, encode_each
-from ccagent.node import Node
+from ccagent.machine.node import Node
+from ccagent.records.envelopes import SlurmJob
+from ccagent.records.events import event_line
+from ccagent.records.line_protocol.decoding import decode
+from ccagent.records.message import Message, encode_each
 from tests.unit.test_jobs_agent import Slurm, job, queued
 
 STATES = frozenset({

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ccagent.agents.slurm.receivers import fill_in_times
+from ccagent.agents.slurm.jobs.receivers import fill_in_times
 from tests.schema import validate
 from tests.unit.test_jobs_agent import Slurm, job
 

@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from ccagent.agents.slurm import sacct
-from ccagent.agents.slurm.jobs import JobsAgent, JobsSettings
-from ccagent.clock import Clock
-from ccagent.duration import Duration
-from ccagent.envelopes import JobsEnvelope
-from ccagent.message import Format, encode_each
-from ccagent.node import Node
+from ccagent.agents.slurm.jobs import sacct
+from ccagent.agents.slurm.jobs.agent import JobsAgent, JobsSettings
+from ccagent.config.duration import Duration
+from ccagent.machine.clock import Clock
+from ccagent.machine.node import Node
+from ccagent.records.envelopes import JobsEnvelope
+from ccagent.records.message import Format, encode_each
 from tests.schema import validate
 
 FAKE = f"""#!{sys.executable}

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.sonar.kernel import ended_records, task_records
-from ccagent.agents.sonar.kernel.ended_records import (
+from ccagent.errors import UnparsableError
+from ccagent.machine.bpf import ended_records, task_records
+from ccagent.machine.bpf.ended_records import (
     Ended,
     Key,
     Total,
@@ -17,10 +18,10 @@ from ccagent.agents.sonar.kernel.ended_records import (
     parse_key,
     parse_raw,
 )
-from ccagent.agents.sonar.kernel.libbpf import essence
-from ccagent.agents.sonar.kernel.mounting import Mount, parse_mounts
-from ccagent.agents.sonar.kernel.pinned_file import HEADER
-from ccagent.agents.sonar.kernel.task_records import (
+from ccagent.machine.bpf.libbpf import essence
+from ccagent.machine.bpf.mounting import Mount, parse_mounts
+from ccagent.machine.bpf.pinned_file import HEADER
+from ccagent.machine.bpf.task_records import (
     KERNEL_THREAD,
     RECORD,
     WORKER,
@@ -34,7 +35,6 @@ from ccagent.agents.sonar.kernel.task_records import (
     raw_records,
     ticks,
 )
-from ccagent.errors import UnparsableError
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)

@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ccagent.errors import EncodingError, UnparsableError
-from ccagent.events import Event, event_line
-from ccagent.line_protocol import (
+from ccagent.records.events import Event, event_line
+from ccagent.records.line_protocol import (
     CATEGORIES,
     Line,
     LineError,
@@ -26,7 +26,7 @@ from ccagent.line_protocol import (
     get_control,
     put_control,
 )
-from ccagent.points import Point, line
+from ccagent.records.points import Point, line
 from tests.floats import is_written_as
 
 NOW = 1_740_027_951

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from ccagent.agents.log.agent import LogAgent, LogSettings
+from ccagent.config.settings import convert
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
-from ccagent.message import encode
-from ccagent.node import Node
-from ccagent.settings import convert
+from ccagent.machine.node import Node
+from ccagent.records.message import encode
 
 NODE = Node(hostname="c1-1", cluster="fox")
 

@@ -14,12 +14,12 @@ from uuid import UUID, uuid5
 import pytest
 
 from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
-from ccagent.agents.lustre.job_points import JobCounters
-from ccagent.agents.lustre.records import OPERATIONS
-from ccagent.agents.lustre.series import Series
+from ccagent.agents.lustre.jobstats.points import JobCounters
+from ccagent.agents.lustre.jobstats.records import OPERATIONS
+from ccagent.agents.lustre.jobstats.series import Series
+from ccagent.config.settings import convert
 from ccagent.errors import ConfigurationError, NotHereError
-from ccagent.message import Format, encode_each
-from ccagent.settings import convert
+from ccagent.records.message import Format, encode_each
 from tests.lustre_server import SimulatedTarget
 from tests.tree import TreeNode
 

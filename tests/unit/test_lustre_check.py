@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.lustre.check import Finding, as_json, exit_status, findings, report
-from ccagent.agents.lustre.jobstats_settings import (
+from ccagent.agents.lustre.jobstats.setup import (
     JobstatsSetting,
     parse_settings,
     read_settings,
 )
-from ccagent.node import Node
+from ccagent.machine.node import Node
 
 FORMATS = ["%j:%u:%H", "%e.%u"]
 CLIENT = {"jobid_var": "SLURM_JOB_ID", "jobid_name": "%j:%u:%H"}

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.lustre.client_rates import ClientRates
-from ccagent.agents.lustre.client_statistics import COUNTERS
-from ccagent.agents.lustre.groups import METRICS, points_of
 from ccagent.agents.lustre.parameters import Parameter, parse_parameters
-from ccagent.points import Point, line
+from ccagent.agents.lustre.statistics.client_rates import ClientRates
+from ccagent.agents.lustre.statistics.client_statistics import COUNTERS
+from ccagent.agents.lustre.statistics.groups import METRICS, points_of
+from ccagent.records.points import Point, line
 
 RECORDED = Path(__file__).parent.parent / "data" / "lustre" / "params" / "client.txt"
 NODE = {"cluster": "fox", "hostname": "c1-1", "type": "node"}

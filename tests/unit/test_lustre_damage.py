@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ccagent.agents.lustre import jobstats
-from ccagent.agents.lustre.entry import Entry
-from ccagent.agents.lustre.jobstats import parse
-from ccagent.agents.lustre.text_items import Problem, Target
+from ccagent.agents.lustre.jobstats import parser as jobstats
+from ccagent.agents.lustre.jobstats.entry import Entry
+from ccagent.agents.lustre.jobstats.parser import parse
+from ccagent.agents.lustre.jobstats.text_items import Problem, Target
 from tests.lustre_server import large_text
 
 DATA = Path(__file__).parent.parent / "data" / "lustre"

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.lustre.entry import Entry, Stat
-from ccagent.agents.lustre.entry_id import canonical
-from ccagent.agents.lustre.jobstats import parse
-from ccagent.agents.lustre.text_items import ELSEWHERE, Problem, Target
+from ccagent.agents.lustre.jobstats.entry import Entry, Stat
+from ccagent.agents.lustre.jobstats.entry_id import canonical
+from ccagent.agents.lustre.jobstats.parser import parse
+from ccagent.agents.lustre.jobstats.text_items import ELSEWHERE, Problem, Target
 from tests import lustre_reference as reference
 from tests.lustre_server import LAYOUTS, SimulatedTarget
 

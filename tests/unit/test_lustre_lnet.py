@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.lustre.groups import GROUPS, points_of
-from ccagent.agents.lustre.indented import Block, parse_indented
-from ccagent.agents.lustre.lnet import KERNEL_STATISTICS, NETWORKS, STATISTICS
 from ccagent.agents.lustre.parameters import Parameter, parse_parameters
+from ccagent.agents.lustre.statistics.groups import GROUPS, points_of
+from ccagent.agents.lustre.statistics.indented import Block, parse_indented
+from ccagent.agents.lustre.statistics.lnet import KERNEL_STATISTICS, NETWORKS, STATISTICS
 
 RECORDED = Path(__file__).parent.parent / "data" / "lustre" / "params"
 NODE = {"cluster": "fox", "hostname": "oss1", "type": "node"}

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.lustre.groups import GROUPS, METRICS, points_of
 from ccagent.agents.lustre.parameters import Parameter, parse_parameters, shown
-from ccagent.points import NAME, Point, line
+from ccagent.agents.lustre.statistics.groups import GROUPS, METRICS, points_of
+from ccagent.records.points import NAME, Point, line
 
 RECORDED = Path(__file__).parent.parent / "data" / "lustre"
 DUMPS = sorted((RECORDED / "params").glob("*.txt")) + sorted((RECORDED / "captures").glob("*.txt"))

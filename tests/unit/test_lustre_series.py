@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.lustre.entry import Entry
-from ccagent.agents.lustre.jobstats import parse
-from ccagent.agents.lustre.series import Counters, Seen, Series
+from ccagent.agents.lustre.jobstats.entry import Entry
+from ccagent.agents.lustre.jobstats.parser import parse
+from ccagent.agents.lustre.jobstats.series import Counters, Seen, Series
 
 T0, T1, T2, T3 = 1000.0, 1120.0, 1240.0, 1360.0
 INTERVAL = 600.0

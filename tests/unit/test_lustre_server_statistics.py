@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.lustre.groups import GROUPS, METRICS, points_of
 from ccagent.agents.lustre.parameters import Parameter, parse_parameters
-from ccagent.agents.lustre.server_statistics import RECOVERY
+from ccagent.agents.lustre.statistics.groups import GROUPS, METRICS, points_of
+from ccagent.agents.lustre.statistics.server_statistics import RECOVERY
 
 RECORDED = Path(__file__).parent.parent / "data" / "lustre"
 NODE = {"cluster": "fox", "hostname": "oss1", "type": "node"}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.lustre.groups import GROUPS, METRICS, points_of
-from ccagent.agents.lustre.statistics import read_statistics
+from ccagent.agents.lustre.statistics.groups import GROUPS, METRICS, points_of
+from ccagent.agents.lustre.statistics.readings import read_statistics
 from tests.tree import TreeNode
 
 DOCUMENT = Path(__file__).parent.parent.parent / "agents" / "lustre" / "statistics.md"

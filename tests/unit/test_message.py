@@ -10,9 +10,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from ccagent.clock import Clock
 from ccagent.counters import AgentCounters
-from ccagent.envelopes import (
+from ccagent.errors import EncodingError
+from ccagent.machine.clock import Clock
+from ccagent.machine.node import Node
+from ccagent.records.envelopes import (
     ErrorObject,
     MetadataObject,
     SampleAttributes,
@@ -23,16 +25,14 @@ from ccagent.envelopes import (
     SampleSystem,
     SysinfoEnvelope,
 )
-from ccagent.errors import EncodingError
-from ccagent.events import Event
-from ccagent.json_array import JsonArray
-from ccagent.line_protocol import decode
-from ccagent.log_message import LogMessage
-from ccagent.message import Message, Record, encode, encode_each
-from ccagent.node import Node
-from ccagent.points import Point, Tags
+from ccagent.records.events import Event
+from ccagent.records.json_array import JsonArray
+from ccagent.records.line_protocol import decode
+from ccagent.records.log_message import LogMessage
+from ccagent.records.message import Message, Record, encode, encode_each
+from ccagent.records.points import Point, Tags
+from ccagent.records.unencodable import UnencodableRecords
 from ccagent.transports.base import SinkSettings
-from ccagent.unencodable import UnencodableRecords
 from tests.schema import validate
 
 META = MetadataObject(producer="ccagent", version="1.0.0")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ccagent.agents.metrics.agent import MetricsAgent
-from ccagent.agents.metrics.readers import READERS
+from ccagent.agents.metrics.readers.registry import READERS
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.message import encode
-from ccagent.settings import convert
+from ccagent.config.settings import convert
+from ccagent.records.message import encode
 from tests.tree import TreeNode
 
 LINE = re.compile(

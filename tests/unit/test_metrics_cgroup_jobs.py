@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.cgroup.files import parse_amount, parse_fields, parse_io, parse_limit
-from ccagent.agents.metrics.cgroup_jobs import CgroupJobsReader, CgroupJobsSettings
-from ccagent.agents.metrics.job_shares import Scope
-from ccagent.agents.metrics.rates import Rates
-from ccagent.agents.metrics.reading import Count, Place
-from ccagent.envelopes import LARGEST_UINT
+from ccagent.agents.metrics.pipeline.rates import Rates
+from ccagent.agents.metrics.readers.base import Count, Place
+from ccagent.agents.metrics.readers.cgroup_jobs import CgroupJobsReader, CgroupJobsSettings
+from ccagent.agents.metrics.readers.job_shares import Scope
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.node import Node
+from ccagent.machine.cgroup.files import parse_amount, parse_fields, parse_io, parse_limit
+from ccagent.machine.node import Node
+from ccagent.records.envelopes import LARGEST_UINT
 from tests.tree import TreeNode
 
 CGROUP = "sys/fs/cgroup"

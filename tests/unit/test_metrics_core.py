@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.forms import combined, sent_metrics
-from ccagent.agents.metrics.presets import factor
-from ccagent.agents.metrics.rates import Rates
-from ccagent.agents.metrics.reading import NODE, Count, Metric, Place
+from ccagent.agents.metrics.pipeline.downsampling import Steps
+from ccagent.agents.metrics.pipeline.outputs import combined, sent_metrics
+from ccagent.agents.metrics.pipeline.presets import factor
+from ccagent.agents.metrics.pipeline.rates import Rates
+from ccagent.agents.metrics.pipeline.wrong_clock import ClockGuard
+from ccagent.agents.metrics.readers.base import NODE, Count, Metric, Place
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.agents.metrics.steps import Steps
-from ccagent.agents.metrics.wrong_clock import ClockGuard
+from ccagent.config.settings import convert
 from ccagent.errors import ConfigurationError
-from ccagent.settings import convert
 
 METRICS = {
     "net": Metric(unit="B/s", type="node", description="", source=""),

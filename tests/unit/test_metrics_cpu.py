@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.cpu import CpuReader, CpuSettings, parse_counters
-from ccagent.agents.metrics.reading import NODE, Count, Gauge, Place
-from ccagent.envelopes import LARGEST_UINT
+from ccagent.agents.metrics.readers.base import NODE, Count, Gauge, Place
+from ccagent.agents.metrics.readers.cpu import CpuReader, CpuSettings, parse_counters
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.node import Node
+from ccagent.machine.node import Node
+from ccagent.records.envelopes import LARGEST_UINT
 from tests.recorded import MACHINES, RecordedNode
 from tests.tree import TreeNode
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.cpufreq import CpufreqReader, parse_frequency
-from ccagent.agents.metrics.presets import form
-from ccagent.agents.metrics.reading import Gauge, Place
+from ccagent.agents.metrics.pipeline.presets import form
+from ccagent.agents.metrics.readers.base import Gauge, Place
+from ccagent.agents.metrics.readers.cpufreq import CpufreqReader, parse_frequency
 from ccagent.errors import NotHereError, UnparsableError
 from tests.tree import TreeNode
 

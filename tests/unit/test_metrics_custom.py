@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from ccagent.agents.metrics.agent import MetricsAgent
-from ccagent.agents.metrics.cluster_config import cluster_config
+from ccagent.agents.metrics.cluster_config.document import cluster_config
 from ccagent.agents.metrics.listing import listed
 from ccagent.agents.metrics.settings import MetricsSettings
+from ccagent.config.settings import convert
 from ccagent.errors import ConfigurationError
-from ccagent.message import encode
-from ccagent.settings import convert
+from ccagent.records.message import encode
 from tests.running import CCAGENT
 from tests.tree import TreeNode
 

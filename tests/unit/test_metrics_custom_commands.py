@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ccagent.agents.metrics.custom_commands import CommandsReader
-from ccagent.agents.metrics.custom_points import CustomMetrics
-from ccagent.agents.metrics.custom_settings import CommandSettings
-from ccagent.agents.metrics.reading import Gauge
-from ccagent.duration import Duration
+from ccagent.agents.metrics.custom.commands import CommandsReader
+from ccagent.agents.metrics.custom.points import CustomMetrics
+from ccagent.agents.metrics.custom.settings import CommandSettings
+from ccagent.agents.metrics.readers.base import Gauge
+from ccagent.config.duration import Duration
 from tests.running import until
 from tests.tree import TreeNode
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.metrics.custom_files import FilesReader
-from ccagent.agents.metrics.custom_points import CustomMetrics
-from ccagent.agents.metrics.custom_settings import FileSettings
-from ccagent.agents.metrics.reading import Gauge
-from ccagent.duration import Duration
+from ccagent.agents.metrics.custom.files import FilesReader
+from ccagent.agents.metrics.custom.points import CustomMetrics
+from ccagent.agents.metrics.custom.settings import FileSettings
+from ccagent.agents.metrics.readers.base import Gauge
+from ccagent.config.duration import Duration
 from ccagent.errors import NotHereError, NotPermittedError, UnparsableError
 from tests.running import until
 from tests.tree import TreeNode

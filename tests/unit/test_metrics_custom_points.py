@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.custom_points import TYPES, CustomMetrics, is_sendable, parse_points
-from ccagent.agents.metrics.reading import NODE, Gauge, Place
-from ccagent.node import Node
-from ccagent.points import NAME, Point, line
+from ccagent.agents.metrics.custom.points import TYPES, CustomMetrics, is_sendable, parse_points
+from ccagent.agents.metrics.readers.base import NODE, Gauge, Place
+from ccagent.machine.node import Node
+from ccagent.records.points import NAME, Point, line
 
 NODE_OF_FOX = Node(hostname="c1-1", cluster="fox")
 

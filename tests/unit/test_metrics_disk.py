@@ -7,9 +7,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ccagent.agents.metrics.disk import DiskReader, DiskSettings, chosen
+from ccagent.agents.metrics.readers.disk import DiskReader, DiskSettings, chosen
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.node import Node
+from ccagent.machine.node import Node
 from tests.tree import StillClock
 
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.disk import DiskReader, DiskSettings
-from ccagent.agents.metrics.disk_requests import (
+from ccagent.agents.metrics.readers.base import NODE, Count, Gauge, Place
+from ccagent.agents.metrics.readers.disk import DiskReader, DiskSettings
+from ccagent.agents.metrics.readers.disk_requests import (
     REQUEST_METRICS,
     DiskRequests,
     growth_of,
     request_figures,
 )
-from ccagent.agents.metrics.reading import NODE, Count, Gauge, Place
 from tests.tree import TreeNode
 
 # vda of a virtual machine with Linux 6.18, as /proc/diskstats had it twice, some minutes apart; the

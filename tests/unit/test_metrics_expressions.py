@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.custom_settings import ExpressionSettings
-from ccagent.agents.metrics.expressions import Expressions
-from ccagent.agents.metrics.forms import Value
-from ccagent.agents.metrics.reading import NODE, Metric, Place, Type
+from ccagent.agents.metrics.custom.expressions import Expressions
+from ccagent.agents.metrics.custom.settings import ExpressionSettings
+from ccagent.agents.metrics.pipeline.outputs import Value
+from ccagent.agents.metrics.readers.base import NODE, Metric, Place, Type
 from ccagent.errors import ConfigurationError
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.filesystem import (
+from ccagent.agents.metrics.readers.filesystem import (
     LOCAL,
     FilesystemReader,
     FilesystemSettings,
@@ -22,9 +22,9 @@ from ccagent.agents.metrics.filesystem import (
     plain,
     space_of,
 )
-from ccagent.duration import Duration
+from ccagent.config.duration import Duration
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.node import Node, raise_for
+from ccagent.machine.node import Node, raise_for
 
 # As Linux 6.18 writes it.
 MOUNTINFO = b"""\

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.hwmon import HwmonReader
-from ccagent.agents.metrics.hwmon_sensors import find_sensors, parse_label, parse_sensor
+from ccagent.agents.metrics.readers.hwmon import HwmonReader
+from ccagent.agents.metrics.readers.hwmon_sensors import find_sensors, parse_label, parse_sensor
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.points import tags_text
+from ccagent.records.points import tags_text
 from tests.tree import TreeNode
 
 # Two chips of an AM4 board in part: lm-sensors/lm-sensors, issue 144. The other files of the

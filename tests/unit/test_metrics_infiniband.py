@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.infiniband import (
+from ccagent.agents.metrics.readers.infiniband import (
     InfinibandReader,
     parse_counter,
     parse_rate,
     parse_state,
 )
-from ccagent.envelopes import LARGEST_UINT
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.node import Node
+from ccagent.machine.node import Node
+from ccagent.records.envelopes import LARGEST_UINT
 from tests.tree import StillClock
 
 U32 = 0xFFFF_FFFF

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.metrics.cluster_config import cluster_config
+from ccagent.agents.metrics.cluster_config.document import cluster_config
 from ccagent.agents.metrics.listing import listed
-from ccagent.line_protocol import check_message, decode, decode_lines
+from ccagent.records.line_protocol import check_message, decode, decode_lines
 from tests.metrics_machines import MACHINES, golden
 from tests.metrics_machines.machine import START, MachineNode, lines
 

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.memory import (
+from ccagent.agents.metrics.readers.base import NODE, Count, Gauge, Place
+from ccagent.agents.metrics.readers.memory import (
     MemoryReader,
     parse_domain_memory,
     parse_node_memory,
     parse_vmstat,
 )
-from ccagent.agents.metrics.numastat import NumastatReader, parse_numastat
-from ccagent.agents.metrics.reading import NODE, Count, Gauge, Place
-from ccagent.envelopes import LARGEST_UINT
+from ccagent.agents.metrics.readers.numastat import NumastatReader, parse_numastat
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.node import Node
+from ccagent.machine.node import Node
+from ccagent.records.envelopes import LARGEST_UINT
 from tests.recorded import RecordedNode
 from tests.tree import TreeNode
 

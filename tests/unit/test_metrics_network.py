@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.network import (
+from ccagent.agents.metrics.pipeline.rates import Rates
+from ccagent.agents.metrics.pipeline.sums import Sums, grown
+from ccagent.agents.metrics.readers.base import NODE, Count
+from ccagent.agents.metrics.readers.network import (
     NetworkReader,
     NetworkSettings,
     Traffic,
@@ -17,12 +20,9 @@ from ccagent.agents.metrics.network import (
     parse_net_dev,
     parse_traffic,
 )
-from ccagent.agents.metrics.rates import Rates
-from ccagent.agents.metrics.reading import NODE, Count
-from ccagent.agents.metrics.sums import Sums, grown
-from ccagent.envelopes import LARGEST_UINT
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.node import Node
+from ccagent.machine.node import Node
+from ccagent.records.envelopes import LARGEST_UINT
 from tests.tree import StillClock
 
 # As Linux 6.18 writes it.

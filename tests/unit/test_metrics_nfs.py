@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.nfs import (
+from ccagent.agents.metrics.readers.nfs import (
     NFS3,
     NFS4,
     NfsReader,
@@ -17,9 +17,9 @@ from ccagent.agents.metrics.nfs import (
     parse_mountstats,
     parse_operations,
 )
-from ccagent.envelopes import LARGEST_UINT
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.node import Node
+from ccagent.machine.node import Node
+from ccagent.records.envelopes import LARGEST_UINT
 
 U32 = 0xFFFF_FFFF
 

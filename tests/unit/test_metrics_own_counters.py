@@ -7,12 +7,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ccagent.agents.metrics.own_counters import OwnCountersReader
-from ccagent.agents.metrics.rates import Rates
-from ccagent.agents.metrics.reading import NODE, Count, Place
+from ccagent.agents.metrics.pipeline.rates import Rates
+from ccagent.agents.metrics.readers.base import NODE, Count, Place
+from ccagent.agents.metrics.readers.own_counters import OwnCountersReader
 from ccagent.counters import AgentCounters, Counters, SinkCounters
 from ccagent.errors import NotHereError
-from ccagent.node import Node
+from ccagent.machine.node import Node
 from tests.tree import TreeNode
 
 

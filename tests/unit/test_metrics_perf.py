@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics import perf_tables
-from ccagent.agents.metrics.perf import PerfReader
-from ccagent.agents.metrics.perf_call import (
+from ccagent.agents.metrics.perf import tables as perf_tables
+from ccagent.agents.metrics.perf.call import (
     CYCLES,
     INSTRUCTIONS,
     Counts,
@@ -27,7 +26,7 @@ from ccagent.agents.metrics.perf_call import (
     parse_counts,
     parse_time_page,
 )
-from ccagent.agents.metrics.perf_format import (
+from ccagent.agents.metrics.perf.format import (
     Config,
     Field,
     encode,
@@ -35,10 +34,11 @@ from ccagent.agents.metrics.perf_format import (
     parse_terms,
     parse_type,
 )
-from ccagent.agents.metrics.perf_tables import Cpu, Table, choose, identify, read_table
-from ccagent.agents.metrics.reading import Gauge
+from ccagent.agents.metrics.perf.reader import PerfReader
+from ccagent.agents.metrics.perf.tables import Cpu, Table, choose, identify, read_table
+from ccagent.agents.metrics.readers.base import Gauge
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
-from ccagent.node import Node
+from ccagent.machine.node import Node
 from tests.perf_counters import StandIn
 
 DEVICES = "sys/bus/event_source/devices"

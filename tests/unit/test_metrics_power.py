@@ -12,12 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.power import PowerReader, ZoneName, parse_energy, parse_zone_name
-from ccagent.agents.metrics.rates import Rates
-from ccagent.agents.metrics.reading import NODE, Count, Place
-from ccagent.envelopes import LARGEST_UINT
+from ccagent.agents.metrics.pipeline.rates import Rates
+from ccagent.agents.metrics.readers.base import NODE, Count, Place
+from ccagent.agents.metrics.readers.power import (
+    PowerReader,
+    ZoneName,
+    parse_energy,
+    parse_zone_name,
+)
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
-from ccagent.node import Node
+from ccagent.machine.node import Node
+from ccagent.records.envelopes import LARGEST_UINT
 
 POWERCAP = "sys/class/powercap"
 RANGE = 262143328850

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.cgroup.pressure import Pressure, parse_pressure
-from ccagent.agents.metrics.pressure import PressureReader
-from ccagent.agents.metrics.rates import Rates
-from ccagent.agents.metrics.reading import NODE, Count, Gauge
-from ccagent.envelopes import LARGEST_UINT
+from ccagent.agents.metrics.pipeline.rates import Rates
+from ccagent.agents.metrics.readers.base import NODE, Count, Gauge
+from ccagent.agents.metrics.readers.pressure import PressureReader
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.node import Node
+from ccagent.machine.cgroup.pressure import Pressure, parse_pressure
+from ccagent.machine.node import Node
+from ccagent.records.envelopes import LARGEST_UINT
 from tests.tree import TreeNode
 
 # As Linux 6.18 writes them.

@@ -9,11 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.rates import Rates
-from ccagent.agents.metrics.reading import Place
-from ccagent.agents.metrics.schedstat import SchedstatReader, SchedulerTimes, parse_schedstat
-from ccagent.envelopes import LARGEST_UINT
+from ccagent.agents.metrics.pipeline.rates import Rates
+from ccagent.agents.metrics.readers.base import Place
+from ccagent.agents.metrics.readers.schedstat import (
+    SchedstatReader,
+    SchedulerTimes,
+    parse_schedstat,
+)
 from ccagent.errors import NotHereError, UnparsableError
+from ccagent.records.envelopes import LARGEST_UINT
 from tests.tree import TreeNode
 
 # Two of the eight hwthreads of a server with version 15, the mask of a domain shortened:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.reading import NODE, Gauge, Place
-from ccagent.agents.metrics.temperature import TemperatureReader, parse_temperature
+from ccagent.agents.metrics.readers.base import NODE, Gauge, Place
+from ccagent.agents.metrics.readers.temperature import TemperatureReader, parse_temperature
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.node import Node
+from ccagent.machine.node import Node
 from tests.recorded import MACHINES, RecordedNode
 
 HWMON = "sys/class/hwmon"

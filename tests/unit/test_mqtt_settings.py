@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ccagent.config import build_transport, check_sink
+from ccagent.config.configuration import build_transport, check_sink
 from ccagent.errors import ConfigurationError
 from ccagent.transports.base import SinkSettings
 from ccagent.transports.mqtt.settings import MqttSettings, checked

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.clock import Clock
 from ccagent.errors import (
     CcagentError,
     ConfigurationError,
@@ -24,7 +23,8 @@ from ccagent.errors import (
     UnparsableError,
     VanishedError,
 )
-from ccagent.node import HOSTNAME, Node, domain_from_hosts, raise_for
+from ccagent.machine.clock import Clock
+from ccagent.machine.node import HOSTNAME, Node, domain_from_hosts, raise_for
 
 if TYPE_CHECKING:
     from collections.abc import Generator

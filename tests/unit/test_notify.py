@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.notify import Notifier
+from ccagent.daemon.notify import Notifier
 from tests.notify_socket import NotifySocket
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ccagent import registry
-from ccagent.config import check
-from ccagent.once import run_once
+from ccagent.cli.once import run_once
+from ccagent.config import registry
+from ccagent.config.configuration import check
 from ccagent.queue.queue import Queue
 from tests.scripted import ScriptedTransport, orders
 

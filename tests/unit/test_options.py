@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ccagent.cli.options import sinks_of, with_options, with_values
 from ccagent.errors import ConfigurationError
-from ccagent.options import sinks_of, with_options, with_values
 
 
 def test_sinks_of_the_command_line_are_named_without_their_secrets() -> None:

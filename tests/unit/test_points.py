@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.errors import EncodingError
-from ccagent.points import Point, Tags, float_text, line
+from ccagent.records.points import Point, Tags, float_text, line
 from tests.floats import is_written_as
 
 NODE = {"cluster": "fox", "hostname": "c1-1", "type": "node"}

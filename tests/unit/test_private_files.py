@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.errors import NotPermittedError
-from ccagent.private_files import (
+from ccagent.machine.private_files import (
     check_directory,
     make_directory,
     open_directory,

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.sonar.process_files import (
+from ccagent.errors import UnparsableError
+from ccagent.machine.procfs.process_files import (
     Io,
     Statm,
     command_text,
@@ -14,7 +15,6 @@ from ccagent.agents.sonar.process_files import (
     parse_stat,
     parse_statm,
 )
-from ccagent.errors import UnparsableError
 
 STAT = (
     b"4242 (%s) S 17 4240 4100 0 -1 4194304 1 2 3 4 150 50 30 20 20 0 9 0 "

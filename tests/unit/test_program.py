@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from ccagent.errors import NotHereError, NotPermittedError, ProgramError
-from ccagent.node import Node
-from ccagent.program import run, stream
+from ccagent.machine.node import Node
+from ccagent.machine.program import run, stream
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,7 +81,7 @@ def test_there_is_no_such_program(tmp_path: Path) -> None:
 def test_a_directory_of_the_path_that_may_not_be_searched_hides_nothing(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     script = (
-        "import os, shutil, ccagent.program as p\n"
+        "import os, shutil, ccagent.machine.program as p\n"
         f"os.setuid(65534); os.environ['PATH'] = '/usr/bin:{tmp_path}'\n"
         "try: p.run(['no-such-program'], time_limit=1, output_limit=1)\n"
         "except p.NotHereError as error: print(error)"

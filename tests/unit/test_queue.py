@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.config import OutboxSettings
-from ccagent.duration import Duration
+from ccagent.config.configuration import OutboxSettings
+from ccagent.config.duration import Duration
 from ccagent.errors import EncodingError
-from ccagent.message import Message
 from ccagent.queue.database import QueueDatabase
 from ccagent.queue.files import file_of
 from ccagent.queue.queue import Queue
+from ccagent.records.message import Message
 from tests import damage
 
 

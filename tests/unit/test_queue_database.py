@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.message import Message
 from ccagent.queue.database import MEMORY, QueueDatabase, Waiting
+from ccagent.records.message import Message
 
 
 def message(text: str, size: int = 10, kind: str = "sample") -> Message:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ccagent.message import Message
 from ccagent.queue.database import Waiting
 from ccagent.queue.entry import Entry
 from ccagent.queue.failures import Failures, Verdict
+from ccagent.records.message import Message
 
 
 def waiting(number: int, kind: str = "sample") -> Waiting:

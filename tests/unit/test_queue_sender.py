@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.config import OutboxSettings
+from ccagent.config.configuration import OutboxSettings
 from ccagent.errors import RejectedError, RetryableError, TooLargeError
-from ccagent.message import Message
 from ccagent.queue.queue import Queue
 from ccagent.queue.sender import Sender
+from ccagent.records.message import Message
 from ccagent.transports.base import SinkSettings, Transport
 
 

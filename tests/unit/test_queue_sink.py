@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.config import OutboxSettings
+from ccagent.config.configuration import OutboxSettings
 from ccagent.errors import RejectedError, RetryableError
-from ccagent.message import Message
 from ccagent.queue import sender as module
 from ccagent.queue.queue import Queue
 from ccagent.queue.sink import Sink
+from ccagent.records.message import Message
 from ccagent.transports.base import SinkSettings, Transport
 
 

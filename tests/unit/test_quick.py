@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import ccagent.start
-from ccagent.cli import cli
-from ccagent.options import Options
-from ccagent.quick import parse_quick
-from ccagent.registry import AGENTS
+import ccagent.cli.start
+from ccagent.cli.main import cli
+from ccagent.cli.options import Options
+from ccagent.cli.quick import parse_quick
+from ccagent.config.registry import AGENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ class Samples:
 def samples() -> Iterator[Samples]:
     samples = Samples()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ccagent.start, "sample_once", samples.take)
+        patch.setattr(ccagent.cli.start, "sample_once", samples.take)
         yield samples
 
 

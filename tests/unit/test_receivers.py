@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from ccagent.agents.sonar.agent import SampleSettings
-from ccagent.config import check, check_sink
-from ccagent.config_warnings import find_losses
-from ccagent.envelopes import (
+from ccagent.config.configuration import check, check_sink
+from ccagent.config.warnings import find_losses
+from ccagent.machine.node import Node
+from ccagent.records.envelopes import (
     ErrorObject,
     JobsEnvelope,
     KVPair,
@@ -29,10 +30,9 @@ from ccagent.envelopes import (
     SysinfoEnvelope,
     SysinfoSoftwareVersion,
 )
-from ccagent.json_array import JsonArray
-from ccagent.message import Message, Record, encode
-from ccagent.node import Node
-from ccagent.receivers import RECEIVERS
+from ccagent.records.json_array import JsonArray
+from ccagent.records.message import Message, Record, encode
+from ccagent.records.receivers import RECEIVERS
 from ccagent.transports.base import SinkSettings
 from ccagent.transports.http.settings import HttpSettings
 from ccagent.transports.http.transport import HttpTransport

@@ -11,16 +11,16 @@ from typing import ClassVar
 
 import pytest
 
-from ccagent.agent import Agent, AgentSettings
-from ccagent.config import OutboxSettings
-from ccagent.duration import Duration
-from ccagent.envelopes import MetadataObject, SysinfoEnvelope
+from ccagent.agents.base import Agent, AgentSettings
+from ccagent.config.configuration import OutboxSettings
+from ccagent.config.duration import Duration
+from ccagent.daemon.runner import Runner
 from ccagent.errors import RetryableError, UnparsableError
-from ccagent.message import FORMATS, Format, Message, Record
-from ccagent.node import Node
-from ccagent.points import Point
+from ccagent.machine.node import Node
 from ccagent.queue.sink import Sink
-from ccagent.runner import Runner
+from ccagent.records.envelopes import MetadataObject, SysinfoEnvelope
+from ccagent.records.message import FORMATS, Format, Message, Record
+from ccagent.records.points import Point
 from ccagent.transports.base import SinkSettings, Transport
 
 

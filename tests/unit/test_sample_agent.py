@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
-from ccagent.agents.sonar.procfs import ProcfsSource
-from ccagent.config import check
-from ccagent.duration import Duration
-from ccagent.message import Format, encode
+from ccagent.agents.sonar.sources.procfs import ProcfsSource
+from ccagent.config.configuration import check
+from ccagent.config.duration import Duration
+from ccagent.records.message import Format, encode
 from tests.schema import validate
 from tests.tree import TreeNode
 
@@ -157,7 +157,7 @@ def test_prepare_gives_the_first_sample_its_utilization(node: TreeNode) -> None:
 
 def test_a_reused_pid_is_another_process(node: TreeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     # Without descriptors to keep, only the start time tells them apart.
-    monkeypatch.setattr("ccagent.agents.sonar.descriptors.raise_limit", lambda: 0)
+    monkeypatch.setattr("ccagent.machine.descriptors.raise_limit", lambda: 0)
     agent = make()
     node.process(42, command="first", utime=100)
     sample(agent, node)
@@ -178,7 +178,7 @@ def test_samples_are_equal_with_and_without_kept_descriptors(
     for pid in range(40, 50):
         node.process(pid, utime=pid)
     kept.prepare(node)
-    monkeypatch.setattr("ccagent.agents.sonar.descriptors.raise_limit", lambda: 4)
+    monkeypatch.setattr("ccagent.machine.descriptors.raise_limit", lambda: 4)
     opened.prepare(node)
     for step in range(5):
         node.still.passed += 10
@@ -675,7 +675,7 @@ def test_truncated_and_bent_files_never_raise(
 
 
 def test_a_raised_limit_of_descriptors_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ccagent.agents.sonar.descriptors import raise_limit
+    from ccagent.machine.descriptors import raise_limit
 
     limits: list[tuple[int, int]] = []
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError
-from ccagent.secret import read_secret
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from ccagent.defaults import defaults
-from ccagent.duration import Cadence, Duration
+from ccagent.config.defaults import defaults
+from ccagent.config.duration import Cadence, Duration
+from ccagent.config.registry import agent_class
+from ccagent.config.settings import Settings, convert, joined, nearest
 from ccagent.errors import ConfigurationError
-from ccagent.registry import agent_class
-from ccagent.settings import Settings, convert, joined, nearest
 
 
 class Example(Settings, frozen=True, kw_only=True):

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
-from ccagent.agents.sonar.ancestry import Step, is_all_root, parse_title
-from ccagent.agents.sonar.placing import EVERY
-from ccagent.agents.sonar.procfs import ProcfsSource
-from ccagent.agents.sonar.psutil_source import PsutilSource
-from ccagent.agents.sonar.selection import Selection
-from ccagent.message import encode
-from ccagent.node import Node
+from ccagent.agents.sonar.jobs.ancestry import Step, is_all_root, parse_title
+from ccagent.agents.sonar.jobs.attribution import EVERY
+from ccagent.agents.sonar.jobs.selection import Selection
+from ccagent.agents.sonar.sources.procfs import ProcfsSource
+from ccagent.agents.sonar.sources.psutil_source import PsutilSource
+from ccagent.machine.node import Node
+from ccagent.records.message import encode
 from tests.machines.composed import linuxproc
 from tests.recorded import RecordedNode
 from tests.schema import validate
@@ -235,7 +235,7 @@ class TestOverTime:
         self, node: CountingNode, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # Without descriptors to keep, only the start time tells them apart.
-        monkeypatch.setattr("ccagent.agents.sonar.descriptors.raise_limit", lambda: 0)
+        monkeypatch.setattr("ccagent.machine.descriptors.raise_limit", lambda: 0)
         source = ProcfsSource(node, Selection())
         daemon(node, 40)
         node.process(41, ppid=40)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.slurm import job_rows, sacct
+from ccagent.agents.slurm.jobs import job_rows, sacct
 from ccagent.agents.slurm.tres import gres_detail
-from ccagent.envelopes import SlurmJob
 from ccagent.errors import UnparsableError
+from ccagent.records.envelopes import SlurmJob
 from tests.schema import validate_part
 from tests.slurm_recorded import DIRECTORY, recorded_rows
 

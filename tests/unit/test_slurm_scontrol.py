@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.slurm import scontrol
-from ccagent.agents.slurm.node_topology import (
+from ccagent.agents.slurm.jobs import scontrol
+from ccagent.agents.slurm.jobs.node_topology import (
     NodeTopology,
     Numbering,
     number_hwthreads,
     parse_topology,
 )
-from ccagent.agents.slurm.scontrol import JobDetails, NodeShare
-from ccagent.envelopes import SlurmJob
+from ccagent.agents.slurm.jobs.scontrol import JobDetails, NodeShare
 from ccagent.errors import UnparsableError
+from ccagent.records.envelopes import SlurmJob
 from tests.slurm_recorded import DIRECTORY
 
 NAMES = ("22", "23", "24", "9999", "25_0")

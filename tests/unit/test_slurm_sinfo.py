@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.slurm import node_events, sinfo
-from ccagent.agents.slurm.cluster import ClusterAgent, ClusterSettings
-from ccagent.envelopes import ClusterEnvelope
-from ccagent.message import encode_each
-from ccagent.node import Node
+from ccagent.agents.slurm.cluster import node_events, sinfo
+from ccagent.agents.slurm.cluster.agent import ClusterAgent, ClusterSettings
+from ccagent.machine.node import Node
+from ccagent.records.envelopes import ClusterEnvelope
+from ccagent.records.message import encode_each
 from tests.schema import validate
 from tests.slurm_recorded import DIRECTORY
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.config import check
+from ccagent.cli.sonar_import.commands import convert, imported
+from ccagent.cli.sonar_import.ini import Setting, parse
+from ccagent.cli.sonar_import.keys import KEYS, LOGIN_FILE
+from ccagent.config.configuration import check
 from ccagent.errors import ConfigurationError, UnparsableError
-from ccagent.sonar_import import convert, imported
-from ccagent.sonar_ini import Setting, parse
-from ccagent.sonar_keys import KEYS, LOGIN_FILE
 
 FOLDER = Path(__file__).parent.parent / "data" / "sonar_ini"
 FILES = sorted(FOLDER.glob("*.ini"))

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ccagent.agents.sonar.process_files import command_text
-from ccagent.envelopes import (
+from ccagent.machine.node import Node
+from ccagent.machine.procfs.process_files import command_text
+from ccagent.records.envelopes import (
     ClusterAttributes,
     ClusterData,
     ClusterEnvelope,
@@ -38,11 +39,10 @@ from ccagent.envelopes import (
     SysinfoEnvelope,
     SysinfoSoftwareVersion,
 )
-from ccagent.json_array import JsonArray
-from ccagent.message import Format, Message, Record, encode
-from ccagent.node import Node
-from ccagent.points import Point
-from ccagent.splitting import halve_message, split_message
+from ccagent.records.json_array import JsonArray
+from ccagent.records.message import Format, Message, Record, encode
+from ccagent.records.points import Point
+from ccagent.records.splitting import halve_message, split_message
 from tests.schema import validate
 
 META = MetadataObject(producer="ccagent", version="1.0.0")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from ccagent.daemon.status import Status
+from ccagent.daemon.status_socket import StatusSocket, read_status
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.status import Status
-from ccagent.status_socket import StatusSocket, read_status
 
 
 def status() -> Status:

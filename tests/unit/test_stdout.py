@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
-from ccagent.message import Format, Message
+from ccagent.records.message import Format, Message
 from ccagent.transports.base import SinkSettings
 from ccagent.transports.stdout import StdoutTransport, has_reader
 

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ccagent.agents.sysinfo.agent import SysinfoAgent, SysinfoSettings, read_memory
-from ccagent.clock import Clock
-from ccagent.config import check
-from ccagent.defaults import document
+from ccagent.config.configuration import check
+from ccagent.config.defaults import document
+from ccagent.config.settings import convert
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import logger
-from ccagent.message import encode
-from ccagent.node import Node
-from ccagent.settings import convert
+from ccagent.machine.clock import Clock
+from ccagent.machine.node import Node
+from ccagent.records.message import encode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

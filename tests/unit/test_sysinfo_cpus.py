@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.sysinfo.cpus import (
+from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.machine.cpus import (
     Core,
     Cpus,
     count_cores,
@@ -25,8 +26,7 @@ from ccagent.agents.sysinfo.cpus import (
     read_cpus,
     read_model,
 )
-from ccagent.errors import CcagentError, NotHereError, UnparsableError
-from ccagent.node import Node
+from ccagent.machine.node import Node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.sysinfo.numa import Numa, node_numbers, parse_distances, read_numa
-from ccagent.envelopes import LARGEST_UINT
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
-from ccagent.node import Node
+from ccagent.machine.node import Node
+from ccagent.machine.numa import Numa, node_numbers, parse_distances, read_numa
+from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
     from pathlib import Path

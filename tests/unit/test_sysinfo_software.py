@@ -20,9 +20,9 @@ from ccagent.agents.sysinfo.software import (
     rocm_component,
     software_version,
 )
-from ccagent.envelopes import SysinfoSoftwareVersion
 from ccagent.errors import CcagentError, NotHereError, ProgramError, UnparsableError
-from ccagent.node import Node
+from ccagent.machine.node import Node
+from ccagent.records.envelopes import SysinfoSoftwareVersion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ccagent.agents.sysinfo.topology import read_drawing, split_command
 from ccagent.errors import CcagentError, ProgramError
-from ccagent.node import Node
+from ccagent.machine.node import Node
 
 
 def drawing(command: str, errors: list[CcagentError]) -> str:

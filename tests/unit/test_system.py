@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.sonar.system import (
+from ccagent.errors import UnparsableError
+from ccagent.machine.system_state import (
     Load,
     parse_diskstats,
     parse_loadavg,
@@ -14,7 +15,6 @@ from ccagent.agents.sonar.system import (
     parse_stat,
     used_memory,
 )
-from ccagent.errors import UnparsableError
 
 
 def test_a_cpus_seconds_leave_out_idle_iowait_steal_and_guest() -> None:

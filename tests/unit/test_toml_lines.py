@@ -7,7 +7,7 @@ import tomllib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.toml_lines import list_statements, parse_leniently
+from ccagent.config.toml_lines import list_statements, parse_leniently
 
 TEXT = '''\
 # a = 0

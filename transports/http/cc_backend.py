@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from ccagent import PRODUCER, __version__
+from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
-from ccagent.line_protocol.decoding import decode_lines
-from ccagent.line_protocol.lines import LineError
 from ccagent.log import logger
-from ccagent.secret import read_secret
+from ccagent.records.line_protocol.decoding import decode_lines
+from ccagent.records.line_protocol.lines import LineError
 from ccagent.transports.base import Reached, SinkSettings, Transport
 from ccagent.transports.http.answers import check_status
 from ccagent.transports.http.connection import Connection, explained, is_broken_off
@@ -28,7 +28,7 @@ from ccagent.transports.peer_text import peer_text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ccagent.message import Message
+    from ccagent.records.message import Message
 
 _SCHEMES = {"ccbackend": "http", "ccbackends": "https"}
 _LOGIN = frozenset({401, 403, 407})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ccagent.message import Message
+    from ccagent.records.message import Message
 
 
 class Post(NamedTuple):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ccagent import PRODUCER, __version__
+from ccagent.config.secret import read_secret
 from ccagent.errors import (
     ConfigurationError,
     RejectedError,
@@ -22,7 +23,6 @@ from ccagent.errors import (
     TooLargeError,
     TransportError,
 )
-from ccagent.secret import read_secret
 from ccagent.transports.base import Reached, SinkSettings, Transport
 from ccagent.transports.http.answers import check_status, date_of
 from ccagent.transports.http.connection import Connection, explained, is_broken_off
@@ -34,7 +34,7 @@ from ccagent.transports.peer_text import peer_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.message import Message
+    from ccagent.records.message import Message
 
 _LOGIN = frozenset({401, 403, 407})
 _NOBODY_BEHIND = frozenset({500, 502, 503, 504})

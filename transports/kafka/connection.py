@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent import PRODUCER
+from ccagent.config.secret import read_secret, secret_path
 from ccagent.errors import ConfigurationError, RetryableError
 from ccagent.log import logger
-from ccagent.secret import read_secret, secret_path
 from ccagent.transports.kafka import faults
 from ccagent.transports.peer_text import WITHHELD, repeats_secret
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Producer
     from confluent_kafka import Message as Report
 
-    from ccagent.message import Message
+    from ccagent.records.message import Message
     from ccagent.transports.kafka.settings import KafkaSettings
     from ccagent.transports.urls import Server
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from ccagent.message import Message
+    from ccagent.records.message import Message
 
 _VALID = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 _PLACEHOLDER = re.compile(r"\{prefix\}\.|\{.*?\}")

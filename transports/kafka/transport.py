@@ -11,8 +11,8 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError, TooLargeError
-from ccagent.interpreter import install_command
 from ccagent.log import printable
+from ccagent.machine.interpreter import install_command
 from ccagent.transports.base import Reached, SinkSettings, Transport
 from ccagent.transports.kafka import faults
 from ccagent.transports.kafka.connection import LARGEST_BODY, Connection
@@ -22,7 +22,7 @@ from ccagent.transports.kafka.topics import is_topic, topic_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.message import Message
+    from ccagent.records.message import Message
 
 _LONGEST_ERROR = 400
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NoReturn
 
+from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError, TooLargeError
 from ccagent.log import logger
-from ccagent.secret import read_secret
 from ccagent.transports.base import Reached, SinkSettings, Transport
 from ccagent.transports.mqtt.settings import ENCRYPTED, PORTS, WEBSOCKETS, MqttSettings, checked
 from ccagent.transports.mqtt.topics import filled
@@ -20,7 +20,7 @@ from ccagent.transports.network import tls_context
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.message import Message
+    from ccagent.records.message import Message
     from ccagent.transports.mqtt.connection import Connection, LostError
 
 _REFUSED = 0x80

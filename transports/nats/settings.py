@@ -7,9 +7,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from ccagent.config.secret import read_secret, secret_text
 from ccagent.errors import ConfigurationError
-from ccagent.interpreter import install_command
-from ccagent.secret import read_secret, secret_text
+from ccagent.machine.interpreter import install_command
 from ccagent.transports.nats.login import Login, credentials, is_seed
 from ccagent.transports.nats.subject import check_subject
 from ccagent.transports.network import NetworkSettings, check_network

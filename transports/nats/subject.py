@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from ccagent.message import Message
+    from ccagent.records.message import Message
 
 _DEFAULT = "{prefix}.{cluster}.{kind}"
 _PLACEHOLDER = re.compile(r"\{(?:cluster|node|kind|prefix)\}")

@@ -26,7 +26,7 @@ from ccagent.transports.network import tls_context
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.message import Message
+    from ccagent.records.message import Message
     from ccagent.transports.nats.connection import Connection, Way
     from ccagent.transports.urls import Server
 

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.agents.cgroup.jobs import ROOT, job_directories
 from ccagent.doctor.finding import Finding
 from ccagent.doctor.mounts import read_mounts
 from ccagent.errors import CcagentError, NotHereError
+from ccagent.machine.cgroup.jobs import ROOT, job_directories
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ccagent.doctor.demands import Site
     from ccagent.doctor.mounts import Mount
-    from ccagent.node import Node
+    from ccagent.machine.node import Node
 
 AREA = "control groups"
 

@@ -11,10 +11,10 @@ import click
 from ccagent.doctor.demands import Site, counted, demands_of
 from ccagent.doctor.examination import examine
 from ccagent.doctor.report import as_json, exit_status, report
-from ccagent.node import Node
+from ccagent.machine.node import Node
 
 if TYPE_CHECKING:
-    from ccagent.config import Configuration
+    from ccagent.config.configuration import Configuration
 
 
 def doctor(configuration: Configuration, *, is_json: bool, delivers: bool) -> int:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.registry import AGENTS, agent_class
+from ccagent.config.registry import AGENTS, agent_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.config import Configuration
-    from ccagent.needs import Need
-    from ccagent.node import Node
+    from ccagent.agents.needs import Need
+    from ccagent.config.configuration import Configuration
+    from ccagent.machine.node import Node
 
 EVERYWHERE = ("sample", "sysinfo", "metrics")
 """Agents that any node can run: they count where none is configured."""

@@ -6,21 +6,21 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from ccagent.agents.gpu.gpus import Gpus
-from ccagent.agents.gpu.presence import directories, present
-from ccagent.agents.gpu.settings import GpuSettings
+from ccagent.config.duration import Duration
+from ccagent.config.registry import GPU_MAKERS, gpu_maker_class
 from ccagent.doctor.finding import Finding
 from ccagent.doctor.together import together
-from ccagent.duration import Duration
 from ccagent.errors import CcagentError
-from ccagent.interpreter import install_command
-from ccagent.registry import GPU_MAKERS, gpu_maker_class
+from ccagent.machine.gpu.gpus import Gpus
+from ccagent.machine.gpu.presence import directories, present
+from ccagent.machine.gpu.settings import GpuSettings
+from ccagent.machine.interpreter import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ccagent.doctor.demands import Site
-    from ccagent.node import Node
+    from ccagent.machine.node import Node
 
 AREA = "GPUs"
 SECONDS = 10.0

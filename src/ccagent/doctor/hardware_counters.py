@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ccagent.agents.metrics.perf_call import CYCLES, PerfCall, explained
+from ccagent.agents.metrics.perf.call import CYCLES, PerfCall, explained
 from ccagent.doctor.finding import Finding
 from ccagent.errors import CcagentError, NotHereError
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ccagent.doctor.demands import Site
-    from ccagent.node import Node
+    from ccagent.machine.node import Node
 
 SUBJECT = "hardware counters"
 

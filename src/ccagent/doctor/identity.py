@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.sysinfo import read_parsed
 from ccagent.doctor.finding import Finding
 from ccagent.errors import UnparsableError
+from ccagent.machine.parsed import read_parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.doctor.demands import Site
-    from ccagent.node import Node
+    from ccagent.machine.node import Node
 
 AREA = "identity"
 STATUS = "proc/self/status"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.agents.metrics.infiniband import parse_state
-from ccagent.agents.sysinfo import read_parsed
+from ccagent.agents.metrics.readers.infiniband import parse_state
 from ccagent.doctor.finding import Finding
 from ccagent.errors import CcagentError
+from ccagent.machine.parsed import read_parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ccagent.doctor.demands import Site
-    from ccagent.node import Node
+    from ccagent.machine.node import Node
 
 SUBJECT = "InfiniBand"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ccagent.agents.sysinfo import read_parsed
 from ccagent.doctor.finding import Finding
 from ccagent.errors import UnparsableError
+from ccagent.machine.parsed import read_parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

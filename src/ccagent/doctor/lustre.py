@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ccagent.agents.lustre.agent import LustreSettings
-from ccagent.agents.lustre.source import JobstatsSource
+from ccagent.agents.lustre.jobstats.source import JobstatsSource
 from ccagent.doctor.finding import Finding
 from ccagent.errors import CcagentError, NotHereError
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ccagent.doctor.demands import Site
-    from ccagent.node import Node
+    from ccagent.machine.node import Node
 
 AREA = "lustre"
 

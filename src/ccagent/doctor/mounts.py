@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.sysinfo import read_parsed
+from ccagent.machine.parsed import read_parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ccagent.node import Node
+    from ccagent.machine.node import Node
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
 

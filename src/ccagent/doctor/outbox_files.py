@@ -16,7 +16,7 @@ from ccagent.queue.files import SUFFIX
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.node import Node
+    from ccagent.machine.node import Node
 
 AREA = "outbox"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ccagent.config.unsafe_places import unsafe_places
 from ccagent.doctor.finding import Finding
-from ccagent.places import unsafe_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ccagent.doctor.demands import Site
     from ccagent.doctor.identity import Identity
-    from ccagent.node import Node
+    from ccagent.machine.node import Node
 
 AREA = "processes"
 

@@ -7,17 +7,17 @@ import shutil
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ccagent.agents.slurm.environment import ENVIRONMENT
 from ccagent.doctor.finding import Finding
 from ccagent.doctor.together import together
 from ccagent.errors import CcagentError, NotHereError
-from ccagent.program import ENVIRONMENT as OF_PROGRAMS
+from ccagent.machine.program import ENVIRONMENT as OF_PROGRAMS
+from ccagent.machine.slurm_environment import ENVIRONMENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ccagent.doctor.demands import Site
-    from ccagent.node import Node
+    from ccagent.machine.node import Node
 
 SECONDS = 5.0
 """Which a program has for its answer."""

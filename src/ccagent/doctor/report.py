@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from ccagent.config.registry import AGENTS
 from ccagent.doctor.examination import stopped
 from ccagent.log import printable
-from ccagent.registry import AGENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

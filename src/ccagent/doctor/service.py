@@ -9,16 +9,16 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from ccagent.daemon.status_socket import read_status
 from ccagent.doctor.finding import Finding
 from ccagent.errors import CcagentError, NotHereError
-from ccagent.status_socket import read_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ccagent.counters import SinkCounters
     from ccagent.doctor.demands import Site
-    from ccagent.node import Node
+    from ccagent.machine.node import Node
 
 _UNIT = "ccagent.service"
 _FOLDERS = ("etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system")

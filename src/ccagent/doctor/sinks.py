@@ -5,18 +5,18 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ccagent.cli.sink_probe import reach_sink, try_sink
+from ccagent.config.registry import transport_class
 from ccagent.doctor.clock import judge_other_clock
 from ccagent.doctor.finding import Finding
 from ccagent.doctor.together import together
 from ccagent.errors import CcagentError, ProgramError
-from ccagent.registry import transport_class
 from ccagent.transports.base import Reached
-from ccagent.trial import reach_sink, try_sink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.config import Configuration
+    from ccagent.config.configuration import Configuration
     from ccagent.doctor.demands import Site
 
 SECONDS = 20.0

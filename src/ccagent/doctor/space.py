@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
+from ccagent.config.registry import transport_class
 from ccagent.doctor.finding import Finding
 from ccagent.doctor.mounts import mounted_at, read_mounts
 from ccagent.doctor.outbox_files import check_files
@@ -12,14 +13,13 @@ from ccagent.doctor.service import read_unit, state_directories
 from ccagent.doctor.service_user import find_service_user, find_unwritable
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.queue.files import file_of
-from ccagent.registry import transport_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ccagent.doctor.demands import Site
     from ccagent.doctor.service_user import ServiceUser
-    from ccagent.node import Node
+    from ccagent.machine.node import Node
 
 AREA = "outbox"
 SUBJECT = "outbox"

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.sonar.kernel import pins
 from ccagent.doctor.finding import Finding
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
+from ccagent.machine.bpf import pins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.doctor.demands import Site
-    from ccagent.node import Node
+    from ccagent.machine.node import Node
 
 SUBJECT = "task iterator"
 PINNED = f"{pins.DIRECTORY.strip('/')}/{pins.TASKS}"

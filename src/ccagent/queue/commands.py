@@ -8,10 +8,10 @@ import sqlite3
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
-from ccagent.clock import timestamp
-from ccagent.config import build_transport
+from ccagent.config.configuration import build_transport
 from ccagent.errors import CcagentError, ConfigurationError, QueueError
 from ccagent.log import logger, printable
+from ccagent.machine.clock import timestamp
 from ccagent.queue.files import SUFFIX, file_of, open_disk
 from ccagent.queue.queue import Queue
 from ccagent.queue.sender import Sender
@@ -19,7 +19,7 @@ from ccagent.queue.sender import Sender
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
-    from ccagent.config import Configuration
+    from ccagent.config.configuration import Configuration
     from ccagent.queue.database import DeadLetter, QueueDatabase
 
 _SHOWN = 20

@@ -26,7 +26,7 @@ from ccagent.queue.schema import Transaction, prepare
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from ccagent.message import Message
+    from ccagent.records.message import Message
 
 MEMORY = ":memory:"
 """The path of a database that is kept in memory."""

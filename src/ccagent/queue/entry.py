@@ -8,7 +8,7 @@ import zlib
 import msgspec
 
 from ccagent.errors import UnparsableError
-from ccagent.message import Message
+from ccagent.records.message import Message
 
 MAGIC = b"\xccQ\r\n"
 """The first bytes of every stored entry."""

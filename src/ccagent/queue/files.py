@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ccagent.errors import NotPermittedError
-from ccagent.private_files import check_directory, check_file, make_directory, open_private
+from ccagent.machine.private_files import check_directory, check_file, make_directory, open_private
 from ccagent.queue.database import QueueDatabase
 from ccagent.queue.salvage import is_log_damaged, salvage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator
 
-    from ccagent.config import OutboxSettings
+    from ccagent.config.configuration import OutboxSettings
     from ccagent.queue.entry import Entry
 
 SUFFIX = ".outbox"

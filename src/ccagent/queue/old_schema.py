@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.message import Message
 from ccagent.queue.entry import Entry, encode_entry
+from ccagent.records.message import Message
 
 if TYPE_CHECKING:
     import sqlite3

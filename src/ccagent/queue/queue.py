@@ -27,9 +27,9 @@ from ccagent.queue.files import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from ccagent.config import OutboxSettings
-    from ccagent.message import Message
+    from ccagent.config.configuration import OutboxSettings
     from ccagent.queue.database import DeadLetter, Waiting
+    from ccagent.records.message import Message
 
 _MEMORY_BYTES = 64 * 1024 * 1024
 _BATCH_BYTES = 1024 * 1024

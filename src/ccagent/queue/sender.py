@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ccagent.counters import SinkCounters
 from ccagent.errors import CcagentError, RejectedError, RetryableError, TooLargeError
 from ccagent.log import logger
-from ccagent.private_files import open_private
+from ccagent.machine.private_files import open_private
 from ccagent.queue.database import MEMORY
 from ccagent.queue.failures import Failures
 from ccagent.queue.queue import BATCH
@@ -22,9 +22,9 @@ from ccagent.queue.queue import BATCH
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ccagent.message import Message
     from ccagent.queue.database import QueueDatabase, Waiting
     from ccagent.queue.queue import Batch, Queue
+    from ccagent.records.message import Message
     from ccagent.transports.base import Transport
 
 _FIRST_PAUSE = 1.0
@@ -267,7 +267,7 @@ class Sender:
         self, message: Message, limit: int, least: int, sent: list[Message]
     ) -> list[tuple[Message, str]]:
         """Send the parts of a message; return those refused, and why. Adds the others to `sent`."""
-        from ccagent.splitting import split_message
+        from ccagent.records.splitting import split_message
 
         refused: list[tuple[Message, str]] = []
         for part in split_message(message, limit):
@@ -300,7 +300,7 @@ class Sender:
         in the end is small. The number of requests is bounded, and low at a receiver that refused
         all of a message of this kind and has taken none since.
         """
-        from ccagent.splitting import halve_message
+        from ccagent.records.splitting import halve_message
 
         kind = message.topic
         is_suspect = kind in self._refused_wholly

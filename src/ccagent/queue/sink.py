@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.config import OutboxSettings
+from ccagent.config.configuration import OutboxSettings
 from ccagent.log import logger
 from ccagent.queue.queue import Queue
 from ccagent.queue.sender import Sender
 
 if TYPE_CHECKING:
     from ccagent.counters import SinkCounters
-    from ccagent.message import Message
+    from ccagent.records.message import Message
     from ccagent.transports.base import SinkSettings, Transport
 
 _LOCK_RETRIED = 1.0

@@ -1,0 +1,161 @@
+"""What every agent is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, Self, TypeVar
+
+from msgspec import Meta
+
+from ccagent import PRODUCER, __version__
+from ccagent.config.duration import Cadence, Duration
+from ccagent.config.settings import Settings
+from ccagent.counters import AgentCounters
+from ccagent.errors import ConfigurationError
+from ccagent.machine.clock import timestamp
+from ccagent.records.envelopes import ErrorObject, KVPair, MetadataObject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ccagent.agents.needs import Need
+    from ccagent.errors import EncodingError
+    from ccagent.machine.node import Node
+    from ccagent.records.message import Format, Record
+    from ccagent.records.unencodable import UnencodableRecords
+
+
+class AgentSettings(Settings, frozen=True, kw_only=True):
+    """The keys that every table `[agents.NAME]` knows."""
+
+    every: Annotated[
+        Cadence | None,
+        Meta(
+            description="how often, aligned to the UTC clock: seconds that divide a minute, "
+            "minutes that divide an hour, hours that divide a day, or days"
+        ),
+    ] = None
+    on_startup: Annotated[bool, Meta(description="also when the daemon starts")] = False
+    sinks: Annotated[list[str], Meta(description="names of [sinks.NAME]; empty: all of them")] = []
+    time_limit: Annotated[
+        Duration, Meta(description="after this long an agent counts as hanging")
+    ] = Duration("60s")
+    extras: Annotated[
+        list[str],
+        Meta(description="fields that some consumers refuse, so they are sent only on demand"),
+    ] = []
+    token_file: Annotated[
+        str, Meta(description="file with the API token for meta.token (some consumers refuse it)")
+    ] = ""
+
+    def for_receivers(self, receivers: set[str]) -> Self:  # noqa: ARG002 - for those that differ
+        """Return the settings for records that these receivers of envelopes read right."""
+        return self
+
+    def beside(self, agents: Mapping[str, AgentSettings]) -> AgentSettings:  # noqa: ARG002
+        """Return the settings for a configuration that has these agents, by name."""
+        return self
+
+
+S = TypeVar("S", bound=AgentSettings)
+
+
+class Agent(ABC, Generic[S]):
+    """Samples one part of what a machine knows.
+
+    State between samples lives in the instance and is bounded. `sample` is called by one thread
+    at a time.
+    """
+
+    name: ClassVar[str]
+    """The name of its table in the configuration and of its command."""
+    formats: ClassVar[frozenset[Format]]
+    """What its records can be encoded to."""
+    extras: ClassVar[frozenset[str]] = frozenset({"attrs", "counters", "format"})
+    """What `extras` may list."""
+    Settings: ClassVar[type[AgentSettings]]
+
+    def __init__(self, settings: S, wanted: frozenset[Format]) -> None:
+        unknown = set(settings.extras) - self.extras
+        if unknown:
+            raise ConfigurationError(
+                f"agents.{self.name}.extras: {min(unknown)!r} is unknown; "
+                f"there are {', '.join(map(repr, sorted(self.extras)))}"
+            )
+        self.settings = settings
+        self.wanted = wanted
+        self.counters = AgentCounters()
+        self._unencodable: UnencodableRecords | None = None
+
+    is_blind = False
+    """True if the last sample could read nothing of what the agent is about, which was logged.
+
+    A one-shot command then ends with exit status 1.
+    """
+
+    is_only_sample = False
+    """True if no sample will follow in this process, so that nothing has to be kept for one."""
+
+    def prepare(self, node: Node) -> float:  # noqa: ARG002 - for those that have rates
+        """Take a first reading for rates; give the seconds after which a sample has them."""
+        return 0.0
+
+    @abstractmethod
+    def sample(self, node: Node) -> Iterable[Record]:
+        """Read the machine once. Nothing that a file below /proc or /sys holds makes it raise."""
+
+    def needs(self) -> Iterable[Need]:
+        """What it can't do without with these settings, or not everything: for the doctor."""
+        return ()
+
+    def handed_on(self) -> None:
+        """Called after every record of the last sample was queued or delivered."""
+
+    def settled(self) -> None:
+        """Called when every record handed on so far is acknowledged or in a queue on disk.
+
+        What an agent keeps in a file of what it has sent is written here: records that are in
+        memory alone are lost with the process, and must be sent again by the next one.
+        """
+
+    def note_unencodable(self, record: str, error: EncodingError) -> None:
+        """Count a record that can't be encoded, and log why."""
+        if self._unencodable is None:
+            from ccagent.records.unencodable import UnencodableRecords
+
+            self._unencodable = UnencodableRecords(self.name, self.counters)
+        self._unencodable.add(record, error)
+
+    def close(self) -> None:
+        """Let go of what is held open."""
+
+    def attributes(self) -> dict[str, str]:
+        """What `extras = ["attrs"]` says of how the data were collected."""
+        return {}
+
+    def metadata(self) -> MetadataObject:
+        """The `meta` object of this agent's envelopes."""
+        extras = self.settings.extras
+        attributes = self.attributes() if "attrs" in extras else {}
+        token = ""
+        if self.settings.token_file:
+            from ccagent.config.secret import read_secret
+
+            token = read_secret(self.settings.token_file)
+        return MetadataObject(
+            producer=PRODUCER,
+            version=__version__,
+            format=0 if "format" in extras else None,
+            attrs=[KVPair(key=key, value=value) for key, value in attributes.items()],
+            token=token,
+        )
+
+
+def error_object(node: Node, detail: str) -> ErrorObject:
+    """An error as an envelope carries it."""
+    return ErrorObject(
+        time=timestamp(node.clock.time()),
+        detail=detail,
+        cluster=node.cluster,
+        node=node.hostname,
+    )

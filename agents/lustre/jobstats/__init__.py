@@ -1,0 +1,1 @@
+"""Jobstats: parsers, series, records and points."""

@@ -1,0 +1,179 @@
+"""One reading of all targets: from their texts to records and counters."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from ccagent.agents.lustre.jobstats.entry import Entry
+from ccagent.agents.lustre.jobstats.parser import parse
+from ccagent.agents.lustre.jobstats.system_entries import SYSTEM, add
+from ccagent.agents.lustre.jobstats.text_items import Problem, Target
+from ccagent.errors import CcagentError, NotHereError
+from ccagent.log import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ccagent.agents.lustre.jobstats.points import JobCounters
+    from ccagent.agents.lustre.jobstats.records import RecordMaker, Value
+    from ccagent.agents.lustre.jobstats.series import Series
+    from ccagent.agents.lustre.jobstats.source import JobstatsSource, Text
+    from ccagent.agents.lustre.jobstats.system_entries import SystemEntries
+    from ccagent.machine.node import Node
+
+_PROBLEMS = 20
+_TAG = re.compile(r"[A-Za-z0-9_.\[\]-]{1,128}")
+
+
+class Observation:
+    """Reads once, at `now`, seconds since 1970; `counters` is None if nobody wants points."""
+
+    def __init__(
+        self,
+        now: float,
+        series: Series,
+        system: SystemEntries,
+        maker: RecordMaker,
+        counters: JobCounters | None,
+        *,
+        wants_records: bool,
+    ) -> None:
+        self._now = now
+        self._timestamp = timestamp(now)
+        self._series = series
+        self._system = system
+        self._maker = maker
+        self._counters = counters
+        self._wants_records = wants_records
+        self._target = Target("", "")
+        self._problems = 0
+        self._hides_entries = False
+        self._hides_of_target = False
+        self._targets_read = 0
+        self.failure: CcagentError | None = None
+        """Why no target could be read; NotHereError if there is none, None if one was read."""
+        self._entries = self._broken = self._malformed = self._system_entries = 0
+
+    def records(self, source: JobstatsSource, node: Node) -> Iterator[dict[str, Value]]:
+        """Yield the records as they come. A failing target is skipped and logged.
+
+        If no target could be read, `failure` says why afterwards.
+        """
+        self._series.begin(self._now, self._maker.boot_time)
+        self._maker.begin()
+        if self._counters is not None:
+            self._counters.begin()
+        errors: list[CcagentError] = []
+        for text in source.texts(node, errors):
+            try:
+                yield from self._text(text)
+            except CcagentError as error:
+                errors.append(error)
+        if errors and not self._targets_read:
+            self.failure = errors.pop()
+        for problem in errors:
+            logger.warning("agent lustre: %s", problem)
+        if self._problems > _PROBLEMS:
+            logger.warning("agent lustre: and %d more problems", self._problems - _PROBLEMS)
+        self._series.end(complete=not (errors or self.failure or self._hides_entries))
+        if not self._targets_read:
+            self.failure = self.failure or NotHereError(source.without_targets)
+
+    def _text(self, text: Text) -> Iterator[dict[str, Value]]:
+        """Read the text of one target, or of all. Raises CcagentError when it breaks off."""
+        begun = bool(text.name)
+        if begun:
+            self._begin(Target(text.name, text.kind))
+        try:
+            for item in parse(text.chunks, text.name, text.kind):
+                if isinstance(item, Entry):
+                    yield from self._entry(item)
+                elif isinstance(item, Problem):
+                    self._complain(item)
+                elif not begun or item.name != self._target.name:
+                    if begun:
+                        yield from self._end(complete=True)
+                    self._begin(item)
+                    begun = True
+        except CcagentError:
+            if begun:
+                yield from self._end(complete=False)
+            raise
+        if begun:
+            yield from self._end(complete=True)
+
+    def _begin(self, target: Target) -> None:
+        self._target = target
+        self._hides_of_target = False
+        self._series.begin_target(target.name)
+
+    def _end(self, *, complete: bool) -> Iterator[dict[str, Value]]:
+        totals = self._series.system
+        if self._wants_records and self._system.treatment == "aggregate" and totals:
+            yield self._maker.make_system(self._target, SYSTEM, self._timestamp, totals)
+        if complete:
+            self._targets_read += 1
+        self._series.end_target(complete=complete and not self._hides_of_target)
+
+    def _entry(self, entry: Entry) -> Sequence[dict[str, Value]]:
+        maker, counters, target = self._maker, self._counters, self._target
+        form, parts = identity = maker.identity(entry.job_id)
+        is_system = self._system.is_system(parts)
+        treatment = self._system.treatment if is_system else "keep"
+        wants_growth = counters is not None or treatment == "aggregate"
+        seen = self._series.see(entry, wants_growth=wants_growth)
+        if seen is None:
+            return ()  # the kernel printed it twice
+        self._entries += 1
+        if is_system:
+            self._system_entries += 1
+        if not form:
+            self._malformed += 1
+        if entry.is_broken:
+            self._broken += 1
+            return ()
+        if treatment == "aggregate":
+            add(self._series.system, seen.since)
+        if treatment != "keep":
+            return ()
+        if counters is not None:
+            counters.see(_tag(target.name), _tag(str(parts.get("job_id", ""))), seen.since)
+        if not self._wants_records:
+            return ()
+        record = maker.make(target, entry, identity, self._timestamp, seen)
+        if seen.begins_after is None:
+            return (record,)
+        begin = timestamp(seen.begins_after)
+        return (maker.make_beginning(target, entry, identity, begin), record)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many entries; of them broken ones, such in no configured format, of the system."""
+        return {
+            "entries": self._entries,
+            "broken": self._broken,
+            "malformed": self._malformed,
+            "system": self._system_entries,
+        }
+
+    def _complain(self, problem: Problem) -> None:
+        self._problems += 1
+        if problem.hides_entries:
+            self._hides_entries = self._hides_of_target = True
+        if self._problems <= _PROBLEMS:
+            logger.warning(
+                "agent lustre: %s, line %d: %s: %s",
+                problem.target or "no target", problem.line, problem.reason, problem.text,
+            )  # fmt: skip
+
+
+def timestamp(seconds: float) -> str:
+    """Write a time as the seed does: `2022-11-21T06:02:00.000+00:00`."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def _tag(text: str) -> str:
+    """Return a text if it can stand in a tag, else an empty one."""
+    return text if _TAG.fullmatch(text) else ""

@@ -1,0 +1,251 @@
+"""Records of jobstats: flat JSON objects, as the seed has them ("Monitoring client")."""
+
+from __future__ import annotations
+
+from hashlib import sha1
+from typing import TYPE_CHECKING
+
+from ccagent.records.envelopes import LARGEST_UINT
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from ccagent.agents.lustre.jobstats.entry import Entry
+    from ccagent.agents.lustre.jobstats.entry_id import IdFormat
+    from ccagent.agents.lustre.jobstats.series import Seen
+    from ccagent.agents.lustre.jobstats.text_items import Target
+    from ccagent.machine.node import Node
+
+Value = str | int | float | bool | None
+
+OPERATIONS = {
+    "mdt": (
+        "open", "close", "mknod", "link", "unlink", "mkdir", "rmdir", "rename", "getattr",
+        "setattr", "getxattr", "setxattr", "statfs", "sync", "samedir_rename", "crossdir_rename",
+    ),
+    "obdfilter": (
+        "read", "write", "read_bytes", "write_bytes", "setattr", "punch", "sync", "get_info",
+        "set_info", "quotactl",
+    ),
+}  # fmt: skip
+"""The counters that a dense record always has, by kind of target: the seed's table."""
+
+_FIELDS = frozenset({
+    "time_series_id", "target", "entry_id", "timestamp", "snapshot_time", "start_time", "server",
+    "job_id", "user_id", "user", "group_id", "nodename", "executable", "process_id", "malformed",
+    "reset",
+})  # fmt: skip
+_REMEMBERED = 1000
+_CLOCK_STEP = 1.0
+_DIGITS = len(str(LARGEST_UINT))
+_BYTES = frozenset({b"read_bytes", b"write_bytes"})
+_NONE: dict[str, Value] = {}
+
+
+Identity = tuple[str, dict[str, str | int]]
+"""What an entry's id means: the format that it has (empty for none), and its parts."""
+
+
+class RecordMaker:
+    """Makes records.
+
+    namespaces: of time_series_id, by the text of the format; that of ids without one under "".
+    is_recorded: the text may be another machine's, whose boot time is unknown.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        formats: tuple[IdFormat, ...],
+        namespaces: dict[str, UUID],
+        *,
+        sparse: bool,
+        short_hosts: bool,
+        user_names: bool,
+        is_recorded: bool = False,
+    ) -> None:
+        self._node = node
+        self._is_recorded = is_recorded
+        self._boot: float | None = None
+        self._formats = formats
+        self._namespaces = {name: uuid.bytes for name, uuid in namespaces.items()}
+        self._short_hosts = short_hosts
+        self._user_names = user_names
+        self._dense: dict[str, dict[str, Value]] = (
+            {} if sparse else {kind: dict.fromkeys(names, 0) for kind, names in OPERATIONS.items()}
+        )
+        self._users: dict[int, str] = {}
+        self._names: dict[bytes, tuple[str, str, str, bool]] = {}
+
+    def identity(self, entry_id: str) -> Identity:
+        """Return what an id means."""
+        for form in self._formats:
+            parts = form.parse(entry_id)
+            if parts is not None:
+                if self._short_hosts and "nodename" in parts:
+                    parts["nodename"] = str(parts["nodename"]).partition(".")[0]
+                return form.text, parts
+        return "", {}
+
+    def make(
+        self, target: Target, entry: Entry, identity: Identity, timestamp: str, seen: Seen
+    ) -> dict[str, Value]:
+        """Return the record of an entry as it is now."""
+        record: dict[str, Value] = {
+            "target": target.name,
+            "entry_id": entry.job_id,
+            "server": self._node.hostname,
+            "timestamp": timestamp,
+        }
+        if not (self._is_recorded and entry.since_boot):
+            boot = self.boot_time() if entry.since_boot else 0.0
+            record["snapshot_time"] = _seconds(entry.snapshot, boot)
+            if entry.start:
+                record["start_time"] = _seconds(entry.start, boot)
+        record.update(self._dense.get(target.kind, _NONE))
+        self._count(entry, record)
+        if seen.reset is not None:
+            record["reset"] = seen.reset
+        self._identify(record, identity)
+        return record
+
+    def make_beginning(
+        self, target: Target, entry: Entry, identity: Identity, timestamp: str
+    ) -> dict[str, Value]:
+        """Return the record that marks where a series starts: all counters are zero."""
+        counters: dict[str, Value] = {}
+        self._count(entry, counters)
+        record: dict[str, Value] = {
+            "target": target.name,
+            "entry_id": entry.job_id,
+            "server": self._node.hostname,
+            "timestamp": timestamp,
+            "snapshot_time": None,
+            **self._dense.get(target.kind, _NONE),
+            **dict.fromkeys(counters, 0),
+        }
+        self._identify(record, identity)
+        return record
+
+    def make_system(
+        self, target: Target, entry_id: str, timestamp: str, totals: dict[str, int]
+    ) -> dict[str, Value]:
+        """Return the record of all entries that are counted together."""
+        return {
+            "target": target.name,
+            "entry_id": entry_id,
+            "server": self._node.hostname,
+            "timestamp": timestamp,
+            "snapshot_time": None,
+            **self._dense.get(target.kind, _NONE),
+            **{name: min(value, LARGEST_UINT) for name, value in totals.items()},
+        }
+
+    def _count(self, entry: Entry, record: dict[str, Value]) -> None:
+        """Add the counters: samples of operations, and bytes of those that count them.
+
+        Lustre 2.5 counts bytes as `read` and `write`; where only `read_bytes` is printed, its
+        samples are the reads. An operation that has the name of a field is left out.
+        """
+        names = self._names
+        for line in entry.lines:
+            known = names.get(line[0])
+            if known is None:
+                known = self._name(line[0])
+            name, short, of_bytes, counts_bytes = known
+            total = line[5]
+            if not name:
+                continue
+            if total and (counts_bytes or line[2] == b"bytes"):
+                record[of_bytes] = int(total) if len(total) < _DIGITS else _uint(total)
+                if not record.get(short):
+                    record[short] = _uint(line[1])
+            else:
+                samples = line[1]
+                record[name] = int(samples) if len(samples) < _DIGITS else _uint(samples)
+
+    def _name(self, operation: bytes) -> tuple[str, str, str, bool]:
+        """Return the names of an operation's counters, of samples (twice) and of bytes.
+
+        The first is empty for one that isn't to be counted. And whether it always counts bytes.
+        """
+        name = operation.decode("ascii", "replace")
+        if name in _FIELDS:
+            name = ""
+        short = name.removesuffix("_bytes")
+        known = (name, short, f"{short}_bytes", operation in _BYTES)
+        if len(self._names) < _REMEMBERED:
+            self._names[operation] = known
+        return known
+
+    def _identify(self, record: dict[str, Value], identity: Identity) -> None:
+        """Add what the id says, and the id of the series."""
+        form, parts = identity
+        if form:
+            record.update(parts)
+            uid = parts.get("user_id") if self._user_names else None
+            if isinstance(uid, int):
+                user = self._users.get(uid)
+                if user is None:
+                    user = self._user(uid)
+                if user:
+                    record["user"] = user
+        else:
+            record["malformed"] = True
+        if self._namespaces:
+            namespace = self._namespaces.get(form)
+            if namespace is not None:
+                target, entry_id = str(record["target"]), str(record["entry_id"])
+                record["time_series_id"] = time_series_id(namespace, target, entry_id)
+
+    def begin(self) -> None:
+        """Start an observation: names of users are asked for again."""
+        self._users.clear()
+        if self._boot is not None:
+            # Clocks are adjusted all the time; an entry's start must not move with them.
+            boot = self._node.boot_time()
+            self._boot = boot if abs(boot - self._boot) > _CLOCK_STEP else self._boot
+
+    def boot_time(self) -> float:
+        """Return seconds since 1970 when this server was started; 0 for a recorded text."""
+        if self._is_recorded:
+            return 0.0
+        if self._boot is None:
+            self._boot = self._node.boot_time()
+        return self._boot
+
+    def _user(self, uid: int) -> str:
+        name = self._node.user(uid)
+        self._users[uid] = "" if name.startswith("_user_") else name
+        return self._users[uid]
+
+
+def time_series_id(namespace: bytes, target: str, entry_id: str) -> str:
+    """Return the UUID (version 5) of `<target>:<entry_id>` in a namespace.
+
+    As uuid.uuid5 does, without its objects: this is done for every record.
+    """
+    name = f"{target}:{entry_id}".encode()
+    digest = bytearray(sha1(namespace + name, usedforsecurity=False).digest()[:16])
+    digest[6] = digest[6] & 0x0F | 0x50
+    digest[8] = digest[8] & 0x3F | 0x80
+    text = digest.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def _uint(text: bytes) -> int:
+    return int(text) if len(text) < _DIGITS else min(int(text), LARGEST_UINT)
+
+
+def _seconds(text: bytes, boot: float) -> Value:
+    """Return seconds since 1970: whole ones as they are printed, else to a microsecond."""
+    if text.isdigit():
+        return int(text) if len(text) < _DIGITS else _uint(text)
+    if not text:
+        return None
+    try:
+        if text[-10:-9] == b"." and not boot:
+            return float(text[:-3])  # nanoseconds, as all current versions have: round() is slow
+        return round(float(text) + boot, 6)
+    except ValueError:
+        return None

@@ -1,0 +1,336 @@
+"""The entries of each target as they were last read, to find where series start and are reset."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+from ccagent.agents.lustre.jobstats.kept_total import KeptTotal
+from ccagent.agents.state_file import read_state, write_state
+from ccagent.log import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ccagent.agents.lustre.jobstats.entry import Entry
+
+Reset = Literal["start_time", "absent", "decreased", "snapshot_gap"]
+"""Why the counters of an entry were reset; `snapshot_gap`: they may have been."""
+
+_VERSION = 1
+_LARGEST_FILE = 1024**3
+_WORDS = 5
+_DAY = 86400.0
+_SHORTEST = 0.001
+"""Seconds: the resolution of times in records."""
+
+_MAY_RUN_OVER = 2**63
+_REMEMBERED = itemgetter(0, 1, 2, 5, 6)
+"""Of a line: operation, samples, unit, sum, sum of squares."""
+
+_BYTES = {b"read": b"read_bytes", b"write": b"write_bytes"}
+"""Lustre 2.5 counts bytes under the names that later count requests."""
+
+
+class Counters(NamedTuple):
+    """Of one operation, as printed: samples, sum and sum of squares."""
+
+    samples: int
+    sum: int
+    sumsq: int
+
+
+class Seen(NamedTuple):
+    """What an entry is, compared with the observation before.
+
+    begins_after: seconds since 1970 of the last complete observation, which had no such entry;
+    None if the series goes on, or nothing is known of before.
+    since: by how much the operations have grown; since their beginning, if that is known to lie
+    between the observations, or nothing is known of before.
+    """
+
+    begins_after: float | None
+    reset: Reset | None
+    since: dict[str, Counters]
+
+
+_GOES_ON = Seen(None, None, {})
+
+
+class _Target(msgspec.Struct):
+    """departed: what was there, and went less than a day ago or, `departed_before`, two.
+
+    is_away: the last complete observation found the target on no path of this server.
+    """
+
+    observed: float = 0.0
+    entries: dict[str, bytes] = {}
+    departed: dict[str, bytes] = {}
+    departed_before: dict[str, bytes] = {}
+    rotated: float = 0.0
+    system: dict[str, int] = {}
+    is_away: bool = False
+
+
+class _File(msgspec.Struct):
+    version: int
+    listed: float
+    targets: dict[str, _Target]
+    totals: list[KeptTotal] = []
+
+
+class Series:
+    """The entries of the last observation, by target; over restarts with a `path`.
+
+    An observation is `begin`, then for each target `begin_target`, `see` for its entries and
+    `end_target`, and `end`. At most `limit` entries are remembered, those that have gone included.
+    """
+
+    def __init__(self, path: str, limit: int, cleanup_interval: float) -> None:
+        self._path = path
+        self._limit = limit
+        self._interval = cleanup_interval
+        self._listed = 0.0
+        self._targets: dict[str, _Target] = {}
+        self._now = 0.0
+        self._seen: set[str] = set()
+        self._target = _Target()
+        self._entries: dict[str, bytes] = {}
+        self._broken: set[str] = set()
+        self._has_arrived = False
+        self._is_resumed = False
+        self._boot_time: Callable[[], float] = float
+        self._size = 0
+        self.totals: list[KeptTotal] = []
+        """Counters of points, which are kept in the same file."""
+        self.forgets = False
+        """True if nobody will ask again."""
+        if path:
+            self._load()
+
+    def begin(self, now: float, boot_time: Callable[[], float] = float) -> None:
+        """Start an observation at `now`, seconds since 1970; `boot_time` returns the server's."""
+        self._now = now
+        self._boot_time = boot_time
+        self._seen = set()
+        self._size = 0
+
+    def begin_target(self, name: str) -> None:
+        """Start a target, or go on with it; until `end_target` all entries are its own."""
+        target = self._targets.get(name)
+        if target is None:
+            target = self._targets[name] = _Target(
+                entries={}, departed={}, departed_before={}, rotated=self._now, system={}
+            )
+            target.is_away = True
+        self._is_resumed = name in self._seen
+        self._has_arrived = target.is_away
+        self._seen.add(name)
+        target.is_away = False
+        self._target = target
+        self._entries = target.entries if self._is_resumed else {}
+        self._broken = set()
+
+    @property
+    def system(self) -> dict[str, int]:
+        """Counters of the target's entries that are only counted together."""
+        return self._target.system
+
+    def see(self, entry: Entry, *, wants_growth: bool) -> Seen | None:
+        """Compare an entry with what is remembered of it, and remember it.
+
+        Return None for one that this observation has had already. `wants_growth`: without it,
+        `since` is empty.
+        """
+        key = entry.job_id
+        if key in self._entries and key not in self._broken:
+            return None
+        if entry.is_broken:
+            self._see_broken(key)
+            return _GOES_ON
+        self._broken.discard(key)
+        if self.forgets and not wants_growth:
+            self._entries[key] = b""
+            return _GOES_ON
+        old = self._target.entries.get(key)
+        words = [entry.snapshot, entry.start]
+        for line in map(_REMEMBERED, entry.lines):
+            words += line
+        new = b" ".join(words)
+        self._entries[key] = new
+        if old == new:
+            return _GOES_ON
+        if old:
+            return self._compared(old, new, wants_growth=wants_growth)
+        if old is None:
+            return self._see_new(entry, new, wants_growth=wants_growth)
+        return Seen(None, None, _counters(new) if wants_growth else {})
+
+    def _see_broken(self, key: str) -> None:
+        """Note an entry that is there. At first sight, its next reading shows where it starts."""
+        old = self._target.entries.get(key)
+        self._broken.add(key)
+        if old is not None:
+            self._entries[key] = old
+        elif not (self._target.observed or self._listed):
+            self._entries[key] = b""
+
+    def _see_new(self, entry: Entry, new: bytes, *, wants_growth: bool) -> Seen:
+        """Return what an entry is that the last observation did not have."""
+        target, key = self._target, entry.job_id
+        gone = target.departed.pop(key, None)
+        if gone is None:
+            gone = target.departed_before.pop(key, None)
+        if gone and (self._is_resumed or self._was_skipped(gone, new)):
+            return self._compared(gone, new, wants_growth=wants_growth)
+        growth = _counters(new) if wants_growth else {}
+        before = target.observed or (self._listed if gone is None else 0.0)
+        reset: Reset | None = None if gone is None else "absent"
+        return Seen(self._start_of(entry, before) if before else None, reset, growth)
+
+    def _was_skipped(self, gone: bytes, new: bytes) -> bool:
+        """Return whether the last reading left out an entry that was there all the time.
+
+        The kernel walks a list that changes meanwhile. Without a start time, an entry was there if
+        its last operation lies before that reading.
+        """
+        old_start = gone.split(b" ", 2)[1]
+        snapshot, start = new.split(b" ", 2)[:2]
+        if start or old_start:
+            return start == old_start
+        if gone == new:
+            return True
+        before, after = _counters(gone), _counters(new)
+        last_use = _seconds(gone.split(b" ", 1)[0])
+        return last_use < _seconds(snapshot) <= self._target.observed - 1 and not any(
+            _is_less(after.get(name), counters) for name, counters in before.items()
+        )
+
+    def _start_of(self, entry: Entry, observed: float) -> float:
+        """Return the time of the zeros that a series starts with.
+
+        It is the last observation. Of a target that was elsewhere then, another server may have
+        observed an entry of the same name until it came here: not after the entry's own start.
+        """
+        if not self._has_arrived:
+            return observed
+        boot = self._boot_time() if entry.since_boot else 0.0
+        first_use = _seconds(entry.start) if entry.start else _seconds(entry.snapshot) + 1
+        return max(observed, min(boot + first_use, self._now - _SHORTEST))
+
+    def end_target(self, *, complete: bool) -> None:
+        """End a target. What a complete reading doesn't show has gone; a partial one tells less."""
+        target = self._target
+        if self.forgets and not self._path:
+            self._entries = {}
+            return
+        if complete:
+            if self._now - target.rotated > _DAY:
+                target.departed_before, target.departed = target.departed, {}
+                target.rotated = self._now
+            for key, old in target.entries.items():
+                if key not in self._entries:
+                    target.departed[key] = old
+            target.entries = self._entries
+            target.observed = self._now
+        else:
+            target.entries.update(self._entries)
+        self._size += len(target.entries) + len(target.departed) + len(target.departed_before)
+        if self._size > self._limit:
+            self._forget(target)
+        self._entries = {}
+
+    def end(self, *, complete: bool) -> None:
+        """End the observation; `complete`: targets that were not there are not on this server."""
+        if complete:
+            for name in self._targets.keys() - self._seen:
+                self.begin_target(name)
+                self.end_target(complete=True)
+                self._target.is_away = True
+            self._listed = self._now
+
+    def save(self) -> None:
+        """Write the state file, if there is to be one; log an error if it can't be written."""
+        if self._path:
+            write_state(self._path, _File(_VERSION, self._listed, self._targets, self.totals))
+
+    def _compared(self, old: bytes, new: bytes, *, wants_growth: bool) -> Seen:
+        """Return how the counters have changed; the first reason for a reset counts."""
+        before, after = _counters(old), _counters(new)
+        old_snapshot, old_start = old.split(b" ", 2)[:2]
+        snapshot, start = new.split(b" ", 2)[:2]
+        reset: Reset | None = None
+        if old_start and start:
+            # The same start is the same entry, whatever else: sums of squares run over.
+            reset = "start_time" if old_start != start else None
+        elif any(_is_less(after.get(name), counters) for name, counters in before.items()):
+            reset = "decreased"
+        elif _seconds(snapshot) - _seconds(old_snapshot) > self._interval:
+            reset = "snapshot_gap"
+        if not wants_growth:
+            return Seen(None, reset, {})
+        if reset not in {"start_time", "decreased"}:
+            after = {
+                name: Counters(*(a - b for a, b in zip(counters, before[name], strict=True)))
+                if name in before
+                else counters
+                for name, counters in after.items()
+            }
+        return Seen(None, reset, after)
+
+    def _forget(self, target: _Target) -> None:
+        """Forget what costs least: the oldest of the entries that have gone, then all others."""
+        for departed in (target.departed_before, target.departed):
+            while departed and self._size > self._limit:
+                del departed[next(iter(departed))]
+                self._size -= 1
+        if self._size > self._limit:
+            logger.warning(
+                "agent lustre: more than %d entries; of some it is not remembered that they were",
+                self._limit,
+            )
+            self._size -= len(target.entries)
+            target.entries = {}
+            target.observed = 0.0
+
+    def _load(self) -> None:
+        found = read_state(self._path, _File, _LARGEST_FILE, "all series begin")
+        if found is not None and found.version == _VERSION:
+            self._listed, self._targets = found.listed, found.targets
+            self.totals = found.totals
+
+
+def _seconds(text: bytes) -> float:
+    try:
+        return float(text or 0)
+    except ValueError:
+        return 0.0
+
+
+def _is_less(after: Counters | None, before: Counters) -> bool:
+    """Return whether one of the counters is less than it was.
+
+    Sums of squares run over at 2^64 (65,536 transfers of 16 MiB): one that is near says nothing.
+    """
+    if after is None:
+        return before.samples > 0
+    return (
+        after.samples < before.samples
+        or after.sum < before.sum
+        or after.sumsq < before.sumsq < _MAY_RUN_OVER
+    )
+
+
+def _counters(packed: bytes) -> dict[str, Counters]:
+    words = packed.split(b" ")[2:]
+    found: dict[str, Counters] = {}
+    for i in range(0, len(words), _WORDS):
+        name, samples, unit, total, squares = words[i : i + _WORDS]
+        if unit == b"bytes":
+            name = _BYTES.get(name, name)
+        found[name.decode("ascii", "replace")] = Counters(
+            int(samples), int(total or 0), int(squares or 0)
+        )
+    return found

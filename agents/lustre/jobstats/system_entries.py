@@ -1,0 +1,42 @@
+"""Entries of root and of job control: kept, left out, or counted together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ccagent.agents.lustre.jobstats.series import Counters
+
+Treatment = Literal["keep", "aggregate", "leave-out"]
+
+SYSTEM = "_system_"
+"""The id of the record of entries that are counted together."""
+
+
+class SystemEntries:
+    """Tells them by user id and executable; an id that says neither is none."""
+
+    def __init__(
+        self, treatment: Treatment, users: Iterable[int], executables: Iterable[str]
+    ) -> None:
+        self.treatment: Treatment = treatment
+        self._users = frozenset(users)
+        self._executables = frozenset(executables)
+
+    def is_system(self, parts: dict[str, str | int]) -> bool:
+        """Tell whether an entry is one of these, by the parts of its id."""
+        return parts.get("user_id") in self._users or parts.get("executable") in self._executables
+
+
+def add(totals: dict[str, int], since: dict[str, Counters]) -> None:
+    """Add what an entry has grown by to counters under the names of records."""
+    for name, (samples, total, _) in since.items():
+        if name.endswith("_bytes"):
+            totals[name] = totals.get(name, 0) + total
+            requests = name.removesuffix("_bytes")
+            if requests not in since:
+                totals[requests] = totals.get(requests, 0) + samples
+        else:
+            totals[name] = totals.get(name, 0) + samples

@@ -1,0 +1,1 @@
+"""Statistics of Lustre's servers, clients and network."""

@@ -1,0 +1,146 @@
+"""All that is collected beside jobstats: the groups, their metrics, and the points they become."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ccagent.agents.lustre.parameters import shown
+from ccagent.agents.lustre.statistics import (
+    brw_stats,
+    client_rates,
+    client_statistics,
+    lnet,
+    server_statistics,
+)
+from ccagent.agents.lustre.statistics.metric import INTEGERS
+from ccagent.errors import UnparsableError
+from ccagent.records.points import Point
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from ccagent.agents.lustre.parameters import Parameter
+    from ccagent.agents.lustre.statistics.metric import Group, Metric, Place, Reading
+
+GROUPS: dict[str, Group] = {
+    **server_statistics.GROUPS,
+    **brw_stats.GROUPS,
+    **lnet.GROUPS,
+    **client_statistics.GROUPS,
+}
+"""What can be switched on, by the name that it has in the configuration."""
+
+METRICS: dict[str, Metric] = {
+    **server_statistics.METRICS,
+    **brw_stats.METRICS,
+    **lnet.METRICS,
+    **client_statistics.METRICS,
+    **client_rates.METRICS,
+}
+"""Unit and meaning of every metric; capitals in a name stand for what differs."""
+
+_SAME = ("osd-", "obdfilter.", "mdt.", "mgs.")
+
+
+def points_of(
+    parameters: Iterable[Parameter],
+    groups: Collection[str],
+    tags: dict[str, str],
+    time: float,
+    errors: list[str],
+) -> Iterator[Point]:
+    """Give the points of those parameters that belong to `groups`, names of GROUPS.
+
+    Values of targets, file systems and networks have `stype` and `stype-id`. The value of the node,
+    with `tags` alone, combines them as METRICS says; it comes after them, because a consumer that
+    ignores those tags keeps the last value of a name. A parameter that is there twice counts
+    once. What can't be understood adds a sentence for its parameter to `errors`, and costs nothing
+    else.
+    """
+    values = _Values()
+    for reading in _readings(parameters, [GROUPS[name] for name in groups], errors):
+        values.add(reading)
+    yield from values.points(tags, time, errors)
+
+
+def _readings(
+    parameters: Iterable[Parameter], groups: list[Group], errors: list[str]
+) -> Iterator[Reading]:
+    seen: set[str] = set()
+    for name, value in parameters:
+        for group in groups:
+            found = group.names.fullmatch(name)
+            if found is None:
+                continue
+            fields = found.groupdict("")
+            # There may be two of health_check, and they differ.
+            if fields:
+                key = name.partition(".")[2] if name.startswith(_SAME) else name
+                if key in seen:
+                    continue
+                seen.add(key)
+            complaints = _Complaints()
+            try:
+                yield from group.read(
+                    fields.get("place", ""), fields.get("leaf", ""), value, complaints
+                )
+            except UnparsableError as error:
+                complaints(str(error))
+            if complaints.first:
+                errors.append(f"{shown(name)}: {complaints}")
+
+
+class _Complaints:
+    """Keeps the first sentence about a parameter and counts the others: there may be many."""
+
+    def __init__(self) -> None:
+        self.first = ""
+        self._others = 0
+
+    def __call__(self, sentence: str) -> None:
+        if self.first:
+            self._others += 1
+        else:
+            self.first = sentence
+
+    def __str__(self) -> str:
+        return f"{self.first} (and {self._others} more)" if self._others else self.first
+
+
+class _Values:
+    """The values of each metric by place, in the order in which they were read."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, str] = {}
+        self._values: dict[str, dict[Place | None, int]] = {}
+
+    def add(self, reading: Reading) -> None:
+        """Add a reading to what is known of its metric in its place."""
+        entry = self._entries.setdefault(reading.name, reading.entry)
+        places = self._values.setdefault(reading.name, {})
+        known = places.get(reading.place)
+        metric = METRICS[entry]
+        if known is None:
+            places[reading.place] = reading.value
+        elif reading.place is not None or metric.combined != "sum":
+            places[reading.place] = metric.combine((known, reading.value))
+
+    def points(self, tags: dict[str, str], time: float, errors: list[str]) -> Iterator[Point]:
+        """Give the points of all places, and after them those of the node."""
+        of_places: dict[Place, dict[str, str]] = {}
+        for name, places in self._values.items():
+            if None not in places:
+                places[None] = METRICS[self._entries[name]].combine(places.values())
+            for place, value in places.items():
+                if value not in INTEGERS:
+                    errors.append(f"{name}: {value} is too large to send")
+                elif place is not None:
+                    own = of_places.get(place)
+                    if own is None:
+                        own = tags | {"stype": place.stype, "stype-id": place.stype_id}
+                        of_places[place] = own
+                    yield Point(name, own, value, time)
+        for name, places in self._values.items():
+            value = places[None]
+            if value in INTEGERS:
+                yield Point(name, tags, value, time)

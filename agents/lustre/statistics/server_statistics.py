@@ -1,0 +1,238 @@
+"""What an OSS or MDS tells of its targets: operations, space, exports, recovery, locks, health.
+
+Source: Lustre Operations Manual, chapters Monitoring and Managing Recovery; the *_seq_show()
+functions of lprocfs_status.c and lprocfs_status_server.c, ldlm_resource.c, obdclass/linux-module.c.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ccagent.agents.lustre.parameters import shown
+from ccagent.agents.lustre.statistics.metric import (
+    KINDS,
+    Group,
+    Metric,
+    Place,
+    Reading,
+    number,
+    target,
+)
+from ccagent.agents.lustre.statistics.operations import (
+    operation_metrics,
+    operation_readings,
+    parse_operations,
+)
+from ccagent.errors import UnparsableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.agents.lustre.statistics.metric import Complain
+
+_CAPACITY = {
+    "kbytestotal": ("capacity_total", 1024),
+    "kbytesfree": ("capacity_free", 1024),
+    "kbytesavail": ("capacity_available", 1024),
+    "filestotal": ("files_total", 1),
+    "filesfree": ("files_free", 1),
+    "tot_dirty": ("dirty_bytes", 1),
+    "tot_granted": ("granted_bytes", 1),
+    "tot_pending": ("pending_bytes", 1),
+}
+_LOCKS = ("lock_count", "lock_unused_count", "lock_timeouts", "resource_count")
+
+RECOVERY = {"INACTIVE": 0, "COMPLETE": 1, "WAITING_FOR_CLIENTS": 2, "WAITING": 3, "RECOVERING": 4}
+"""The number for each status of recovery: 2 and more mean that clients have to wait."""
+
+_RECOVERY_NUMBERS = {
+    "connected_clients": "recovery_connected_clients",
+    "completed_clients": "recovery_completed_clients",
+    "evicted_clients": "recovery_evicted_clients",
+    "time_remaining": "recovery_time_remaining",
+    "recovery_duration": "recovery_duration",
+}
+_NAMESPACE = re.compile(r"(?:mdt|filter)-([^.]+)_UUID|(MGS)")
+_CLIENT_NAMESPACE = re.compile(
+    r"([A-Za-z0-9_-]{1,64})-(?:OST|MDT)[0-9a-f]{4}-(?:osc|mdc|osp|lwp)-\w{1,32}", re.ASCII
+)
+
+
+def _metrics() -> dict[str, Metric]:
+    table = operation_metrics("lustre_ost_stats", "on OSTs")
+    table |= operation_metrics("lustre_mdt_stats", "on MDTs")
+    for kind, title in KINDS.items():
+        name = f"lustre_{kind}"
+        table |= {
+            f"{name}_capacity_total": Metric("B", f"size of {title}s"),
+            f"{name}_capacity_free": Metric("B", f"free space of {title}s"),
+            f"{name}_capacity_available": Metric(
+                "B", f"free space of {title}s without what is reserved for root"
+            ),
+            f"{name}_files_total": Metric("files", f"inodes of {title}s"),
+            f"{name}_files_free": Metric("files", f"free inodes of {title}s"),
+            f"{name}_dirty_bytes": Metric("B", f"written on clients, not yet on {title}s"),
+            f"{name}_granted_bytes": Metric("B", f"space on {title}s promised to clients"),
+            f"{name}_pending_bytes": Metric("B", f"being written to {title}s"),
+            f"{name}_exports": Metric("connections", f"clients and servers connected to {title}s"),
+        }
+    for kind, title in (KINDS | {"client": "other servers' target"}).items():
+        name = f"lustre_{kind}"
+        table |= {
+            f"{name}_lock_count": Metric("locks", f"locks on objects of {title}s"),
+            f"{name}_lock_unused_count": Metric("locks", f"cached locks, unused, of {title}s"),
+            f"{name}_lock_timeouts": Metric("locks", f"locks of {title}s that timed out"),
+            f"{name}_resource_count": Metric("resources", f"locked objects of {title}s"),
+        }
+    statuses = ", ".join(f"{value} {status}" for status, value in RECOVERY.items())
+    return table | {
+        "lustre_recovery_status": Metric("", f"recovery of targets: {statuses}", "max"),
+        "lustre_recovery_clients": Metric(
+            "clients", "clients to recover, after a target was started"
+        ),
+        "lustre_recovery_connected_clients": Metric(
+            "clients", "clients to recover that have come back"
+        ),
+        "lustre_recovery_completed_clients": Metric("clients", "clients that have recovered"),
+        "lustre_recovery_evicted_clients": Metric(
+            "clients", "clients that recovery went on without"
+        ),
+        "lustre_recovery_time_remaining": Metric("s", "time until recovery ends by itself", "max"),
+        "lustre_recovery_duration": Metric("s", "time that the last recovery took", "max"),
+        "lustre_health": Metric("", "1 healthy, 0 not (a device is unhealthy, or LBUG)", "min"),
+        "lustre_unhealthy_devices": Metric("devices", "devices reported unhealthy", "max"),
+    }
+
+
+METRICS = _metrics()
+
+
+def read_stats(place: str, leaf: str, value: bytes, complain: Complain) -> Iterator[Reading]:
+    """Give the operations of a target out of `obdfilter.*.stats` or `mdt.*.md_stats`."""
+    where, _ = target(place)
+    prefix = "lustre_mdt_stats" if leaf == "md_stats" else "lustre_ost_stats"
+    for operation in parse_operations(value, complain):
+        yield from operation_readings(prefix, where, operation)
+
+
+def read_capacity(place: str, leaf: str, value: bytes, _complain: Complain) -> Iterator[Reading]:
+    """Give bytes or files of a target out of `osd-*.*.kbytesfree` and its like."""
+    where, kind = target(place)
+    name, factor = _CAPACITY[leaf]
+    yield _reading(f"lustre_{kind}_{name}", _number(value) * factor, where)
+
+
+def read_exports(place: str, _leaf: str, value: bytes, _complain: Complain) -> Iterator[Reading]:
+    """Give the connections of a target out of `*.*.num_exports`."""
+    where, kind = target(place)
+    yield _reading(f"lustre_{kind}_exports", _number(value), where)
+
+
+def read_recovery(place: str, _leaf: str, value: bytes, complain: Complain) -> Iterator[Reading]:
+    """Give what `*.*.recovery_status` tells, lines like `completed_clients: 4/8`."""
+    where, _ = target(place)
+    clients = 0
+    for line in value.split(b"\n"):
+        key, _, text = line.partition(b":")
+        text = text.strip()
+        name = key.strip().replace(b" ", b"_").decode("ascii", "replace")
+        if name == "status":
+            status = RECOVERY.get(text.decode("ascii", "replace"))
+            if status is None:
+                complain(f"{shown(text)} is no status of recovery")
+            else:
+                yield _reading("lustre_recovery_status", status, where)
+        elif name in _RECOVERY_NUMBERS:
+            part, _, whole = text.partition(b"/")
+            try:
+                yield _reading(f"lustre_{_RECOVERY_NUMBERS[name]}", _number(part), where)
+                clients = max(clients, _number(whole)) if whole else clients
+            except UnparsableError as error:
+                complain(f"{name}: {error}")
+    if clients:
+        yield _reading("lustre_recovery_clients", clients, where)
+
+
+def read_health(_place: str, _leaf: str, value: bytes, _complain: Complain) -> Iterator[Reading]:
+    """Give the health of the node out of `health_check`.
+
+    Newer versions have two of that name: below /sys with one word, below /sys/kernel/debug with the
+    unhealthy devices. On a healthy node that one is empty, and then tells nothing.
+    """
+    text = value.strip()
+    if not text:
+        return
+    devices = sum(line.endswith(b" reported unhealthy") for line in text.split(b"\n"))
+    if not (devices or text in {b"healthy", b"LBUG"} or text.endswith(b"NOT HEALTHY")):
+        raise UnparsableError(f"{shown(text)} is neither healthy nor not")
+    yield Reading("lustre_health", "lustre_health", int(text == b"healthy"))
+    yield Reading("lustre_unhealthy_devices", "lustre_unhealthy_devices", devices)
+
+
+def read_locks(place: str, leaf: str, value: bytes, _complain: Complain) -> Iterator[Reading]:
+    """Give the locks of a name space, `ldlm.namespaces.filter-scratch-OST0000_UUID.lock_count`.
+
+    Those that the node holds as a client of other servers' targets are summed per file system:
+    there may be thousands of targets. Those of MGCs, with the configuration, are left out.
+    """
+    if place.startswith("MGC"):
+        return
+    if client := _CLIENT_NAMESPACE.fullmatch(place):
+        where = Place("filesystem", client[1])
+        kind = "client"
+    elif own := _NAMESPACE.fullmatch(place):
+        where, kind = target(own[1] or own[2])
+    else:
+        raise UnparsableError(f"{shown(place)} is no name space of a target")
+    yield _reading(f"lustre_{kind}_{leaf}", _number(value), where)
+
+
+def _number(value: bytes) -> int:
+    return number(value.strip())
+
+
+def _reading(name: str, value: int, place: Place) -> Reading:
+    return Reading(name, name, value, place)
+
+
+def _names(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.ASCII)
+
+
+GROUPS = {
+    "stats": Group(
+        _names(r"obdfilter\.(?P<place>[^.]+)\.(?P<leaf>stats)"), read_stats, ("obdfilter.*.stats",)
+    ),
+    "md-stats": Group(
+        _names(r"mdt\.(?P<place>[^.]+)\.(?P<leaf>md_stats)"), read_stats, ("mdt.*.md_stats",)
+    ),
+    "capacity": Group(
+        _names(
+            r"(?:osd-\w+|obdfilter|mdt|mgs)\.(?P<place>[^.]+)\.(?P<leaf>"
+            + "|".join(_CAPACITY)
+            + ")"
+        ),
+        read_capacity,
+        (
+            *(f"osd-*.*.{leaf}" for leaf in _CAPACITY if not leaf.startswith("tot_")),
+            *(f"{server}.*.tot_*" for server in ("obdfilter", "mdt")),
+        ),
+    ),
+    "exports": Group(
+        _names(r"(?:obdfilter|mdt|mgs)\.(?P<place>[^.]+)\.(?P<leaf>num_exports)"),
+        read_exports,
+        ("obdfilter.*.num_exports", "mdt.*.num_exports", "mgs.*.num_exports"),
+    ),
+    "recovery": Group(
+        _names(r"(?:obdfilter|mdt|mgs)\.(?P<place>[^.]+)\.(?P<leaf>recovery_status)"),
+        read_recovery,
+        ("obdfilter.*.recovery_status", "mdt.*.recovery_status"),
+    ),
+    "health": Group(_names("health_check"), read_health, ("health_check",)),
+    "locks": Group(
+        _names(r"ldlm\.namespaces\.(?P<place>[^.]+)\.(?P<leaf>" + "|".join(_LOCKS) + ")"),
+        read_locks,
+        tuple(f"ldlm.namespaces.*.{leaf}" for leaf in _LOCKS),
+    ),
+}

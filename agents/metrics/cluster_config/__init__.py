@@ -1,0 +1,1 @@
+"""The cluster.json of ClusterCockpit, from what nodes know."""

@@ -1,0 +1,105 @@
+"""The parts of cc-backend's cluster.json that nodes know: metrics, hardware, topology.
+
+Source: the JSON schema `cluster` of ClusterCockpit's cc-lib.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ccagent.agents.metrics.cluster_config.topology import describe_node
+from ccagent.agents.metrics.cluster_config.units import NodeSize, schema_unit, thresholds
+from ccagent.errors import CcagentError
+from ccagent.machine.parsed import read_parsed
+from ccagent.machine.system_state import parse_meminfo
+
+if TYPE_CHECKING:
+    from ccagent.agents.metrics.agent import MetricsAgent
+    from ccagent.machine.node import Node
+
+_BETWEEN = 0.05
+_SCOPES = ("hwthread", "core", "memoryDomain", "socket", "accelerator")
+
+
+def cluster_config(agent: MetricsAgent, node: Node) -> dict[str, Any]:
+    """Return the objects for a cluster with this node as its only one."""
+    step = agent.settings.time_step.seconds
+    every = agent.settings.every
+    seconds = step or (every.seconds if every is not None else 60.0)
+    facts = describe_node(node, agent.settings.accelerators)
+    size = NodeSize(len(facts["topology"]["node"]), _memory(node))
+    metrics: list[dict[str, Any]] = []
+    for name, types in sorted(_types(agent, node).items()):
+        sent = agent.sent.get(name)
+        if sent is None:
+            continue
+        metric = agent.metrics[name]
+        # Without NUMA nodes, say, there is the value of the node alone.
+        smallest = next((scope for scope in _SCOPES if scope in types), "node")
+        metrics.append({
+            "name": sent.name,
+            "unit": schema_unit(sent.unit),
+            "scope": smallest if sent.combined is None else "node",
+            "aggregation": "sum" if metric.aggregation == "sum" else "avg",
+            "timestep": int(seconds),
+            **thresholds(name, metric, sent, size),
+        })  # fmt: skip
+    return {
+        "name": node.cluster,
+        "metricConfig": metrics,
+        "subClusters": [{"name": "main", "nodes": node.hostname, **facts}],
+    }
+
+
+def store_config(cluster: dict[str, Any]) -> dict[str, Any]:
+    """Return the section `metrics` of cc-metric-store's configuration for a cluster."""
+    return {
+        "metrics": {
+            metric["name"]: {
+                "frequency": metric["timestep"], "aggregation": metric["aggregation"],
+            }
+            for metric in cluster["metricConfig"]
+        }
+    }  # fmt: skip
+
+
+def _memory(node: Node) -> int:
+    try:
+        return read_parsed(node, "proc/meminfo", parse_meminfo).get("MemTotal", 0) * 1024
+    except CcagentError:
+        return 0
+
+
+def _types(agent: MetricsAgent, node: Node) -> dict[str, set[str]]:
+    """Return by metric the types of the parts that have values.
+
+    Everything is read twice, since shares of time are there at the second reading.
+    """
+    found: dict[str, set[str]] = {}
+    for is_second in (False, True):
+        if is_second:
+            node.clock.sleep(_BETWEEN)
+        for reader in agent.readers:
+            reader.begin(node)
+        for reader in agent.readers:
+            try:
+                for each in reader.read(node):
+                    if not each.place.stype:
+                        found.setdefault(each.metric, set()).add(each.place.type)
+            except CcagentError:
+                continue
+    for reader in agent.readers:
+        for name, scope in reader.expected(node).items():
+            found.setdefault(name, set()).add(scope)
+    _add_custom(agent, node, found)
+    return found
+
+
+def _add_custom(agent: MetricsAgent, node: Node, found: dict[str, set[str]]) -> None:
+    agent.custom.begin(node)
+    for each in agent.told(node, waits=True):
+        if not each.place.stype:
+            found.setdefault(each.metric, set()).add(each.place.type)
+    for name, lacking in agent.custom.lacking(found).items():
+        if not lacking:
+            found[name] = {agent.metrics[name].type}

@@ -1,0 +1,1 @@
+"""Metrics that a site adds: commands, files, expressions."""

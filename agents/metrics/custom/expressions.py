@@ -1,0 +1,266 @@
+"""Metrics that are reckoned from others: [agents.metrics.expressions.NAME].
+
+An expression has numbers, names of metrics, + - * / and parentheses, and functions. Values of the
+same place are combined. `abs` and functions of several operands go by place too; `sum`, `mean`,
+`min` and `max` of one make a single value of its parts, which goes with any place.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import warnings
+from typing import TYPE_CHECKING
+
+from ccagent.agents.metrics.readers.base import NODE, Metric, Place, Type
+from ccagent.config.settings import nearest
+from ccagent.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from ccagent.agents.metrics.custom.settings import ExpressionSettings
+    from ccagent.agents.metrics.pipeline.outputs import Value
+
+_LONGEST = 1000
+_DEEPEST = 50
+_ALLOWED = "numbers, names of metrics, + - * / ( ), sum mean min max abs"
+
+
+Parts = dict[Place, float]
+Operand = float | Parts
+"""One value for all places, or one of each; without a value it is empty."""
+
+Tables = dict[str, Parts]
+
+
+def _negative(number: float) -> float:
+    return -number
+
+
+def _quotient(left: float, right: float) -> float:
+    return left / right
+
+
+def _absolute(number: float) -> float:
+    return abs(number)
+
+
+def _sum(values: list[float]) -> float:
+    return sum(values)
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: _quotient,
+}
+_FUNCTIONS: dict[str, Callable[[list[float]], float]] = {
+    "sum": _sum, "mean": _mean, "min": min, "max": max,
+}  # fmt: skip
+_FINEST: tuple[Type, ...] = (
+    "hwthread", "core", "llc", "memoryDomain", "die", "socket", "accelerator",
+)  # fmt: skip
+"""Of which parts a single value is made, if a metric has several: the smallest."""
+
+
+class Expressions:
+    """Expressions in the order of the configuration; each may name those before it.
+
+    known: the metrics that there are. is_open: there may be others that nobody knows yet.
+    metrics: those of the expressions. operands: the metrics in each. Raises ConfigurationError.
+    """
+
+    def __init__(
+        self,
+        expressions: Mapping[str, ExpressionSettings],
+        known: Mapping[str, Metric],
+        *,
+        is_open: bool,
+    ) -> None:
+        self.metrics: dict[str, Metric] = {}
+        self._compiled: list[tuple[str, Callable[[Tables], Operand]]] = []
+        self.operands: dict[str, set[str]] = {}
+        for name, settings in expressions.items():
+            where = f"agents.metrics.expressions.{name}"
+            if name in known:
+                raise ConfigurationError(f"{where}: there is a metric of this name")
+            compiler = _Compiler(where, {**known, **self.metrics}, is_open=is_open)
+            compute = compiler.compiled(settings.expression)
+            self.operands[name] = compiler.names
+            self._compiled.append((name, compute))
+            self.metrics[name] = Metric(
+                unit=settings.unit,
+                type=compiler.type,
+                description="",
+                source=f"expression {' '.join(settings.expression.split())}",
+                aggregation=settings.aggregation,
+            )
+
+    def values(self, values: Iterable[Value]) -> list[Value]:
+        """Reckon with the values of a sample; what lacks an operand has none, nor what is x / 0.
+
+        The node's own value comes last: of those with the same name its store keeps the last.
+        """
+        tables: Tables = {name: {} for names in self.operands.values() for name in names}
+        for metric, number, place in values:
+            if metric in tables:
+                tables[metric][place] = number
+        found: list[Value] = []
+        for name, compute in self._compiled:
+            result = compute(tables)
+            all_parts: Parts = result if isinstance(result, dict) else {NODE: result}
+            parts = {each: number for each, number in all_parts.items() if math.isfinite(number)}
+            if name in tables:
+                tables[name] = parts
+            of_node = parts.get(NODE)
+            found += [(name, number, place) for place, number in parts.items() if place != NODE]
+            if of_node is not None:
+                found.append((name, of_node, NODE))
+        return found
+
+
+class _Compiler:
+    """Turns a text into a function. names: of the metrics in it. type: of the result's places."""
+
+    def __init__(self, where: str, known: Mapping[str, Metric], *, is_open: bool) -> None:
+        self.names: set[str] = set()
+        self._where = f"{where}: expression"
+        self._known = known
+        self._is_open = is_open
+        self._types: set[Type] = set()
+        self._before = 0
+
+    @property
+    def type(self) -> Type:
+        """The type that all metrics have whose values go by place; else only nodes have both."""
+        return next(iter(self._types)) if len(self._types) == 1 else "node"
+
+    def compiled(self, text: str) -> Callable[[Tables], Operand]:
+        text = text.replace("\n", " ")
+        if not text.isascii() or not text.isprintable() or len(text) > _LONGEST:
+            raise ConfigurationError(
+                f"{self._where}: only ASCII, without control characters, of {_LONGEST} at most"
+            )
+        # What begins with a space would be an indented line.
+        source = text.lstrip()
+        self._before = len(text) - len(source)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                tree = ast.parse(source, mode="eval")
+        except SyntaxError as error:
+            column = self._before + max(1, min(len(source) + 1, error.offset or 1))
+            raise ConfigurationError(f"{self._where}: column {column}: {error.msg}") from None
+        except (ValueError, RecursionError, MemoryError):
+            raise ConfigurationError(f"{self._where}: too many parentheses") from None
+        return self._node(tree.body, 0, is_by_place=True)
+
+    def _node(
+        self, node: ast.expr, depth: int, *, is_by_place: bool
+    ) -> Callable[[Tables], Operand]:
+        if depth > _DEEPEST:
+            raise self._error(node, f"more than {_DEEPEST} operations in one another")
+        match node:
+            case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+                return self._number(node, value)
+            case ast.Name(id=name):
+                return self._name(node, name, is_by_place=is_by_place)
+            case ast.UnaryOp(op=ast.USub(), operand=inner):
+                compute = self._node(inner, depth + 1, is_by_place=is_by_place)
+                return lambda tables: _each(_negative, compute(tables))
+            case ast.UnaryOp(op=ast.UAdd(), operand=inner):
+                return self._node(inner, depth + 1, is_by_place=is_by_place)
+            case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
+                apply = _OPERATORS[type(sign)]
+                first = self._node(left, depth + 1, is_by_place=is_by_place)
+                second = self._node(right, depth + 1, is_by_place=is_by_place)
+                return lambda tables: _each(apply, first(tables), second(tables))
+            case ast.Call(func=ast.Name(id=name), args=[_, *_] as operands, keywords=[]):
+                return self._call(node, name, operands, depth, is_by_place=is_by_place)
+            case _:
+                raise self._error(node, f"only {_ALLOWED}")
+
+    def _number(self, node: ast.expr, value: float) -> Callable[[Tables], Operand]:
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            raise self._error(node, "a number that is too large")
+        return lambda _: number
+
+    def _name(self, node: ast.expr, name: str, *, is_by_place: bool) -> Callable[[Tables], Operand]:
+        metric = self._known.get(name)
+        if metric is None and not self._is_open:
+            raise self._error(node, f"{name!r} is no metric{nearest(name, [*self._known])}")
+        self.names.add(name)
+        if is_by_place:
+            self._types.add("node" if metric is None else metric.type)
+        return lambda tables: tables[name]
+
+    def _call(
+        self, node: ast.expr, name: str, operands: list[ast.expr], depth: int, *, is_by_place: bool
+    ) -> Callable[[Tables], Operand]:
+        is_abs = name == "abs"
+        if (not is_abs and name not in _FUNCTIONS) or (is_abs and len(operands) > 1):
+            raise self._error(node, f"{name} of {len(operands)} operands; only {_ALLOWED}")
+        is_single = len(operands) == 1 and not is_abs
+        computes = [
+            self._node(each, depth + 1, is_by_place=is_by_place and not is_single)
+            for each in operands
+        ]
+        if is_abs:
+            return lambda tables: _each(_absolute, computes[0](tables))
+        apply = _FUNCTIONS[name]
+        if is_single:
+            return lambda tables: _single(apply, computes[0](tables))
+        return lambda tables: _each(
+            lambda *numbers: apply([*numbers]), *[compute(tables) for compute in computes]
+        )
+
+    def _error(self, node: ast.expr, reason: str) -> ConfigurationError:
+        column = self._before + node.col_offset + 1
+        return ConfigurationError(f"{self._where}: column {column}: {reason}")
+
+
+def _each(apply: Callable[..., float], *operands: Operand) -> Operand:
+    """Apply to the values of each place that all have; a division by zero has none."""
+    tables = [operand for operand in operands if isinstance(operand, dict)]
+    if not tables:
+        try:
+            return apply(*operands)
+        except ZeroDivisionError:
+            return {}
+    found: Parts = {}
+    for place in tables[0]:
+        if all(place in table for table in tables[1:]):
+            numbers = [each[place] if isinstance(each, dict) else each for each in operands]
+            try:
+                found[place] = apply(*numbers)
+            except ZeroDivisionError:
+                continue
+    return found
+
+
+def _single(apply: Callable[[list[float]], float], operand: Operand) -> Operand:
+    """Make one value of the smallest parts, else of the node, else of what is part of it."""
+    if not isinstance(operand, dict):
+        return operand
+    by_type: dict[Type, list[float]] = {}
+    others: list[float] = []
+    for place, number in operand.items():
+        if place.stype:
+            others.append(number)
+        else:
+            by_type.setdefault(place.type, []).append(number)
+    for kind in (*_FINEST, "node"):
+        if kind in by_type:
+            return apply(by_type[kind])
+    return apply(others) if others else {}

@@ -1,0 +1,118 @@
+"""Metrics that others write into files: [agents.metrics.files.NAME]."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.agents.metrics.pipeline.background import Background
+from ccagent.errors import CcagentError, NotHereError, UnparsableError
+
+if TYPE_CHECKING:
+    from ccagent.agents.metrics.custom.points import CustomMetrics
+    from ccagent.agents.metrics.custom.settings import FileSettings
+    from ccagent.agents.metrics.readers.base import Gauge
+    from ccagent.config.duration import Duration
+    from ccagent.machine.node import Node
+
+_SUFFIX = ".lp"
+_LARGEST = 1024 * 1024
+_MOST_FILES = 256
+_PATIENCE = 1.0
+"""Seconds that a sample waits for all files; one that hangs is not waited for again."""
+
+
+class Texts(NamedTuple):
+    """What the files of a table hold, and what is wrong with them."""
+
+    content: bytes
+    errors: list[str]
+
+
+def read_texts(node: Node, settings: FileSettings) -> Texts:
+    """Read the file, or those of the directory; 1 MiB in all, and 256 files at most.
+
+    Raises CcagentError if that fails; one file of a directory costs itself alone.
+    """
+    path = settings.path.strip("/")
+    try:
+        names = node.list(path)
+    except NotHereError:
+        return Texts(read_text(node, path, _LARGEST, settings.max_age), [])
+    names = sorted(name for name in names if name.endswith(_SUFFIX) and name[0] != ".")
+    errors: list[str] = []
+    if len(names) > _MOST_FILES:
+        errors.append(f"more than {_MOST_FILES} files: the rest is left out")
+    contents: list[bytes] = []
+    room = _LARGEST
+    for name in names[:_MOST_FILES]:
+        try:
+            content = read_text(node, f"{path}/{name}", room, settings.max_age)
+        except CcagentError as error:
+            errors.append(str(error))
+            continue
+        room -= len(content)
+        contents.append(content)
+    return Texts(b"".join(contents), errors)
+
+
+def read_text(node: Node, path: str, limit: int, max_age: Duration) -> bytes:
+    """Read one file whose writer has finished it, and not too long ago. Raises CcagentError."""
+    written, content = node.read_trusted(path, limit)
+    age = node.clock.time() - written
+    if age > max_age.seconds:
+        raise UnparsableError(f"/{path}: written {age:.0f} s ago, which is over {max_age}")
+    if -age > max_age.seconds:
+        raise UnparsableError(f"/{path}: written {-age:.0f} s in the future")
+    if content and not content.endswith(b"\n"):
+        # 12 may be the beginning of 123.
+        raise UnparsableError(f"/{path}: its last line has no end; is it being written?")
+    return content
+
+
+class FilesReader:
+    """Reads the files of all tables; what hangs, a network's file system, stalls nobody.
+
+    errors: what of the last reading is worth a message.
+    """
+
+    name = "files"
+
+    def __init__(self, files: dict[str, FileSettings], metrics: CustomMetrics) -> None:
+        self.errors: list[str] = []
+        self._files = files
+        self._metrics = metrics
+        self._reading: dict[str, Background[Texts]] = {}
+
+    def read(self, node: Node) -> list[Gauge]:
+        """Give what the files hold now."""
+        self.errors = []
+        hanging = set(self._reading)
+        for name, settings in self._files.items():
+            if name not in hanging:
+                self._begin(node, name, settings)
+        deadline = time.monotonic() + _PATIENCE
+        found: list[Gauge] = []
+        for name, reading in [*self._reading.items()]:
+            source = f"file {name}"
+            patience = 0.0 if name in hanging else deadline - time.monotonic()
+            if reading.is_busy(patience):
+                self.errors.append(f"{source}: hangs, and is left out until it answers")
+                continue
+            del self._reading[name]
+            if name in hanging:
+                continue  # what it holds may be of long ago
+            try:
+                texts = reading.answer()
+            except CcagentError as error:
+                self.errors.append(f"{source}: {error}")
+                continue
+            self.errors += [f"{source}: {error}" for error in texts.errors]
+            found += self._metrics.gauges(source, texts.content, node, self.errors)
+        return found
+
+    def _begin(self, node: Node, name: str, settings: FileSettings) -> None:
+        try:
+            self._reading[name] = Background(lambda: read_texts(node, settings), f"file {name}")
+        except CcagentError as error:
+            self.errors.append(str(error))

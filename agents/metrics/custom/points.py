@@ -1,0 +1,143 @@
+"""Values that commands and files tell: line protocol, of this node alone.
+
+A line is a metric with tags `type`, `type-id`, `stype` and `stype-id` at most. Its time is not
+looked at: all values of a sample have the sample's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, get_args
+
+from msgspec import structs
+
+from ccagent.agents.metrics.readers.base import NODE, Gauge, Metric, Place, Type
+from ccagent.machine.gpu.address import canonical
+from ccagent.records.line_protocol import decode_lines
+from ccagent.records.points import NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from ccagent.machine.node import Node
+    from ccagent.records.line_protocol import Line
+
+TYPES: tuple[Type, ...] = get_args(Type)
+
+_MOST_NAMES = 1000
+_MOST_POINTS = 20_000
+_MOST_COMPLAINTS = 10
+_LONGEST_TAG = 256
+_LONGEST_NUMBER = 9
+_SHOWN = 60
+_PLACE_TAGS = frozenset({"type", "type-id", "stype", "stype-id"})
+
+
+def parse_points(
+    content: bytes, cluster: str, hostname: str, complain: Callable[[str], None]
+) -> Iterator[Gauge]:
+    """Read lines, in UTF-8; a bad one costs itself, and `complain` is told why.
+
+    A line may name this cluster and this host, but no others. Tags that make no place are left
+    out, which is said too.
+    """
+    # Bytes that are no UTF-8 become surrogates, which no part of a line may hold.
+    text = content.decode("utf-8", "surrogateescape")
+    for line in decode_lines(text, complain=lambda error: complain(str(error))):
+        try:
+            yield _gauge(line, {"cluster": cluster, "hostname": hostname}, complain)
+        except ValueError as error:
+            complain(f"{line.measurement[:_SHOWN]}: {error}")
+
+
+def _gauge(line: Line, own: dict[str, str], complain: Callable[[str], None]) -> Gauge:
+    """Turn a line into a value. Raises ValueError."""
+    if line.category != "metric" or isinstance(line.value, bool | str):
+        raise ValueError(f"{line.field[:_SHOWN]} is no metric, whose field is value=NUMBER")
+    if NAME.fullmatch(line.measurement) is None or len(line.measurement) > _LONGEST_TAG:
+        raise ValueError("a metric's name has letters, digits and '_' only")
+    for key, name in own.items():
+        if line.tags.get(key, name) != name:
+            raise ValueError(f"{key} {line.tags[key][:_SHOWN]!r} is not this one, {name!r}")
+    more = line.tags.keys() - _PLACE_TAGS - own.keys()
+    if more:
+        complain(f"{line.measurement}: tag {min(more)[:_SHOWN]!r} is left out: it makes no place")
+    return Gauge(line.measurement, float(line.value), _place(line.tags))
+
+
+def _place(tags: dict[str, str]) -> Place:
+    """Give the place that tags describe. Raises ValueError."""
+    kind = tags.get("type", "node")
+    if kind not in TYPES:
+        raise ValueError(f"type {kind[:_SHOWN]!r} is none of {', '.join(TYPES)}")
+    number = ""
+    if kind != "node":
+        number = tags.get("type-id", "")
+        if kind == "accelerator":
+            number = canonical(number) or number
+        elif not number.isascii() or not number.isdecimal() or len(number) > _LONGEST_NUMBER:
+            raise ValueError(f"type {kind} needs a number as type-id, not {number[:_SHOWN]!r}")
+    stype, stype_id = tags.get("stype", ""), tags.get("stype-id", "")
+    if bool(stype) != bool(stype_id):
+        raise ValueError("stype and stype-id go together")
+    if kind == "accelerator" and not number:
+        raise ValueError("type accelerator needs a type-id")
+    for text in (number, stype, stype_id):
+        if not is_sendable(text):
+            raise ValueError(f"a tag can't be sent: {text[:_SHOWN]!r}")
+    return Place(kind, number, stype, stype_id)
+
+
+def is_sendable(text: str) -> bool:
+    """Tell whether line protocol can carry a text as the value of a tag, or it is empty."""
+    return text.isprintable() and not text.endswith("\\") and len(text) <= _LONGEST_TAG
+
+
+class CustomMetrics:
+    """The metrics that commands and files have told: each belongs to who told it first.
+
+    taken: names that are somebody else's.
+    """
+
+    def __init__(self, taken: Collection[str]) -> None:
+        self.metrics: dict[str, Metric] = {}
+        self._taken = taken
+
+    def gauges(self, source: str, content: bytes, node: Node, errors: list[str]) -> list[Gauge]:
+        """Read what a source has written; what it may not tell is left out and said in `errors`.
+
+        The node's own values come last: of those with the same name its store keeps the last.
+        """
+        complaints: list[str] = []
+        found: dict[tuple[str, Place], Gauge] = {}
+        for gauge in parse_points(content, node.cluster, node.hostname, complaints.append):
+            key = (gauge.metric, gauge.place)
+            problem = f"{gauge.metric}: told twice of the same place" if key in found else ""
+            problem = problem or self._refusal(source, gauge)
+            if problem:
+                complaints.append(problem)
+            elif len(found) == _MOST_POINTS:
+                complaints = [f"more than {_MOST_POINTS} values: the rest is left out", *complaints]
+                break
+            else:
+                found[key] = gauge
+        complaints = [*dict.fromkeys(complaints)]
+        errors += [f"{source}: {complaint}" for complaint in complaints[:_MOST_COMPLAINTS]]
+        if len(complaints) > _MOST_COMPLAINTS:
+            errors.append(f"{source}: {len(complaints) - _MOST_COMPLAINTS} more complaints")
+        return sorted(found.values(), key=lambda gauge: gauge.place == NODE)
+
+    def _refusal(self, source: str, gauge: Gauge) -> str:
+        """Give why a source may not tell a value, if so; take note of its metric if it may."""
+        name, kind = gauge.metric, gauge.place.type
+        if name in self._taken:
+            return f"{name}: a metric of ccagent has this name"
+        metric = self.metrics.get(name)
+        if metric is None:
+            if len(self.metrics) >= _MOST_NAMES:
+                return f"{name}: there are {_MOST_NAMES} metrics of commands and files already"
+            self.metrics[name] = Metric(unit="", type=kind, description="", source=source)
+        elif metric.source != source:
+            return f"{name}: a metric of {metric.source}"
+        elif metric.type == "node" != kind:
+            self.metrics[name] = structs.replace(metric, type=kind)
+        return ""

@@ -1,0 +1,61 @@
+"""The tables `commands`, `files` and `expressions` of [agents.metrics]: what a site adds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from ccagent.config.duration import Duration
+from ccagent.config.settings import Settings
+
+
+class CommandSettings(Settings, frozen=True, kw_only=True):
+    """A table [agents.metrics.commands.NAME]."""
+
+    command: Annotated[
+        tuple[str, ...],
+        Meta(description="program and arguments; it prints line protocol", min_length=1),
+    ]
+    every: Annotated[Duration, Meta(description="run it this often; 0s: with every sample")] = (
+        Duration("60s")
+    )
+    time_limit: Annotated[Duration, Meta(description="after this long it is killed")] = Duration(
+        "5s"
+    )
+
+    def problem(self) -> str:
+        """Give what is wrong with it; empty if nothing is."""
+        if not self.command[0].startswith("/"):
+            return f"command: {self.command[0]!r} is no absolute path"
+        return "command: with a NUL" if any("\0" in word for word in self.command) else ""
+
+
+class FileSettings(Settings, frozen=True, kw_only=True):
+    """A table [agents.metrics.files.NAME]."""
+
+    path: Annotated[
+        str, Meta(description="a file of line protocol, or a directory with files *.lp")
+    ]
+    max_age: Annotated[Duration, Meta(description="what was written longer ago is not sent")] = (
+        Duration("5m")
+    )
+
+    def problem(self) -> str:
+        """Give what is wrong with it; empty if nothing is."""
+        is_path = self.path.startswith("/") and "\0" not in self.path
+        return "" if is_path else f"path: {self.path!r} is no absolute path"
+
+
+class ExpressionSettings(Settings, frozen=True, kw_only=True):
+    """A table [agents.metrics.expressions.NAME]."""
+
+    expression: Annotated[
+        str, Meta(description="names of metrics, numbers, + - * / ( ), sum mean min max abs")
+    ]
+    unit: Annotated[
+        str, Meta(description="of the result; a base unit becomes the preset's as those of metrics")
+    ] = ""
+    aggregation: Annotated[
+        Literal["sum", "mean", "max"], Meta(description="how values of parts make one of the node")
+    ] = "mean"

@@ -1,0 +1,179 @@
+"""Counters of a part of the machine, in as few groups as the hardware allows, and their rates.
+
+Counters of a group count at the same times and are read with one call. What doesn't fit together
+the kernel counts in turns: the rate of a counter is its growth over the time in which it counted.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from ccagent.agents.metrics.perf.call import parse_counts
+from ccagent.errors import UnparsableError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ccagent.agents.metrics.perf.call import Counts, Event, PerfCall
+
+_NO_EVENT_WILL_DO = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSYS}
+)
+_LONG_ENOUGH = 100_000_000
+_LARGEST = 64
+
+
+class Group:
+    """Counters on one cpu that count at the same times.
+
+    numbers: of its events. is_starved: since the last reading it had time to count, and no room.
+    """
+
+    def __init__(self, call: PerfCall, cpu: int) -> None:
+        self.cpu = cpu
+        self.numbers: list[int] = []
+        self.is_starved = False
+        self._call = call
+        self._descriptors: list[int] = []
+        self._before: Counts | None = None
+
+    @property
+    def leader(self) -> int:
+        """The descriptor that stands for all."""
+        return self._descriptors[0]
+
+    def add(self, number: int, event: Event) -> None:
+        """Make a counter of an event. Raises OSError if it can't be counted, or not with these."""
+        if self._descriptors:
+            self._descriptors.append(self._call.open(event, self.cpu, self.leader))
+        else:
+            self._descriptors.append(self._call.open(event, self.cpu))
+        self.numbers.append(number)
+
+    def enable(self) -> None:
+        """Begin to count. Raises OSError."""
+        self._call.enable(self.leader)
+
+    def read(self, rates: list[float | None]) -> float | None:
+        """Put the rates in counts per second since the last reading in `rates`, by number.
+
+        Gives the share of the time that was counted; None, and no rates, at the first reading.
+        Raises OSError and UnparsableError.
+        """
+        before, self._before = self._before, None
+        now = self._before = parse_counts(self._call.read(self.leader))
+        if before is None:
+            return None
+        enabled, running = now.enabled - before.enabled, now.running - before.running
+        self.is_starved = running <= 0 and enabled >= _LONG_ENOUGH
+        if enabled <= 0 or running <= 0:
+            return 0.0 if enabled > 0 else None
+        for number, new, old in zip(self.numbers, now.values, before.values, strict=False):
+            if new >= old:
+                rates[number] = (new - old) * 1e9 / running
+        return min(1.0, running / enabled)
+
+    def close(self) -> None:
+        """Let the counters go, the one that leads them last."""
+        while self._descriptors:
+            self._call.close(self._descriptors.pop())
+
+
+class Counters:
+    """Counters of a part of the machine, on one cpu or several.
+
+    together: how many of the first events are not split up unless there is no other way.
+    """
+
+    def __init__(self, call: PerfCall, together: int = 0) -> None:
+        self.groups: list[Group] = []
+        self._call = call
+        self._together = together
+        self._events: list[Event] = []
+
+    def add(self, cpu: int, events: Sequence[Event], largest: int = _LARGEST) -> dict[int, OSError]:
+        """Count events on a cpu, as many in a group as the kernel takes, at most `largest`.
+
+        They are numbered in the order they are added. Gives those that the kernel refuses. Raises
+        OSError for what hinders every event, such as permissions and lack of descriptors, and
+        NotHereError if there is no such call.
+        """
+        first = len(self._events)
+        self._events += events
+        return self._open(cpu, range(first, len(self._events)), largest)
+
+    def rates(self, errors: list[str], shares: list[float]) -> list[float | None]:
+        """Give the rates in counts per second since the last reading, None for unknown ones.
+
+        Adds to `shares` what part of the time each group was counting.
+        """
+        rates: list[float | None] = [None] * len(self._events)
+        for group in tuple(self.groups):
+            try:
+                share = group.read(rates)
+                if share is not None:
+                    shares.append(share)
+                if group.is_starved and len(group.numbers) > 1:
+                    self._split(group)
+            except OSError as error:
+                errors.append(f"perf: cpu {group.cpu}: {os.strerror(error.errno or 0)}")
+            except UnparsableError as error:
+                errors.append(f"perf: cpu {group.cpu}: {error}")
+        return rates
+
+    def close(self) -> None:
+        """Let all counters go."""
+        while self.groups:
+            self.groups.pop().close()
+
+    def _open(self, cpu: int, numbers: Sequence[int], largest: int) -> dict[int, OSError]:
+        opened: list[Group] = []
+        refused: dict[int, OSError] = {}
+        try:
+            for number in numbers:
+                if (
+                    opened
+                    and len(opened[-1].numbers) < largest
+                    and not self._add(opened[-1], number)
+                ):
+                    continue
+                group = Group(self._call, cpu)
+                error = self._add(group, number)
+                if error is None:
+                    opened.append(group)
+                else:
+                    refused[number] = error
+            for group in opened:
+                group.enable()
+        except OSError:
+            for group in opened:
+                group.close()
+            raise
+        self.groups += opened
+        return refused
+
+    def _add(self, group: Group, number: int) -> OSError | None:
+        """Add an event to a group; give the error if the kernel refuses this one."""
+        try:
+            group.add(number, self._events[number])
+        except OSError as error:
+            if error.errno in _NO_EVENT_WILL_DO:
+                raise
+            return error
+        return None
+
+    def _split(self, group: Group) -> None:
+        """Make two smaller groups of one that never has room. Raises OSError.
+
+        The kernel takes a group that would fit if nobody else counted; the NMI watchdog does.
+        """
+        numbers = group.numbers
+        cut = self._together if numbers[0] == 0 else 0
+        if not 0 < cut < len(numbers):
+            cut = len(numbers) // 2
+        group.close()
+        self.groups.remove(group)
+        self._open(group.cpu, numbers[:cut], _LARGEST)
+        self._open(group.cpu, numbers[cut:], _LARGEST)

@@ -1,0 +1,156 @@
+"""What is counted of a hardware thread, and the metrics that are made of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.agents.metrics.perf.call import CYCLES, INSTRUCTIONS, explained
+from ccagent.agents.metrics.perf.pmu import Pmu, find_pmus
+from ccagent.errors import CcagentError, NotHereError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ccagent.agents.metrics.perf.call import Event
+    from ccagent.agents.metrics.perf.tables import Table
+    from ccagent.machine.node import Node
+
+FLOPS = ("flops_sp", "flops_dp", "flops_any")
+
+_CYCLES, _INSTRUCTIONS = 0, 1
+
+
+class Lacks:
+    """Metrics that can't be had. absent: why, by metric. errors: those that are worth a message."""
+
+    def __init__(self) -> None:
+        self.absent: dict[str, str] = {}
+        self.errors: list[str] = []
+
+    def note(self, error: CcagentError, *metrics: str) -> None:
+        """Note why metrics can't be had; what the machine does not have is no message."""
+        for metric in metrics:
+            self.absent[metric] = str(error)
+        if not isinstance(error, NotHereError):
+            self.errors.append(f"{', '.join(metrics)}: {error}")
+
+
+class _Clock(NamedTuple):
+    """Events by number: the clock is `awake` over `reference`, times the rate of `time`.
+
+    awake: cycles while awake. reference: ticks of a fixed rate while awake. time: ticks of that
+    rate, awake or not; None: its rate is `rate`, in Hz.
+    """
+
+    awake: int
+    reference: int
+    time: int | None = None
+    rate: float = 0.0
+
+
+class Plan:
+    """Which events are counted of each hardware thread.
+
+    together: how many of the first belong together. A plan without a table has those that the
+    kernel knows for every processor.
+    """
+
+    def __init__(self, node: Node, table: Table | None, lacks: Lacks) -> None:
+        self.events: list[Event] = [CYCLES, INSTRUCTIONS]
+        self._clock = self._plan_clock(node, table, lacks)
+        self.together = len(self.events)
+        self._flops = {} if table is None else self._plan_flops(node, table, lacks)
+
+    @property
+    def needs_rate(self) -> bool:
+        """Tell whether the rate of the system's counter of time must be asked for."""
+        return self._clock is not None and self._clock.time is None
+
+    def set_rate(self, rate: float, lacks: Lacks) -> None:
+        """Set the rate of the system's counter of time in Hz, 0 if it isn't known."""
+        if self._clock is not None and rate:
+            self._clock = self._clock._replace(rate=rate)
+        else:
+            self._clock = None
+            lacks.note(NotHereError("perf: the kernel tells no rate of its time"), "clock")
+
+    def refuse(self, refused: dict[int, OSError], lacks: Lacks) -> None:
+        """Give up the metrics of events that can't be counted."""
+        for number, error in refused.items():
+            reason = explained(error, "")
+            if number in {_CYCLES, _INSTRUCTIONS}:
+                lacks.note(reason, "ipc")
+            if self._clock is not None and number in self._clock[:3]:
+                lacks.note(reason, "clock")
+                self._clock = None
+            for metric in [
+                name for name, weights in self._flops.items() if number in dict(weights)
+            ]:
+                lacks.note(reason, *dict.fromkeys((metric, "flops_any")))
+                del self._flops[metric]
+
+    def derive(self, rates: Sequence[float | None]) -> Iterator[tuple[str, float]]:
+        """Make metrics of the rates of the events."""
+        cycles, instructions = rates[_CYCLES], rates[_INSTRUCTIONS]
+        if cycles and instructions is not None:
+            yield "ipc", instructions / cycles
+        clock = self._clock
+        if clock is not None:
+            awake, reference = rates[clock.awake], rates[clock.reference]
+            rate = clock.rate if clock.time is None else rates[clock.time]
+            if awake and reference and rate:
+                yield "clock", rate * awake / reference
+        flops: dict[str, float] = {}
+        for metric, weights in self._flops.items():
+            value = total(rates, weights)
+            if value is not None:
+                flops[metric] = value
+        if "flops_sp" in flops and "flops_dp" in flops:
+            flops["flops_any"] = 2 * flops["flops_dp"] + flops["flops_sp"]
+        yield from flops.items()
+
+    def _plan_clock(self, node: Node, table: Table | None, lacks: Lacks) -> _Clock | None:
+        first = len(self.events)
+        try:
+            if table is not None and table.reference:
+                self.events.append(find_pmus(node, table.pmus)[0].event(table.reference))
+                return _Clock(_CYCLES, first)
+            pmu = Pmu(node, "msr")
+            self.events += [pmu.named_event(name) for name in ("aperf", "mperf", "tsc")]
+            return _Clock(first, first + 1, first + 2)
+        except CcagentError as error:
+            lacks.note(error, "clock")
+            return None
+
+    def _plan_flops(
+        self, node: Node, table: Table, lacks: Lacks
+    ) -> dict[str, list[tuple[int, float]]]:
+        """Add the events of floating-point operations; give what each adds to the metrics."""
+        planned: dict[str, list[tuple[int, float]]] = {}
+        try:
+            if table.events:
+                pmu = find_pmus(node, table.pmus)[0]
+                found = [pmu.event(each.event) for each in table.events]
+                for number, each in enumerate(table.events, len(self.events)):
+                    for metric in FLOPS:
+                        if weight := getattr(each, metric):
+                            planned.setdefault(metric, []).append((number, weight))
+                self.events += found
+        except CcagentError as error:
+            lacks.note(error, *FLOPS)
+            return {}
+        for metric in FLOPS:
+            if metric not in planned and not (metric == "flops_any" and planned):
+                lacks.note(NotHereError(f"perf: {table.name}: no event counts it"), metric)
+        return planned
+
+
+def total(rates: Sequence[float | None], weights: list[tuple[int, float]]) -> float | None:
+    """Sum up weighted rates; None if one is unknown, for a part would look like less work."""
+    result = 0.0
+    for number, weight in weights:
+        rate = rates[number]
+        if rate is None:
+            return None
+        result += rate * weight
+    return result

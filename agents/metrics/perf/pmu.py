@@ -1,0 +1,72 @@
+"""The PMUs of the machine, as /sys/bus/event_source/devices tells of them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ccagent.agents.metrics.perf.call import Event
+from ccagent.agents.metrics.perf.format import (
+    Field,
+    encode,
+    parse_format,
+    parse_terms,
+    parse_type,
+)
+from ccagent.errors import NotHereError
+from ccagent.machine.cpus import parse_cpu_list
+from ccagent.machine.parsed import read_parsed
+
+if TYPE_CHECKING:
+    from ccagent.machine.node import Node
+
+_DEVICES = "sys/bus/event_source/devices"
+
+
+class Pmu:
+    """A PMU. Its files are read when they are needed, each once."""
+
+    def __init__(self, node: Node, name: str) -> None:
+        self.name = name
+        self._node = node
+        self._directory = f"{_DEVICES}/{name}"
+        self._type: int | None = None
+        self._fields: dict[str, Field] = {}
+
+    def event(self, text: str) -> Event:
+        """Give an event in the words of perf, `event=0xc7,umask=0x01`.
+
+        Raises NotHereError and UnparsableError if the PMU doesn't know it, and as Node.read does.
+        """
+        terms = parse_terms(text)
+        if self._type is None:
+            self._type = read_parsed(self._node, f"{self._directory}/type", parse_type)
+        for name in terms:
+            if name not in self._fields:
+                path = f"{self._directory}/format/{name}"
+                self._fields[name] = read_parsed(self._node, path, parse_format)
+        return Event(self._type, *encode(terms, self._fields))
+
+    def named_event(self, name: str) -> Event:
+        """Give an event that the PMU itself has a name for. Raises as `event` does."""
+        path = f"{self._directory}/events/{name}"
+        return self.event(self._node.read(path).decode("ascii", "replace"))
+
+    def cpus(self) -> list[int]:
+        """Give the cpus on which its events are counted, one for each of what it stands for.
+
+        Raises as Node.read does, and UnparsableError.
+        """
+        return read_parsed(self._node, f"{self._directory}/cpumask", parse_cpu_list)
+
+
+def find_pmus(node: Node, pattern: str) -> list[Pmu]:
+    """Give the PMUs whose names match a pattern, sorted.
+
+    Raises NotHereError if there are none, and as Node.list does.
+    """
+    wanted = re.compile(pattern)
+    names = sorted(name for name in node.list(_DEVICES) if wanted.fullmatch(name))
+    if not names:
+        raise NotHereError(f"/{_DEVICES}: no {pattern}")
+    return [Pmu(node, name) for name in names]

@@ -1,0 +1,1 @@
+"""From readings to points: rates, downsampling, units, names."""

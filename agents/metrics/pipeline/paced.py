@@ -1,0 +1,61 @@
+"""A reader with its own pace: when it is due, and the rates of what it counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ccagent.agents.metrics.pipeline.rates import Rates
+from ccagent.agents.metrics.readers.base import Count
+from ccagent.errors import CcagentError, NotHereError
+from ccagent.log import logger
+
+if TYPE_CHECKING:
+    from ccagent.agents.metrics.pipeline.outputs import Value
+    from ccagent.agents.metrics.readers.base import Metric, Reader
+    from ccagent.machine.node import Node
+
+
+class PacedReader:
+    """Reads with every sample, or as seldom as the reader's `every` says."""
+
+    def __init__(self, reader: Reader[Any]) -> None:
+        self.reader = reader
+        self._rates = Rates()
+        self._every: float = reader.settings.every.seconds
+        self._slot: int | None = None
+
+    def is_due(self, now: float) -> bool:
+        """Tell whether a sample at `now` (seconds since 1970) is the first of its time slot."""
+        if not self._every:
+            return True
+        slot = int(now // self._every)
+        is_first, self._slot = slot != self._slot, slot
+        return is_first
+
+    def values(self, node: Node, metrics: dict[str, Metric]) -> list[Value]:
+        """Read; what fails costs its metrics, and is said once an hour."""
+        values: list[Value] = []
+        counts: list[Count] = []
+        name = self.reader.name
+        is_known = True
+        wanted = self.reader.wanted
+        try:
+            for each in self.reader.read(node):
+                # What nobody uses needs no rate: NFS alone counts some ninety operations.
+                if wanted is not None and each.metric not in wanted:
+                    continue
+                if isinstance(each, Count):
+                    counts.append(each)
+                else:
+                    values.append(each)
+        except NotHereError as error:
+            logger.debug("agent metrics: %s: %s", name, error)
+        except CcagentError as error:
+            logger.warning("agent metrics: %s: %s", name, error)
+            is_known = False
+        for problem in self.reader.errors:
+            logger.warning("agent metrics: %s: %s", name, problem)
+        # Nothing to count is known too: what starts later has an interval of its own.
+        if counts or is_known:
+            values += self._rates.of(counts, metrics, node.clock.monotonic())
+        return values

@@ -1,0 +1,51 @@
+"""From counters to rates: over the time that really passed, and never negative."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ccagent.agents.metrics.readers.base import NEW
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ccagent.agents.metrics.readers.base import Count, Metric, Place
+
+_MOST = 200_000
+
+
+class Rates:
+    """Remembers the counters of the reading before."""
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[str, Place], int] = {}
+        self._moment: float | None = None
+
+    def of(
+        self, counts: Iterable[Count], metrics: dict[str, Metric], moment: float
+    ) -> Iterable[tuple[str, float, Place]]:
+        """Return metric, rate and place of each counter that was there at the reading before.
+
+        moment: seconds of a clock that never jumps. A counter that is less has wrapped, if it can,
+        else restarted: then it has grown by what it is, as one that is NEW.
+        """
+        before, self._before = self._before, {}
+        seconds = 0.0 if self._moment is None else moment - self._moment
+        self._moment = moment
+        rates: list[tuple[str, float, Place]] = []
+        for metric, value, place, wraps_at in counts:
+            key = (metric, place)
+            if len(self._before) < _MOST:
+                self._before[key] = value
+            old = before.get(key)
+            if seconds <= 0:
+                continue
+            if old is None:
+                if wraps_at != NEW:
+                    continue
+                old = 0
+            growth = value - old
+            if growth < 0:
+                growth = growth + wraps_at + 1 if wraps_at >= old else value
+            rates.append((metric, growth * metrics[metric].scale / seconds, place))
+        return rates

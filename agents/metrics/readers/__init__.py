@@ -1,0 +1,1 @@
+"""Readers of node metrics, one file a subject."""

@@ -1,0 +1,208 @@
+"""Accelerators: what their makers' libraries tell, asked in processes of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from msgspec import Meta
+
+from ccagent.agents.metrics.readers.base import Gauge, Metric, Place, Reader, ReaderSettings
+from ccagent.config.duration import Duration
+from ccagent.errors import ConfigurationError, NotHereError
+from ccagent.machine.gpu.address import canonical
+from ccagent.machine.gpu.presence import directories, is_any_present
+from ccagent.machine.gpu.settings import GpuSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ccagent.machine.gpu.gpus import GpuReading, Gpus
+    from ccagent.machine.node import Node
+    from ccagent.records.envelopes import SampleGpu
+
+_KB = 1024
+_MHZ = 1e6
+
+
+class AcceleratorsSettings(ReaderSettings, frozen=True, kw_only=True):
+    """The keys of [agents.metrics.accelerators]."""
+
+    makers: Annotated[
+        tuple[str, ...], Meta(description="makers whose cards are looked for; empty: none")
+    ] = ("nvidia", "amd")
+    time_limit: Annotated[
+        Duration,
+        Meta(description="after this long a sample goes without what a library has not told"),
+    ] = Duration("5s")
+
+    def __post_init__(self) -> None:
+        for maker in self.makers:
+            try:
+                directories(maker)
+            except ConfigurationError as error:
+                raise ValueError(f"makers: {error}") from None
+
+
+class AcceleratorsReader(Reader[AcceleratorsSettings]):
+    """State of cards, by PCI address.
+
+    A card that is divided (MIG) is one card: that is what the topology of a cluster names, and
+    what the store's users see. Its memory is what card and instances use together; nobody tells
+    its utilisation. Instances have a metric of their own, with stype.
+    """
+
+    name = "accelerators"
+    Settings = AcceleratorsSettings
+    metrics: ClassVar[dict[str, Metric]] = {
+        "acc_utilization": Metric(
+            unit="%",
+            type="accelerator",
+            description="share of the last moment in which the card was busy; not of one with MIG",
+            source="NVML, nvmlDeviceGetUtilizationRates: gpu; AMD SMI, gfx_activity",
+            aggregation="mean",
+        ),
+        "acc_mem_used": Metric(
+            unit="B",
+            type="accelerator",
+            description="memory in use, without what the driver holds back",
+            source="NVML, nvmlDeviceGetMemoryInfo: used; AMD SMI, VRAM",
+        ),
+        "acc_power": Metric(
+            unit="W",
+            type="accelerator",
+            description="power of the card",
+            source="NVML, nvmlDeviceGetPowerUsage; AMD SMI, socket_power",
+        ),
+        "acc_temperature": Metric(
+            unit="degC",
+            type="accelerator",
+            description="temperature of the chip",
+            source="NVML, nvmlDeviceGetTemperature; AMD SMI, edge, else hot spot",
+            aggregation="max",
+        ),
+        "acc_clock": Metric(
+            unit="Hz",
+            type="accelerator",
+            description="clock of the processors",
+            source="NVML, nvmlDeviceGetClockInfo: SM; AMD SMI, GFX",
+            aggregation="mean",
+            is_default=False,
+        ),
+        "acc_mem_clock": Metric(
+            unit="Hz",
+            type="accelerator",
+            description="clock of the memory",
+            source="NVML, nvmlDeviceGetClockInfo: MEM; AMD SMI, MEM",
+            aggregation="mean",
+            is_default=False,
+        ),
+        "acc_mem_share": Metric(
+            unit="%",
+            type="accelerator",
+            description="memory in use, of all that the card has; not of one with MIG",
+            source="NVML, nvmlDeviceGetMemoryInfo; AMD SMI, VRAM",
+            aggregation="mean",
+            is_default=False,
+        ),
+        "acc_fan": Metric(
+            unit="%",
+            type="accelerator",
+            description="speed of the fan, of its largest",
+            source="NVML, nvmlDeviceGetFanSpeed; AMD SMI, fan_speed",
+            aggregation="max",
+            is_default=False,
+        ),
+        "acc_power_limit": Metric(
+            unit="W",
+            type="accelerator",
+            description="power that the card may take",
+            source="NVML, nvmlDeviceGetPowerManagementLimit; AMD SMI, power_cap",
+            is_default=False,
+        ),
+        "acc_failing": Metric(
+            unit="",
+            type="accelerator",
+            description="1 for a card that doesn't answer, 0 for one that does",
+            source="NVML and AMD SMI: errors of a lost card",
+            is_default=False,
+        ),
+        "acc_instance_mem_used": Metric(
+            unit="B",
+            type="accelerator",
+            description="memory in use, by instance of a card (stype mig)",
+            source="NVML, nvmlDeviceGetMemoryInfo: used",
+            is_default=False,
+        ),
+    }
+
+    def __init__(self, settings: AcceleratorsSettings | None = None) -> None:
+        super().__init__(settings)
+        self._gpus: Gpus | None = None
+        self._is_asked = False
+
+    def begin(self, node: Node) -> None:
+        """Ask the libraries, so that they answer while others read."""
+        if self._gpus is None and is_any_present(node, self.settings.makers):
+            from ccagent.machine.gpu.gpus import Gpus
+
+            settings = GpuSettings(
+                gpu_makers=self.settings.makers, gpu_time_limit=self.settings.time_limit
+            )
+            self._gpus = Gpus(node, settings)
+        if self._gpus is not None:
+            self._gpus.ask("read")
+            self._is_asked = True
+
+    def read(self, node: Node) -> Iterable[Gauge]:
+        """Wait for the answers, `time_limit` at most; NotHereError without cards."""
+        self.errors = []
+        if not self._is_asked:
+            self.begin(node)
+        if self._gpus is None:
+            raise NotHereError("no driver has an accelerator")
+        self._is_asked = False
+        return [*gauges(self._gpus.reading(self.errors))]
+
+    def close(self) -> None:
+        """Close the libraries."""
+        if self._gpus is not None:
+            self._gpus.close()
+
+
+def gauges(reading: GpuReading) -> Iterator[Gauge]:
+    """Give the values of all cards; those without address, which fail, are left out."""
+    memory: dict[str, int] = {}
+    for card in reading.cards:
+        address = reading.addresses.get(card.index, "")
+        memory[address] = memory.get(address, 0) + card.memory * _KB
+    for card in reading.cards:
+        address = canonical(reading.addresses.get(card.index, ""))
+        if not address:
+            continue
+        if card.index in reading.instances:
+            instance = Place("accelerator", address, "mig", card.uuid)
+            yield Gauge("acc_instance_mem_used", card.memory * _KB, instance)
+            continue
+        place = Place("accelerator", address)
+        yield Gauge("acc_failing", card.failing, place)
+        if not card.failing:
+            is_divided = card.index in reading.partitioned
+            yield from _of_card(card, place, is_divided=is_divided)
+            yield Gauge("acc_mem_used", memory[address], place)
+
+
+def _of_card(card: SampleGpu, place: Place, *, is_divided: bool) -> Iterator[Gauge]:
+    if not is_divided:
+        yield Gauge("acc_utilization", card.ce_util, place)
+        yield Gauge("acc_mem_share", card.memory_util, place)
+    # 0 stands for what a card can't tell.
+    for metric, value in (
+        ("acc_power", card.power),
+        ("acc_temperature", card.temperature),
+        ("acc_clock", card.ce_clock * _MHZ),
+        ("acc_mem_clock", card.memory_clock * _MHZ),
+        ("acc_fan", card.fan),
+        ("acc_power_limit", card.power_limit),
+    ):
+        if value:
+            yield Gauge(metric, value, place)

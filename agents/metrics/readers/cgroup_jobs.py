@@ -1,0 +1,164 @@
+"""Slurm jobs on this node, as their control groups account for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from msgspec import Meta
+
+from ccagent.agents.metrics.readers.base import (
+    NEW,
+    Count,
+    Gauge,
+    Metric,
+    Place,
+    Reader,
+    ReaderSettings,
+)
+from ccagent.agents.metrics.readers.job_shares import JobShares, Scope, share_metrics
+from ccagent.machine.cgroup.counters import JobCgroups
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ccagent.agents.metrics.readers.base import Type
+    from ccagent.machine.cgroup.counters import JobCounters
+    from ccagent.machine.node import Node
+
+_GAUGES = frozenset({
+    "job_mem_used", "job_mem_peak", "job_mem_limit", "job_mem_rss", "job_mem_anon",
+    "job_mem_shmem", "job_mem_file", "job_oom_kills",
+})  # fmt: skip
+_NS_PERCENT, _US_PERCENT = 100 / 1e9, 100 / 1e6
+
+
+def _metric(unit: str, scale: float, description: str, source: str) -> Metric:
+    return Metric(unit=unit, type="node", description=description, source=source, scale=scale)
+
+
+class CgroupJobsSettings(ReaderSettings, frozen=True, kw_only=True):
+    """The keys of [agents.metrics.cgroup-jobs]."""
+
+    scope: Annotated[
+        Scope,
+        Meta(
+            description="also send shares of the parts that a job has for itself, as"
+            " cc-metric-store can keep them: cgroup_*"
+        ),
+    ] = "none"
+
+
+class CgroupJobsReader(Reader[CgroupJobsSettings]):
+    """Memory, CPU, I/O and pressure of each Slurm job on this node: `stype=job`."""
+
+    name = "cgroup-jobs"
+    Settings = CgroupJobsSettings
+    needs = ("control groups", "control groups of jobs")
+    of_jobs: ClassVar[dict[str, Metric]] = {
+        "job_mem_used": _metric(
+            "B", 1, "memory that counts towards the job's limit, its page cache included",
+            "memory.current; v1: memory.usage_in_bytes",
+        ),
+        "job_mem_peak": _metric(
+            "B", 1, "the most that job_mem_used has been",
+            "memory.peak, since Linux 5.19; v1: memory.max_usage_in_bytes",
+        ),
+        "job_mem_rss": _metric(
+            "B", 1, "memory that the job's programs hold: anonymous and shared, without the cache"
+            " of files", "memory.stat: anon + shmem; v1: total_rss + total_shmem",
+        ),
+        "job_mem_anon": _metric(
+            "B", 1, "anonymous memory: heap, stacks, private mappings",
+            "memory.stat: anon; v1: total_rss",
+        ),
+        "job_mem_shmem": _metric(
+            "B", 1, "shared memory and files on tmpfs, /dev/shm for example",
+            "memory.stat: shmem; v1: total_shmem, since Linux 4.13",
+        ),
+        "job_mem_file": _metric(
+            "B", 1, "page cache, job_mem_shmem included; all else of it can be taken away",
+            "memory.stat: file; v1: total_cache",
+        ),
+        "job_mem_limit": _metric(
+            "B", 1, "memory that the job may use, if there is a limit",
+            "memory.max; v1: memory.limit_in_bytes",
+        ),
+        "job_cpu_util": _metric(
+            "%", _NS_PERCENT, "CPU time; 100 is one hwthread all the time",
+            "cpu.stat: usage_usec; v1: cpuacct.usage",
+        ),
+        "job_cpu_throttled": _metric(
+            "%", _NS_PERCENT, "time for which the job's quota stopped it, summed over hwthreads",
+            "cpu.stat: throttled_usec; v1: throttled_time",
+        ),
+        "job_oom_kills": _metric(
+            "", 1, "processes of the job killed for want of memory, so far",
+            "memory.events: oom_kill; v1: memory.oom_control of the job, its steps and tasks",
+        ),
+        "job_io_read": _metric(
+            "B/s", 1, "read from block devices, hence not from network file systems",
+            "io.stat: rbytes; v1: blkio.throttle.io_service_bytes_recursive",
+        ),
+        "job_io_write": _metric(
+            "B/s", 1, "written to block devices, hence not to network file systems",
+            "io.stat: wbytes; v1: blkio.throttle.io_service_bytes_recursive",
+        ),
+        "job_pressure_cpu": _metric(
+            "%", _US_PERCENT, "share of time in which a task of the job waits for a CPU",
+            "cpu.pressure: some",
+        ),
+        "job_pressure_memory": _metric(
+            "%", _US_PERCENT, "share of time in which a task of the job waits for memory",
+            "memory.pressure: some",
+        ),
+        "job_pressure_io": _metric(
+            "%", _US_PERCENT, "share of time in which a task of the job waits for a disk or"
+            " file system", "io.pressure: some",
+        ),
+    }  # fmt: skip
+    metrics: ClassVar[dict[str, Metric]] = of_jobs | share_metrics(of_jobs)
+
+    def __init__(self, settings: CgroupJobsSettings | None = None) -> None:
+        super().__init__(settings)
+        self._jobs = JobCgroups()
+        scope = self.settings.scope
+        self._shares = None if scope == "none" else JobShares(scope, self.of_jobs)
+        if self._shares is None:
+            reason = "agents.metrics.cgroup-jobs.scope is 'none'"
+            self.absent = dict.fromkeys(share_metrics(self.of_jobs), reason)
+
+    def read(self, node: Node) -> Iterable[Gauge | Count]:
+        """Read what there is of each job; NotHereError where Slurm has made no cgroup."""
+        jobs = self._jobs.read(node)
+        self.errors = self._jobs.errors
+        values = list(measured(jobs))
+        if self._shares is not None:
+            values += self._shares.share(node, values, self.wanted)
+            self.errors = [*self.errors, *self._shares.errors]
+        return values
+
+    def expected(self, node: Node) -> dict[str, Type]:  # noqa: ARG002
+        """Return the shares, also while no job runs."""
+        scope = self.settings.scope
+        return {} if scope == "none" else dict.fromkeys(share_metrics(self.of_jobs), scope)
+
+
+def measured(jobs: dict[int, JobCounters]) -> Iterator[Gauge | Count]:
+    """Give the metrics of jobs. Sums over other control groups than before are no counters."""
+    for job, counters in jobs.items():
+        place = Place("node", "", "job", str(job))
+        for metric, field in _FIELDS.items():
+            value = getattr(counters, field)
+            if value is None:
+                continue
+            if metric in _GAUGES:
+                yield Gauge(metric, value, place)
+            elif counters.is_continued:
+                yield Count(metric, value, place, NEW if counters.is_new else 0)
+
+
+_FIELDS = {
+    metric: "cpu_time" if metric == "job_cpu_util" else metric.removeprefix("job_")
+    for metric in CgroupJobsReader.of_jobs
+}
+"""Where the value of a metric stands in JobCounters."""

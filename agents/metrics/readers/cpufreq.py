@@ -1,0 +1,76 @@
+"""Clock frequencies of hwthreads, as the scaling driver of the kernel has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from ccagent.agents.metrics.readers.base import Gauge, Metric, Place, Reader, ReaderSettings
+from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.machine.cpus import parse_cpu_list
+from ccagent.machine.parsed import read_parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ccagent.machine.node import Node
+
+_CPUS = "sys/devices/system/cpu"
+_HIGHEST = 100_000_000
+"""In kHz: more than any processor runs at."""
+
+
+def parse_frequency(content: bytes) -> int:
+    """Parse scaling_cur_freq, one number of kHz: Hz. Raises UnparsableError.
+
+    A driver that does not know it writes 0 or `<unknown>`: both are unparsable.
+    Source: scaling_cur_freq in Documentation/admin-guide/pm/cpufreq.rst of Linux.
+    """
+    text = content.strip()
+    if not text.isdigit() or len(text) > 10 or not 0 < int(text) <= _HIGHEST:
+        raise UnparsableError(f"not a frequency: {content[:80]!r}")
+    return int(text) * 1000
+
+
+class CpufreqReader(Reader[ReaderSettings]):
+    """Frequencies of the hwthreads that are online; nothing is read unless they are wanted.
+
+    Some kernels wait 10 ms for each hwthread that has been idle: `every` keeps that rare.
+    """
+
+    name = "cpufreq"
+    metrics: ClassVar[dict[str, Metric]] = {
+        "cpufreq": Metric(
+            unit="Hz",
+            type="hwthread",
+            description="frequency that the driver of the kernel last saw or asked for; `clock` is"
+            " measured",
+            source="/sys/devices/system/cpu/cpuN/cpufreq/scaling_cur_freq",
+            aggregation="mean",
+            is_default=False,
+        )
+    }
+
+    def read(self, node: Node) -> Iterable[Gauge]:
+        """Read each scaling_cur_freq; NotHereError if no hwthread has one.
+
+        Of several that cannot be read, the first is in `errors`.
+        """
+        self.errors = []
+        if self.wanted is not None and self.wanted.isdisjoint(self.metrics):
+            return []
+        found: list[Gauge] = []
+        errors: list[str] = []
+        for number in read_parsed(node, f"{_CPUS}/online", parse_cpu_list):
+            path = f"{_CPUS}/cpu{number}/cpufreq/scaling_cur_freq"
+            try:
+                frequency = read_parsed(node, path, parse_frequency)
+            except NotHereError:
+                continue
+            except CcagentError as error:
+                errors.append(str(error))
+                continue
+            found.append(Gauge("cpufreq", frequency, Place("hwthread", str(number))))
+        self.errors = errors[:1]
+        if not found and not errors:
+            raise NotHereError(f"/{_CPUS}: no hwthread with cpufreq/scaling_cur_freq")
+        return found

@@ -1,0 +1,144 @@
+"""Requests of disks: merged ones, the time that each takes, queues, discards and flushes.
+
+Source: Documentation/admin-guide/iostats.rst of Linux; its field 1 is value 0 here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.agents.metrics.pipeline.sums import grown
+from ccagent.agents.metrics.readers.base import NODE, Gauge, Metric, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_SECTOR = 512
+_IN_PROGRESS = 8
+_WRAPS_AT = 0xFFFF_FFFF
+"""Milliseconds are unsigned int."""
+
+
+class Rate(NamedTuple):
+    """A metric that is growth in a second: of which value, times what."""
+
+    metric: str
+    value: int
+    scale: float = 1.0
+
+
+class TimeEach(NamedTuple):
+    """A metric that is the mean time of a request: milliseconds of one value by another."""
+
+    metric: str
+    milliseconds: int
+    requests: int
+
+
+_RATES = (
+    Rate("disk_reads_merged", 1),
+    Rate("disk_writes_merged", 5),
+    Rate("disk_queue", 10, 1e-3),
+    Rate("disk_discards", 11),
+    Rate("disk_discard", 13, _SECTOR),
+    Rate("disk_flushes", 15),
+)
+_TIMES = (
+    TimeEach("disk_read_time", 3, 0),
+    TimeEach("disk_write_time", 7, 4),
+    TimeEach("disk_discard_time", 14, 11),
+    TimeEach("disk_flush_time", 16, 15),
+)
+
+
+def _metric(unit: str, description: str, source: str) -> Metric:
+    return Metric(
+        unit=unit,
+        type="node",
+        description=f"{description}; with by-device",
+        source=f"/proc/diskstats, {source}",
+        aggregation="mean" if unit == "s" else "sum",
+    )
+
+
+REQUEST_METRICS: dict[str, Metric] = {
+    "disk_reads_merged": _metric("1/s", "reads that became part of another", "field 2"),
+    "disk_writes_merged": _metric("1/s", "writes that became part of another", "field 6"),
+    "disk_read_time": _metric(
+        "s", "mean time of a read from request to end; none without reads", "field 4 / field 1"
+    ),
+    "disk_write_time": _metric(
+        "s", "mean time of a write from request to end; none without writes", "field 8 / field 5"
+    ),
+    "disk_in_progress": _metric("", "requests that have not ended, at this moment", "field 9"),
+    "disk_queue": _metric("", "requests that have not ended, mean", "field 11"),
+    "disk_discards": _metric("1/s", "discards completed", "field 12"),
+    "disk_discard": _metric("B/s", "bytes discarded", "field 14 * 512"),
+    "disk_discard_time": _metric(
+        "s", "mean time of a discard; none without discards", "field 15 / field 12"
+    ),
+    "disk_flushes": _metric("1/s", "flushes completed", "field 16"),
+    "disk_flush_time": _metric(
+        "s", "mean time of a flush; none without flushes", "field 17 / field 16"
+    ),
+}
+
+
+def request_figures(growth: Sequence[int], seconds: float) -> dict[str, float]:
+    """Return the metrics that follow from the growth of a disk's values in so many seconds.
+
+    Older kernels have 11 or 15 of the 17 values: what is not there has no metric.
+    """
+    found = {
+        metric: growth[value] * scale / seconds
+        for metric, value, scale in _RATES
+        if value < len(growth)
+    }
+    for metric, milliseconds, requests in _TIMES:
+        if max(milliseconds, requests) < len(growth) and growth[requests]:
+            found[metric] = growth[milliseconds] / growth[requests] / 1000
+    return found
+
+
+class DiskRequests:
+    """Figures of each disk and of all together, by values of two readings."""
+
+    def __init__(self) -> None:
+        self._before: Mapping[str, Sequence[int]] = {}
+
+    def add(self, disks: Mapping[str, Sequence[int]], seconds: float) -> list[Gauge]:
+        """Return the figures since the last reading, those of the node last.
+
+        disks: by name all values, at least eleven. A disk that is new has none but those of now.
+        """
+        before, self._before = self._before, disks
+        found: list[Gauge] = []
+        growths: list[list[int]] = []
+        for name in sorted(disks):
+            place, new = device_place(name), disks[name]
+            found.append(Gauge("disk_in_progress", new[_IN_PROGRESS], place))
+            old = before.get(name)
+            if seconds <= 0 or old is None or len(old) != len(new):
+                continue
+            growth = growth_of(old, new)
+            growths.append(growth)
+            figures = request_figures(growth, seconds)
+            found += (Gauge(metric, figure, place) for metric, figure in figures.items())
+        found.append(Gauge("disk_in_progress", sum(new[_IN_PROGRESS] for new in disks.values())))
+        if growths:
+            total = [sum(column) for column in zip(*growths, strict=False)]
+            figures = request_figures(total, seconds)
+            found += (Gauge(metric, figure, NODE) for metric, figure in figures.items())
+        return found
+
+
+def growth_of(old: Sequence[int], new: Sequence[int]) -> list[int]:
+    """Return the growth of a disk's values; that of requests in progress, which may fall, is 0."""
+    before, after = list(old), list(new)
+    before[_IN_PROGRESS] = after[_IN_PROGRESS] = 0
+    return grown(before, after, _WRAPS_AT)
+
+
+def device_place(name: str) -> Place:
+    """Return the place of a disk."""
+    return Place(stype="disk", stype_id=name)

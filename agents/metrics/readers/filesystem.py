@@ -1,0 +1,318 @@
+"""Space and inodes of the local file systems. One that hangs is left out, never waited for."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+
+from msgspec import Meta
+
+from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings
+from ccagent.config.duration import Duration
+from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.machine.parsed import read_parsed
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Collection, Iterable, Sequence
+
+    from ccagent.machine.node import Node
+
+MOUNTS = "proc/self/mountinfo"
+
+LOCAL = (
+    "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "reiserfs", "xfs", "zfs",
+)  # fmt: skip
+"""Types of file systems on disks. Images (squashfs, iso9660...) are always full: not among them."""
+
+_MOST_HANGING = 32
+_PATIENCE = 0.05
+_OCTAL = re.compile(r"\\([0-3][0-7]{2})")
+
+
+class Mount(NamedTuple):
+    """device: `major:minor`, the same for all mounts of a file system."""
+
+    device: str
+    point: str
+    type: str
+    source: str
+
+
+class Space(NamedTuple):
+    """What statvfs(3) tells. size, free (to users), used: B. inodes: 0 if there is no limit."""
+
+    size: int
+    free: int
+    used: int
+    inodes: int
+    inodes_used: int
+
+
+def parse_mountinfo(content: bytes) -> list[Mount]:
+    """Parse /proc/self/mountinfo, see proc(5). Raises UnparsableError.
+
+    Lines `36 35 98:0 / /mnt rw,noatime master:1 - ext3 /dev/root rw`, octal where a name has
+    spaces.
+    """
+    mounts: list[Mount] = []
+    for line in content.decode("utf-8", "surrogateescape").split("\n"):
+        if not line:
+            continue
+        head, _, tail = line.partition(" - ")
+        fields, more = head.split(" "), tail.split(" ")
+        if len(fields) < 6 or len(more) < 2:
+            raise UnparsableError(f"not a mount: {line[:80]!r}")
+        mounts.append(Mount(fields[2], plain(fields[4]), more[0], plain(more[1])))
+    return mounts
+
+
+def plain(name: str) -> str:
+    r"""Give a name as it is instead of as the kernel writes it: `\040` for a space."""
+    if "\\" not in name:
+        return name
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), name)
+
+
+def local_mounts(
+    mounts: Iterable[Mount], types: Collection[str], exclude: Sequence[str]
+) -> list[Mount]:
+    """Choose one mount of each file system of these types; exclude: patterns of mount points.
+
+    Of several at one point only the last can be reached. Datasets of a ZFS pool share its space.
+    """
+    reachable = {mount.point: mount for mount in mounts}
+    found: dict[str, Mount] = {}
+    for mount in reachable.values():
+        if mount.type in types and not any(fnmatchcase(mount.point, each) for each in exclude):
+            is_zfs = mount.type == "zfs"
+            found.setdefault(mount.source.partition("/")[0] if is_zfs else mount.device, mount)
+    return list(found.values())
+
+
+def space_of(answer: os.statvfs_result) -> Space:
+    """Reckon what df(1) shows."""
+    unit = answer.f_frsize or answer.f_bsize
+    return Space(
+        size=answer.f_blocks * unit,
+        free=answer.f_bavail * unit,
+        used=max(0, answer.f_blocks - answer.f_bfree) * unit,
+        inodes=answer.f_files,
+        inodes_used=max(0, answer.f_files - answer.f_ffree),
+    )
+
+
+class _Question:
+    """One statvfs, in a thread of its own that is left behind if it hangs."""
+
+    def __init__(self, node: Node, point: str) -> None:
+        self.answer: os.statvfs_result | CcagentError = NotHereError(f"{point}: no answer")
+        self._node = node
+        self._point = point
+        self._thread = threading.Thread(target=self._run, name="statvfs", daemon=True)
+        self._thread.start()
+
+    def is_open(self, seconds: float) -> bool:
+        """Wait for so long at most; tell whether there is no answer even then."""
+        self._thread.join(seconds)
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self.answer = self._node.space(self._point.lstrip("/"))
+        except CcagentError as error:
+            self.answer = error
+
+
+class _Round:
+    """One statvfs after the other in a single thread, which ends after the one that hangs."""
+
+    def __init__(self, node: Node, points: Sequence[str]) -> None:
+        self.answers: dict[str, os.statvfs_result | CcagentError] = {}
+        self._node = node
+        self._points = points
+        self._is_left = False
+        self._thread = threading.Thread(target=self._run, name="statvfs", daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> dict[str, os.statvfs_result | CcagentError]:
+        """Return what has been answered after so long at most."""
+        self._thread.join(seconds)
+        self._is_left = True
+        return dict(self.answers)
+
+    def is_open(self, seconds: float) -> bool:
+        """Wait for so long at most; return whether the file system in turn still hangs."""
+        self._thread.join(seconds)
+        return self._thread.is_alive()
+
+    @property
+    def answer(self) -> os.statvfs_result | CcagentError:
+        """What the last one that was asked has answered."""
+        for point in reversed(self._points):
+            if point in self.answers:
+                return self.answers[point]
+        return NotHereError("no answer")
+
+    def _run(self) -> None:
+        for point in self._points:
+            if self._is_left:
+                return
+            try:
+                self.answers[point] = self._node.space(point.lstrip("/"))
+            except CcagentError as error:
+                self.answers[point] = error
+
+
+class FilesystemSettings(ReaderSettings, frozen=True, kw_only=True):
+    """The keys of [agents.metrics.filesystem]."""
+
+    types: Annotated[tuple[str, ...], Meta(description="types of file systems that count")] = LOCAL
+    exclude: Annotated[
+        tuple[str, ...], Meta(description="patterns of mount points that don't count")
+    ] = ("/boot", "/boot/*")
+    time_limit: Annotated[
+        Duration, Meta(description="after this long a file system hangs: it is left out")
+    ] = Duration("1s")
+
+
+class FilesystemReader(Reader[FilesystemSettings]):
+    """Space of the node and how full its fullest file system is.
+
+    One that hangs is asked again when its answer has come.
+    """
+
+    name = "filesystem"
+    Settings = FilesystemSettings
+    metrics: ClassVar[dict[str, Metric]] = {
+        "disk_total": Metric(
+            unit="B",
+            type="node",
+            description="size of all local file systems",
+            source="/proc/self/mountinfo; statvfs, f_blocks",
+        ),
+        "disk_free": Metric(
+            unit="B",
+            type="node",
+            description="space that users can still use, all local file systems",
+            source="/proc/self/mountinfo; statvfs, f_bavail",
+        ),
+        "part_max_used": Metric(
+            unit="%",
+            type="node",
+            description="how full the fullest local file system is to its users, as df has it",
+            source="/proc/self/mountinfo; statvfs, f_blocks, f_bfree, f_bavail",
+            aggregation="max",
+        ),
+        "part_max_inodes_used": Metric(
+            unit="%",
+            type="node",
+            description="inodes in use, of the local file system with the fewest left in percent",
+            source="/proc/self/mountinfo; statvfs, f_files, f_ffree",
+            aggregation="max",
+        ),
+    }
+
+    def __init__(self, settings: FilesystemSettings | None = None) -> None:
+        super().__init__(settings)
+        self._hanging: dict[str, _Question | _Round] = {}
+        self._table = b""
+        self._mounts: list[Mount] = []
+
+    def read(self, node: Node) -> Iterable[Gauge | Count]:
+        """List the mounts, and ask all at once; what hangs is waited for once."""
+        self.errors = []
+        mounts = read_parsed(node, MOUNTS, self._local_mounts)
+        if not mounts:
+            raise NotHereError(f"/{MOUNTS}: no local file system")
+        spaces = self._ask_all(node, mounts)
+        spaces = [space for space in spaces if space.size]
+        if not spaces:
+            return []
+        found = [
+            Gauge("disk_total", sum(space.size for space in spaces)),
+            Gauge("disk_free", sum(space.free for space in spaces)),
+            Gauge("part_max_used", max(_percent(each.used, each.free) for each in spaces)),
+        ]
+        inodes = [100 * space.inodes_used / space.inodes for space in spaces if space.inodes]
+        if inodes:
+            found.append(Gauge("part_max_inodes_used", max(inodes)))
+        return found
+
+    def _local_mounts(self, table: bytes) -> list[Mount]:
+        """Return the mounts that count; the table is parsed when it has changed."""
+        if table != self._table:
+            mounts = parse_mountinfo(table)
+            self._mounts = local_mounts(mounts, self.settings.types, self.settings.exclude)
+            self._table = table
+        return self._mounts
+
+    def _ask_all(self, node: Node, mounts: list[Mount]) -> list[Space]:
+        """Ask as many at once as threads may hang."""
+        self._hanging = {
+            point: question for point, question in self._hanging.items() if question.is_open(0)
+        }
+        points: list[str] = []
+        for mount in mounts:
+            if mount.point in self._hanging:
+                self.errors.append(
+                    f"{_shown(mount.point)}: hangs, and is left out until it answers"
+                )
+            else:
+                points.append(mount.point)
+        time_limit = self.settings.time_limit
+        deadline = time.monotonic() + time_limit.seconds
+        spaces: list[Space] = []
+        # A thread for each costs more than all their answers: only while one hangs.
+        answers: dict[str, os.statvfs_result | CcagentError] = {}
+        first: dict[str, _Question | _Round] = {}
+        with suppress(RuntimeError):  # Without a thread to be had, each question below says so.
+            in_turn = _Round(node, points if len(self._hanging) < _MOST_HANGING else ())
+            answers = in_turn.wait(min(_PATIENCE, time_limit.seconds))
+            points = [point for point in points if point not in answers]
+            if points and in_turn.is_open(0):
+                first[points.pop(0)] = in_turn
+        for answer in answers.values():
+            self._take(answer, spaces)
+        while (first or points) and len(self._hanging) < _MOST_HANGING:
+            room = _MOST_HANGING - len(self._hanging) - len(first)
+            questions = first | self._questions(node, points[:room])
+            first = {}
+            points = points[room:]
+            for point, question in questions.items():
+                if question.is_open(max(0.0, deadline - time.monotonic())):
+                    self._hanging[point] = question
+                    self.errors.append(f"{_shown(point)}: no answer within {time_limit}")
+                    continue
+                self._take(question.answer, spaces)
+        if points:
+            self.errors.append(f"{len(points)} more are not asked, since {_MOST_HANGING} hang")
+        return spaces
+
+    def _take(self, answer: os.statvfs_result | CcagentError, spaces: list[Space]) -> None:
+        if not isinstance(answer, CcagentError):
+            spaces.append(space_of(answer))
+        elif not isinstance(answer, NotHereError):
+            self.errors.append(_shown(str(answer)))
+
+    def _questions(self, node: Node, points: list[str]) -> dict[str, _Question | _Round]:
+        questions: dict[str, _Question | _Round] = {}
+        for point in points:
+            try:
+                questions[point] = _Question(node, point)
+            except RuntimeError as error:
+                self.errors.append(f"{_shown(point)}: {error}")
+        return questions
+
+
+def _shown(point: str) -> str:
+    """Give a mount point for a sentence: without the line breaks that it may hold."""
+    return point.encode("unicode_escape").decode("ascii")
+
+
+def _percent(used: int, free: int) -> float:
+    return 100 * used / (used + free) if used + free else 0.0

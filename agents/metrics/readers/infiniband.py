@@ -1,0 +1,225 @@
+"""Traffic of InfiniBand, Omni-Path and RoCE ports, summed over all of them.
+
+Source: /sys/class/infiniband, see Documentation/ABI/stable/sysfs-class-infiniband of the kernel.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from ccagent.agents.metrics.pipeline.sums import Sums
+from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings
+from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.machine.parsed import read_parsed
+from ccagent.records.envelopes import LARGEST_UINT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import TypeVar
+
+    from ccagent.machine.node import Node
+
+    T = TypeVar("T")
+
+_DEVICES = "sys/class/infiniband"
+_KNOWN_FOR = 60.0
+_WORD = 4
+_FLIT = 8
+_OMNI_PATH = ("hfi1", "opa")
+"""Whose driver hands on the flits that Omni-Path counts (pma_get_opa_port_dctrs() in hfi1/mad.c);
+rdma-core has called the devices opa for a while."""
+_ACTIVE = 4
+_SATURATED = (0xFFFF_FFFF, LARGEST_UINT)
+_COUNTERS = {
+    "ib_recv": "port_rcv_data",
+    "ib_xmit": "port_xmit_data",
+    "ib_recv_pkts": "port_rcv_packets",
+    "ib_xmit_pkts": "port_xmit_packets",
+}
+_STATE = re.compile(rb"\s*(\d{1,3}):")
+_RATE = re.compile(rb"\s*(\d{1,6}(?:\.\d{1,6})?) Gb/sec")
+
+
+class Port(NamedTuple):
+    """A port: its path, and (metric, path, factor to B or packets) of its counters."""
+
+    path: str
+    counters: tuple[tuple[str, str, int], ...]
+
+
+def parse_counter(content: bytes) -> int | None:
+    """Parse a counter; None if the device doesn't have it: `N/A (no PMA)`.
+
+    Raises UnparsableError, also for a counter that stands still at its largest value: those of
+    32 bits, which there are without extended counters, don't wrap but saturate.
+    """
+    text = content.strip()
+    if text.startswith(b"N/A"):
+        return None
+    if not text.isdigit() or len(text) > 20 or (value := int(text)) > LARGEST_UINT:
+        raise UnparsableError(f"not a counter: {text[:80]!r}")
+    if value in _SATURATED:
+        raise UnparsableError(f"saturated at {value}, until it is reset (perfquery -R)")
+    return value
+
+
+def parse_state(content: bytes) -> int:
+    """Parse the state of a port, `4: ACTIVE`. Raises UnparsableError."""
+    match = _STATE.match(content)
+    if match is None:
+        raise UnparsableError(f"not a state: {content[:80]!r}")
+    return int(match[1])
+
+
+def parse_rate(content: bytes) -> float:
+    """Parse the rate of a port, `100 Gb/sec (4X EDR)`: B/s. Raises UnparsableError."""
+    match = _RATE.match(content)
+    if match is None:
+        raise UnparsableError(f"not a rate: {content[:80]!r}")
+    return float(match[1]) * 1e9 / 8
+
+
+class InfinibandReader(Reader[ReaderSettings]):
+    """Bytes and packets of the node, by way of its ports; how many ports are active.
+
+    RoCE ports (link layer Ethernet) count RDMA alone (pma_cnt_ext_assign() in mlx5/mad.c), which
+    the network interfaces of the same cards leave out: no traffic is counted twice.
+    """
+
+    name = "infiniband"
+    needs = ("InfiniBand",)
+    metrics: ClassVar[dict[str, Metric]] = {
+        "ib_recv": Metric(
+            unit="B/s",
+            type="node",
+            description="bytes received, all ports",
+            source="/sys/class/infiniband/*/ports/*/counters/port_rcv_data in words of 4 B"
+            " (hfi1: flits of 8 B), or counters_ext/port_rcv_data_64",
+        ),
+        "ib_xmit": Metric(
+            unit="B/s",
+            type="node",
+            description="bytes sent, all ports",
+            source="/sys/class/infiniband/*/ports/*/counters/port_xmit_data in words of 4 B"
+            " (hfi1: flits of 8 B), or counters_ext/port_xmit_data_64",
+        ),
+        "ib_recv_pkts": Metric(
+            unit="1/s",
+            type="node",
+            description="packets received, all ports",
+            source="/sys/class/infiniband/*/ports/*/counters/port_rcv_packets,"
+            " or counters_ext/port_rcv_packets_64",
+        ),
+        "ib_xmit_pkts": Metric(
+            unit="1/s",
+            type="node",
+            description="packets sent, all ports",
+            source="/sys/class/infiniband/*/ports/*/counters/port_xmit_packets,"
+            " or counters_ext/port_xmit_packets_64",
+        ),
+        "ib_ports_active": Metric(
+            unit="",
+            type="node",
+            description="ports in the state ACTIVE, at most a minute ago",
+            source="/sys/class/infiniband/*/ports/*/state",
+            is_default=False,
+        ),
+        "ib_rate": Metric(
+            unit="B/s",
+            type="node",
+            description="rate of the links of all active ports in one direction, at most a minute"
+            " ago",
+            source="/sys/class/infiniband/*/ports/*/rate",
+            is_default=False,
+        ),
+    }
+
+    def __init__(self, settings: ReaderSettings | None = None) -> None:
+        super().__init__(settings)
+        self._sums = {metric: Sums(1) for metric in _COUNTERS}
+        self._ports: list[Port] = []
+        self._links: list[Gauge] = []
+        self._known_until: float | None = None
+
+    def read(self, node: Node) -> Iterable[Gauge | Count]:
+        """Read the counters; which ports there are, and the links, every minute."""
+        self.errors = []
+        now = node.clock.monotonic()
+        if self._known_until is None or now >= self._known_until:
+            self._ports = self._find_ports(node)
+            self._links = self._read_links(node)
+            self._known_until = now + _KNOWN_FOR
+        if not self._ports and not self.errors:
+            self._known_until = None
+            raise NotHereError(f"/{_DEVICES}: no port that counts")
+        counters: dict[str, dict[str, tuple[int]]] = {metric: {} for metric in _COUNTERS}
+        for port in self._ports:
+            for metric, path, factor in port.counters:
+                value = self._read(node, path, parse_counter)
+                if value is not None:
+                    counters[metric][port.path] = (value * factor,)
+        found: list[Gauge | Count] = []
+        for metric, values in counters.items():
+            self._sums[metric].add(values)
+            if values:
+                found.append(Count(metric, self._sums[metric].total[0]))
+        return found + self._links
+
+    def _find_ports(self, node: Node) -> list[Port]:
+        ports: list[Port] = []
+        for device in sorted(node.list(_DEVICES)):
+            for name in sorted(self._list(node, f"{_DEVICES}/{device}/ports")):
+                path = f"{_DEVICES}/{device}/ports/{name}"
+                counters = self._find_counters(node, device, path)
+                if counters:
+                    ports.append(Port(path, counters))
+        return ports
+
+    def _find_counters(
+        self, node: Node, device: str, port: str
+    ) -> tuple[tuple[str, str, int], ...]:
+        """Find the wide counters of a port: before Linux 4.5 they are beside those of 32 bits."""
+        files = {
+            f"{directory}/{name}"
+            for directory in ("counters", "counters_ext")
+            for name in self._list(node, f"{port}/{directory}")
+        }
+        unit = _FLIT if device.startswith(_OMNI_PATH) else _WORD
+        counters: list[tuple[str, str, int]] = []
+        for metric, name in _COUNTERS.items():
+            for file in (f"counters_ext/{name}_64", f"counters/{name}"):
+                if file in files:
+                    factor = unit if name.endswith("_data") else 1
+                    counters.append((metric, f"{port}/{file}", factor))
+                    break
+        return tuple(counters)
+
+    def _read_links(self, node: Node) -> list[Gauge]:
+        states = {port: self._read(node, f"{port.path}/state", parse_state) for port in self._ports}
+        active = [port for port, state in states.items() if state == _ACTIVE]
+        rates = [self._read(node, f"{port.path}/rate", parse_rate) for port in active]
+        links: list[Gauge] = []
+        if any(state is not None for state in states.values()):
+            links.append(Gauge("ib_ports_active", len(active)))
+        if None not in rates:
+            links.append(Gauge("ib_rate", sum(rate for rate in rates if rate is not None)))
+        return links
+
+    def _list(self, node: Node, path: str) -> list[str]:
+        try:
+            return node.list(path)
+        except NotHereError:
+            return []
+        except CcagentError as error:
+            self.errors.append(str(error))
+        return []
+
+    def _read(self, node: Node, path: str, parse: Callable[[bytes], T]) -> T | None:
+        try:
+            return read_parsed(node, path, parse)
+        except NotHereError:
+            return None
+        except CcagentError as error:
+            self.errors.append(str(error))
+        return None

@@ -1,0 +1,209 @@
+"""Traffic of the network interfaces, summed over those that are hardware."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+
+from msgspec import Meta
+
+from ccagent.agents.metrics.pipeline.sums import Sums
+from ccagent.agents.metrics.readers.base import (
+    NODE,
+    Count,
+    Gauge,
+    Metric,
+    Place,
+    Reader,
+    ReaderSettings,
+)
+from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.machine.parsed import read_parsed
+from ccagent.records.envelopes import LARGEST_UINT
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from ccagent.machine.node import Node
+
+_TRAFFIC = "proc/net/dev"
+_INTERFACES = "sys/class/net"
+_KNOWN_FOR = 60.0
+_WRAPS_AT = 0xFFFF_FFFF
+
+_IN = {
+    "net_bytes_in": ("bytes", "B/s", "bytes received"),
+    "net_pkts_in": ("packets", "1/s", "packets received"),
+    "net_errors_in": ("errs", "1/s", "packets received with errors"),
+    "net_drops_in": ("drop", "1/s", "packets received and dropped"),
+}
+_OUT = {
+    "net_bytes_out": ("bytes", "B/s", "bytes sent"),
+    "net_pkts_out": ("packets", "1/s", "packets sent"),
+    "net_errors_out": ("errs", "1/s", "packets that could not be sent for errors"),
+    "net_drops_out": ("drop", "1/s", "packets dropped instead of being sent"),
+}
+_METRICS = (*_IN, *_OUT)
+
+
+class Traffic(NamedTuple):
+    """What an interface has counted, in the order of the metrics."""
+
+    bytes_in: int
+    packets_in: int
+    errors_in: int
+    drops_in: int
+    bytes_out: int
+    packets_out: int
+    errors_out: int
+    drops_out: int
+
+
+def parse_net_dev(content: bytes) -> dict[str, bytes]:
+    """Parse /proc/net/dev: name of an interface -> what stands behind it."""
+    interfaces: dict[str, bytes] = {}
+    for line in content.split(b"\n"):
+        name, colon, counters = line.rpartition(b":")
+        if colon:
+            interfaces[name.strip().decode("utf-8", "replace")] = counters
+    return interfaces
+
+
+def parse_traffic(counters: bytes) -> Traffic:
+    """Parse the counters of an interface in /proc/net/dev. Raises UnparsableError.
+
+    `bytes packets errs drop fifo frame compressed multicast` received, then sent
+    `bytes packets errs drop fifo colls carrier compressed` (dev_seq_printf_stats()).
+    """
+    words = counters.split()
+    if len(words) != 16:
+        raise UnparsableError(f"not 16 counters: {counters[:80]!r}")
+    try:
+        traffic = Traffic(*map(int, words[:4] + words[8:12]))
+    except ValueError:
+        raise UnparsableError(f"not a number: {counters[:80]!r}") from None
+    if min(traffic) < 0 or max(traffic) > LARGEST_UINT:
+        raise UnparsableError(f"out of range: {counters[:80]!r}")
+    return traffic
+
+
+def chosen(
+    interfaces: Mapping[str, Collection[str]],
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+) -> set[str]:
+    """Tell which interfaces count, by the names of what is in their directories.
+
+    Hardware has a `device`, virtual machines' cards included; bridges, VLANs, tunnels and veth
+    have none. A bond of hardware, and a device above others (hv_netvsc, net_failover), counts
+    their traffic as its own, hence stands for them. `include` and `exclude` are patterns of names
+    that count besides, and that don't. The loopback counts only where it is included by its name.
+    """
+    hardware = {name for name, files in interfaces.items() if "device" in files}
+    names = set(hardware)
+    for name, files in interfaces.items():
+        if any(fnmatchcase(name, pattern) for pattern in include):
+            names.add(name)
+        elif "bonding" in files:
+            slaves = _below(files)
+            if slaves and slaves <= hardware:
+                names.add(name)
+    for name in tuple(names):
+        slaves = _below(interfaces[name])
+        names -= {slave for slave in slaves if "master" in interfaces.get(slave, ())}
+    names = {name for name in names if not any(fnmatchcase(name, each) for each in exclude)}
+    return names if "lo" in include and "lo" not in exclude else names - {"lo"}
+
+
+def _below(files: Collection[str]) -> set[str]:
+    return {name[6:] for name in files if name.startswith("lower_")}
+
+
+class NetworkSettings(ReaderSettings, frozen=True, kw_only=True):
+    """The keys of [agents.metrics.network]."""
+
+    include: Annotated[
+        tuple[str, ...], Meta(description="patterns of interfaces that count besides hardware")
+    ] = ()
+    exclude: Annotated[
+        tuple[str, ...], Meta(description="patterns of interfaces that don't count")
+    ] = ()
+    per_interface: Annotated[
+        bool, Meta(description="also tell of each interface: stype=network, stype-id=NAME")
+    ] = False
+
+
+class NetworkReader(Reader[NetworkSettings]):
+    """Bytes, packets, errors and drops of the node, by option of each interface before them."""
+
+    name = "network"
+    Settings = NetworkSettings
+    metrics: ClassVar[dict[str, Metric]] = {
+        metric: Metric(
+            unit=unit,
+            type="node",
+            description=f"{description}, all network interfaces that are hardware",
+            source=f"/proc/net/dev, {column} of {direction}",
+        )
+        for direction, table in (("Receive", _IN), ("Transmit", _OUT))
+        for metric, (column, unit, description) in table.items()
+    } | {
+        "net_bw": Metric(
+            unit="B/s",
+            type="node",
+            description="bytes received and sent, all network interfaces that are hardware",
+            source="/proc/net/dev, bytes of Receive and of Transmit",
+        )
+    }
+
+    def __init__(self, settings: NetworkSettings | None = None) -> None:
+        super().__init__(settings)
+        # 32 bits: some drivers count in the width of their hardware.
+        self._sums = Sums(len(_METRICS), _WRAPS_AT)
+        self._seen: set[str] = set()
+        self._chosen: set[str] = set()
+        self._chosen_until = 0.0
+
+    def read(self, node: Node) -> Iterable[Gauge | Count]:
+        """Read /proc/net/dev; /sys/class/net when interfaces came or went, and every minute."""
+        self.errors = []
+        interfaces = read_parsed(node, _TRAFFIC, parse_net_dev)
+        self._choose(node, interfaces.keys())
+        counters: dict[str, Traffic] = {}
+        for name in self._chosen:
+            try:
+                counters[name] = parse_traffic(interfaces[name])
+            except UnparsableError as error:
+                self.errors.append(f"/{_TRAFFIC}: {name!r}: {error}")
+        if not counters:
+            if self.errors:
+                return []
+            raise NotHereError(f"no hardware among the network interfaces: {sorted(self._seen)}")
+        self._sums.add(counters)
+        found: list[Gauge | Count] = []
+        if self.settings.per_interface:
+            for name in sorted(self._sums.parts):
+                found += _counts(self._sums.parts[name], Place(stype="network", stype_id=name))
+        found += _counts(self._sums.total, NODE)
+        return found
+
+    def _choose(self, node: Node, names: Collection[str]) -> None:
+        now = node.clock.monotonic()
+        if names == self._seen and now < self._chosen_until:
+            return
+        directories: dict[str, list[str]] = {}
+        for name in names:
+            try:
+                directories[name] = node.list(f"{_INTERFACES}/{name}")
+            except NotHereError:
+                continue
+            except CcagentError as error:
+                self.errors.append(str(error))
+        self._chosen = chosen(directories, self.settings.include, self.settings.exclude)
+        self._seen = set(names)
+        self._chosen_until = now + _KNOWN_FOR
+
+
+def _counts(values: list[int], place: Place) -> Iterable[Count]:
+    yield from (Count(metric, value, place) for metric, value in zip(_METRICS, values, strict=True))
+    yield Count("net_bw", values[0] + values[4], place)

@@ -1,0 +1,262 @@
+"""What this node does as a client of NFS: operations, and bytes by way of the mounts."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from ccagent.agents.metrics.pipeline.sums import Sums
+from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings
+from ccagent.agents.metrics.readers.filesystem import MOUNTS, parse_mountinfo, plain
+from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.machine.parsed import read_parsed
+from ccagent.records.envelopes import LARGEST_UINT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ccagent.machine.node import Node
+
+_OPERATIONS = "proc/net/rpc/nfs"
+_STATISTICS = "proc/self/mountstats"
+_WRAPS_AT = 0xFFFF_FFFF
+_MOUNT = re.compile(rb"(?:device )?(\S+) mounted on (\S+) with fstype nfs(4?) ")
+_VERSION = re.compile(rb"p/v: 100003/(\d)")
+_SERVER_READ, _SERVER_WRITTEN = 4, 5
+
+NFS3 = (
+    "null", "getattr", "setattr", "lookup", "access", "readlink", "read", "write", "create",
+    "mkdir", "symlink", "mknod", "remove", "rmdir", "rename", "link", "readdir", "readdirplus",
+    "fsstat", "fsinfo", "pathconf", "commit",
+)  # fmt: skip
+"""RFC 1813, by number."""
+
+NFS4 = (
+    "null", "read", "write", "commit", "open", "open_confirm", "open_noattr", "open_downgrade",
+    "close", "setattr", "fsinfo", "renew", "setclientid", "setclientid_confirm", "lock", "lockt",
+    "locku", "access", "getattr", "lookup", "lookup_root", "remove", "rename", "link", "symlink",
+    "create", "pathconf", "statfs", "readlink", "readdir", "server_caps", "delegreturn", "getacl",
+    "setacl", "fs_locations", "release_lockowner", "secinfo", "fsid_present", "exchange_id",
+    "create_session", "destroy_session", "sequence", "get_lease_time", "reclaim_complete",
+    "layoutget", "getdeviceinfo", "layoutcommit", "layoutreturn", "secinfo_no_name",
+    "test_stateid", "free_stateid", "getdevicelist", "bind_conn_to_session", "destroy_clientid",
+    "seek", "allocate", "deallocate", "zero_range", "layoutstats", "clone", "copy",
+    "offload_cancel", "lookupp", "layouterror", "copy_notify", "getxattr", "setxattr",
+    "listxattrs", "removexattr", "read_plus", "offload_status",
+)  # fmt: skip
+"""Client operations in the order of Linux 6.16, NFSPROC4_CLNT_* in include/linux/nfs4.h."""
+
+_VERSIONS = {3: NFS3, 4: NFS4}
+
+
+class Volume(NamedTuple):
+    """What a mount has moved: B from and to the server, since it was mounted."""
+
+    source: str
+    point: str
+    version: int
+    read: int
+    written: int
+
+
+def parse_operations(content: bytes) -> dict[str, list[int]]:
+    """Parse /proc/net/rpc/nfs: `rpc` (calls, retransmissions, ...), `proc3`, `proc4`, by number.
+
+    The numbers of a line `proc4 2 0 17` are behind how many there are. Raises UnparsableError.
+    """
+    counters: dict[str, list[int]] = {}
+    for line in content.split(b"\n"):
+        words = line.split()
+        if not words or (words[0] != b"rpc" and not words[0].startswith(b"proc")):
+            continue
+        try:
+            numbers = [int(word) for word in words[1:]]
+        except ValueError:
+            raise UnparsableError(f"not a number: {line[:80]!r}") from None
+        if numbers and (min(numbers) < 0 or max(numbers) > LARGEST_UINT):
+            raise UnparsableError(f"out of range: {line[:80]!r}")
+        if words[0] != b"rpc":
+            number, *numbers = numbers or [-1]
+            if number != len(numbers):
+                raise UnparsableError(f"not as many as it says: {line[:80]!r}")
+        counters[words[0].decode("utf-8", "replace")] = numbers
+    return counters
+
+
+def operations4(number: int) -> Sequence[str]:
+    """Name the client operations of NFSv4 of a kernel that has `number` of them, as far as known.
+
+    The kernel appends new ones, but fsid_present (Linux 3.13) and zero_range (6.16) came between
+    others, and those behind `copy` came in an order that not all kernels have in common.
+    """
+    names = [name for name in NFS4 if name != "zero_range" or number > 70]
+    if number <= 53:
+        names.remove("fsid_present")
+    if number < 69:
+        names = names[: names.index("copy") + 1]
+    return names[:number]
+
+
+def parse_mountstats(content: bytes) -> list[Volume]:
+    """Parse the mounts of NFS in /proc/self/mountstats, see nfs_show_stats(). UnparsableError.
+
+    Of a line `bytes:` the fifth and sixth number are what went over the network, whether programs
+    read it, mapped it, or the kernel read ahead.
+    """
+    volumes: list[Volume] = []
+    for block in content.split(b"\ndevice "):
+        mount = _MOUNT.match(block)
+        if mount is None:
+            continue
+        _, label, rest = block.partition(b"\tbytes:")
+        if not label:
+            continue
+        words = rest.partition(b"\n")[0].split()
+        version = _VERSION.search(rest)
+        try:
+            moved = int(words[_SERVER_READ]), int(words[_SERVER_WRITTEN])
+        except (ValueError, IndexError):
+            raise UnparsableError(f"not bytes: {rest[:80]!r}") from None
+        if min(moved) < 0 or max(moved) > LARGEST_UINT:
+            raise UnparsableError(f"out of range: {rest[:80]!r}")
+        number = int(version[1]) if version else 4 if mount[3] else 3
+        volumes.append(Volume(_name(mount[1]), _name(mount[2]), number, *moved))
+    return volumes
+
+
+def _name(text: bytes) -> str:
+    return plain(text.decode("utf-8", "surrogateescape"))
+
+
+def _metric(version: int, operation: str) -> str:
+    """Name an operation. nfs4_read and nfs4_write are bytes, hence nfs4_reads, nfs4_writes."""
+    plural = "s" if operation in {"read", "write"} else ""
+    return f"nfs{version}_{operation}{plural}"
+
+
+_METRICS = {
+    (version, operation): _metric(version, operation)
+    for version, operations in _VERSIONS.items()
+    for operation in operations
+}
+
+
+class NfsReader(Reader[ReaderSettings]):
+    """NFS of versions 3 and 4: operations of the node, bytes summed over its file systems."""
+
+    name = "nfs"
+    metrics: ClassVar[dict[str, Metric]] = {
+        **{
+            f"nfs{version}_{direction}": Metric(
+                unit="B/s",
+                type="node",
+                description=f"bytes {what} servers of NFSv{version}, all mounts",
+                source=f"/proc/self/mountstats, bytes, number {number + 1}",
+            )
+            for version in _VERSIONS
+            for direction, what, number in (
+                ("read", "from", _SERVER_READ),
+                ("write", "to", _SERVER_WRITTEN),
+            )
+        },
+        **{
+            f"nfs{version}_total": Metric(
+                unit="1/s",
+                type="node",
+                description=f"all operations of NFSv{version}",
+                source=f"/proc/net/rpc/nfs, proc{version}",
+            )
+            for version in _VERSIONS
+        },
+        "nfs_retrans": Metric(
+            unit="1/s",
+            type="node",
+            description="requests sent again, since no answer came in time",
+            source="/proc/net/rpc/nfs, rpc, number 2",
+        ),
+        **{
+            _metric(version, operation): Metric(
+                unit="1/s",
+                type="node",
+                description=f"operations {operation} of NFSv{version}",
+                source=f"/proc/net/rpc/nfs, proc{version}",
+                is_default=False,
+            )
+            for version, operations in _VERSIONS.items()
+            for operation in operations[1:]
+        },
+    }
+
+    def __init__(self, settings: ReaderSettings | None = None) -> None:
+        super().__init__(settings)
+        self._operations: dict[tuple[str, int], Sums] = {}
+        self._volumes = {version: Sums(2) for version in _VERSIONS}
+
+    def read(self, node: Node) -> Iterable[Gauge | Count]:
+        """Read the operations; the mounts, if there is a client. Else NotHereError."""
+        self.errors = []
+        found: list[Gauge | Count] = []
+        try:
+            found += self._read_operations(node)
+        except NotHereError:
+            raise
+        except CcagentError as error:
+            self.errors.append(str(error))
+        try:
+            found += self._read_volumes(node)
+        except CcagentError as error:
+            self.errors.append(str(error))
+        return found
+
+    def _read_operations(self, node: Node) -> Iterable[Count]:
+        counters = read_parsed(node, _OPERATIONS, parse_operations)
+        grown: dict[str, list[int]] = {}
+        for line, numbers in counters.items():
+            # 32 bits: rpc_proc_show() in net/sunrpc/stats.c.
+            key = (line, len(numbers))
+            if key not in self._operations:
+                self._operations = {
+                    other: sums for other, sums in self._operations.items() if other[0] != line
+                }
+                self._operations[key] = Sums(len(numbers), _WRAPS_AT)
+            self._operations[key].add({line: numbers})
+            grown[line] = self._operations[key].total
+        wanted = self.wanted
+        for version in _VERSIONS:
+            totals = grown.get(f"proc{version}")
+            if totals is None:
+                continue
+            names = NFS3 if version == 3 else operations4(len(totals))
+            yield Count(f"nfs{version}_total", sum(totals))
+            for operation, total in zip(names[1:], totals[1:], strict=False):
+                metric = _METRICS[version, operation]
+                if wanted is None or metric in wanted:
+                    yield Count(metric, total)
+        if len(grown.get("rpc", ())) > 1:
+            yield Count("nfs_retrans", grown["rpc"][1])
+
+    def _read_volumes(self, node: Node) -> Iterable[Count]:
+        devices = self._devices(node)
+        volumes: dict[int, dict[str, tuple[int, int]]] = {version: {} for version in _VERSIONS}
+        for volume in read_parsed(node, _STATISTICS, parse_mountstats):
+            # Mounts of one file system all show its numbers; the device tells that it is one.
+            here = devices.get(volume.point)
+            device = here.pop(0) if here else volume.source
+            if volume.version in volumes:
+                volumes[volume.version][device] = (volume.read, volume.written)
+        for version, moved in volumes.items():
+            self._volumes[version].add(moved)
+            read, written = self._volumes[version].total
+            yield Count(f"nfs{version}_read", read)
+            yield Count(f"nfs{version}_write", written)
+
+    def _devices(self, node: Node) -> dict[str, list[str]]:
+        """Give the devices of NFS by mount point; several, if it was mounted over."""
+        devices: dict[str, list[str]] = {}
+        try:
+            for mount in read_parsed(node, MOUNTS, parse_mountinfo):
+                if mount.type in {"nfs", "nfs4"}:
+                    devices.setdefault(mount.point, []).append(mount.device)
+        except CcagentError as error:
+            self.errors.append(str(error))
+        return devices

@@ -1,0 +1,167 @@
+"""What ccagent counts of itself: its agents, its sinks, its CPU time and memory."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from ccagent.agents.metrics.custom.points import is_sendable
+from ccagent.agents.metrics.pipeline.sums import Sums
+from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Place, Reader, ReaderSettings
+from ccagent.counters import resident_memory
+from ccagent.errors import NotHereError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ccagent.agents.metrics.readers.base import Type
+    from ccagent.machine.node import Node
+
+_AGENTS = ("samples", "errors", "left_out", "cpu")
+_SINKS = ("queued", "sent", "acknowledged", "retried", "refused", "dropped")
+_WAITING = ("waiting", "waiting_bytes")
+_MICRO = 1_000_000
+
+_MEANINGS = {
+    "samples": "samples taken and handed on",
+    "errors": "samples that failed",
+    "left_out": "samples left out, since the one before was not finished",
+    "cpu": "CPU time of samples, of one cpu",
+    "queued": "messages handed to outboxes",
+    "sent": "messages handed to the transport, repetitions included",
+    "acknowledged": "messages that the other side has taken",
+    "retried": "messages to be sent again after a failure",
+    "refused": "messages set aside, because the other side never will take them",
+    "dropped": "messages dropped, because too much waited or for too long",
+    "waiting": "messages that wait in outboxes",
+    "waiting_bytes": "bytes that wait in outboxes",
+}
+_UNITS = {"cpu": "%", "waiting": "", "waiting_bytes": "B"}
+_SCALES = {"cpu": 100 / _MICRO}
+_FIELDS = {"cpu": "cpu-seconds"}
+_DEFAULT = frozenset({"errors", "waiting", "dropped"})
+
+
+def _metrics() -> dict[str, Metric]:
+    found = {
+        "ccagent_cpu": Metric(
+            unit="%",
+            type="node",
+            description="CPU time of ccagent's process, of one cpu",
+            source="clock_gettime, CLOCK_PROCESS_CPUTIME_ID",
+            scale=100 / _MICRO,
+        ),
+        "ccagent_mem_used": Metric(
+            unit="B",
+            type="node",
+            description="resident memory of ccagent's process",
+            source="/proc/self/statm, resident",
+        ),
+    }
+    whole: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+        ("agent", "all agents", _AGENTS[:3]),
+        ("sink", "all sinks", (*_SINKS, *_WAITING)),
+    )
+    for kind, all_of_them, keys in whole:
+        for key in keys:
+            found[f"ccagent_{key}"] = _metric(key, kind, all_of_them, is_default=key in _DEFAULT)
+    for kind, keys in (("agent", _AGENTS), ("sink", (*_SINKS, *_WAITING))):
+        for key in keys:
+            found[f"ccagent_{kind}_{key}"] = _metric(key, kind, f"by {kind}", is_default=False)
+    return found
+
+
+def _metric(key: str, kind: str, whose: str, *, is_default: bool) -> Metric:
+    return Metric(
+        unit=_UNITS.get(key, "1/s"),
+        type="node",
+        description=f"{_MEANINGS[key]}, {whose}",
+        source=f"the daemon's counters, {kind}s: {_FIELDS.get(key, key.replace('_', '-'))}",
+        scale=_SCALES.get(key, 1.0),
+        is_default=is_default,
+    )
+
+
+class OwnCountersReader(Reader[ReaderSettings]):
+    """CPU time and memory of this process, and in the daemon what its agents and sinks count.
+
+    Values by agent and by sink have metrics of their own: the store would take them for the node's.
+    """
+
+    name = "ccagent"
+    metrics: ClassVar[dict[str, Metric]] = _metrics()
+
+    def __init__(self, settings: ReaderSettings | None = None) -> None:
+        super().__init__(settings)
+        self._agents = Sums(len(_AGENTS))
+        self._sinks = Sums(len(_SINKS))
+
+    def expected(self, node: Node) -> dict[str, Type]:
+        """Return what the daemon counts of all agents and sinks, which a one-shot does not know."""
+        if not node.is_live:
+            return {}
+        parts = ("ccagent_agent_", "ccagent_sink_")
+        return {name: "node" for name in self.metrics if not name.startswith(parts)}
+
+    def read(self, node: Node) -> Iterable[Gauge | Count]:
+        """Ask the process and the daemon; NotHereError for a recorded machine."""
+        if node.own_counters is None and not node.is_live:
+            raise NotHereError("a recorded machine has no ccagent")
+        found: list[Gauge | Count] = [
+            Count("ccagent_cpu", time.process_time_ns() // 1000),
+            Gauge("ccagent_mem_used", resident_memory() * 1024),
+        ]
+        if node.own_counters is None:
+            own = ("ccagent_cpu", "ccagent_mem_used")
+            reason = "only the daemon counts this"
+            self.absent = {name: reason for name in self.metrics if name not in own}
+            return found
+        counters = node.own_counters()
+        agents = {
+            name: (each.samples, each.errors, each.left_out, int(each.cpu_seconds * _MICRO))
+            for name, each in counters.agents.items()
+        }
+        sinks = {
+            name: tuple(getattr(each, key) for key in _SINKS)
+            for name, each in counters.sinks.items()
+        }
+        found += _counts("agent", _AGENTS, agents, self._agents)
+        found += _counts("sink", _SINKS, sinks, self._sinks)
+        for key in _WAITING:
+            waiting = {name: getattr(each, key) for name, each in counters.sinks.items()}
+            found += [
+                Gauge(f"ccagent_sink_{key}", number, place)
+                for name, number in waiting.items()
+                if (place := _place("sink", name))
+            ]
+            found.append(Gauge(f"ccagent_{key}", sum(waiting.values())))
+        return found
+
+
+def _counts(
+    kind: Literal["agent", "sink"],
+    keys: Sequence[str],
+    counters: Mapping[str, tuple[int, ...]],
+    sums: Sums,
+) -> list[Count]:
+    """Give the counters by name, and those of all, which don't fall when one begins anew."""
+    sums.add(counters)
+    found: list[Count] = []
+    for name, numbers in counters.items():
+        place = _place(kind, name)
+        if place is not None:
+            found += [
+                Count(f"ccagent_{kind}_{key}", number, place)
+                for key, number in zip(keys, numbers, strict=True)
+            ]
+    found += [
+        Count(f"ccagent_{key}", number)
+        for key, number in zip(keys, sums.total, strict=True)
+        if key != "cpu"  # that of the process is more
+    ]
+    return found
+
+
+def _place(kind: str, name: str) -> Place | None:
+    """Give the place of an agent or a sink; None for a name that no tag can carry."""
+    return Place("node", "", kind, name) if name and is_sendable(name) else None

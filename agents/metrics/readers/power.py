@@ -1,0 +1,227 @@
+"""Power of sockets and their memory, from the energy counters of RAPL."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from ccagent.agents.metrics.readers.base import NODE, Count, Metric, Place, Reader, ReaderSettings
+from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
+from ccagent.machine.parsed import read_parsed
+from ccagent.records.envelopes import LARGEST_UINT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ccagent.machine.node import Node
+
+_POWERCAP = "sys/class/powercap"
+
+# intel-rapl-mmio has the same packages once more. The kernel lists the zones of a package
+# (intel-rapl:0:1) beside the package (intel-rapl:0).
+_ZONE = re.compile(r"((?:intel|amd)-rapl:[0-9]{1,6})(?::[0-9]{1,6})?", re.ASCII)
+_NAME = re.compile(rb"package-([0-9]{1,6})(?:-die-[0-9]{1,6})?|(core|uncore|dram|psys)(?:-[0-9]+)?")
+_METRICS = {b"core": "core_power", b"uncore": "uncore_power", b"dram": "mem_power",
+            b"psys": "psys_power"}  # fmt: skip
+
+# Since Linux 5.10 (CVE-2020-8694).
+_ADVICE = (
+    "only root may read the energy counters; let the agent's group read them with a udev rule,"
+    ' SUBSYSTEM=="powercap", ACTION=="add", KERNEL=="*-rapl:*",'
+    ' RUN+="/bin/chgrp ccagent %S%p/energy_uj", RUN+="/bin/chmod 0440 %S%p/energy_uj",'
+    " or give its service CapabilityBoundingSet= and AmbientCapabilities=CAP_DAC_READ_SEARCH"
+)
+
+
+class ZoneName(NamedTuple):
+    """What a zone measures; socket: None for one that tells none itself."""
+
+    metric: str
+    socket: int | None
+
+
+class Zone(NamedTuple):
+    """A zone: path of its counter in uJ, after `wraps_at` comes 0 again (0: unknown)."""
+
+    path: str
+    metric: str
+    place: Place
+    wraps_at: int
+
+
+def parse_zone_name(content: bytes) -> ZoneName:
+    """Parse the file `name`: package-0, package-0-die-1, core, uncore, dram, psys, psys-1.
+
+    Raises UnparsableError. Source: rapl_domain_names and rapl_add_package() in
+    drivers/powercap/intel_rapl_common.c.
+    """
+    found = _NAME.fullmatch(content.strip())
+    if found is None:
+        raise UnparsableError(f"not a zone of RAPL: {content[:80]!r}")
+    if found[2]:
+        return ZoneName(_METRICS[found[2]], None)
+    return ZoneName("cpu_power", int(found[1]))
+
+
+def parse_energy(content: bytes) -> int:
+    """Parse energy_uj or max_energy_range_uj: uJ. Raises UnparsableError."""
+    text = content.strip()
+    if not text.isdigit() or len(text) > 20:
+        raise UnparsableError(f"not an energy: {content[:80]!r}")
+    energy = int(text)
+    if energy > LARGEST_UINT:
+        raise UnparsableError(f"an energy is out of range: {energy}")
+    return energy
+
+
+class PowerReader(Reader[ReaderSettings]):
+    """Power of packages, memory, cores, graphics and the platform: of sockets, and of the node.
+
+    The value of the node is the sum over its sockets; the dies of a package make one socket.
+    """
+
+    name = "power"
+    needs = ("RAPL",)
+    metrics: ClassVar[dict[str, Metric]] = {
+        "cpu_power": Metric(
+            unit="W",
+            type="socket",
+            description="power of the whole CPU package",
+            source="/sys/class/powercap/*-rapl:*, package-*: energy_uj",
+            scale=1e-6,
+        ),
+        "mem_power": Metric(
+            unit="W",
+            type="socket",
+            description="power of the memory at a socket; not part of cpu_power",
+            source="/sys/class/powercap/*-rapl:*, dram: energy_uj",
+            scale=1e-6,
+        ),
+        "core_power": Metric(
+            unit="W",
+            type="socket",
+            description="power of the cores of a package, on AMD of its first core; part of"
+            " cpu_power",
+            source="/sys/class/powercap/*-rapl:*, core: energy_uj",
+            scale=1e-6,
+            is_default=False,
+        ),
+        "uncore_power": Metric(
+            unit="W",
+            type="socket",
+            description="power of the graphics in a package; part of cpu_power",
+            source="/sys/class/powercap/*-rapl:*, uncore: energy_uj",
+            scale=1e-6,
+            is_default=False,
+        ),
+        "psys_power": Metric(
+            unit="W",
+            type="node",
+            description="power of the platform, as far as its maker has wired that",
+            source="/sys/class/powercap/*-rapl:*, psys: energy_uj",
+            scale=1e-6,
+            is_default=False,
+        ),
+    }
+
+    def __init__(self, settings: ReaderSettings | None = None) -> None:
+        super().__init__(settings)
+        self._packages: dict[str, str] = {}
+        self._zones: list[Zone] = []
+        self._groups: dict[tuple[str, Place], list[Zone]] = {}
+        self._before: dict[str, int] = {}
+        self._grown: dict[str, int] = {}
+
+    def read(self, node: Node) -> Iterable[Count]:
+        """Read each zone's energy_uj; NotHereError without zones.
+
+        Raises NotPermittedError, which says what to do, if this user may read none.
+        """
+        self.errors = []
+        listed = sorted(node.list(_POWERCAP))
+        packages = {name: found[1] for name in listed if (found := _ZONE.fullmatch(name))}
+        if not packages:
+            raise NotHereError(f"/{_POWERCAP}: no zone of RAPL")
+        is_new = packages != self._packages and self._find(node, packages)
+        energies = self._energies(node)
+        self._add_growth(energies)
+        counts: list[Count] = []
+        for (metric, place), zones in self._groups.items():
+            if any(zone.path not in energies for zone in zones):
+                continue
+            if len(zones) == 1:
+                value = energies[zones[0].path]
+                counts.append(Count(metric, value, place, zones[0].wraps_at))
+            elif not is_new:
+                # Zones wrap at different times: their sum is of what each has grown by.
+                counts.append(Count(metric, sum(self._grown[zone.path] for zone in zones), place))
+        return counts
+
+    def _find(self, node: Node, packages: dict[str, str]) -> bool:
+        """Find out what the zones are, by zone its package; tell if there were others before."""
+        zones: list[Zone] = []
+        sockets: dict[str, int] = {}
+        self._packages = packages
+        for name, package in packages.items():
+            path = f"{_POWERCAP}/{name}"
+            try:
+                metric, socket = read_parsed(node, f"{path}/name", parse_zone_name)
+            except CcagentError as error:
+                self.errors.append(str(error))
+                self._packages = {}
+                continue
+            if socket is not None:
+                sockets[name] = socket
+            elif metric != "psys_power" and package not in sockets:
+                continue
+            place = NODE if metric == "psys_power" else Place("socket", str(sockets[package]))
+            zones.append(Zone(f"{path}/energy_uj", metric, place, _range(node, path)))
+        if zones == self._zones:
+            return False
+        had_others = bool(self._zones)
+        self._zones = zones
+        self._before, self._grown, self._groups = {}, {}, {}
+        for zone in zones:
+            self._groups.setdefault((zone.metric, zone.place), []).append(zone)
+            if zone.place != NODE:
+                self._groups.setdefault((zone.metric, NODE), []).append(zone)
+        return had_others
+
+    def _energies(self, node: Node) -> dict[str, int]:
+        """Read the counters, by path; what can't be read is left out."""
+        energies: dict[str, int] = {}
+        forbidden = ""
+        for zone in self._zones:
+            try:
+                energies[zone.path] = read_parsed(node, zone.path, parse_energy)
+            except NotHereError:
+                continue
+            except NotPermittedError as error:
+                forbidden = forbidden or f"{error}: {_ADVICE}"
+            except CcagentError as error:
+                self.errors.append(str(error))
+        if forbidden and not energies:
+            raise NotPermittedError(forbidden)
+        if forbidden:
+            self.errors.append(forbidden)
+        return energies
+
+    def _add_growth(self, energies: dict[str, int]) -> None:
+        """Add up what each zone has grown by since it was first read."""
+        for zone in self._zones:
+            energy = energies.get(zone.path)
+            if energy is None:
+                continue
+            before = self._before.get(zone.path, energy)
+            growth = energy - before
+            if growth < 0:
+                growth = growth + zone.wraps_at + 1 if zone.wraps_at >= before else energy
+            self._grown[zone.path] = self._grown.get(zone.path, 0) + growth
+            self._before[zone.path] = energy
+
+
+def _range(node: Node, path: str) -> int:
+    try:
+        return read_parsed(node, f"{path}/max_energy_range_uj", parse_energy)
+    except CcagentError:
+        return 0

@@ -1,0 +1,112 @@
+"""How long tasks ran on each hwthread, and how long they waited for it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from ccagent.agents.metrics.readers.base import Count, Metric, Place, Reader, ReaderSettings
+from ccagent.errors import UnparsableError
+from ccagent.machine.parsed import read_parsed
+from ccagent.records.envelopes import LARGEST_UINT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ccagent.machine.node import Node
+
+_STATISTICS = "proc/schedstat"
+_OLDEST = 15
+"""Version of the format; before it, lines of cpus had twelve numbers."""
+_VERSION = re.compile(rb"version ([0-9]{1,6})\n")
+# A literal before all else: most of the file is domains, which are found fastest so.
+_CPU = re.compile(
+    rb"\ncpu([0-9]{1,6})(?: [0-9]{1,20}){6} ([0-9]{1,20}) ([0-9]{1,20}) ([0-9]{1,20})(?=\n)"
+)
+_NANOSECONDS = 1e-9
+
+
+class SchedulerTimes(NamedTuple):
+    """ran, waited: nanoseconds of all tasks since boot. timeslices: how often one ran."""
+
+    ran: int
+    waited: int
+    timeslices: int
+
+
+def parse_schedstat(content: bytes) -> dict[int, SchedulerTimes]:
+    """Parse /proc/schedstat: by hwthread fields 7, 8 and 9 of its line. Raises UnparsableError.
+
+    Source: Documentation/scheduler/sched-stats.rst of Linux. Some of its versions have jiffies as
+    the unit; rq_cpu_time and run_delay are nanoseconds (kernel/sched/stats.h).
+    """
+    version = _VERSION.match(content)
+    if version is None or int(version[1]) < _OLDEST:
+        raise UnparsableError(f"not statistics since version {_OLDEST}: {content[:80]!r}")
+    found = {
+        int(number): SchedulerTimes(int(ran), int(waited), int(timeslices))
+        for number, ran, waited, timeslices in _CPU.findall(content)
+    }
+    if not found or max(map(max, found.values())) > LARGEST_UINT:
+        raise UnparsableError("no hwthread with nine counters")
+    return found
+
+
+class SchedstatReader(Reader[ReaderSettings]):
+    """Run and wait times of each hwthread; nothing is read unless a metric is wanted.
+
+    The kernel adds the time of a task when that leaves the hwthread. One that runs alone for long
+    counts late, so that a rate may be above 100 %.
+    """
+
+    name = "schedstat"
+    metrics: ClassVar[dict[str, Metric]] = {
+        "cpu_load_core": Metric(
+            unit="",
+            type="hwthread",
+            description="tasks that ran or waited for the hwthread, mean since the last sample",
+            source="/proc/schedstat, cpuN: fields 7 + 8",
+            scale=_NANOSECONDS,
+            is_default=False,
+        ),
+        "sched_run": Metric(
+            unit="%",
+            type="hwthread",
+            description="time in which a task ran",
+            source="/proc/schedstat, cpuN: field 7",
+            aggregation="mean",
+            scale=_NANOSECONDS * 100,
+            is_default=False,
+        ),
+        "sched_wait": Metric(
+            unit="%",
+            type="hwthread",
+            description="time that tasks waited for the hwthread, of all that did: may be above"
+            " 100",
+            source="/proc/schedstat, cpuN: field 8",
+            aggregation="mean",
+            scale=_NANOSECONDS * 100,
+            is_default=False,
+        ),
+        "sched_timeslices": Metric(
+            unit="1/s",
+            type="hwthread",
+            description="times that a task got the hwthread",
+            source="/proc/schedstat, cpuN: field 9",
+            is_default=False,
+        ),
+    }
+
+    def read(self, node: Node) -> Iterable[Count]:
+        """Read /proc/schedstat; NotHereError from a kernel without CONFIG_SCHEDSTATS."""
+        self.errors = []
+        if self.wanted is not None and self.wanted.isdisjoint(self.metrics):
+            return []
+        found: list[Count] = []
+        for number, times in read_parsed(node, _STATISTICS, parse_schedstat).items():
+            place = Place("hwthread", str(number))
+            found.append(Count("cpu_load_core", times.ran + times.waited, place))
+            found.append(Count("sched_run", times.ran, place))
+            found.append(Count("sched_wait", times.waited, place))
+            found.append(Count("sched_timeslices", times.timeslices, place))
+        return found

@@ -1,0 +1,300 @@
+"""Temperatures of processors, out of /sys/class/hwmon."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from ccagent.agents.metrics.readers.base import NODE, Gauge, Metric, Place, Reader, ReaderSettings
+from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.machine.cpus import parse_cpu_list, parse_socket
+from ccagent.machine.parsed import read_parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ccagent.machine.node import Node
+
+_HWMON = "sys/class/hwmon"
+_CPUS = "sys/devices/system/cpu"
+_COLDEST, _HOTTEST = -60, 150
+
+_DIRECTORY = re.compile(r"hwmon[0-9]{1,6}", re.ASCII)
+_INPUT = re.compile(r"(temp[0-9]{1,6})_input", re.ASCII)
+_ZONE = re.compile(r"coretemp\.([0-9]{1,6})", re.ASCII)
+
+_INTEL = "coretemp"
+# Physical id: of older kernels.
+_PACKAGE = re.compile(r"(?:Package|Physical) id ([0-9]{1,6})", re.ASCII)
+_CORE = re.compile(r"Core ([0-9]{1,6})", re.ASCII)
+
+_AMD = ("k10temp", "zenpower")
+# Tctl is what fans are steered by: of some models it lies above the temperature by an offset.
+# Before family 17h the one sensor has no label.
+_DIE = ("Tdie", "Tctl", "temp1")
+
+# Ampere Altra, APM X-Gene, thermal zones of a device tree.
+_ARM = (
+    (re.compile(r"smpro_hwmon"), re.compile(r"temp[0-9]+ SoC")),
+    (re.compile(r"apm_xgene"), re.compile(r"SoC Temperature")),
+    (re.compile(r"(?:cpu|soc)[0-9]*_thermal"), re.compile(r"temp1")),
+)
+
+
+class Cpu(NamedTuple):
+    """Where a hwthread is. socket, die and core are the kernel's numbers."""
+
+    number: int
+    socket: int
+    die: int
+    core: int
+
+
+class Chip(NamedTuple):
+    """A chip: `coretemp`, its directory `hwmonN`, and label and path of each temperature.
+
+    A sensor without a label has the name of its file, `temp1`.
+    """
+
+    kind: str
+    name: str
+    inputs: list[tuple[str, str]]
+
+
+class Sensor(NamedTuple):
+    """The path of a temperature and what it is of; without places it counts for the node alone."""
+
+    path: str
+    metric: str
+    places: tuple[Place, ...]
+
+
+def parse_temperature(content: bytes) -> float:
+    """Parse temp*_input, millidegrees: degrees Celsius. Raises UnparsableError.
+
+    Also for what no processor can be: so sensors tell that they don't work.
+    """
+    text = content.strip()
+    if not text.removeprefix(b"-").isdigit() or len(text) > 10:
+        raise UnparsableError(f"not a temperature: {content[:80]!r}")
+    degrees = int(text) / 1000
+    if not _COLDEST <= degrees <= _HOTTEST:
+        # Without the value: the complaint should stay the same.
+        raise UnparsableError(f"below {_COLDEST} or above {_HOTTEST} degrees")
+    return degrees
+
+
+def sensors_of_die(chip: Chip, zone: int | None, cpus: list[Cpu]) -> list[Sensor]:
+    """Give the sensors of a chip `coretemp`. zone: N of its device coretemp.N, None if unknown.
+
+    N counts dies (topology_logical_die_id()), before Linux 5.3 sockets; so does the label of the
+    package. Source: drivers/hwmon/coretemp.c. cpus: ascending.
+    """
+    if zone is None:
+        packages = [found for label, _ in chip.inputs if (found := _PACKAGE.fullmatch(label))]
+        zone = int(packages[0][1]) if packages else -1
+    dies = list(dict.fromkeys((cpu.socket, cpu.die) for cpu in cpus))
+    if len(dies) == 1:
+        members = cpus
+    elif 0 <= zone < len(dies):
+        members = [cpu for cpu in cpus if (cpu.socket, cpu.die) == dies[zone]]
+    else:
+        members = [cpu for cpu in cpus if cpu.socket == zone >= 0]
+    threads: dict[int, list[Place]] = {}
+    for cpu in members:
+        threads.setdefault(cpu.core, []).append(Place("hwthread", str(cpu.number)))
+    socket = tuple(_socket(cpu.socket) for cpu in members[:1])
+    sensors: list[Sensor] = []
+    for label, path in chip.inputs:
+        core = _CORE.fullmatch(label)
+        if core is not None:
+            sensors.append(Sensor(path, "temp_core", tuple(threads.get(int(core[1]), ()))))
+        elif _PACKAGE.fullmatch(label):
+            sensors.append(Sensor(path, "temp_package", socket))
+    return sensors
+
+
+def sensors_of_packages(chips: list[Chip], sockets: list[int]) -> list[Sensor]:
+    """Give the sensors of chips of one kind, of which each is of a socket or an equal part of one.
+
+    Both ascending. Chips that can't be shared out evenly are of the node.
+    """
+    sensors: list[Sensor] = []
+    for index, chip in enumerate(chips):
+        places: tuple[Place, ...] = ()
+        if sockets and not len(chips) % len(sockets):
+            places = (_socket(sockets[index * len(sockets) // len(chips)]),)
+        sensors += (Sensor(path, "temp_package", places) for path in _whole(chip))
+    return sensors
+
+
+class TemperatureReader(Reader[ReaderSettings]):
+    """Temperatures of cores and packages; of the node the highest of each."""
+
+    name = "temperature"
+    metrics: ClassVar[dict[str, Metric]] = {
+        "temp_core": Metric(
+            unit="degC",
+            type="hwthread",
+            description="temperature of a core, told of each of its hwthreads",
+            source="/sys/class/hwmon, coretemp, Core N: temp*_input",
+            aggregation="max",
+        ),
+        "temp_package": Metric(
+            unit="degC",
+            type="socket",
+            description="temperature of a processor",
+            source="/sys/class/hwmon, coretemp, k10temp, zenpower, Arm SoC: temp*_input",
+            aggregation="max",
+        ),
+    }
+
+    def __init__(self, settings: ReaderSettings | None = None) -> None:
+        super().__init__(settings)
+        self._state: object = None
+        self._sensors: list[Sensor] = []
+
+    def read(self, node: Node) -> Iterable[Gauge]:
+        """Read each sensor; NotHereError if there is none of a processor."""
+        self.errors = []
+        # The sensors of a core are there while it is online.
+        state = (sorted(node.list(_HWMON)), _text(node, f"{_CPUS}/online"))
+        if state != self._state:
+            self._sensors = self._find(node, *state)
+            self._state = None if self.errors else state
+        if not self._sensors and not self.errors:
+            raise NotHereError(f"/{_HWMON}: no sensor of a processor")
+        highest: dict[tuple[str, Place], float] = {}
+        for path, metric, places in self._sensors:
+            try:
+                degrees = read_parsed(node, path, parse_temperature)
+            except NotHereError:
+                continue
+            except CcagentError as error:
+                self.errors.append(str(error))
+                continue
+            for place in (*places, NODE):
+                if degrees > highest.get((metric, place), -1000):
+                    highest[metric, place] = degrees
+        return [Gauge(metric, degrees, place) for (metric, place), degrees in highest.items()]
+
+    def _find(self, node: Node, names: list[str], online: str) -> list[Sensor]:
+        """Find the sensors of processors among `names`, the directories in /sys/class/hwmon."""
+        kinds: dict[str, list[Chip]] = {}
+        for number in sorted(int(name[5:]) for name in filter(_DIRECTORY.fullmatch, names)):
+            chip = self._chip(node, f"hwmon{number}")
+            if chip is not None:
+                kinds.setdefault(chip.kind, []).append(chip)
+        if not kinds:
+            return []
+        cpus = self._cpus(node, online)
+        sockets = sorted({cpu.socket for cpu in cpus})
+        sensors: list[Sensor] = []
+        for kind, chips in kinds.items():
+            if kind == _INTEL:
+                zones = _coretemp_zones(node)
+                for chip in chips:
+                    sensors += sensors_of_die(chip, zones.get(chip.name), cpus)
+            else:
+                order = _pci_order(node, kind)
+                chips.sort(key=lambda chip: order.get(chip.name, -1))
+                sensors += sensors_of_packages(chips, sockets)
+        return sensors
+
+    def _chip(self, node: Node, name: str) -> Chip | None:
+        """Give a chip; None unless its name is one of a processor's."""
+        # Before Linux 3.15 the files are in the directory of the device.
+        for directory in (f"{_HWMON}/{name}", f"{_HWMON}/{name}/device"):
+            try:
+                kind = _text(node, f"{directory}/name")
+                if kind not in {_INTEL, *_AMD} and _arm_label(kind) is None:
+                    continue
+                inputs = [
+                    (_text(node, f"{directory}/{found[1]}_label") or found[1], found[0])
+                    for file in sorted(node.list(directory))
+                    if (found := _INPUT.fullmatch(file))
+                ]
+            except CcagentError as error:
+                self.errors.append(str(error))
+                return None
+            return Chip(kind, name, [(label, f"{directory}/{file}") for label, file in inputs])
+        return None
+
+    def _cpus(self, node: Node, online: str) -> list[Cpu]:
+        """Read where the online hwthreads are, ascending; those that can't be read are left out."""
+        cpus: list[Cpu] = []
+        errors: list[str] = []
+        for number in parse_cpu_list(online.encode()):
+            directory = f"{_CPUS}/cpu{number}/topology"
+            try:
+                # All three numbers have one form.
+                socket = read_parsed(node, f"{directory}/physical_package_id", parse_socket)
+                core = read_parsed(node, f"{directory}/core_id", parse_socket)
+                try:
+                    die = read_parsed(node, f"{directory}/die_id", parse_socket)
+                except NotHereError:  # before Linux 5.3
+                    die = 0
+            except CcagentError as error:
+                errors.append(str(error))
+                continue
+            cpus.append(Cpu(number, socket, die, core))
+        self.errors += errors[:1]
+        return cpus
+
+
+def _socket(number: int) -> Place:
+    # -1: the kernel knows of no sockets.
+    return Place("socket", str(max(0, number)))
+
+
+def _whole(chip: Chip) -> list[str]:
+    """Give the paths of what a chip tells of all of its processor."""
+    label = _arm_label(chip.kind)
+    if label is not None:
+        return [path for text, path in chip.inputs if label.fullmatch(text)]
+    paths = dict(chip.inputs)
+    return [paths[text] for text in _DIE if text in paths][:1]
+
+
+def _arm_label(kind: str) -> re.Pattern[str] | None:
+    return next((label for name, label in _ARM if name.fullmatch(kind)), None)
+
+
+def _text(node: Node, path: str) -> str:
+    """Give what a file of one line says; empty if there is no such file."""
+    try:
+        return node.read_single(path).decode("ascii", "replace").strip()
+    except NotHereError:
+        return ""
+
+
+def _coretemp_zones(node: Node) -> dict[str, int]:
+    """Give N of the devices coretemp.N by their directories `hwmonM`."""
+    root = "sys/devices/platform"
+    return {
+        name: int(found[1])
+        for device in _names(node, root)
+        if (found := _ZONE.fullmatch(device))
+        for name in _names(node, f"{root}/{device}/hwmon")
+    }
+
+
+def _pci_order(node: Node, driver: str) -> dict[str, int]:
+    """Number the directories `hwmonM` of a driver by the PCI addresses of its devices.
+
+    Of the processors' own devices these ascend with the sockets: 00:18.3, 00:19.3...
+    """
+    root = f"sys/bus/pci/drivers/{driver}"
+    devices = sorted(name for name in _names(node, root) if ":" in name)
+    return {
+        name: index
+        for index, device in enumerate(devices)
+        for name in _names(node, f"{root}/{device}/hwmon")
+    }
+
+
+def _names(node: Node, directory: str) -> list[str]:
+    try:
+        return node.list(directory)
+    except CcagentError:
+        return []

@@ -1,0 +1,1 @@
+"""The agent `cluster`: partitions and nodes of Slurm."""

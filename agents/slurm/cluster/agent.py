@@ -1,0 +1,114 @@
+"""The agent `cluster`: partitions and nodes, out of sinfo."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from msgspec import Meta
+
+from ccagent.agents.base import Agent, AgentSettings, error_object
+from ccagent.agents.slurm.cluster import node_events, sinfo
+from ccagent.config.duration import Duration
+from ccagent.errors import CcagentError
+from ccagent.log import logger
+from ccagent.machine.clock import timestamp
+from ccagent.machine.slurm_environment import ENVIRONMENT, explained
+from ccagent.records.envelopes import ClusterAttributes, ClusterData, ClusterEnvelope
+from ccagent.records.message import FORMATS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ccagent.agents.needs import Need
+    from ccagent.agents.slurm.cluster.node_events import NodeState
+    from ccagent.machine.node import Node
+    from ccagent.records.message import Format, Record
+
+_OUTPUT_LIMIT = 64 * 1024 * 1024
+
+
+class ClusterSettings(AgentSettings, frozen=True, kw_only=True):
+    """The keys of [agents.cluster]."""
+
+    sinfo: Annotated[str, Meta(description="the program sinfo")] = "sinfo"
+    squeue: Annotated[str, Meta(description="the program squeue, for node events")] = "squeue"
+    command_time_limit: Annotated[
+        Duration, Meta(description="after this long a program is given up")
+    ] = Duration("30s")
+
+
+class ClusterAgent(Agent[ClusterSettings]):
+    """Partitions and nodes of a Slurm cluster, with their states; on its master."""
+
+    name = "cluster"
+    formats: ClassVar[frozenset[Format]] = frozenset(FORMATS)
+    Settings = ClusterSettings
+
+    def needs(self) -> Iterator[Need]:
+        """Two programs, and a controller that answers; the question asks for a number of nodes."""
+        from ccagent.agents.needs import Need
+
+        settings = self.settings
+        yield Need(settings.sinfo, "all of it", is_vital=True, is_program=True)
+        question = (settings.sinfo, "--noheader", "--format=%D nodes")
+        yield Need("controller of Slurm", "all of it", is_vital=True, question=question)
+        if "line" in self.wanted:
+            yield Need(settings.squeue, "all of it", is_vital=True, is_program=True)
+
+    def sample(self, node: Node) -> Iterator[Record]:
+        """Ask sinfo: one ClusterEnvelope, of errors if Slurm does not answer.
+
+        For line protocol: events with the states of all nodes.
+        """
+
+        def complain(text: str) -> None:
+            logger.warning("agent cluster: %s", text)
+
+        now = node.clock.time()
+        self.is_blind = False
+        try:
+            partitions = sinfo.parse_partitions(
+                self._ask(node, sinfo.command(self.settings.sinfo, sinfo.PARTITIONS)), complain
+            )
+            nodes = sinfo.parse_nodes(
+                self._ask(node, sinfo.command(self.settings.sinfo, sinfo.NODES, "--exact")),
+                complain,
+            )
+            states = self._states(node, complain) if "line" in self.wanted else []
+        except CcagentError as error:
+            text = explained(error)
+            self.is_blind = True
+            logger.error("agent cluster: %s", text)
+            yield ClusterEnvelope(meta=self.metadata(), errors=[error_object(node, text)])
+            return
+        attributes = ClusterAttributes(
+            time=timestamp(now),
+            cluster=node.cluster,
+            slurm=bool(nodes),
+            partitions=partitions,
+            nodes=nodes,
+        )
+        yield ClusterEnvelope(
+            meta=self.metadata(), data=ClusterData(type="cluster", attributes=attributes)
+        )
+
+        yield from node_events.node_events(node, states)
+
+    def _states(self, node: Node, complain: Callable[[str], None]) -> list[NodeState]:
+        settings = self.settings
+        jobs = Counter[str]()
+        command = [settings.squeue, "--all", "--noheader", "--states=RUNNING", "--format=%N"]
+        node_events.running_jobs(self._ask(node, command), jobs)
+        content = self._ask(node, sinfo.command(settings.sinfo, node_events.FIELDS, "--Node"))
+        return node_events.parse_nodes(content, jobs, complain)
+
+    def _ask(self, node: Node, command: list[str]) -> bytes:
+        return b"".join(
+            node.stream(
+                command,
+                time_limit=self.settings.command_time_limit.seconds,
+                output_limit=_OUTPUT_LIMIT,
+                environment=ENVIRONMENT,
+            )
+        )

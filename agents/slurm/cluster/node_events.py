@@ -1,0 +1,119 @@
+"""The state of the nodes as an event, as ClusterCockpit's backend takes it.
+
+Source: the backend's REST API `nodestate`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ccagent.agents.slurm.text import readable
+from ccagent.errors import UnparsableError
+from ccagent.machine.hostlist import expand
+from ccagent.records.events import Event
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Iterator
+
+    from ccagent.machine.node import Node
+
+FIELDS = "NodeList:|,StateComplete:|,CPUsState:|,AllocMem:|,GresUsed:|"
+"""What sinfo is asked for, a line a node and partition.
+
+NodeList is the name by which jobs know a node: NodeHost may be that of several.
+"""
+
+_LARGEST = 400 * 1024
+"""Characters of the nodes in an event: NATS refuses messages above 1 MiB."""
+
+_GPUS = re.compile(r"gpu(?::[^,:()]+)?:(\d+)", re.ASCII)
+_STATES = {
+    "ALLOCATED": "allocated",
+    "COMPLETING": "allocated",
+    "MIXED": "mixed",
+    "IDLE": "idle",
+    "RESERVED": "reserved",
+    "DOWN": "down",
+    "NOT_RESPONDING": "down",
+    "FAIL": "down",
+    "FAILING": "down",
+    "POWERED_DOWN": "down",
+    "DRAIN": "down",
+    "DRAINED": "down",
+    "DRAINING": "down",
+}
+"""Slurm's states and the backend's; it takes any number of them."""
+
+
+class NodeState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A node. memory_allocated: MB."""
+
+    hostname: str
+    states: list[str]
+    cpus_allocated: int
+    memory_allocated: int
+    gpus_allocated: int
+    jobs_running: int
+
+
+class NodeStates(msgspec.Struct, frozen=True):
+    """The nodes of a cluster."""
+
+    cluster: str
+    nodes: list[NodeState]
+
+
+def running_jobs(content: bytes, counts: Counter[str]) -> None:
+    """Count the jobs on each node; `content` has the node list of a job on each line."""
+    for line in readable(content).splitlines():
+        try:
+            counts.update(expand(line.strip()))
+        except UnparsableError:
+            continue  # of a job that is just being placed
+
+
+def parse_nodes(
+    content: bytes, jobs: Counter[str], complain: Callable[[str], None]
+) -> list[NodeState]:
+    """Parse lines `c1-1|mixed|2/6/0/8|300|gpu:a100:1(IDX:0)|`, one for each node and partition."""
+    found: dict[str, NodeState] = {}
+    for line in readable(content).splitlines():
+        fields = [field.strip() for field in line.split("|")]
+        try:
+            host, states, cpus, memory, gres = fields[:5]
+            words = [word.rstrip("*~#!%$@^-").upper() for word in states.split("+")]
+            found[host] = NodeState(
+                hostname=host,
+                states=list(dict.fromkeys(_STATES[word] for word in words if word in _STATES))
+                or ["unknown"],
+                cpus_allocated=int(cpus.partition("/")[0]),
+                memory_allocated=int(memory) if memory.isdecimal() else 0,
+                gpus_allocated=sum(map(int, _GPUS.findall(gres))),
+                jobs_running=jobs[host],
+            )
+        except ValueError:
+            complain(f"sinfo: not a line of a node: {line[:80]!r}")
+    return list(found.values())
+
+
+def node_events(node: Node, states: list[NodeState]) -> Iterator[Event]:
+    """Return the states of all nodes, in as many events as their size needs."""
+    tags = {"hostname": node.hostname, "type": "node"}
+    now = node.clock.time()
+    part: list[NodeState] = []
+    size = 0
+    for state in states:
+        text = msgspec.json.encode(state)
+        # A quote becomes two characters in line protocol, a backslash too.
+        length = len(text) + text.count(b'"') + text.count(b"\\") + 1
+        if part and size + length > _LARGEST:
+            yield Event("nodestate", "slurm", tags, NodeStates(node.cluster, part), now)
+            part, size = [], 0
+        part.append(state)
+        size += length
+    if part:
+        yield Event("nodestate", "slurm", tags, NodeStates(node.cluster, part), now)

@@ -1,0 +1,78 @@
+"""Partitions and nodes of the cluster, out of sinfo."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ccagent.agents.slurm.text import readable
+from ccagent.errors import UnparsableError
+from ccagent.machine.hostlist import split
+from ccagent.records.envelopes import ClusterNodes, ClusterPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+PARTITIONS = "Partition:|,NodeList:|"
+NODES = "NodeList:|,StateComplete:|"
+
+_STATE = re.compile(r"[A-Z][A-Z0-9_]*", re.ASCII)
+_FLAGS = "*~#!%$@^-+"
+"""sinfo(1), NODE STATE CODES: what may stand behind a state. A default partition has `*`."""
+
+
+def command(program: str, fields: str, *options: str) -> list[str]:
+    """Ask for `fields` of all partitions, hidden ones, too."""
+    return [program, "--noheader", "--all", *options, f"--Format={fields}"]
+
+
+def parse_partitions(content: bytes, complain: Callable[[str], None]) -> list[ClusterPartition]:
+    """Parse lines `normal*|c1-[1-2],gpu-1|`; a partition without nodes has an empty list."""
+    nodes: dict[str, list[str]] = {}
+    for name, hosts in _lines(content, complain):
+        partition = name.rstrip("*")
+        if not partition:
+            complain(f"sinfo: a partition without a name, with nodes {hosts[:40]!r}")
+            continue
+        try:
+            ranges = split(hosts)
+        except UnparsableError as error:
+            complain(f"sinfo: partition {partition[:40]}: {error}")
+            ranges = []
+        known = nodes.setdefault(partition, [])
+        known += [one for one in ranges if one not in known]
+    return [ClusterPartition(name=name, nodes=ranges) for name, ranges in nodes.items()]
+
+
+def parse_nodes(content: bytes, complain: Callable[[str], None]) -> list[ClusterNodes]:
+    """Parse lines `c1-[8-10]|down+not_responding|` into nodes that share their states."""
+    found: list[ClusterNodes] = []
+    for hosts, states in _lines(content, complain):
+        try:
+            names = split(hosts)
+        except UnparsableError as error:
+            complain(f"sinfo: {error}")
+            continue
+        words = [word.rstrip(_FLAGS).upper() for word in states.split("+")]
+        for word in words:
+            if not _STATE.fullmatch(word):
+                complain(f"sinfo: {hosts[:40]}: {word[:40]!r} is no state")
+        if names:
+            found.append(
+                ClusterNodes(
+                    names=names,
+                    states=list(dict.fromkeys(filter(_STATE.fullmatch, words))),
+                )
+            )
+    return found
+
+
+def _lines(content: bytes, complain: Callable[[str], None]) -> Iterable[tuple[str, str]]:
+    """Give the two fields of each line."""
+    for line in readable(content).splitlines():
+        first, bar, rest = line.partition("|")
+        second, end, _ = rest.partition("|")
+        if bar and end:
+            yield first.strip(), second.strip()
+        elif line.strip():
+            complain(f"sinfo: not two fields: {line[:80]!r}")

@@ -1,0 +1,1 @@
+"""The agent `jobs`: new and changed jobs of Slurm."""

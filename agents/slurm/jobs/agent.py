@@ -1,0 +1,286 @@
+"""The agent `jobs`: new and changed jobs, out of Slurm's accounting and queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from msgspec import Meta
+
+from ccagent.agents.base import Agent, AgentSettings, error_object
+from ccagent.agents.slurm.jobs.batch import Batch
+from ccagent.agents.slurm.jobs.events import Surroundings, start_event, stop_event
+from ccagent.agents.slurm.jobs.node_topology import Numbering
+from ccagent.agents.slurm.jobs.round import JobsRound, RoundOptions
+from ccagent.agents.slurm.jobs.scontrol import name_of
+from ccagent.agents.slurm.jobs.state import SentState
+from ccagent.config.duration import Duration
+from ccagent.errors import CcagentError, ConfigurationError, UnparsableError
+from ccagent.log import logger
+from ccagent.machine.clock import timestamp
+from ccagent.machine.hostlist import expand
+from ccagent.machine.slurm_environment import ENVIRONMENT, explained
+from ccagent.records.envelopes import JobsAttributes, JobsData, JobsEnvelope
+from ccagent.records.message import FORMATS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.agents.needs import Need
+    from ccagent.agents.slurm.jobs.event_details import DetailsReader
+    from ccagent.agents.slurm.jobs.round import Run
+    from ccagent.machine.node import Node
+    from ccagent.records.envelopes import SlurmJob
+    from ccagent.records.events import Event
+    from ccagent.records.message import Format, Record
+
+_OVERLAP = 600
+"""Seconds that each query looks back before the last: slurmdbd may lag behind."""
+
+_OUTPUT_LIMIT = 4 * 1024**3
+_COMPLAINTS = 20
+_ENVELOPE_BYTES = 1024
+"""What an envelope has besides its jobs, without a token."""
+
+
+class JobsSettings(AgentSettings, frozen=True, kw_only=True):
+    """The keys of [agents.jobs]."""
+
+    time_limit: Annotated[
+        Duration, Meta(description="after this long an agent counts as hanging")
+    ] = Duration("10m")
+    sacct: Annotated[str, Meta(description="the program sacct")] = "sacct"
+    squeue: Annotated[str, Meta(description="the program squeue")] = "squeue"
+    scontrol: Annotated[str, Meta(description="the program scontrol, for events")] = "scontrol"
+    sinfo: Annotated[str, Meta(description="the program sinfo, for events")] = "sinfo"
+    command_time_limit: Annotated[
+        Duration, Meta(description="after this long a program is given up")
+    ] = Duration("5m")
+    uncompleted: Annotated[
+        bool, Meta(description="also send jobs that wait or run; false: those that have ended")
+    ] = True
+    max_envelope_bytes: Annotated[
+        int, Meta(ge=10_000, description="bytes of an envelope; receivers refuse large ones")
+    ] = 900_000
+    batch_size: Annotated[
+        int, Meta(ge=0, description="jobs in one envelope, with their steps; 0: no limit")
+    ] = 0
+    max_catch_up: Annotated[
+        Duration, Meta(description="how far back the first run looks, and one after a gap")
+    ] = Duration("7d")
+    state_file: Annotated[
+        str, Meta(description="remembers what was sent; empty: only while it runs")
+    ] = ""
+    resend: Annotated[
+        bool, Meta(description="send all jobs of max-catch-up again, at the first run")
+    ] = False
+    sub_cluster: Annotated[
+        str, Meta(description="subCluster in the events of jobs; empty: left to the receiver")
+    ] = ""
+    gpu_addresses: Annotated[
+        dict[str, list[str]],
+        Meta(description="for events: PCI addresses of a node's GPUs, by host range"),
+    ] = {}
+    hwthread_numbering: Annotated[
+        Numbering,
+        Meta(
+            description="of hwthreads in events; 'linux': second threads after all cores; 'slurm'"
+        ),
+    ] = "linux"
+    repeat_events: Annotated[
+        Duration,
+        Meta(description="send events of running and just ended jobs again this often; 0s: never"),
+    ] = Duration("0s")
+    job_script: Annotated[bool, Meta(description="send the batch script with events")] = False
+
+
+class JobsAgent(Agent[JobsSettings]):
+    """Jobs of a Slurm cluster and their steps, new and changed ones; on its master."""
+
+    name = "jobs"
+    formats: ClassVar[frozenset[Format]] = frozenset(FORMATS)
+    extras: ClassVar[frozenset[str]] = Agent.extras | {"gres_detail"}
+    Settings = JobsSettings
+
+    def __init__(self, settings: JobsSettings, wanted: frozenset[Format]) -> None:
+        super().__init__(settings, wanted)
+        if settings.state_file and not settings.state_file.startswith("/"):
+            raise ConfigurationError("agents.jobs.state-file: an absolute path is needed")
+        self._gpus = _addresses_by_node(settings.gpu_addresses)
+        self._state: SentState | None = None
+        self._until: int | None = None
+        self._last_time = 0.0
+        self._complaints = 0
+        self._details: DetailsReader | None = None
+        self._repeated_at = 0.0
+
+    def needs(self) -> Iterator[Need]:
+        """Accounting above all; the question asks for no job."""
+        from ccagent.agents.needs import Need
+
+        settings = self.settings
+        yield Need(settings.sacct, "all of it", is_vital=True, is_program=True)
+        question = (settings.sacct, "--noheader", "--allocations", "--starttime=now",
+                    "--format=JobIDRaw")  # fmt: skip
+        yield Need("accounting of Slurm", "all of it", is_vital=True, question=question)
+        yield Need(settings.squeue, "held and dependent jobs", is_program=True)
+        if "line" in self.wanted:
+            yield Need(settings.scontrol, "hwthreads and accelerators of jobs", is_program=True)
+            yield Need(settings.sinfo, "hwthreads of jobs on nodes with SMT", is_program=True)
+
+    def sample(self, node: Node) -> Iterator[Record]:
+        """Ask sacct and squeue: envelopes of new and changed jobs, bounded in bytes.
+
+        One of errors if Slurm does not answer. For line protocol: events of jobs that start or end.
+        """
+        now = node.clock.time()
+        state = self._opened()
+        state.discard()
+        self._until, self._complaints, self.is_blind = None, 0, False
+        is_first = not state.until
+        settings = self.settings
+        options = self._options(now, state)
+        jobs = JobsRound(options, state, lambda command: self._ask(node, command), self._complain)
+        metadata = self.metadata()
+        batch = Batch(
+            settings.max_envelope_bytes - _ENVELOPE_BYTES - len(metadata.token),
+            settings.batch_size,
+        )
+        moment = max(now, self._last_time + 1)
+        sent = 0
+        # Receivers keep one record of a job and step for each time.
+        sent_now: set[int] = set()
+        try:
+            for job in jobs.records():
+                identity = hash((job.job_id, job.job_step))
+                is_repeated = identity in sent_now
+                if not batch.has_room(job) or (is_repeated and len(batch)):
+                    yield self._envelope(node, moment, batch.take())
+                    sent += 1
+                if is_repeated:
+                    moment += 1
+                    sent_now.clear()
+                sent_now.add(identity)
+                batch.add(job)
+        except CcagentError as error:
+            text = explained(error)
+            self.is_blind = True
+            logger.error("agent jobs: %s", text)
+            if len(batch):
+                yield self._envelope(node, moment, batch.take())
+            yield from self._events(node, jobs.runs)
+            yield JobsEnvelope(meta=metadata, errors=[error_object(node, text)])
+            return
+        if len(batch) or (is_first and not sent):
+            yield self._envelope(node, moment, batch.take())
+        yield from self._events(node, jobs.runs)
+        if self._complaints > _COMPLAINTS:
+            logger.error("agent jobs: %d complaints in all", self._complaints)
+        self._until = int(now)
+        if options.repeats_events:
+            self._repeated_at = now
+
+    def _options(self, now: float, state: SentState) -> RoundOptions:
+        """Return what to look at: since the last round, and so long before that rows may lag."""
+        settings = self.settings
+        reach = settings.max_catch_up.seconds
+        if state.until:
+            reach = min(reach, max(0.0, now - state.until))
+        repeat_every = settings.repeat_events.seconds
+        return RoundOptions(
+            sacct=settings.sacct,
+            squeue=settings.squeue,
+            now=now,
+            seconds=int(reach) + _OVERLAP,
+            uncompleted=settings.uncompleted,
+            with_gres_detail="gres_detail" in settings.extras,
+            with_events="line" in self.wanted,
+            repeats_events=0 < repeat_every <= now - self._repeated_at,
+        )
+
+    def handed_on(self) -> None:
+        """Do not send again what is in a queue, as long as this process runs."""
+        self._opened().commit(self._until)
+
+    def settled(self) -> None:
+        """Remember over a restart what was sent."""
+        self._opened().save()
+
+    def _opened(self) -> SentState:
+        if self._state is None:
+            self._state = SentState(self.settings.state_file)
+            if self.settings.resend:
+                self._state.forget()
+        return self._state
+
+    def _events(self, node: Node, runs: list[Run]) -> list[Event]:
+        """Return the events of runs that started or ended."""
+        if not runs:
+            return []
+        surroundings = Surroundings(
+            self.settings.sub_cluster, self.settings.hwthread_numbering, {}, self._gpus
+        )
+        if self._details is None:
+            from ccagent.agents.slurm.jobs.event_details import DetailsReader
+
+            settings = self.settings
+            self._details = DetailsReader(
+                (settings.scontrol, settings.sinfo),
+                settings.command_time_limit.seconds,
+                self._complain,
+            )
+        started = [name_of(run.job) for run in runs if run.is_start_new and run.job.nodes]
+        details = (
+            self._details.read_jobs(node, started, with_script=self.settings.job_script)
+            if started
+            else {}
+        )
+        if any(found.nodes for found in details.values()):
+            surroundings = surroundings._replace(topology=self._details.read_topology(node))
+        events: list[Event] = []
+        for run in runs:
+            try:
+                if run.is_start_new:
+                    start = start_event(
+                        node,
+                        run.job,
+                        submit=run.submit,
+                        begin=run.begin,
+                        sharing=run.sharing,
+                        details=details.get(name_of(run.job)),
+                        surroundings=surroundings,
+                    )
+                    events += [start] if start is not None else []
+                if run.end:
+                    events.append(stop_event(node, run.job, run.begin, run.end))
+            except CcagentError as error:
+                self._complain(f"job {run.job.job_id}: no event: {error}")
+        return events
+
+    def _ask(self, node: Node, command: list[str]) -> Iterator[bytes]:
+        return node.stream(
+            command,
+            time_limit=self.settings.command_time_limit.seconds,
+            output_limit=_OUTPUT_LIMIT,
+            environment=ENVIRONMENT,
+        )
+
+    def _complain(self, text: str) -> None:
+        self._complaints += 1
+        if self._complaints <= _COMPLAINTS:
+            logger.error("agent jobs: %s", text)
+
+    def _envelope(self, node: Node, moment: float, jobs: list[SlurmJob]) -> JobsEnvelope:
+        self._last_time = int(moment)
+        attributes = JobsAttributes(time=timestamp(moment), cluster=node.cluster, slurm_jobs=jobs)
+        return JobsEnvelope(meta=self.metadata(), data=JobsData(type="job", attributes=attributes))
+
+
+def _addresses_by_node(addresses: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return the addresses of the GPUs of each node. Raises ConfigurationError."""
+    found: dict[str, list[str]] = {}
+    for hosts, of_host in addresses.items():
+        try:
+            found |= dict.fromkeys(expand(hosts), of_host)
+        except UnparsableError as error:
+            raise ConfigurationError(f"agents.jobs.gpu-addresses: {error}") from None
+    return found

@@ -1,0 +1,231 @@
+"""Events of jobs that start and end, as ClusterCockpit's backend takes them.
+
+Source: the backend's REST API `start_job` and `stop_job`; it refuses fields that it doesn't know.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+from ccagent.agents.slurm.jobs.node_topology import number_hwthreads
+from ccagent.agents.slurm.tres import count, count_gpus, total_memory
+from ccagent.machine.hostlist import expand
+from ccagent.records.events import Event, event_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ccagent.agents.slurm.jobs.node_topology import NodeTopology, Numbering
+    from ccagent.agents.slurm.jobs.scontrol import JobDetails
+    from ccagent.machine.node import Node
+    from ccagent.records.envelopes import SlurmJob
+
+_ENDED = {
+    "BOOT_FAIL": "boot_fail",
+    "CANCELLED": "cancelled",
+    "COMPLETED": "completed",
+    "DEADLINE": "deadline",
+    "FAILED": "failed",
+    "LAUNCH_FAILED": "failed",
+    "NODE_FAIL": "node_fail",
+    "OUT_OF_MEMORY": "out_of_memory",
+    "PREEMPTED": "preempted",
+    "REQUEUED": "cancelled",  # the run is over; it is not known what for
+    "RESIZING": "completed",
+    "REVOKED": "cancelled",
+    "TIMEOUT": "timeout",
+}
+"""Slurm's states and the backend's, which takes no others."""
+
+_LARGEST = 480 * 1024
+"""Characters of an event: NATS refuses messages above 1 MiB, and quotes are written twice."""
+
+Sharing = Literal["none", "single_user", "multi_user"]
+
+
+class Resource(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A node of a job: its hardware threads and the addresses of its accelerators."""
+
+    hostname: str
+    hwthreads: tuple[int, ...] = ()
+    accelerators: tuple[str, ...] = ()
+
+
+class JobMetaData(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """What people are shown of a job. slurm_info: as scontrol prints it."""
+
+    job_name: str = ""
+    slurm_info: str = ""
+    job_script: str = ""
+
+
+class StartJob(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """A job that has started. Times in seconds since 1970. walltime: seconds.
+
+    requested_memory: MB. smt: hardware threads that the job uses of a core.
+    """
+
+    job_id: int
+    cluster: str
+    sub_cluster: str = ""
+    partition: str = ""
+    user: str
+    project: str
+    submit_time: int = 0
+    start_time: int
+    num_nodes: int
+    num_hwthreads: int = msgspec.field(default=0, name="numHwthreads")
+    num_acc: int = 0
+    smt: int = 0
+    shared: Sharing
+    walltime: int = 0
+    requested_memory: int = 0
+    array_job_id: int = 0
+    resources: tuple[Resource, ...]
+    job_state: str = msgspec.field(default_factory=lambda: "running")
+    meta_data: JobMetaData = JobMetaData()
+
+
+class StopJob(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A job that has ended; times in seconds since 1970."""
+
+    job_id: int
+    cluster: str
+    start_time: int
+    stop_time: int
+    job_state: str
+
+
+class Surroundings(NamedTuple):
+    """What is known beside the job: of the site, and of its nodes.
+
+    gpus: PCI addresses of the GPUs of a node by their index.
+    """
+
+    sub_cluster: str = ""
+    numbering: Numbering = "linux"
+    topology: Mapping[str, NodeTopology] = {}
+    gpus: Mapping[str, Sequence[str]] = {}
+
+
+def start_event(
+    node: Node,
+    job: SlurmJob,
+    *,
+    submit: int,
+    begin: int,
+    sharing: str,
+    details: JobDetails | None,
+    surroundings: Surroundings,
+) -> Event | None:
+    """Return the event of a job that has started at `begin`; None for a job without nodes.
+
+    sharing: OverSubscribe of squeue. Raises UnparsableError for nodes out of bounds.
+    """
+    hosts = [host for ranges in job.nodes for host in expand(ranges)]
+    if not hosts:
+        return None
+    resources = tuple(_resource(host, details, surroundings) for host in hosts)
+    threads = sum(len(one.hwthreads) for one in resources)
+    is_whole = all(one.hwthreads for one in resources)
+    allocated = job.allocated_resources
+    payload = StartJob(
+        job_id=job.job_id,
+        cluster=node.cluster,
+        sub_cluster=surroundings.sub_cluster,
+        partition=job.partition,
+        user=job.user_name,
+        project=job.account,
+        submit_time=submit,
+        start_time=begin,
+        num_nodes=len(hosts),
+        num_hwthreads=threads if is_whole else count(allocated, "cpu"),
+        num_acc=count_gpus(allocated),
+        smt=_threads_per_core(details, surroundings),
+        shared=_sharing(sharing),
+        walltime=max(0, job.time_limit - 2),
+        requested_memory=_requested_memory(job),
+        array_job_id=job.array_job_id,
+        resources=resources,
+        meta_data=JobMetaData(
+            job_name=job.job_name,
+            slurm_info=details.text if details else "",
+            job_script=details.script if details else "",
+        ),
+    )
+    return _bounded(Event("job", "job", _tags(node, "start_job"), payload, begin), payload)
+
+
+def stop_event(node: Node, job: SlurmJob, begin: int, end: int) -> Event:
+    """Return the event of a job that has started at `begin` and ended at `end`."""
+    payload = StopJob(
+        job_id=job.job_id,
+        cluster=node.cluster,
+        start_time=begin,
+        stop_time=max(begin, end),
+        job_state=_ENDED.get(job.job_state, "failed"),
+    )
+    return Event("job", "job", _tags(node, "stop_job"), payload, end)
+
+
+def _resource(host: str, details: JobDetails | None, surroundings: Surroundings) -> Resource:
+    share = details.nodes.get(host) if details else None
+    if share is None:
+        return Resource(host)
+    topology = surroundings.topology.get(host)
+    addresses = surroundings.gpus.get(host, ())
+    return Resource(
+        host,
+        tuple(number_hwthreads(share.cpus, topology, surroundings.numbering)),
+        tuple(addresses[index] for index in share.gpus if index < len(addresses)),
+    )
+
+
+def _threads_per_core(details: JobDetails | None, surroundings: Surroundings) -> int:
+    """Return the most hardware threads that a job uses of a core; 0 if that is not known."""
+    most = 0
+    for host, share in details.nodes.items() if details else ():
+        topology = surroundings.topology.get(host)
+        if topology is not None and share.cpus:
+            cores = {cpu // max(1, topology.threads) for cpu in share.cpus}
+            most = max(most, -(-len(share.cpus) // len(cores)))
+    return most
+
+
+def _sharing(text: str) -> Sharing:
+    """Return who shares the nodes, of OverSubscribe; unless it is said, anybody may."""
+    if text in {"NO", "EXCLUSIVE"}:
+        return "none"
+    return "single_user" if text == "USER" else "multi_user"
+
+
+def _requested_memory(job: SlurmJob) -> int:
+    """Return MB of all nodes."""
+    total = total_memory(job.requested_resources)
+    return (total or job.requested_memory_per_node * max(1, job.requested_node_count)) // 1024
+
+
+def _bounded(event: Event, payload: StartJob) -> Event:
+    """Leave out what makes an event too large: script, text, then what is known of each node."""
+    replace = msgspec.structs.replace
+    meta_data = payload.meta_data
+    smaller: tuple[Callable[[], StartJob], ...] = (
+        lambda: replace(payload, meta_data=replace(meta_data, job_script="")),
+        lambda: replace(payload, meta_data=JobMetaData(job_name=meta_data.job_name)),
+        lambda: replace(
+            payload,
+            meta_data=JobMetaData(job_name=meta_data.job_name),
+            resources=tuple(Resource(one.hostname) for one in payload.resources),
+        ),
+    )
+    for reduce in smaller:
+        if len(event_line(event)) <= _LARGEST:
+            break
+        event = Event(event.name, event.subject, event.tags, reduce(), event.time)
+    return event
+
+
+def _tags(node: Node, function: str) -> dict[str, str]:
+    return {"hostname": node.hostname, "type": "node", "function": function}

@@ -1,0 +1,152 @@
+"""Rows of sacct as parts of jobs: their identity, whether they are final, whether they changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ccagent.agents.slurm.jobs.sacct import FIELDS, RAW_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COLUMNS = len(FIELDS)
+
+_SHOWN_ID = FIELDS.index("JobID")
+SUBMIT = FIELDS.index("Submit")
+START = FIELDS.index("Start")
+END = FIELDS.index("End")
+_STATE = FIELDS.index("State")
+_ACCOUNT = FIELDS.index("Account")
+_PARTITION = FIELDS.index("Partition")
+_ELAPSED = FIELDS.index("ElapsedRaw")
+TIME_LIMIT = FIELDS.index("TimelimitRaw")
+_CPUS = FIELDS.index("ReqCPUS")
+_NODES = FIELDS.index("NodeList")
+_SYSTEM_CPU = FIELDS.index("SystemCPU")
+_USER_CPU = FIELDS.index("UserCPU")
+
+ENDED = frozenset({
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL",
+    "OUT_OF_MEMORY", "PREEMPTED", "REQUEUED", "RESIZING", "REVOKED", "TIMEOUT",
+})  # fmt: skip
+"""States of a run that is over. One that was requeued or resized goes on in another row."""
+
+_ENDED = frozenset(state.encode() for state in ENDED)
+_NO_NODES = frozenset({b"", b"None assigned"})
+_MOST_DIGITS = 11
+
+SETTLING = 10
+"""Seconds after an event in which slurmdbd may not have all of a row."""
+
+_CLOSING = 60
+"""Seconds after the end of a job in which its steps may still be closed."""
+
+_INCONSISTENT = 600
+"""Seconds for which a row that contradicts itself is held back."""
+
+
+def is_step(row: Sequence[bytes]) -> bool:
+    """Return whether a row is of a step."""
+    return b"." in row[RAW_ID]
+
+
+def has_ended(row: Sequence[bytes]) -> bool:
+    """Return whether the state of a row is a last one."""
+    state = row[_STATE]
+    return state in _ENDED or state.partition(b" ")[0].rstrip(b"+") in _ENDED
+
+
+def state_of(row: Sequence[bytes]) -> bytes:
+    """Return the state of a row, without what Slurm adds to it."""
+    return row[_STATE].partition(b" ")[0].rstrip(b"+")
+
+
+def has_nodes(row: Sequence[bytes]) -> bool:
+    """Return whether a job ever had nodes: without, it never started."""
+    return row[_NODES] not in _NO_NODES
+
+
+def moment(text: bytes) -> int:
+    """Return seconds since 1970, 0 for `Unknown`, `None` and anything odd."""
+    return int(text) if text.isdigit() and len(text) <= _MOST_DIGITS else 0
+
+
+def long_ago(now: float) -> bytes:
+    """Return the text of a moment before which no row contradicts itself any more."""
+    return b"%d" % (now - _INCONSISTENT)
+
+
+def is_long_over(row: Sequence[bytes], before: bytes) -> bool:
+    """Return whether a row ended before a moment, as most have; both as text."""
+    end = row[END]
+    return end < before and len(end) == len(before)
+
+
+def is_settled(row: Sequence[bytes], now: float, *, has_open_step: bool = False) -> bool:
+    """Return whether a row is as it will be sent: Slurm writes one in several steps.
+
+    Up to `SETTLING` seconds after a submission, start or end, fields may be those of before. A
+    job that has ended waits for its steps, as their CPU times are part of its own.
+    """
+    start, end = moment(row[START]), moment(row[END])
+    age = now - max(moment(row[SUBMIT]), start, end)
+    if age > _INCONSISTENT or age < -_CLOSING:  # also one whose clock is far ahead of ours
+        return True
+    if age < SETTLING:
+        return False
+    is_over = has_ended(row)
+    if is_over != bool(end):
+        return False
+    return not (is_over and has_open_step and age < _CLOSING)
+
+
+def is_provisional(row: Sequence[bytes]) -> bool:
+    """Return whether slurmdbd has not all of a job yet.
+
+    For seconds after its start a job may be called `allocation` and have no partition.
+    """
+    return not row[_PARTITION] and b"." not in row[RAW_ID]
+
+
+def identify(row: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Return raw id and submission, which tell the submissions of a requeued job apart."""
+    return row[RAW_ID], row[SUBMIT]
+
+
+def run_of(row: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Return what identifies the run of a job, and its end; empty if it has none."""
+    if is_step(row) or not moment(row[START]) or not has_nodes(row):
+        return b"", b""
+    started = row[RAW_ID] + b"\x00" + row[START]
+    return started, started + b"\x00" + row[END] if moment(row[END]) else b""
+
+
+def has_cpu_time(row: Sequence[bytes]) -> bool:
+    """Return whether a step has used CPU time, which its job's includes."""
+    return any(text.strip(b"0:.") for text in (row[_USER_CPU], row[_SYSTEM_CPU]))
+
+
+def content(row: Sequence[bytes]) -> bytes:
+    """Return what changes of a row when the job or step does.
+
+    That it has been running or suspended for longer is no change. Neither are the CPU times of a
+    job: sums over its steps, without those that ended before the time that was asked for.
+    """
+    state = row[_STATE]
+    rest = _ELAPSED + (2 if state == b"SUSPENDED" else 1)
+    if is_step(row):
+        return b"\x00".join([*row[:_ELAPSED], *row[rest:]])
+    if state == b"PENDING":
+        identity = (*identify(row), row[_ACCOUNT], row[_PARTITION])
+        return waiting_content(*identity, row[TIME_LIMIT], row[_CPUS])
+    return b"\x00".join([
+        *row[:_ELAPSED], *row[rest:_SYSTEM_CPU], *row[_USER_CPU + 1 :],
+    ])  # fmt: skip
+
+
+def waiting_content(*fields: bytes) -> bytes:
+    """Return what changes of a job that waits, alike for accounting and queue.
+
+    They are raw id, submission, account, partition, time limit in minutes, and CPUs.
+    """
+    return b"waiting\x00" + b"\x00".join(fields)

@@ -1,0 +1,354 @@
+"""One look at accounting and queue: the jobs that are new or changed, and runs for events.
+
+Accounting is asked for a window of time, which shows all jobs of that time but only those steps
+that had not ended before it. CPU times of a job are sums over the steps that are shown. So the
+record of a job that began before the window is made of a second answer, for its id alone. That
+answer also has what a window never shows: jobs that were never eligible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.agents.slurm.jobs import job_rows, sacct, squeue
+from ccagent.agents.slurm.jobs.job_rows import COLUMNS, END, START, SUBMIT, TIME_LIMIT
+from ccagent.agents.slurm.rows import new_delimiter, split_rows
+from ccagent.agents.slurm.text import readable
+from ccagent.errors import CcagentError, UnparsableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ccagent.agents.slurm.jobs.state import SentState
+    from ccagent.records.envelopes import SlurmJob
+
+    Ask = Callable[[list[str]], Iterator[bytes]]
+    Key = tuple[bytes, bytes]
+
+_ASKED_AT_ONCE = 500
+"""Jobs in one question: their ids are arguments of sacct."""
+
+_MARGIN = 60
+"""Seconds by which sacct may begin its window later than asked."""
+
+_UNKNOWN_TO_ACCOUNTING = 120
+"""Seconds after which a job that accounting does not know is sent as the queue has it."""
+
+
+class RoundOptions(NamedTuple):
+    """What a round looks at. seconds: length of the window, up to `now`.
+
+    repeats_events: events that were sent before are sent again.
+    """
+
+    sacct: str
+    squeue: str
+    now: float
+    seconds: int
+    uncompleted: bool
+    with_gres_detail: bool
+    with_events: bool
+    repeats_events: bool = False
+
+
+class Run(NamedTuple):
+    """A run of a job that has started, or ended unless `end` is 0, since the last round."""
+
+    job: SlurmJob
+    submit: int
+    begin: int
+    end: int
+    is_start_new: bool
+    sharing: str
+
+
+class _OpenJob:
+    """The job whose steps follow in the output."""
+
+    __slots__ = ("has_new_cpu_time", "has_open_step", "is_long", "is_over", "row")
+
+    def __init__(self, row: list[bytes], *, is_long: bool) -> None:
+        self.row = row
+        self.is_long = is_long
+        self.is_over = job_rows.has_ended(row)
+        self.has_open_step = False
+        self.has_new_cpu_time = False
+
+
+class JobsRound:
+    """One round; `records` is read once, then `runs` are known."""
+
+    def __init__(
+        self, options: RoundOptions, state: SentState, ask: Ask, complain: Callable[[str], None]
+    ) -> None:
+        self._options = options
+        self._state = state
+        self._ask = ask
+        self._complain = complain
+        self._parser = sacct.Parser(complain, with_gres_detail=options.with_gres_detail)
+        self._begin = options.now - options.seconds
+        self._long_ago = job_rows.long_ago(options.now)
+        self._queue: dict[Key, bytes] = {}
+        self._sharing: dict[bytes, bytes] = {}
+        self._live: set[bytes] = set()
+        self._asked: set[Key] = set()
+        self._asked_ids: set[bytes] = set()
+        self._ended_in_queue: dict[Key, bytes] = {}
+        self._current_runs: set[bytes] = set()
+        self._started: set[bytes] = set()
+        self._resized: list[tuple[bytes, Run]] = []
+        self.runs: list[Run] = []
+
+    def records(self) -> Iterator[SlurmJob]:
+        """Return the jobs and steps that are new or changed; of one job the latest run last.
+
+        Raises CcagentError if accounting does not answer.
+        """
+        self._read_queue()
+        yield from self._look_at_window()
+        self._look_at_queue()
+        found: set[Key] = set()
+        yield from self._look_at_ids(found)
+        yield from self._finish_queue(found)
+        self.runs += [run for started, run in self._resized if started not in self._current_runs]
+
+    def _read_queue(self) -> None:
+        delimiter = new_delimiter()
+        output = self._ask(squeue.command(self._options.squeue, delimiter))
+        try:
+            for fields in split_rows(output, delimiter.encode(), squeue.COLUMNS):
+                try:
+                    row = squeue.parse_row(fields)
+                except UnparsableError as error:
+                    self._complain(f"squeue: a row is left out: {error}")
+                    continue
+                if row.has_ended and job_rows.moment(row.end) < self._begin:
+                    continue
+                self._queue[row.raw_id, row.submit] = squeue.pack(row)
+                if self._options.with_events:
+                    self._sharing[row.raw_id] = row.sharing
+        except CcagentError as error:
+            self._complain(f"held and dependent jobs are left out: {error}")
+
+    def _rows(self, delimiter: str, command: list[str]) -> Iterator[list[bytes]]:
+        """Return the rows that sacct prints, without odd ones."""
+        for row in split_rows(self._ask(command), delimiter.encode(), COLUMNS):
+            if len(row) == COLUMNS:
+                yield row
+            else:
+                self._complain(f"sacct: a row is left out: {len(row)} fields instead of {COLUMNS}")
+
+    def _record(self, row: list[bytes]) -> Iterator[SlurmJob]:
+        """Return the record of a row; none and a complaint if it has neither id nor state."""
+        try:
+            yield self._parser.record(row)
+        except UnparsableError as error:
+            self._complain(f"sacct: a row is left out: {error}")
+
+    def _look_at_window(self) -> Iterator[SlurmJob]:
+        options = self._options
+        delimiter = new_delimiter()
+        command = sacct.command(options.sacct, delimiter, options.seconds)
+        job: _OpenJob | None = None
+        for row in self._rows(delimiter, command):
+            if b"." in row[sacct.RAW_ID]:
+                if self._is_step_due(job, row):
+                    yield from self._record(row)
+                continue
+            if job is not None and self._is_job_due(job):
+                yield from self._record(job.row)
+            start = job_rows.moment(row[START])
+            job = _OpenJob(row, is_long=0 < start < self._begin + _MARGIN)
+        if job is not None and self._is_job_due(job):
+            yield from self._record(job.row)
+
+    def _is_step_due(self, job: _OpenJob | None, row: list[bytes]) -> bool:
+        """Return whether a step is to be sent, and note what it means for its job."""
+        state = self._state
+        is_settled = job_rows.is_long_over(row, self._long_ago)
+        if not is_settled:
+            is_settled = job_rows.is_settled(row, self._options.now)
+            if job is not None and job.is_over and not job.has_open_step:
+                job.has_open_step = not (is_settled and job_rows.has_ended(row))
+        if job is not None and not self._options.uncompleted:
+            if not job.is_over:
+                return False
+            if job.is_long:
+                # Its steps are sent with it, those too that are not shown here.
+                job.has_new_cpu_time |= not state.is_known(job_rows.content(row))
+                return False
+        if not is_settled or not state.is_new(job_rows.content(row)):
+            return False
+        if job is not None and job_rows.has_cpu_time(row):
+            job.has_new_cpu_time = True
+        return True
+
+    def _is_job_due(self, job: _OpenJob) -> bool:
+        """Return whether a job is to be sent as it is, and note if it must be asked for by id."""
+        row, state = job.row, self._state
+        if job_rows.is_provisional(row):
+            return False
+        key = job_rows.identify(row)
+        queued = self._queue.pop(key, None)
+        is_over = job.is_over
+        if not is_over:
+            self._live.add(key[0])
+            self._take_time_limit(row, queued)
+        content = job_rows.content(row)
+        is_known = state.is_known(content)
+        is_settled = job_rows.is_long_over(row, self._long_ago) or job_rows.is_settled(
+            row, self._options.now, has_open_step=job.has_open_step
+        )
+        if self._options.with_events:
+            self._look_at_run(row, is_settled=is_settled)
+        if not is_settled or not (is_over or self._options.uncompleted):
+            return False
+        if is_known and not (is_over and job.has_new_cpu_time):
+            return False
+        # The rows of a job that was requeued or resized are to stay in order.
+        if job.is_long or key[0] in self._asked_ids:
+            state.retract(content)  # until there is an answer
+            self._want(key)
+            return False
+        state.add(content)
+        return True
+
+    def _want(self, key: Key) -> None:
+        self._asked.add(key)
+        self._asked_ids.add(key[0])
+
+    def _take_time_limit(self, row: list[bytes], queued: bytes | None) -> None:
+        """Take the limit of a partition from the queue: accounting has it once the job runs."""
+        if queued is not None and not row[TIME_LIMIT].isdigit():
+            row[TIME_LIMIT] = squeue.unpack(queued).minutes or row[TIME_LIMIT]
+
+    def _look_at_run(self, row: list[bytes], *, is_settled: bool) -> None:
+        """Note a start or an end for which no event was sent yet."""
+        state = self._state
+        started, ended = job_rows.run_of(row)
+        if not started:
+            return
+        start_key, stop_key = b"start\x00" + started, b"stop\x00" + ended
+        is_resized = job_rows.state_of(row) == b"RESIZING"
+        if not is_resized:
+            self._current_runs.add(started)
+        if not is_settled:
+            # What no round shows is forgotten.
+            state.is_known(start_key)
+            state.is_known(stop_key)
+            return
+        is_over = bool(ended) and job_rows.has_ended(row)
+        if is_over and not state.until:
+            # History that the receiver knows already, or never will miss. A run that was resized
+            # may go on, and then it is to start.
+            state.add(stop_key)
+            if not is_resized:
+                state.add(start_key)
+            return
+        repeats = self._options.repeats_events
+        is_start_new = (state.is_new(start_key) or repeats) and started not in self._started
+        is_stop_new = is_over and (state.is_new(stop_key) or repeats)
+        if is_start_new or is_stop_new:
+            self._started.add(started)
+            self._note_run(
+                row, started, is_start_new=is_start_new, is_stop_new=is_stop_new,
+                is_resized=is_resized,
+            )  # fmt: skip
+
+    def _note_run(
+        self,
+        row: list[bytes],
+        started: bytes,
+        *,
+        is_start_new: bool,
+        is_stop_new: bool,
+        is_resized: bool,
+    ) -> None:
+        try:
+            job = self._parser.record(row)
+        except UnparsableError:
+            return  # the complaint is that of the record
+        run = Run(
+            job,
+            submit=job_rows.moment(row[SUBMIT]),
+            begin=job_rows.moment(row[START]),
+            end=job_rows.moment(row[END]) if is_stop_new else 0,
+            is_start_new=is_start_new,
+            sharing=readable(self._sharing.get(row[sacct.RAW_ID], b"")),
+        )
+        if not is_resized:
+            self.runs.append(run)
+            return
+        # A job that was resized goes on under the same id and start, and ends only once.
+        if is_start_new:
+            self.runs.append(run._replace(end=0))
+        if is_stop_new:
+            self._resized.append((started, run._replace(is_start_new=False)))
+
+    def _look_at_queue(self) -> None:
+        """Find the jobs in the queue that accounting has to be asked for by their ids."""
+        options, state = self._options, self._state
+        for key, packed in self._queue.items():
+            row = squeue.unpack(packed)
+            if row.age(options.now) < job_rows.SETTLING:
+                continue
+            if row.has_ended:
+                ended = b"ended\x00" + b"\x00".join((*key, row.end))
+                if not state.is_known(ended):
+                    self._ended_in_queue[key] = ended
+                    self._want(key)
+            elif row.is_waiting and options.uncompleted and not state.is_known(row.content()):
+                self._want(key)
+
+    def _look_at_ids(self, found: set[Key]) -> Iterator[SlurmJob]:
+        ids = sorted({readable(raw_id) for raw_id in self._asked_ids if raw_id.isdigit()})
+        for begin in range(0, len(ids), _ASKED_AT_ONCE):
+            delimiter = new_delimiter()
+            asked = ids[begin : begin + _ASKED_AT_ONCE]
+            command = sacct.command_by_id(self._options.sacct, delimiter, asked)
+            is_wanted = False
+            for row in self._rows(delimiter, command):
+                if job_rows.is_step(row):
+                    is_missing = is_wanted and not self._options.uncompleted
+                    if is_missing and self._state.is_new(job_rows.content(row)):
+                        yield from self._record(row)
+                    continue
+                key = job_rows.identify(row)
+                is_wanted = key in self._asked and self._is_final(row)
+                if not is_wanted:
+                    continue
+                found.add(key)
+                if key in self._queue and 0 < job_rows.moment(row[END]) < self._begin - _MARGIN:
+                    continue  # sent long ago: a run before the job was resized
+                self._take_time_limit(row, self._queue.get(key))
+                content = job_rows.content(row)
+                if key in self._queue and self._state.is_known(content):
+                    continue
+                self._state.add(content)
+                yield from self._record(row)
+
+    def _is_final(self, row: list[bytes]) -> bool:
+        """Return whether a row may be sent; one that must wait is asked for again."""
+        if job_rows.is_provisional(row) or not job_rows.is_settled(row, self._options.now):
+            return False
+        return self._options.uncompleted or job_rows.has_ended(row)
+
+    def _finish_queue(self, found: set[Key]) -> Iterator[SlurmJob]:
+        """Return the jobs that accounting does not know, and remember those that it does."""
+        options, state = self._options, self._state
+        for key, packed in self._queue.items():
+            row = squeue.unpack(packed)
+            if key in self._ended_in_queue:
+                if key in found or row.age(options.now) > _UNKNOWN_TO_ACCOUNTING:
+                    state.add(self._ended_in_queue[key])
+                continue
+            if key in found or row.has_ended or not options.uncompleted:
+                continue
+            if row.age(options.now) < _UNKNOWN_TO_ACCOUNTING or key[0] in self._live:
+                continue
+            content = row.content() if row.is_waiting else b"queue\x00" + b"\x00".join(row[1:4])
+            if state.is_new(content):
+                try:
+                    yield squeue.parse_job(row, with_gres_detail=options.with_gres_detail)
+                except UnparsableError as error:
+                    self._complain(f"squeue: a row is left out: {error}")

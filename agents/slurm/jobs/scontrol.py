@@ -1,0 +1,135 @@
+"""Details of running jobs, out of scontrol: processors and GPUs on each node, text, script.
+
+One scontrol answers for many jobs: it reads its commands from standard input. Between the answers
+it prints host names that nobody can guess, as `show hostnames` does without asking anyone.
+
+The text holds what users chose, line breaks included. So each job is asked for alone, and a line
+that occurs twice in its text is not believed: the true one is always there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.agents.slurm.text import readable
+from ccagent.errors import UnparsableError
+from ccagent.machine.hostlist import expand
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ccagent.records.envelopes import SlurmJob
+
+_STATE = re.compile(r"^ {3}JobState=(\w+)", re.MULTILINE)
+_LINE = re.compile(r"^ {5}Nodes=(\S+) CPU_IDs=(\S*) Mem=\d+ GRES=(.*)$", re.MULTILINE)
+_GPUS = re.compile(r"(?:^|,)gpu(?::[^,:()]+)?:\d+\(IDX:([0-9,-]+)\)")
+_IDS = re.compile(r"\d{1,6}(?:-\d{1,6})?(?:,\d{1,6}(?:-\d{1,6})?)*", re.ASCII)
+_MOST_IDS = 8192
+_LONGEST_TEXT = 16_384
+_LONGEST_SCRIPT = 65_536
+
+
+class NodeShare(NamedTuple):
+    """What a job has of a node: processors by Slurm's numbers, GPUs by index."""
+
+    cpus: list[int]
+    gpus: list[int]
+
+
+class JobDetails(NamedTuple):
+    """A job as scontrol shows it. `nodes` is empty for a job that has ended."""
+
+    text: str
+    nodes: dict[str, NodeShare]
+    script: str = ""
+
+
+def command(program: str) -> list[str]:
+    """Ask with the commands of standard input."""
+    return [program, "--details"]
+
+
+def new_token() -> str:
+    """Make a host name that nobody can guess."""
+    return f"x{os.urandom(12).hex()}"
+
+
+def name_of(job: SlurmJob) -> str:
+    """Return the id by which scontrol shows this job alone, not all of an array or a het job."""
+    if job.array_job_id:
+        return f"{job.array_job_id}_{job.array_task_id}"
+    if job.het_job_id:
+        return f"{job.het_job_id}+{job.het_job_offset}"
+    return str(job.job_id)
+
+
+def questions(names: Iterable[str], token: str, *, with_script: bool) -> bytes:
+    """Return the commands for standard input; what they print is for `parse`."""
+    lines: list[str] = []
+    for name in names:
+        lines += (f"show job {name}", f"show hostnames {token}")
+        if with_script:
+            lines.append(f"write batch_script {name} -")
+        lines.append(f"show hostnames {token}")
+    return "\n".join([*lines, "quit", ""]).encode()
+
+
+def parse(output: bytes, names: Iterable[str], token: str) -> dict[str, JobDetails]:
+    """Return the details of those jobs that slurmctld knows, by the names that were asked for."""
+    found: dict[str, JobDetails] = {}
+    # readline echoes the commands behind its prompt; without it, the prompt is before the output.
+    separator = rf"(?:scontrol: show hostnames {token}\r?\n)?^(?:scontrol: )?{token}\r?\n"
+    parts = re.split(separator, readable(output), flags=re.MULTILINE)
+    for name, shown, script in zip(names, parts[::2], parts[1::2], strict=False):
+        begin = shown.find("JobId=")
+        if begin >= 0:
+            text = shown[begin:].strip()
+            found[name] = JobDetails(text[:_LONGEST_TEXT], parse_shares(text), _script_in(script))
+    return found
+
+
+def parse_shares(text: str) -> dict[str, NodeShare]:
+    """Return what a job has of each node, of lines `Nodes=c[1-2] CPU_IDs=0-3 Mem=400 GRES=`.
+
+    Nothing if any node has two such lines, as one of them is the user's, or the job does not run.
+    """
+    states = _STATE.findall(text)
+    if len(states) != 1 or states[0] == "PENDING":
+        return {}
+    shares: dict[str, NodeShare] = {}
+    for hosts, cpus, gres in _LINE.findall(text):
+        try:
+            names = expand(hosts)
+            ids = parse_ids(cpus)
+            gpus = [index for one in _GPUS.findall(gres) for index in parse_ids(one)]
+        except UnparsableError:
+            return {}
+        for name in names:
+            if name in shares:
+                return {}
+            shares[name] = NodeShare(ids, gpus)
+    return shares
+
+
+def parse_ids(text: str) -> list[int]:
+    """Parse `0-3,8`. Raises UnparsableError."""
+    if not text:
+        return []
+    if not _IDS.fullmatch(text):
+        raise UnparsableError(f"{text[:40]!r} is no list of numbers")
+    ids: list[int] = []
+    for one in text.split(","):
+        first, _, last = one.partition("-")
+        numbers = range(int(first), int(last or first) + 1)
+        if len(ids) + len(numbers) > _MOST_IDS:
+            raise UnparsableError(f"{text[:40]!r} is too many numbers")
+        ids += numbers
+    return ids
+
+
+def _script_in(text: str) -> str:
+    """Return the script without what readline echoes before it."""
+    begin = text.find("#!")
+    return text[begin : begin + _LONGEST_SCRIPT] if begin >= 0 else ""

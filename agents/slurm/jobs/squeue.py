@@ -1,0 +1,157 @@
+"""Jobs out of the queue: those that accounting shows late or not at all.
+
+Held, dependent and begin-later jobs have no eligible time, so sacct leaves them out of a window of
+time, also when they are cancelled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.agents.slurm import values
+from ccagent.agents.slurm.jobs.job_rows import ENDED, moment, waiting_content
+from ccagent.agents.slurm.jobs.sacct import parse_job_id
+from ccagent.agents.slurm.text import readable
+from ccagent.agents.slurm.tres import gres_detail, memory_per_node
+from ccagent.errors import UnparsableError
+from ccagent.machine.clock import timestamp
+from ccagent.machine.hostlist import split
+from ccagent.records.envelopes import SlurmJob
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_FIELDS = ("JobArrayID", "JobID", "State", "SubmitTime", "StartTime", "EndTime", "UserName",
+           "Account", "Partition", "TimeLimit", "NumCPUs", "NumNodes", "NodeList", "PriorityLong",
+           "Reservation", "tres-alloc", "OverSubscribe", "Name")  # fmt: skip
+"""squeue(1), --Format. tres-alloc is what was requested while a job waits."""
+
+COLUMNS = len(_FIELDS) + 1
+"""The delimiter ends each field, so that nothing stands in the last column."""
+
+_WAITING = frozenset({
+    "PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT",
+})  # fmt: skip
+"""States in which times of start or end are what Slurm expects, not what was."""
+
+
+class QueueRow(NamedTuple):
+    """A job in the queue; texts as squeue prints them."""
+
+    shown_id: bytes
+    raw_id: bytes
+    state: bytes
+    submit: bytes
+    start: bytes
+    end: bytes
+    user: bytes
+    account: bytes
+    partition: bytes
+    time_limit: bytes
+    cpus: bytes
+    node_count: bytes
+    nodes: bytes
+    priority: bytes
+    reservation: bytes
+    tres: bytes
+    sharing: bytes
+    name: bytes
+
+    @property
+    def is_waiting(self) -> bool:
+        """True for a job that has not started, or waits to start again."""
+        return self.state.decode("ascii", "replace") in _WAITING
+
+    @property
+    def has_ended(self) -> bool:
+        """True for a job that slurmctld only remembers."""
+        return self.state.decode("ascii", "replace") in ENDED and not self.is_waiting
+
+    @property
+    def minutes(self) -> bytes:
+        """The time limit as sacct prints it."""
+        text = readable(self.time_limit)
+        if text in {"UNLIMITED", "INFINITE"}:
+            return b"UNLIMITED"
+        try:
+            return b"%d" % (values.seconds(text) // 60)
+        except ValueError:
+            return b""
+
+    def content(self) -> bytes:
+        """Return what changes of a job that waits; accounting's is the same."""
+        return waiting_content(
+            self.raw_id, self.submit, self.account, self.partition, self.minutes, self.cpus
+        )
+
+    def age(self, now: float) -> float:
+        """Return the seconds since the last that happened to the job."""
+        if self.is_waiting:
+            return now - moment(self.submit)
+        return now - (moment(self.end) if self.has_ended else moment(self.start))
+
+
+def command(program: str, delimiter: str) -> list[str]:
+    """Ask for all jobs that slurmctld has not forgotten."""
+    form = ",".join(f"{name}:{delimiter}" for name in _FIELDS)
+    return [program, "--all", "--noheader", "--states=all", f"--Format={form}"]
+
+
+def parse_row(fields: Sequence[bytes]) -> QueueRow:
+    """Take the fields of a row apart. Raises UnparsableError if they are not as many as asked."""
+    if len(fields) != COLUMNS:
+        raise UnparsableError(f"{len(fields)} fields instead of {COLUMNS}")
+    return QueueRow._make(fields[:-1])
+
+
+def pack(row: QueueRow) -> bytes:
+    """Return a row in one piece, as many are kept for a while."""
+    return b"\x00".join(row)
+
+
+def unpack(packed: bytes) -> QueueRow:
+    """Return the row of which `pack` made this."""
+    return QueueRow._make(packed.split(b"\x00", len(_FIELDS) - 1))
+
+
+def parse_job(row: QueueRow, *, with_gres_detail: bool = False) -> SlurmJob:
+    """Make a record of a row. Raises UnparsableError."""
+    identity = parse_job_id(readable(row.shown_id))
+    tres = ",".join(sorted(readable(row.tres).split(",")))  # in the order of sacct
+    reservation = readable(row.reservation)
+    try:
+        word = values.state(readable(row.state)).word
+        number = values.uint(readable(row.raw_id))
+        if not number:
+            raise UnparsableError(f"{readable(row.raw_id)[:40]!r} is no job id")
+        return SlurmJob(
+            job_id=number,
+            job_name=readable(row.name),
+            job_state=word,
+            array_job_id=identity.array_job,
+            array_task_id=identity.array_task,
+            het_job_id=identity.het_job,
+            het_job_offset=identity.het_offset,
+            user_name=readable(row.user),
+            account=readable(row.account),
+            submit_time=_timestamp(row.submit),
+            start_time="" if word in _WAITING else _timestamp(row.start),
+            time_limit=values.time_limit(row.minutes.decode()),
+            partition=readable(row.partition),
+            reservation="" if reservation == "(null)" else reservation,
+            nodes=split(readable(row.nodes)),
+            priority=values.extended(readable(row.priority)),
+            requested_resources=tres if word in _WAITING else "",
+            allocated_resources="" if word in _WAITING else tres,
+            gres_detail=gres_detail(tres) if with_gres_detail else [],
+            requested_cpus=values.uint(readable(row.cpus).partition("-")[0]),
+            requested_memory_per_node=memory_per_node(tres),
+            requested_node_count=values.uint(readable(row.node_count).partition("-")[0]),
+        )
+    except ValueError as error:
+        raise UnparsableError(f"job {readable(row.raw_id)[:40]}: {error}") from None
+
+
+def _timestamp(text: bytes) -> str:
+    seconds = moment(text)
+    return timestamp(seconds) if seconds else ""

@@ -1,0 +1,1 @@
+"""Jobs of processes: attribution, grouping, GPUs, control groups."""

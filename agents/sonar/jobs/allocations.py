@@ -1,0 +1,190 @@
+"""The cards that Slurm jobs on this node were given, whether they use them or not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.agents.sonar.jobs.allocation_parsers import (
+    Claim,
+    parse_devices,
+    parse_environment,
+    parse_job,
+    short_name,
+)
+from ccagent.errors import CcagentError
+from ccagent.machine.cgroup.jobs import job_directories
+from ccagent.machine.slurm_environment import ENVIRONMENT
+
+if TYPE_CHECKING:
+    from ccagent.agents.sonar.process import Process
+    from ccagent.machine.gpu.gpus import GpuReading
+    from ccagent.machine.node import Node
+
+_V1 = ("devices", "memory", "freezer", "cpuset", "cpuacct")
+_NVIDIA, _RENDER = "195:{}", "226:{}"
+_FIRST_RENDER = 128
+_ASKED_PROCESSES = 4
+_ASKED_JOBS = 4
+_TIME_LIMIT = 5.0
+_OUTPUT_LIMIT = 1 << 20
+_RETRY = 600.0
+_DRIVER_UID = 0
+
+
+class Allocation(NamedTuple):
+    """The indices of the cards of a job; uid: -1 if it can't be told."""
+
+    job: int
+    uid: int
+    cards: tuple[int, ...]
+
+
+class _JobHere(NamedTuple):
+    """A job on this node: user (-1 unknown), directory of its device cgroup, slurmd, processes."""
+
+    uid: int
+    devices: str
+    slurmd: str
+    pids: list[int]
+
+
+class Allocations:
+    """Finds out once for each job; Slurm is asked only if nothing on the node tells."""
+
+    def __init__(self, scontrol: str, squeue: str) -> None:
+        self._scontrol = scontrol
+        self._squeue = squeue
+        self._known: dict[int, Allocation] = {}
+        self._not_before: dict[int, float] = {}
+        self._slurm_not_before = 0.0
+
+    def read(self, node: Node, processes: list[Process], reading: GpuReading) -> list[Allocation]:
+        """Give the allocations of the jobs that are here and have cards."""
+        jobs = _jobs(node, processes)
+        self._known = {job: known for job, known in self._known.items() if job in jobs}
+        self._not_before = {job: at for job, at in self._not_before.items() if job in jobs}
+        now = node.clock.monotonic()
+        questions = _ASKED_JOBS
+        for number, job in jobs.items():
+            if number in self._known or self._not_before.get(number, 0.0) > now:
+                continue
+            claim = _cgroup(node, job) or _environment(node, job)
+            if claim is None or claim.relative:
+                if not questions:
+                    continue
+                questions -= 1
+                claim = self._ask(node, number, job) or claim
+            if claim is None:
+                self._not_before[number] = now + _RETRY
+                continue
+            uid = job.uid if job.uid >= 0 else self._owner(node, number)
+            self._known[number] = Allocation(number, uid, _cards(claim, reading))
+        return [known for known in self._known.values() if known.cards]
+
+    def _ask(self, node: Node, number: int, job: _JobHere) -> Claim | None:
+        names = frozenset({short_name(job.slurmd or node.hostname)})
+        content = self._run(node, [self._scontrol, "-d", "show", "job", str(number)])
+        return None if content is None else parse_job(content, names)
+
+    def _owner(self, node: Node, number: int) -> int:
+        command = [self._squeue, "--noheader", f"--jobs={number}", "--format=%U"]
+        content = (self._run(node, command) or b"").strip()
+        return int(content) if content.isdigit() else -1
+
+    def _run(self, node: Node, command: list[str]) -> bytes | None:
+        """Run a program of Slurm's; after a failure not again for a while."""
+        if node.clock.monotonic() < self._slurm_not_before:
+            return None
+        try:
+            output = node.stream(
+                command,
+                time_limit=_TIME_LIMIT,
+                output_limit=_OUTPUT_LIMIT,
+                environment=ENVIRONMENT,
+            )
+            return b"".join(output)
+        except CcagentError:
+            self._slurm_not_before = node.clock.monotonic() + _RETRY
+            return None
+
+
+def idle_cards(allocation: Allocation, used: dict[int, float], reading: GpuReading) -> list[int]:
+    """Give the cards that a job leaves idle; `used` is what its own processes use, by card.
+
+    A card without a process of the job is idle. So is one whose processes use nothing, unless
+    the card is busy and they may be those that are not told apart. Where no utilisation is known,
+    of MIG instances for example, a process is use. Of a failing card nothing is known.
+    """
+    idle: list[int] = []
+    for card in reading.cards:
+        if card.index not in allocation.cards or card.failing or used.get(card.index):
+            continue
+        is_untold = card.ce_util or card.index in reading.without_utilization
+        if card.index not in used or not is_untold:
+            idle.append(card.index)
+    return idle
+
+
+def _jobs(node: Node, processes: list[Process]) -> dict[int, _JobHere]:
+    """Give the jobs that have a cgroup here, or a process."""
+    jobs: dict[int, _JobHere] = {}
+    try:
+        directories = job_directories(node, _V1)
+    except CcagentError:
+        directories = []
+    for each in directories:
+        devices = each.path if each.controller == "devices" else ""
+        known = jobs.setdefault(each.job, _JobHere(each.uid, devices, each.slurmd, []))
+        if devices and not known.devices:
+            jobs[each.job] = known._replace(devices=devices)
+    for process in processes:
+        if process.job:
+            job = jobs.get(process.job)
+            if job is None:
+                job = jobs[process.job] = _JobHere(process.uid, "", "", [])
+            elif job.uid < 0 and process.uid != _DRIVER_UID:
+                job = jobs[process.job] = job._replace(uid=process.uid)
+            job.pids.append(process.pid)
+    return jobs
+
+
+def _cgroup(node: Node, job: _JobHere) -> Claim | None:
+    if not job.devices:
+        return None
+    try:
+        devices = parse_devices(node.read(f"{job.devices}/devices.list"))
+    except CcagentError:
+        return None
+    return None if devices is None else Claim(devices=tuple(sorted(devices)))
+
+
+def _environment(node: Node, job: _JobHere) -> Claim | None:
+    """Take the first of the job's processes whose environment tells."""
+    for pid in sorted(job.pids)[:_ASKED_PROCESSES]:
+        try:
+            claim = parse_environment(node.read(f"proc/{pid}/environ"))
+        except CcagentError:
+            continue
+        if claim is not None:
+            return claim
+    return None
+
+
+def _cards(claim: Claim, reading: GpuReading) -> tuple[int, ...]:
+    """Find the cards that are meant; a partitioned card only by its instances."""
+    found: set[int] = set()
+    for device in claim.devices:
+        if device in reading.devices and reading.devices[device] not in reading.partitioned:
+            found.add(reading.devices[device])
+    known = {card.index for card in reading.cards}
+    for number in claim.numbers:
+        # Slurm's numbers are those of the device files, if those are known.
+        index = reading.devices.get(
+            _NVIDIA.format(number),
+            reading.devices.get(_RENDER.format(_FIRST_RENDER + number), number),
+        )
+        if index in known and index not in reading.partitioned:
+            found.add(index)
+    for uuid in claim.uuids:
+        found.update(card.index for card in reading.cards if card.uuid.startswith(uuid))
+    return tuple(sorted(found))

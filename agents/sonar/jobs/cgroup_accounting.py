@@ -1,0 +1,103 @@
+"""What the control groups of Slurm's jobs account for, beside what their processes tell.
+
+They include processes that have ended, and know limits, throttling and out-of-memory kills.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from ccagent.agents.metrics.pipeline.presets import form
+from ccagent.agents.metrics.pipeline.rates import Rates
+from ccagent.agents.metrics.readers.base import Count
+from ccagent.agents.metrics.readers.cgroup_jobs import CgroupJobsReader, measured
+from ccagent.errors import NotHereError
+from ccagent.machine.cgroup.counters import JobCgroups, JobCounters
+from ccagent.records.envelopes import SampleJobCgroup
+
+if TYPE_CHECKING:
+    from ccagent.machine.node import Node
+    from ccagent.records.envelopes import SampleJob
+
+_METRICS = CgroupJobsReader.of_jobs
+_FORMS = {name: form("clustercockpit", name, metric.unit) for name, metric in _METRICS.items()}
+
+
+class JobAccounts:
+    """Reads the counters of jobs, one sample after the other."""
+
+    def __init__(self) -> None:
+        self._cgroups = JobCgroups()
+        self._rates = Rates()
+
+    def read(self, node: Node, errors: list[str]) -> dict[int, JobCounters]:
+        """Give what is known, by job; nothing where Slurm has made no control group."""
+        try:
+            jobs = self._cgroups.read(node)
+        except NotHereError:
+            return {}
+        errors += self._cgroups.errors
+        return jobs
+
+    def values(self, node: Node, jobs: dict[int, JobCounters]) -> dict[int, dict[str, float]]:
+        """Give the metrics of each job as ClusterCockpit has them, rates since the last call."""
+        counts: list[Count] = []
+        values: dict[int, dict[str, float]] = {job: {} for job in jobs}
+        for each in measured(jobs):
+            if isinstance(each, Count):
+                counts.append(each)
+            else:
+                values[int(each.place.stype_id)][each.metric] = each.value
+        for metric, rate, place in self._rates.of(counts, _METRICS, node.clock.monotonic()):
+            values[int(place.stype_id)][metric] = rate
+        return {
+            job: {metric: number * _FORMS[metric].factor for metric, number in told.items()}
+            for job, told in values.items()
+        }
+
+
+def with_cgroups(
+    jobs: list[SampleJob], counters: dict[int, JobCounters], pss: dict[int, int]
+) -> list[SampleJob]:
+    """Add what its control group accounts for to the first record of each Slurm job.
+
+    pss: KB by job, where they are known.
+    """
+    found: list[SampleJob] = []
+    told: set[int] = set()
+    for job in jobs:
+        known = counters.get(job.job)
+        if job.epoch or job.job in told or (known is None and job.job not in pss):
+            found.append(job)
+            continue
+        told.add(job.job)
+        cgroup = _cgroup(known or JobCounters(), pss.get(job.job, 0))
+        found.append(structs.replace(job, cgroup=cgroup))
+    return found
+
+
+def _cgroup(counters: JobCounters, pss: int) -> SampleJobCgroup:
+    return SampleJobCgroup(
+        rss_memory=_part(counters.mem_rss, 1024),
+        anon_memory=_part(counters.mem_anon, 1024),
+        shmem_memory=_part(counters.mem_shmem, 1024),
+        file_memory=_part(counters.mem_file, 1024),
+        pss_memory=pss,
+        used_memory=_part(counters.mem_used, 1024),
+        peak_memory=_part(counters.mem_peak, 1024),
+        memory_limit=_part(counters.mem_limit, 1024),
+        oom_kills=counters.oom_kills or 0,
+        cpu_time=_part(counters.cpu_time, 1_000_000),
+        throttled_time=_part(counters.cpu_throttled, 1_000_000),
+        data_read=_part(counters.io_read, 1024),
+        data_written=_part(counters.io_write, 1024),
+        cpu_pressure=_part(counters.pressure_cpu, 1000),
+        memory_pressure=_part(counters.pressure_memory, 1000),
+        io_pressure=_part(counters.pressure_io, 1000),
+    )
+
+
+def _part(value: int | None, unit: int) -> int:
+    return (value or 0) // unit

@@ -1,0 +1,155 @@
+"""Ended processes as counters, for receivers that take differences of `cpu_time`: Jobanalyzer.
+
+Its sonalyze makes a stream of the records with equal pid and command. It takes the CPU time between
+two of them from the difference of `cpu_time`, in whole seconds; the first one of a stream counts
+its `cpu_avg`. So what ended of a job, user and command is one record in each sample while the job
+is there, and its `cpu_time` only grows. The fractions of a second that were in no difference of a
+living process are in it, too: most processes of a build never use a whole second.
+
+A stream that pauses ends: what comes later begins another one, with a pid of its own, since a gap
+in a stream, or a counter that falls, costs CPU time. So does a restart of the agent.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import structs
+
+from ccagent.agents.sonar.jobs.rollup import pids_of_ended
+from ccagent.agents.sonar.process import ENDED
+from ccagent.machine.procfs.process_files import DEFUNCT
+from ccagent.records.envelopes import NO_FLOAT
+
+if TYPE_CHECKING:
+    from ccagent.agents.sonar.process import Process
+
+_PATIENCE = 3
+"""Samples after which the kernel must have told of a process that was gone."""
+
+_MOST_COMMANDS = 50
+_OTHERS = f"_others_{ENDED}"
+
+
+class _Owner(NamedTuple):
+    """Whose a stream is. group: process group outside of jobs, else 0."""
+
+    job: int
+    group: int
+    uid: int
+
+
+class _Stream:
+    """What ended of one command; `seconds` of CPU time in all, `told` of them at most so far."""
+
+    __slots__ = ("key", "process", "seconds", "told")
+
+    def __init__(self, process: Process, key: str) -> None:
+        self.process = process
+        self.key = key
+        self.seconds = 0.0
+        self.told = 0
+
+
+class EndedStreams:
+    """Continues streams from sample to sample."""
+
+    def __init__(self) -> None:
+        self._streams: dict[_Owner, dict[str, _Stream]] = {}
+        self._pids = pids_of_ended()
+        self._sample = int.from_bytes(os.urandom(4), "little")
+        # By pid: a process that lives, and the fraction of a second that its first record had.
+        self._living: dict[int, tuple[Process, float]] = {}
+        self._fractions: dict[tuple[_Owner, str], tuple[float, int]] = {}
+
+    def continued(self, processes: list[Process]) -> list[Process]:
+        """Return the processes with a record of each stream instead of what ended just now."""
+        self._sample += 1
+        living: list[Process] = []
+        grown: dict[_Stream, float] = {}
+        present: set[_Owner] = set()
+        for process in processes:
+            if not process.is_ended:
+                living.append(process)
+                continue
+            owner = _owner(process)
+            stream = self._stream(owner, process)
+            stream.seconds += process.cpu_seconds
+            grown[stream] = grown.get(stream, NO_FLOAT) + process.cpu_util
+            present.add(owner)
+        present |= self._follow(living)
+        self._add_fractions()
+        self._streams = {
+            owner: streams for owner, streams in self._streams.items() if owner in present
+        }
+        for streams in self._streams.values():
+            living += [
+                self._record(stream, grown.get(stream, NO_FLOAT)) for stream in streams.values()
+            ]
+        self._pids.end_sample()
+        return living
+
+    def _follow(self, living: list[Process]) -> set[_Owner]:
+        """Note what lives, and the fractions of what has gone.
+
+        Return the owners of streams that have a living process.
+        """
+        present: set[_Owner] = set()
+        before = self._living
+        now: dict[int, tuple[Process, float]] = {}
+        for process in living:
+            if self._streams and (owner := _owner(process)) in self._streams:
+                present.add(owner)
+            known = before.get(process.pid)
+            if known is None or known[0].start_time != process.start_time:
+                now[process.pid] = process, process.cpu_seconds % 1
+            else:
+                now[process.pid] = process, known[1]
+                del before[process.pid]
+        for process, first in before.values():
+            key = _owner(process), process.command.removesuffix(DEFUNCT) + ENDED
+            seconds, _ = self._fractions.get(key, (0.0, 0))
+            self._fractions[key] = seconds + process.cpu_seconds % 1 - first, self._sample
+        self._living = now
+        return present
+
+    def _add_fractions(self) -> None:
+        """Add them to the streams, which the kernel may tell of a sample later."""
+        waiting: dict[tuple[_Owner, str], tuple[float, int]] = {}
+        for (owner, command), (seconds, since) in self._fractions.items():
+            streams = self._streams.get(owner, {})
+            stream = streams.get(command) or streams.get(_OTHERS)
+            if stream is not None:
+                stream.seconds += seconds
+            elif since + _PATIENCE > self._sample:
+                waiting[owner, command] = seconds, since
+        self._fractions = waiting
+
+    def _stream(self, owner: _Owner, process: Process) -> _Stream:
+        streams = self._streams.setdefault(owner, {})
+        command = process.command
+        if command not in streams and len(streams) >= _MOST_COMMANDS:
+            command = _OTHERS
+        stream = streams.get(command)
+        if stream is None:
+            key = f"{owner.job}/{owner.group}/{owner.uid}/{command}/{self._sample}"
+            stream = streams[command] = _Stream(structs.replace(process, command=command), key)
+        return stream
+
+    def _record(self, stream: _Stream, used: float) -> Process:
+        """Make the record of a stream. It stands for no number of processes: that would vary."""
+        stream.told = max(stream.told, round(stream.seconds))
+        return structs.replace(
+            stream.process,
+            pid=self._pids.of(stream.key),
+            command=stream.process.command.removesuffix(ENDED),
+            cpu_seconds=stream.seconds,
+            cpu_time=stream.told,
+            cpu_util=round(used, 3) or NO_FLOAT,
+            rolledup=0,
+        )
+
+
+def _owner(process: Process) -> _Owner:
+    return _Owner(process.job, 0 if process.job else process.process_group, process.uid)

@@ -1,0 +1,78 @@
+"""Proportional set size of jobs: memory of their processes, shared pages divided among those.
+
+The kernel walks all pages of a process for it, so it is read on demand only.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ccagent.errors import (
+    CcagentError,
+    NotHereError,
+    NotPermittedError,
+    UnparsableError,
+    VanishedError,
+)
+from ccagent.log import logger
+from ccagent.records.envelopes import LARGEST_UINT
+
+if TYPE_CHECKING:
+    from ccagent.agents.sonar.process import Process
+    from ccagent.machine.node import Node
+
+_PSS = re.compile(rb"^Pss: +([0-9]{1,20}) kB$", re.MULTILINE)
+
+
+def parse_pss(content: bytes) -> int:
+    """Parse /proc/PID/smaps_rollup: KB. Raises UnparsableError."""
+    found = _PSS.search(content)
+    if found is None:
+        raise UnparsableError(f"no Pss: {content[:80]!r}")
+    size = int(found[1])
+    if size > LARGEST_UINT:
+        raise UnparsableError(f"Pss is out of range: {size}")
+    return size
+
+
+class JobPss:
+    """Sums up what the processes of each Slurm job have.
+
+    A job with a process that can't be read has no sum.
+    """
+
+    def __init__(self) -> None:
+        self._has_warned = False
+
+    def read(self, node: Node, processes: list[Process], errors: list[str]) -> dict[int, int]:
+        """Return KB by job. What can't be parsed adds to `errors`."""
+        sums: dict[int, int] = {}
+        denied: set[int] = set()
+        for process in processes:
+            job = process.job
+            if not job or job in denied or process.is_ended:
+                continue
+            path = f"proc/{process.pid}/smaps_rollup"
+            try:
+                content = node.read(path)
+                if content:  # a process that has exited has none
+                    sums[job] = sums.get(job, 0) + parse_pss(content)
+            except NotPermittedError as error:
+                denied.add(job)
+                self._warn(error)
+            except (NotHereError, VanishedError):
+                continue  # it has ended, or the kernel is older than 4.14
+            except CcagentError as error:
+                denied.add(job)
+                errors.append(f"/{path}: {error}")
+        return {job: size for job, size in sums.items() if job not in denied}
+
+    def _warn(self, error: CcagentError) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "agent sample: job-pss: %s; jobs of other users are left out, CAP_SYS_PTRACE is"
+                " needed",
+                error,
+            )

@@ -1,0 +1,234 @@
+"""Records of processes, grouped by job and user."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from ccagent.machine.procfs.process_files import DEFUNCT
+from ccagent.machine.system_state import pid_max
+from ccagent.records.envelopes import NO_FLOAT, SampleJob, SampleProcess, SampleProcessGpu
+
+if TYPE_CHECKING:
+    from ccagent.agents.sonar.jobs.allocations import Allocation
+    from ccagent.agents.sonar.jobs.ended_streams import EndedStreams
+    from ccagent.agents.sonar.jobs.rollup import SyntheticPids
+    from ccagent.agents.sonar.process import Process
+    from ccagent.machine.node import Node
+    from ccagent.records.envelopes import SampleGpu
+
+ALLOCATED = "_allocated_gpus_"
+"""The command of a record that lists a job's cards."""
+
+UNKNOWN_USER = "_user_unknown"
+
+_NO_GPUS: list[SampleProcessGpu] = []
+
+Key = tuple[int, int, int]
+"""Job, epoch (0 for one of Slurm's), user id."""
+
+
+class _Known:
+    """A process and its record, as they were at the last sample.
+
+    idle: it never used CPU time, so that its average can't have changed, nor does it use cards.
+    group: the records of its job and user at this sample, shared with others of the job.
+    """
+
+    __slots__ = ("average", "group", "idle", "process", "record")
+
+    def __init__(
+        self, process: Process, average: float, record: SampleProcess, group: _Group
+    ) -> None:
+        self.process = process
+        self.average = average
+        self.record = record
+        self.group = group
+        self.idle = not process.cpu_seconds and not record.gpus
+
+
+class _Group:
+    """One job of one user, and the records of this sample."""
+
+    __slots__ = ("records",)
+
+    def __init__(self) -> None:
+        self.records: list[SampleProcess] = []
+
+
+class JobRecords:
+    """Makes the records of one sample after the other; those that stay the same are kept.
+
+    as_streams: for receivers that take CPU time from the differences of `cpu_time` within records
+    of equal pid and command, and for the first one from `cpu_avg`. A zombie keeps its command, and
+    what ended is in counters; see ended_streams.py.
+    """
+
+    def __init__(self, *, batchless: bool, rollup: bool, as_streams: bool = False) -> None:
+        self._streams: EndedStreams | None = None
+        self._counts_ended = self._has_sampled = False
+        self._batchless = batchless
+        self._rollup = rollup
+        self._known: dict[int, _Known] = {}
+        self._groups: dict[Key, _Group] = {}
+        self._epoch = 0
+        self._synthetic: SyntheticPids | None = None
+        if as_streams:
+            from ccagent.agents.sonar.jobs.ended_streams import EndedStreams
+
+            self._streams = EndedStreams()
+
+    def make(
+        self,
+        node: Node,
+        processes: list[Process],
+        epoch: int,
+        on_cards: dict[int, list[SampleProcessGpu]],
+        *,
+        counts_ended: bool = False,
+    ) -> list[SampleJob]:
+        """Make the records of processes and group them by job and user.
+
+        `on_cards`: what processes use of cards, by pid. `counts_ended`: whether what ended is among
+        the processes.
+        """
+        if self._streams is not None:
+            processes = self._streams.continued(processes)
+            if counts_ended != self._counts_ended:
+                self._known, self._counts_ended = {}, counts_ended
+        if epoch != self._epoch:
+            self._known, self._groups, self._epoch = {}, {}, epoch
+        uptime = node.clock.uptime()
+        before = self._known
+        known: dict[int, _Known] = {}
+        for group in self._groups.values():
+            group.records = []
+        for process in processes:
+            pid = process.pid
+            each = before.get(pid)
+            if each is None or each.process is not process or not each.idle or pid in on_cards:
+                each = self._renewed(each, process, uptime, on_cards.get(pid, _NO_GPUS))
+            known[pid] = each
+            each.group.records.append(each.record)
+        self._known = known
+        self._groups = {key: group for key, group in self._groups.items() if group.records}
+        groups = {key: group.records for key, group in self._groups.items()}
+        if self._rollup:
+            self._roll_up(node, groups)
+        jobs = [
+            SampleJob(job=job, user=node.user(uid), epoch=job_epoch, processes=group)
+            for (job, job_epoch, uid), group in groups.items()
+        ]
+        # One that was there at the last sample has ended since.
+        strangers = on_cards.keys() - known.keys() - before.keys()
+        if strangers:
+            from ccagent.agents.sonar.jobs.unlisted_gpu_processes import jobs_of_strangers
+
+            jobs += jobs_of_strangers(node, strangers, on_cards, epoch)
+        return jobs
+
+    def _renewed(
+        self, known: _Known | None, process: Process, uptime: float, gpus: list[SampleProcessGpu]
+    ) -> _Known:
+        """Make the record of a process, if it is another than before, and find its group."""
+        seconds = process.cpu_seconds
+        average = NO_FLOAT
+        if self._streams is not None and self._has_sampled and known is None:
+            average = process.cpu_util
+        elif seconds and not process.is_ended:
+            age = uptime - process.start_time
+            average = round(100.0 * seconds / max(age, 0.01), 1) or NO_FLOAT
+        if known is not None and known.process is process:
+            if known.average == average and known.record.gpus == gpus:
+                return known
+            return _Known(process, average, self._record(process, average, gpus), known.group)
+        if process.job and not self._batchless:
+            key = (process.job, 0, process.uid)
+        else:
+            key = (process.process_group, self._epoch, process.uid)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Group()
+        return _Known(process, average, self._record(process, average, gpus), group)
+
+    def _record(
+        self, process: Process, average: float, gpus: list[SampleProcessGpu]
+    ) -> SampleProcess:
+        record = _record(process, average, gpus)
+        if self._streams is None or process.is_ended:
+            return record
+        # Time of children is in what ended, if that is counted, and must not be in parents too.
+        return structs.replace(
+            record,
+            cmd=record.cmd.removesuffix(DEFUNCT),
+            cpu_time=int(process.cpu_seconds) if self._counts_ended else record.cpu_time,
+        )
+
+    def _synthetic_pids(self, node: Node) -> SyntheticPids:
+        if self._synthetic is None:
+            from ccagent.agents.sonar.jobs.rollup import pids_of_living
+
+            self._synthetic = pids_of_living(pid_max(node))
+        return self._synthetic
+
+    def _roll_up(self, node: Node, groups: dict[Key, list[SampleProcess]]) -> None:
+        from ccagent.agents.sonar.jobs.rollup import rolled_up
+
+        pids = self._synthetic_pids(node)
+        parents = {record.ppid for group in groups.values() for record in group}
+        for (job, epoch, uid), group in groups.items():
+            key = f"{job}/{epoch}/{uid}"
+            groups[job, epoch, uid] = rolled_up(group, parents, key, pids)
+
+    def add_allocated(
+        self,
+        node: Node,
+        jobs: list[SampleJob],
+        allocations: list[Allocation],
+        cards: list[SampleGpu],
+    ) -> None:
+        """Add a record to each job with cards that lists them, as a process that uses nothing."""
+        uuids = {card.index: card.uuid for card in cards}
+        pids = self._synthetic_pids(node)
+        groups = {(job.job, job.user): job.processes for job in jobs if not job.epoch}
+        for number, uid, allocated in allocations:
+            gpus = [
+                SampleProcessGpu(index=card, uuid=uuids[card])
+                for card in allocated
+                if card in uuids
+            ]
+            pid = pids.of(f"{number}/{ALLOCATED}")
+            record = SampleProcess(cmd=ALLOCATED, pid=pid, gpus=gpus)
+            user = node.user(uid) if uid >= 0 else UNKNOWN_USER
+            group = groups.get((number, user))
+            if group is None:
+                jobs.append(SampleJob(job=number, user=user, epoch=0, processes=[record]))
+            else:
+                group.append(record)
+
+    def end_sample(self) -> None:
+        """Forget the synthetic pids that this sample didn't have."""
+        self._has_sampled = True
+        if self._synthetic is not None:
+            self._synthetic.end_sample()
+
+
+def _record(process: Process, average: float, gpus: list[SampleProcessGpu]) -> SampleProcess:
+    return SampleProcess(
+        resident_memory=process.resident_memory,
+        virtual_memory=process.virtual_memory,
+        cmd=process.command,
+        pid=process.pid,
+        ppid=process.ppid,
+        in_container=process.in_container,
+        num_threads=process.num_threads,
+        cpu_avg=average,
+        cpu_util=process.cpu_util or NO_FLOAT,
+        cpu_time=process.cpu_time,
+        data_read=process.data_read,
+        data_written=process.data_written,
+        data_cancelled=process.data_cancelled,
+        rolledup=process.rolledup,
+        gpus=gpus,
+    )

@@ -1,0 +1,118 @@
+"""Rolling up: many equal leaves of the process tree become one record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from ccagent.agents.sonar.process import FIRST_PID_OF_ENDED
+from ccagent.records.envelopes import NO_FLOAT, SampleProcess, SampleProcessGpu
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_LARGEST_PID = 2**31 - 1
+
+
+class SyntheticPids:
+    """Pids of records that stand for several processes: unique, the same while a group is seen.
+
+    They follow from the group's key, so that one-shot runs agree with each other as well.
+    """
+
+    def __init__(self, pids: range) -> None:
+        self._range = pids
+        self._pids: dict[str, int] = {}
+        self._taken: set[int] = set()
+        self._seen: set[str] = set()
+
+    def of(self, key: str) -> int:
+        """Give the pid of a group."""
+        self._seen.add(key)
+        pid = self._pids.get(key)
+        if pid is None:
+            first, span = self._range.start, len(self._range)
+            pid = first + crc32(key.encode("utf-8", "replace")) % span
+            while pid in self._taken:
+                pid = first + (pid - first + 1) % span
+            self._pids[key] = pid
+            self._taken.add(pid)
+        return pid
+
+    def end_sample(self) -> None:
+        """Forget the groups that this sample didn't have."""
+        self._pids = {key: pid for key, pid in self._pids.items() if key in self._seen}
+        self._taken = set(self._pids.values())
+        self._seen.clear()
+
+
+def pids_of_living(pid_max: int) -> SyntheticPids:
+    """Pids for processes that live: above those that real ones can have."""
+    return SyntheticPids(range(min(pid_max, FIRST_PID_OF_ENDED // 2) + 1, FIRST_PID_OF_ENDED))
+
+
+def pids_of_ended() -> SyntheticPids:
+    """Pids for processes that have ended, which those of living ones never meet."""
+    return SyntheticPids(range(FIRST_PID_OF_ENDED, _LARGEST_PID))
+
+
+def rolled_up(
+    processes: Iterable[SampleProcess], parents: set[int], job: str, pids: SyntheticPids
+) -> list[SampleProcess]:
+    """Roll up the processes of one job and user that have equal parent and command.
+
+    `parents` holds the pids that have children: those stay as they are, and so does a leaf
+    without its like.
+    """
+    kept: list[SampleProcess] = []
+    leaves: dict[tuple[int, str, bool], list[SampleProcess]] = {}
+    for process in processes:
+        if process.pid in parents or process.pid >= FIRST_PID_OF_ENDED:
+            kept.append(process)
+        else:
+            key = (process.ppid, process.cmd, process.in_container)
+            leaves.setdefault(key, []).append(process)
+    for (ppid, command, in_container), group in leaves.items():
+        if len(group) == 1:
+            kept.append(group[0])
+        else:
+            kept.append(_sum(group, pids.of(f"{job}/{ppid}/{in_container:d}/{command}")))
+    return kept
+
+
+def _sum(group: list[SampleProcess], pid: int) -> SampleProcess:
+    first = group[0]
+    return SampleProcess(
+        resident_memory=sum(p.resident_memory for p in group),
+        virtual_memory=sum(p.virtual_memory for p in group),
+        cmd=first.cmd,
+        pid=pid,
+        ppid=first.ppid,
+        in_container=first.in_container,
+        num_threads=sum(p.num_threads for p in group),
+        cpu_avg=round(sum(p.cpu_avg for p in group), 1) or NO_FLOAT,
+        cpu_util=round(sum(p.cpu_util for p in group), 3) or NO_FLOAT,
+        cpu_time=sum(p.cpu_time for p in group),
+        data_read=sum(p.data_read for p in group),
+        data_written=sum(p.data_written for p in group),
+        data_cancelled=sum(p.data_cancelled for p in group),
+        rolledup=len(group) - 1,
+        gpus=_sum_of_gpus(group),
+    )
+
+
+def _sum_of_gpus(group: list[SampleProcess]) -> list[SampleProcessGpu]:
+    cards: dict[str, list[SampleProcessGpu]] = {}
+    for process in group:
+        for used in process.gpus:
+            cards.setdefault(used.uuid, []).append(used)
+    return [
+        SampleProcessGpu(
+            index=uses[0].index,
+            uuid=uuid,
+            gpu_util=round(sum(use.gpu_util for use in uses), 1) or NO_FLOAT,
+            gpu_memory=sum(use.gpu_memory for use in uses),
+            gpu_memory_util=round(sum(use.gpu_memory_util for use in uses), 1) or NO_FLOAT,
+        )
+        for uuid, uses in cards.items()
+    ]

@@ -1,0 +1,1 @@
+"""Sources of processes: /proc, psutil, programs in the kernel."""

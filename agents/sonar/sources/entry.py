@@ -1,0 +1,66 @@
+"""What process sources keep of one process between readings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ccagent.machine.descriptors import CLOSED
+
+if TYPE_CHECKING:
+    from ccagent.agents.sonar.process import Process
+    from ccagent.machine.procfs.process_files import Stat
+
+
+class Entry:
+    """One process, and what follows from it.
+
+    status: what /proc/PID/stat tells, as it was at `read_at` (monotonic seconds).
+    place_at: number of the reading that looks at its place next.
+    descent: the Slurm job that its ancestors told, whatever became of them; 0 for none.
+    """
+
+    __slots__ = (
+        "descent", "in_container", "job", "name", "place_at", "process", "read_at", "status", "uid",
+        "wanted",
+    )  # fmt: skip
+
+    def __init__(self, name: str, status: Stat) -> None:
+        self.name = name
+        self.status = status
+        self.read_at = 0.0
+        self.place_at = 0
+        self.uid = 0
+        self.job = 0
+        self.descent = 0
+        self.in_container = False
+        self.wanted = True
+        self.process: Process | None = None
+
+
+class FileEntry(Entry):
+    """What the source `procfs` keeps.
+
+    stat, statm, io: descriptors, or CLOSED or UNUSED; *_raw: what was read last. seen: number of
+    the last reading that saw it.
+    """
+
+    __slots__ = ("io", "io_raw", "seen", "stat", "stat_raw", "statm", "statm_raw")
+
+    def __init__(self, name: str, status: Stat, stat_raw: bytes, stat: int) -> None:
+        super().__init__(name, status)
+        self.stat_raw = stat_raw
+        self.stat = stat
+        self.statm = self.io = CLOSED
+        self.statm_raw = self.io_raw = b""
+        self.seen = 0
+
+    @property
+    def descriptors(self) -> tuple[int, int, int]:
+        """The three files: descriptors, or CLOSED or UNUSED."""
+        return self.stat, self.statm, self.io
+
+    def forget_descriptors(self) -> None:
+        """Take note that the files are closed and have to be opened for each reading."""
+        self.stat, self.statm, self.io = (
+            min(descriptor, CLOSED) for descriptor in self.descriptors
+        )

@@ -1,0 +1,212 @@
+"""The process source `psutil`: portable, and what our own reader is compared with.
+
+It can't tell `data_cancelled`; all else is as with `procfs`, within the kernel's rounding.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import psutil
+
+from ccagent.agents.sonar.jobs.ancestry import Ancestry
+from ccagent.agents.sonar.jobs.containers import has_supervisor
+from ccagent.agents.sonar.process import Process, kilobytes, utilization
+from ccagent.errors import CcagentError, ConfigurationError
+from ccagent.machine.procfs.process_cgroup import NOWHERE, Placement, parse_cgroup
+from ccagent.machine.procfs.process_files import DEFUNCT, STEP_DAEMON, parse_stat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.agents.sonar.jobs.selection import Selection
+    from ccagent.machine.node import Node
+    from ccagent.machine.procfs.process_files import Stat
+
+_COMMAND_BYTES = 15
+_KTHREADD = 2
+_STEP_DAEMON = STEP_DAEMON.decode("ascii")
+
+
+class PsutilSource:
+    """All wanted processes of the live machine, as psutil reads them."""
+
+    name = "psutil"
+    counts_ended = False
+
+    def __init__(self, node: Node, selection: Selection) -> None:
+        if not node.is_live:
+            raise ConfigurationError("source = 'psutil' reads the live machine only")
+        self.errors: list[str] = []
+        self._node = node
+        self._selection = selection
+        self._boot = psutil.boot_time()
+        self._before: dict[tuple[int, float], tuple[int, float]] = {}
+        self._reading = 0
+        self._began = self._before_at = 0.0
+        self._has_steps = False
+        self._ancestry = Ancestry(node, self._kin)
+        self._kins: dict[int, tuple[Stat, int]] = {}
+        self._descents: dict[tuple[int, int], int] = {}
+
+    def begin(self) -> None:
+        """Remember the CPU time that each process has used."""
+        self._reading += 1
+        self._before_at, self._began = self._began, self._node.clock.monotonic()
+        for process in self._listed():
+            try:
+                self._utilization(process)
+            except psutil.Error:
+                continue
+            except OSError as error:
+                self._complain(process, error)
+
+    def read(self) -> list[Process]:
+        """Read all wanted processes."""
+        self.errors = []
+        self._reading += 1
+        self._before_at, self._began = self._began, self._node.clock.monotonic()
+        tree: dict[int, tuple[str, int]] = {}
+        found: list[tuple[psutil.Process, Placement]] = []
+        seen: set[tuple[int, float]] = set()
+        for process in self._listed():
+            try:
+                tree[process.pid] = (_command(process), process.ppid())
+                found.append((process, self._placement(process.pid)))
+                seen.add((process.pid, process.create_time()))
+            except psutil.Error:
+                continue
+            except OSError as error:
+                self._complain(process, error)
+        self._kins = {}
+        self._has_steps = bool(self._descents) or any(
+            command == _STEP_DAEMON for command, _ in tree.values()
+        )
+        processes: list[Process] = []
+        for process, placement in found:
+            try:
+                with process.oneshot():
+                    record = self._record(process, placement, tree)
+            except (psutil.Error, ProcessLookupError):
+                continue
+            except OSError as error:
+                self._complain(process, error)
+                continue
+            if record is not None:
+                processes.append(record)
+        self._before = {key: value for key, value in self._before.items() if key in seen}
+        self._descents = {
+            (pid, status.starttime): job for pid, (status, job) in self._kins.items() if job
+        }
+        return processes
+
+    def close(self) -> None:
+        """Hold nothing open."""
+
+    def _listed(self) -> Iterator[psutil.Process]:
+        """List the processes; none, with an error, if /proc can't be opened."""
+        try:
+            yield from psutil.process_iter()
+        except OSError as error:
+            self.errors.append(f"/proc: {error.strerror}")
+
+    def _complain(self, process: psutil.Process, error: OSError) -> None:
+        """Note that a process is left out, such as for want of descriptors."""
+        self.errors.append(f"/proc/{process.pid}: {error.strerror}")
+
+    def _record(
+        self, process: psutil.Process, placement: Placement, tree: dict[int, tuple[str, int]]
+    ) -> Process | None:
+        command, ppid = tree[process.pid]
+        uid = process.uids().effective
+        job = self._job(process.pid, uid, placement)
+        in_container = placement.container or has_supervisor(command, ppid, tree.get)
+        if not self._selection.wants(self._node, uid, command, in_container=in_container):
+            return None
+        times = process.cpu_times()
+        used = self._utilization(process)
+        all_seconds = times.user + times.system + times.children_user + times.children_system
+        if all_seconds < self._selection.cpu_time or process.status() == psutil.STATUS_DEAD:
+            return None
+        if process.status() == psutil.STATUS_ZOMBIE:
+            command += DEFUNCT
+        memory = process.memory_info()
+        try:
+            io = process.io_counters()
+            read, written = io.read_chars, io.write_chars
+            if self._selection.storage_io:
+                read, written = io.read_bytes, io.write_bytes
+            data_read, data_written = kilobytes(read), kilobytes(written)
+        except psutil.AccessDenied:
+            data_read = data_written = 0
+        return Process(
+            pid=process.pid,
+            ppid=ppid,
+            process_group=os.getpgid(process.pid),
+            job=job,
+            uid=uid,
+            command=command,
+            in_container=in_container,
+            start_time=process.create_time() - self._boot,
+            cpu_seconds=times.user + times.system,
+            cpu_time=int(all_seconds + 0.5),
+            cpu_util=used,
+            resident_memory=max(0, memory.rss - memory.shared) // 1024,
+            virtual_memory=memory.data // 1024,
+            num_threads=max(0, process.num_threads() - 1),
+            data_read=data_read,
+            data_written=data_written,
+            data_cancelled=0,
+        )
+
+    def _utilization(self, process: psutil.Process) -> float:
+        """Percent of a core since the previous reading."""
+        times = process.cpu_times()
+        hertz = self._node.clock_ticks
+        ticks = round((times.user + times.system) * hertz)
+        now = self._node.clock.monotonic()
+        key = (process.pid, process.create_time())
+        before = self._before.get(key)
+        self._before[key] = (ticks, now)
+        if before is not None:
+            return utilization(ticks - before[0], now - before[1], hertz)
+        if self._reading <= 1:
+            return 0.0
+        # One that could not be read before is told of over its life.
+        age = self._node.clock.time() - process.create_time()
+        return utilization(ticks, max(now - self._before_at, age), hertz)
+
+    def _job(self, pid: int, uid: int, placement: Placement) -> int:
+        """Give the Slurm job of a process; ancestors are asked only where there is Slurm."""
+        known = self._kin(pid) if self._has_steps else None
+        if known is None:
+            return placement.job
+        status, descent = known
+        job, descent = self._ancestry.job(status, descent, uid, placement)
+        self._kins[pid] = status, descent
+        return job
+
+    def _kin(self, pid: int) -> tuple[Stat, int] | None:
+        """Read what ancestry asks of a process, once at each reading."""
+        if pid not in self._kins:
+            try:
+                status = parse_stat(self._node.read_single(f"proc/{pid}/stat"))
+            except CcagentError:
+                return None
+            self._kins[pid] = status, self._descents.get((pid, status.starttime), 0)
+        return self._kins[pid]
+
+    def _placement(self, pid: int) -> Placement:
+        try:
+            return parse_cgroup(self._node.read(f"proc/{pid}/cgroup"))
+        except CcagentError:
+            return NOWHERE
+
+
+def _command(process: psutil.Process) -> str:
+    """Give the kernel's name of a process; psutil lengthens it from the command line."""
+    name = process.name()
+    if process.pid == _KTHREADD or process.ppid() == _KTHREADD:
+        return name
+    return name.encode("utf-8", "surrogateescape")[:_COMMAND_BYTES].decode("utf-8", "replace")

@@ -1,0 +1,27 @@
+"""Where processes come from, by the name that the configuration has for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from ccagent.agents.sonar.jobs.selection import Selection
+    from ccagent.agents.sonar.process import ProcessSource
+    from ccagent.machine.node import Node
+
+SourceName = Literal["auto", "bpf", "procfs", "psutil"]
+
+
+def open_source(name: SourceName, node: Node, selection: Selection) -> ProcessSource:
+    """Open a source; of the modules of the others nothing is imported."""
+    if name == "psutil":
+        from ccagent.agents.sonar.sources.psutil_source import PsutilSource
+
+        return PsutilSource(node, selection)
+    if name in {"auto", "bpf"}:
+        from ccagent.agents.sonar.sources.preferred import PreferredSource
+
+        return PreferredSource(node, selection, asked=name == "bpf")
+    from ccagent.agents.sonar.sources.procfs import ProcfsSource
+
+    return ProcfsSource(node, selection)

@@ -1,0 +1,46 @@
+"""A file in which an agent keeps what it must know after a restart."""
+
+from __future__ import annotations
+
+import os
+from typing import TypeVar
+
+import msgspec
+
+from ccagent.errors import NotPermittedError
+from ccagent.log import logger
+from ccagent.machine.private_files import open_private, replace_file
+
+T = TypeVar("T")
+
+
+def read_state(path: str, kind: type[T], limit: int, otherwise: str) -> T | None:
+    """Read what `write_state` wrote; return None without a file.
+
+    For a file that can't be read, is damaged, larger than `limit` bytes or may be another user's,
+    return None as well, and log a warning that ends with `otherwise`.
+    """
+    try:
+        with open(open_private(path, os.O_RDONLY), "rb") as file:
+            return msgspec.msgpack.decode(file.read(limit), type=kind)
+    except FileNotFoundError:
+        return None
+    except NotPermittedError as error:
+        logger.warning("state-file %s; %s", error, otherwise)
+        return None
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except (msgspec.MsgspecError, ValueError):
+        reason = "damaged"
+    logger.warning("state-file %s: %s; %s", path, reason, otherwise)
+    return None
+
+
+def write_state(path: str, state: object) -> None:
+    """Write a file, whole or not at all; log an error if it can't be written."""
+    try:
+        replace_file(path, msgspec.msgpack.encode(state))
+    except NotPermittedError as error:
+        logger.error("state-file %s", error)
+    except OSError as error:
+        logger.error("state-file %s: %s", path, error.strerror)

@@ -1,0 +1,59 @@
+"""`AGENT --dry-run`: the messages that each sink would get, printed instead of delivered."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from ccagent.cli.once import time_limit
+from ccagent.cli.options import public_url
+from ccagent.config.configuration import build_agent
+from ccagent.errors import RejectedError
+from ccagent.log import printable
+from ccagent.machine.node import Node
+from ccagent.records.message import encode_each
+
+if TYPE_CHECKING:
+    from ccagent.config.configuration import Configuration
+    from ccagent.records.message import Message
+
+
+def print_messages(configuration: Configuration, name: str) -> None:
+    """Sample with one agent and print each message under a line with sink, topic and size.
+
+    The agent does not remember the sample: the next run sends it. Nothing is connected to.
+    """
+    settings = configuration.settings
+    node = Node(hostname=settings.hostname, cluster=settings.cluster)
+    agent = build_agent(configuration, name)
+    agent.is_only_sample = True
+    limit = agent.settings.time_limit
+    prefix = settings.topic_prefix
+    try:
+        with time_limit(limit.seconds, f"agent {name}: not finished after {limit}"):
+            node.clock.sleep(agent.prepare(node))
+            records, complain = agent.sample(node), agent.note_unencodable
+            messages = list(
+                encode_each(records, agent.wanted, node, prefix=prefix, complain=complain)
+            )
+    finally:
+        agent.close()
+    for sink in configuration.sinks_of(name):
+        _print(configuration, sink, messages)
+
+
+def _print(configuration: Configuration, sink: str, messages: list[Message]) -> None:
+    settings = configuration.sinks[sink]
+    found = [fitted for message in messages if (fitted := settings.fitted(message)) is not None]
+    title = sink
+    if not sink.startswith("--sink "):
+        title = f"sink {sink} ({public_url(settings.url)})"
+    lines = [] if found else [f"# {printable(title)}: no messages"]
+    for message in found:
+        size = len(message.body)
+        lines.append(f"# {printable(title)}: {message.topic}, {message.format}, {size} bytes")
+        lines.append(message.body.decode().removesuffix("\n"))
+    try:
+        sys.stdout.write("\n".join(lines) + "\n")
+    except AttributeError:
+        raise RejectedError("standard output: it is closed") from None

@@ -1,0 +1,1 @@
+"""Files that packages ship: man pages, completions, a configuration file."""

@@ -1,0 +1,52 @@
+"""What packages install besides the program: man pages, completions, a configuration file."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ccagent.cli.generate import completion, manual, manual_configuration
+from ccagent.config.defaults import template
+from ccagent.config.registry import AGENTS, TRANSPORTS
+from ccagent.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import click
+
+
+def generate(program: click.Group, directory: str) -> list[str]:
+    """Write all files below a directory, `share` as it is below /usr; give their paths.
+
+    They depend on nothing but this version, and the date of the man pages: SOURCE_DATE_EPOCH, or
+    today. What others have installed is not in them. Raises ConfigurationError.
+    """
+    date = _date()
+    files = {
+        "ccagent.toml": template(AGENTS, TRANSPORTS),
+        "share/man/man1/ccagent.1": manual.page(program, date),
+        "share/man/man5/ccagent.toml.5": manual_configuration.page(date),
+        **{
+            f"share/{place}": completion.script(program, shell)
+            for shell, place in completion.FILES.items()
+        },
+    }
+    written: list[str] = []
+    for place, text in files.items():
+        path = Path(directory) / place
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigurationError(f"{path}: {error.strerror}") from None
+        written.append(str(path))
+    return written
+
+
+def _date() -> str:
+    """Give the date of the man pages. Source: reproducible-builds.org, SOURCE_DATE_EPOCH."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "") or str(int(time.time()))
+    if not epoch.isdecimal() or len(epoch) > 11:
+        raise ConfigurationError(f"SOURCE_DATE_EPOCH: {epoch!r} is no number of seconds")
+    return time.strftime("%Y-%m-%d", time.gmtime(int(epoch)))

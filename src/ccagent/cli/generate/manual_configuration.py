@@ -1,0 +1,127 @@
+"""ccagent.toml(5), made from the keys of the settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ccagent import __version__
+from ccagent.agents.base import AgentSettings
+from ccagent.cli.generate.roff import (
+    bold,
+    entry,
+    escaped,
+    example,
+    heading,
+    paragraphs,
+    subheading,
+    title,
+)
+from ccagent.config.configuration import GlobalSettings, OutboxSettings
+from ccagent.config.defaults import agent_sections, explained, sink_sections, toml
+from ccagent.config.described import described
+from ccagent.config.registry import AGENTS, TRANSPORTS
+from ccagent.transports.base import SinkSettings
+from ccagent.transports.network import NetworkSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ccagent.config.described import Key
+
+_DESCRIPTION = """\
+The configuration of ccagent is TOML in UTF-8: one file and, where there is a directory conf.d
+beside it, all files conf.d/*.toml, in the order of their names. Tables of the same name are joined;
+a key that stands in two files is an error. Packages complete the configuration in /etc/ccagent with
+/usr/share/ccagent/conf.d/*.toml: a key of theirs counts where no other file has it, and a file of
+the same name in /etc/ccagent/conf.d replaces one of theirs. All those files must belong to root, to
+the owner of the main file or to the user that ccagent runs as, and nobody else may write them.
+
+Everything is checked before anything starts: an unknown key is an error that names the nearest
+right one. `ccagent config check` tells; `ccagent config defaults --template` prints a file to begin
+with. SIGHUP has the daemon read everything again.
+
+A duration is a string of a number and its unit: ms, s, m, h or d. No secret stands in these files.
+Keys that end in -file name a file with one, which others must not be able to read, or
+credential:NAME for one that systemd passes.
+"""
+_EXAMPLE = """\
+cluster = "fox.example.org"
+
+[outbox]
+directory = "/var/lib/ccagent"
+
+[agents.sample]
+every = "30s"
+
+[agents.sysinfo]
+every = "12h"
+
+[sinks.backend]
+url = "tls://nats.example.org"
+jetstream = true
+creds-file = "/etc/ccagent/fox.creds"
+"""
+
+
+def page(date: str) -> str:
+    """Write ccagent.toml(5), of what is built in."""
+    return "".join(_parts(date))
+
+
+def _parts(date: str) -> Iterator[str]:
+    name = "ccagent.toml"
+    yield title(name.upper(), 5, date, f"ccagent {__version__}", "File Formats")
+    yield heading("NAME")
+    yield f"{name} \\- configuration of ccagent\n"
+    yield heading("SYNOPSIS")
+    yield f"{escaped('/etc/ccagent/ccagent.toml')}\n.br\n{escaped('/etc/ccagent/conf.d/*.toml')}\n"
+    yield heading("DESCRIPTION")
+    yield paragraphs(*_DESCRIPTION.split("\n\n"))
+    yield heading("KEYS OUTSIDE OF ALL TABLES")
+    yield from _keys(described(GlobalSettings))
+    yield heading("THE OUTBOX")
+    yield paragraphs("Table [outbox]: where messages wait until their sink has taken them.")
+    yield from _keys(described(OutboxSettings))
+    yield heading("AGENTS")
+    yield paragraphs("Each agent that runs has a table [agents.NAME], which may be empty.")
+    yield from _agents()
+    yield heading("SINKS")
+    yield paragraphs(
+        "Each receiver has a table [sinks.NAME] with a name of the user's choice. The scheme of "
+        "its URL tells what kind it is, and which of these keys it has."
+    )
+    yield from _sinks()
+    yield heading("EXAMPLE")
+    yield example(_EXAMPLE)
+    yield heading("SEE ALSO")
+    yield ".BR ccagent (1)\n"
+
+
+def _agents() -> Iterator[str]:
+    common = described(AgentSettings)
+    yield subheading("Keys of all agents")
+    yield from _keys(common)
+    for section in agent_sections(AGENTS):
+        yield subheading(section.header)
+        yield paragraphs(section.description)
+        yield from _keys(key for key in section.keys if key not in common)
+
+
+def _sinks() -> Iterator[str]:
+    common = described(SinkSettings)
+    yield subheading("Keys of all sinks")
+    yield from _keys(common)
+    network = [key for key in described(NetworkSettings) if key not in common]
+    yield subheading("Keys of sinks on the network")
+    yield from _keys(network)
+    for schemes, section in sink_sections(TRANSPORTS):
+        yield subheading("Sinks " + ", ".join(f"{scheme}:" for scheme in schemes))
+        yield paragraphs(section.description)
+        yield from _keys(key for key in section.keys if key not in common + network)
+
+
+def _keys(keys: Iterable[Key]) -> Iterator[str]:
+    for key in keys:
+        if not key.within:
+            default = "" if key.default is None else f" {escaped(f'= {toml(key.default)}')}"
+            yield entry(f"{bold(key.name)}{default}", explained(key))

@@ -1,0 +1,159 @@
+"""The options that every command takes, laid over what a configuration file says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ccagent.config.settings import as_table, is_table
+from ccagent.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ccagent.config.configuration import Configuration
+    from ccagent.config.files import Files
+
+
+class Options(NamedTuple):
+    """What the command line says: `--config`, `--no-config`, `--cluster`, `--sink` and so on."""
+
+    path: str | None = None
+    is_without_file: bool = False
+    cluster: str | None = None
+    sinks: tuple[str, ...] = ()
+    sink_values: tuple[str, ...] = ()
+    form: str | None = None
+
+
+def load_configuration(
+    options: Options,
+    *,
+    agent: str = "",
+    assignments: tuple[str, ...] = (),
+    needs_file: bool = False,
+) -> Configuration:
+    """Read the configuration file and lay the options over it.
+
+    With `agent` it is the configuration of that agent alone. Its samples go to the sinks of a file
+    only if `--config` names that file: a command typed at a terminal sends nothing to the site's
+    back ends by surprise. `needs_file`: the default file must be there.
+    """
+    from ccagent.config.configuration import check_files
+
+    files = _files(options, needs_file=needs_file)
+    table = files.table
+    if agent:
+        table = with_values(for_agent(table, agent), "agents", [agent], assignments)
+        if options.path is None:
+            table = without_sinks(table)
+    form = options.form or (_only_format(agent) if agent and not table.get("sinks") else None)
+    table = with_options(table, options.cluster, options.sinks, form)
+    if options.sink_values:
+        if not options.sinks:
+            raise ConfigurationError("--sink-set: is for sinks given by --sink")
+        table = with_values(table, "sinks", table["sinks"], options.sink_values)
+    return check_files(files, table)
+
+
+def _files(options: Options, *, needs_file: bool) -> Files:
+    from ccagent.config.files import COMMAND_LINE, DEFAULT_PATH, Files, read_default, read_files
+
+    if options.is_without_file:
+        if options.path is not None:
+            raise ConfigurationError("--config and --no-config exclude each other")
+        return Files(COMMAND_LINE)
+    if options.path == "":
+        raise ConfigurationError("--config: the name of a file is needed")
+    if options.path is not None:
+        return read_files(options.path)
+    return read_files(DEFAULT_PATH) if needs_file else read_default()
+
+
+def _only_format(agent: str) -> str | None:
+    """Return the format of an agent that has just one other than `sonar`."""
+    from ccagent.config.registry import agent_class
+
+    formats = agent_class(agent).formats
+    return None if "sonar" in formats else min(formats)
+
+
+def without_sinks(table: dict[str, Any]) -> dict[str, Any]:
+    """Return a table without its sinks, and without the names of them in the agents' tables."""
+    agents = {
+        name: {key: value for key, value in as_table(agent).items() if key != "sinks"}
+        if is_table(agent)
+        else agent
+        for name, agent in as_table(table.get("agents")).items()
+    }
+    return table | {"sinks": {}, "agents": agents}
+
+
+def for_agent(table: dict[str, Any], agent: str) -> dict[str, Any]:
+    """Leave only one agent's table; if it is none, it will be refused."""
+    return table | {"agents": {agent: as_table(table.get("agents")).get(agent, {})}}
+
+
+def with_values(
+    table: dict[str, Any], kind: str, names: Iterable[str], assignments: tuple[str, ...]
+) -> dict[str, Any]:
+    """Set keys of the tables [KIND.NAME] from the command line: `rollup=true`, `every=30s`.
+
+    A value is TOML where it can be read as that, else a string.
+    """
+    if not assignments:
+        return table
+    import tomllib
+
+    values: dict[str, object] = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key:
+            raise ConfigurationError(f"{assignment}: expected KEY=VALUE")
+        try:
+            values[key] = tomllib.loads(f"value = {text}")["value"]
+        except (ValueError, KeyError, RecursionError):
+            values[key] = text
+    tables = as_table(table.get(kind))
+    changed = {name: as_table(tables.get(name)) | values for name in names}
+    return table | {kind: tables | changed}
+
+
+def public_url(url: str) -> str:
+    """Return a URL without its login and its query, either of which could hold a secret."""
+    scheme, slashes, rest = url.partition("//")
+    host = rest.partition("?")[0].rpartition("@")[2]
+    return f"{scheme}{slashes}{host}"
+
+
+def sinks_of(urls: Iterable[str]) -> dict[str, str]:
+    """Name the sinks of the command line: by their URLs, without what could be secret in them."""
+    named: dict[str, str] = {}
+    for url in urls:
+        name = f"--sink {public_url(url)}"
+        while named.get(name, url) != url:
+            name += "'"
+        named[name] = url
+    return named
+
+
+def with_options(
+    table: dict[str, Any], cluster: str | None, urls: tuple[str, ...], form: str | None
+) -> dict[str, Any]:
+    """Let options of the command line stand in for what the file says.
+
+    `urls` replace all sinks; where there are none at all, it is stdout.
+    """
+    table = dict(table)
+    if cluster is not None:
+        table["cluster"] = cluster
+    if urls:
+        named = {name: {"url": url} for name, url in sinks_of(urls).items()}
+        table = without_sinks(table) | {"sinks": named}
+    elif not table.get("sinks"):
+        table["sinks"] = {"stdout": {"url": "stdout:"}}
+    if form is not None:
+        table["sinks"] = {
+            name: as_table(sink) | {"format": form}
+            for name, sink in as_table(table["sinks"]).items()
+        }
+    return table

@@ -1,0 +1,71 @@
+"""Trying a sink: one marked message, sent at once and around the outbox, or not at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ccagent import PRODUCER, __version__
+from ccagent.agents.base import error_object
+from ccagent.config.configuration import build_transport
+from ccagent.machine.clock import timestamp
+from ccagent.machine.node import Node
+from ccagent.records.envelopes import MetadataObject, SampleAttributes, SampleData, SampleEnvelope
+from ccagent.records.message import encode
+from ccagent.records.points import Point
+
+if TYPE_CHECKING:
+    from ccagent.config.configuration import Configuration
+    from ccagent.records.message import Message
+    from ccagent.transports.base import Reached
+
+MARK = "this is a test: ccagent sinks test"
+"""What the message says of itself, in `errors` of the sample."""
+
+
+def try_sink(configuration: Configuration, name: str) -> str:
+    """Send a marked message; give what the other side said. Raises TransportError."""
+    settings = configuration.sinks[name]
+    transport = build_transport(settings)
+    transport.is_one_shot = True
+    try:
+        transport.send(_messages(configuration, name))
+        return transport.answer
+    finally:
+        transport.close()
+
+
+def reach_sink(configuration: Configuration, name: str) -> Reached | None:
+    """Connect and log in without delivering; None if that can't be. Raises TransportError."""
+    transport = build_transport(configuration.sinks[name])
+    try:
+        return transport.reach(_messages(configuration, name)[0])
+    finally:
+        transport.close()
+
+
+def _messages(configuration: Configuration, name: str) -> list[Message]:
+    """Make a message that readers take, and that changes nothing they know.
+
+    It is a true sample of the node without processes, or the metric `ccagent_test`.
+    """
+    from ccagent.machine.system_state import read_system
+
+    settings = configuration.settings
+    node = Node(hostname=settings.hostname, cluster=settings.cluster)
+    tags = {"cluster": node.cluster, "hostname": node.hostname, "type": "node"}
+    point = Point("ccagent_test", tags, 1, node.clock.time())
+    _, system = read_system(node, [])
+    attributes = SampleAttributes(
+        time=timestamp(node.clock.time()),
+        cluster=node.cluster,
+        node=node.hostname,
+        system=system,
+        errors=[error_object(node, MARK)],
+    )
+    envelope = SampleEnvelope(
+        meta=MetadataObject(producer=PRODUCER, version=__version__),
+        data=SampleData(type="sample", attributes=attributes),
+    )
+    sink = configuration.sinks[name]
+    messages = encode([envelope, point], sink.format, node, prefix=settings.topic_prefix)
+    return [fitted for message in messages if (fitted := sink.fitted(message)) is not None]

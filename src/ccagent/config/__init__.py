@@ -1,0 +1,1 @@
+"""The configuration: files, settings types, defaults, checks."""

@@ -1,0 +1,71 @@
+"""The commands `ccagent config`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ccagent.cli.command_options import HelpfulGroup, add_file_options
+
+if TYPE_CHECKING:
+    from ccagent.cli.command_options import Common
+
+
+@click.group(cls=HelpfulGroup)
+def config() -> None:
+    """Check a configuration, print the defaults, or import Sonar's configuration."""
+
+
+@config.command()
+@click.argument("file", type=click.Path(), required=False)
+@add_file_options
+def check(file: str | None, common: Common) -> None:
+    """Check FILE, with conf.d beside it; without FILE /etc/ccagent/ccagent.toml.
+
+    Exit status 2 and a line for each mistake if it can't be used.
+    """
+    from ccagent.config.configuration import check_files
+    from ccagent.config.files import DEFAULT_PATH, read_files
+    from ccagent.config.unsafe_places import unsafe_places
+    from ccagent.config.warnings import find_losses
+    from ccagent.log import printable
+
+    if file is not None and common.options.path is not None:
+        raise click.UsageError("FILE and --config exclude each other")
+    files = read_files(file or common.options.path or DEFAULT_PATH)
+    configuration = check_files(files, files.table)
+    for key, reason in unsafe_places(configuration):
+        click.echo(f"ccagent: warning: {key}: {printable(reason)}", err=True)
+    for warning in find_losses(configuration):
+        click.echo(f"ccagent: warning: {printable(warning)}", err=True)
+    click.echo(f"{printable(', '.join(files.paths))}: no errors")
+
+
+@config.command()
+@click.option("--template", "is_template", is_flag=True, help="As a file to begin with.")
+def defaults(is_template: bool) -> None:
+    """Print every key of every agent and sink with its default, as TOML.
+
+    With --template all is commented out, so that the file changes nothing until it is edited.
+    """
+    from ccagent.config.defaults import defaults, template
+    from ccagent.config.registry import agent_names, transport_names
+
+    text = template(agent_names(), transport_names()) if is_template else defaults()
+    click.echo(text, nl=False)
+
+
+@config.command("import")
+@click.argument("file", type=click.Path())
+def import_(file: str) -> None:
+    """Turn FILE, the configuration of Sonar's daemon, into one of ccagent on stdout.
+
+    What can't be carried over is shown on stderr and in comments.
+    """
+    from ccagent.cli.sonar_import.commands import imported
+
+    found = imported(file)
+    click.echo(found.text, nl=False)
+    for note in found.notes:
+        click.echo(f"ccagent: {note}", err=True)

@@ -1,0 +1,276 @@
+"""The configuration file: strict TOML, every key checked before anything starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from ccagent.agents.base import AgentSettings
+from ccagent.config.duration import Duration
+from ccagent.config.files import read_files
+from ccagent.config.registry import agent_class, transport_class
+from ccagent.config.settings import (
+    Problems,
+    Settings,
+    as_list,
+    as_table,
+    convert,
+    find_unusable_texts,
+    nearest,
+)
+from ccagent.errors import ConfigurationError
+from ccagent.log import LogFormat, LogLevel
+from ccagent.machine.node import checked_name
+from ccagent.records.message import FORMATS, Format
+from ccagent.transports.base import SinkSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ccagent.agents.base import Agent
+    from ccagent.config.files import Files
+    from ccagent.transports.base import Transport
+
+T = TypeVar("T")
+
+_TABLES = ("agents", "outbox", "sinks")
+
+
+class GlobalSettings(Settings, frozen=True, kw_only=True):
+    """The keys outside of all tables."""
+
+    cluster: Annotated[
+        str,
+        Meta(description="name of the cluster in every record; empty: the host's domain, or local"),
+    ] = ""
+    hostname: Annotated[
+        str, Meta(description="name of this node in every record; empty: its own host name")
+    ] = ""
+    lock_directory: Annotated[
+        str, Meta(description="where the daemon keeps a lock, so that only one runs; empty: none")
+    ] = ""
+    log_format: Annotated[
+        LogFormat,
+        Meta(
+            description="form of the log on stderr; auto: journal (with priorities) under systemd, "
+            "else text"
+        ),
+    ] = "auto"
+    log_level: Annotated[LogLevel, Meta(description="and what is more serious is logged")] = (
+        "warning"
+    )
+    status_socket: Annotated[
+        str,
+        Meta(description="where `ccagent status` asks the daemon; only if its directory exists"),
+    ] = "/run/ccagent/status.sock"
+    topic_prefix: Annotated[
+        str, Meta(description="stands before the cluster in topics: 'test' for test.CLUSTER.sample")
+    ] = ""
+
+
+class OutboxSettings(Settings, frozen=True, kw_only=True):
+    """The keys of the table [outbox]."""
+
+    directory: Annotated[
+        str, Meta(description="where messages wait; empty: in memory, lost with the process")
+    ] = ""
+    memory: Annotated[bool, Meta(description="wait in memory although there is a directory")] = (
+        False
+    )
+    max_bytes: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="bytes per sink, 64 MiB at most in memory; beyond, the oldest are dropped",
+        ),
+    ] = 256 * 1024 * 1024
+    max_age: Annotated[Duration, Meta(description="older messages are dropped")] = Duration("7d")
+    durability: Annotated[
+        Literal["process", "power"],
+        Meta(description="what a stored message survives: the end of the process, or of the power"),
+    ] = "process"
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """A checked configuration: the settings of agents and sinks by name."""
+
+    place: str
+    settings: GlobalSettings
+    outbox: OutboxSettings
+    agents: dict[str, AgentSettings]
+    sinks: dict[str, SinkSettings]
+
+    def sinks_of(self, agent: str) -> list[str]:
+        """Give the names of the sinks that an agent's records go to: its own, else all."""
+        return list(self.agents[agent].sinks) or list(self.sinks)
+
+    def formats_of(self, agent: str) -> frozenset[Format]:
+        """Give the formats that the sinks of an agent want."""
+        return frozenset(self.sinks[sink].format for sink in self.sinks_of(agent))
+
+
+def load(path: str) -> Configuration:
+    """Read and check a file, with `conf.d` beside it.
+
+    Raises ConfigurationError naming file, line, key and reason of each problem.
+    """
+    files = read_files(path)
+    return check_files(files, files.table)
+
+
+def check_files(files: Files, table: dict[str, Any]) -> Configuration:
+    """Check a table that comes from files, so that errors name file and line of a key."""
+    problems = Problems()
+    problems.found += files.problems
+    configuration = None
+    if files.is_complete:
+        configuration = problems.attempt(check, table, files.paths[0])
+    if configuration is None or problems.found:
+        raise ConfigurationError(*files.located(problems.found))
+    return configuration
+
+
+def check(table: dict[str, Any], place: str) -> Configuration:
+    """Check a whole configuration; `place` is what its errors call it.
+
+    Raises ConfigurationError with all that is wrong.
+    """
+    problems = Problems()
+    problems.found += [f"{place}: {problem}" for problem in find_unusable_texts(table, "")]
+    settings = problems.attempt(_check_global, table, place)
+    outbox = problems.attempt(_check_outbox, table, place)
+    sink_tables = problems.attempt(_tables, table, "sinks", place) or {}
+    sinks = {
+        name: problems.attempt(check_sink, value, name, place)
+        for name, value in sink_tables.items()
+    }
+    agent_tables = problems.attempt(_tables, table, "agents", place) or {}
+    agents = {
+        name: problems.attempt(_check_agent, value, name, [*sinks], place)
+        for name, value in agent_tables.items()
+    }
+    known_sinks = {name: sink for name, sink in sinks.items() if sink is not None}
+    for name, agent in agents.items():
+        if agent is not None:
+            problems.attempt(_check_formats, name, agent, known_sinks, place)
+    problems.raise_found()
+    known_agents = {
+        name: agent.for_receivers(_receivers_of_envelopes(agent, known_sinks))
+        for name, agent in agents.items()
+        if agent is not None
+    }
+    return Configuration(
+        place,
+        settings or GlobalSettings(),
+        outbox or OutboxSettings(),
+        {name: agent.beside(known_agents) for name, agent in known_agents.items()},
+        known_sinks,
+    )
+
+
+def _receivers_of_envelopes(agent: AgentSettings, sinks: dict[str, SinkSettings]) -> set[str]:
+    """Return the receivers of the sinks that get an agent's envelopes."""
+    return {sinks[name].receiver for name in agent.sinks or sinks if sinks[name].format == "sonar"}
+
+
+def _check_global(table: dict[str, Any], place: str) -> GlobalSettings:
+    """Check the keys outside of all tables."""
+    top = {key: value for key, value in table.items() if key not in _TABLES}
+    known = [*GlobalSettings.__struct_encode_fields__, *_TABLES]
+    problems = Problems()
+    for key in [*top]:
+        if key not in known:
+            problems.found.append(f"{place}: {key}: unknown key{nearest(key, known)}")
+            del top[key]
+    settings = problems.attempt(convert, top, GlobalSettings, "", place=place)
+    if settings is not None:
+        for what, name in (
+            ("cluster", settings.cluster),
+            ("hostname", settings.hostname),
+            ("topic-prefix", settings.topic_prefix),
+        ):
+            if name:
+                problems.attempt(_named, place, "", checked_name, what, name)
+        if settings.status_socket and not settings.status_socket.startswith("/"):
+            problems.found.append(f"{place}: status-socket: an absolute path is needed")
+    problems.raise_found()
+    return settings or GlobalSettings()
+
+
+def _check_outbox(table: dict[str, Any], place: str) -> OutboxSettings:
+    outbox = convert(table.get("outbox", {}), OutboxSettings, "outbox", place=place)
+    if outbox.directory and not outbox.directory.startswith("/"):
+        raise ConfigurationError(f"{place}: outbox.directory: an absolute path is needed")
+    return outbox
+
+
+def check_sink(table: object, name: str, place: str) -> SinkSettings:
+    """Check the table of one sink, with the keys that its transport knows."""
+    where = name if name.startswith("--") else f"sinks.{name}"
+    url = as_table(table).get("url")
+    if not isinstance(url, str):
+        raise ConfigurationError(f"{place}: {where}.url: a sink needs a URL, such as 'stdout:'")
+    transport = _named(place, f"{where}.url", transport_class, url)
+    settings = convert(table, transport.Settings, where, place=place)
+    _named(place, where, transport, settings)
+    return settings
+
+
+def _check_agent(table: object, name: str, sinks: list[str], place: str) -> AgentSettings:
+    where = f"agents.{name}"
+    agent = _named(place, where, agent_class, name)
+    problems = Problems()
+    settings = problems.attempt(convert, table, agent.Settings, where, place=place)
+    named = settings.sinks if settings is not None else as_list(as_table(table).get("sinks"))
+    for sink in named:
+        if isinstance(sink, str) and sink not in sinks:
+            problems.found.append(
+                f"{place}: {where}.sinks: there is no [sinks.{sink}]{nearest(sink, sinks)}"
+            )
+    if settings is not None:
+        problems.attempt(_named, place, "", agent, settings, frozenset(FORMATS))
+    problems.raise_found()
+    return settings or agent.Settings()
+
+
+def _check_formats(
+    name: str, settings: AgentSettings, sinks: dict[str, SinkSettings], place: str
+) -> None:
+    agent = agent_class(name)
+    problems = Problems()
+    for sink in settings.sinks or sinks:
+        wanted = sinks[sink].format if sink in sinks else None
+        if wanted is not None and wanted not in agent.formats:
+            problems.found.append(
+                f"{place}: agents.{name}.sinks: sink {sink!r} wants format "
+                f"{wanted!r}, which {name} has not; it has {', '.join(sorted(agent.formats))}"
+            )
+    problems.raise_found()
+
+
+def _tables(table: dict[str, Any], key: str, place: str) -> dict[str, object]:
+    value = table.get(key, {})
+    if value and not as_table(value):
+        raise ConfigurationError(f"{place}: {key}: expected tables [{key}.NAME]")
+    return as_table(value)
+
+
+def _named(place: str, where: str, check: Callable[..., T], *values: object) -> T:
+    """Run a check and put file and key before what it complains about."""
+    try:
+        return check(*values)
+    except ConfigurationError as error:
+        prefix = f"{place}: {where}: " if where else f"{place}: "
+        raise ConfigurationError(*(f"{prefix}{problem}" for problem in error.problems)) from None
+
+
+def build_agent(configuration: Configuration, name: str) -> Agent[Any]:
+    """Make an agent of a checked configuration, for the formats that its sinks want."""
+    return agent_class(name)(configuration.agents[name], configuration.formats_of(name))
+
+
+def build_transport(settings: SinkSettings) -> Transport:
+    """Make the transport of a checked sink."""
+    return transport_class(settings.url)(settings)

@@ -1,0 +1,170 @@
+"""The defaults of all settings, written as the TOML that a configuration file holds."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from ccagent.config.configuration import GlobalSettings, OutboxSettings
+from ccagent.config.described import described
+from ccagent.config.registry import agent_class, agent_names, transport_class, transport_names
+from ccagent.config.settings import joined
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ccagent.config.described import Key
+    from ccagent.config.settings import Settings
+    from ccagent.transports.base import Transport
+
+_TEMPLATE = """\
+# The configuration of ccagent. Every key stands here with its default, commented out: this file
+# changes nothing. Text begins with "# ", keys with "#"; take that away from what is to be set,
+# and from the line with its table. Tables of agents and sinks have to be named to be used.
+#
+# Files conf.d/*.toml beside this one are read too, in the order of their names.
+# `ccagent config check FILE` says what is wrong. See ccagent.toml(5).
+"""
+
+_SHOWN = {"a string", "true or false", "a list of strings", "a duration"}
+"""Kinds that a default shows as well as words."""
+
+
+class Section(NamedTuple):
+    """A table of the configuration: what its header is, its keys, and what it is for."""
+
+    table: str
+    keys: list[Key]
+    description: str
+    is_commented: bool = False
+
+    @property
+    def header(self) -> str:
+        """The line that begins the table."""
+        return self.table if self.table.startswith("[[") else f"[{self.table}]"
+
+
+def sections(agents: Iterable[str], transports: Iterable[str]) -> Iterator[Section]:
+    """Give all tables that a configuration may have, those within others after them."""
+    yield from _section("", GlobalSettings, "")
+    yield from _section("outbox", OutboxSettings, "where messages wait until they are taken")
+    yield from agent_sections(agents)
+    for schemes, found in sink_sections(transports):
+        yield found._replace(table=f"sinks.some-{schemes[0]}-sink")
+
+
+def agent_sections(agents: Iterable[str]) -> Iterator[Section]:
+    """Give the tables of agents, those within others after them."""
+    for name in agents:
+        agent = agent_class(name)
+        yield from _section(f"agents.{name}", agent.Settings, _first_line(agent))
+
+
+def sink_sections(transports: Iterable[str]) -> Iterator[tuple[list[str], Section]]:
+    """Give the tables of the kinds of sinks, each with the schemes whose URLs mean it."""
+    found: dict[type[Transport], list[str]] = {}
+    for scheme in transports:
+        found.setdefault(transport_class(f"{scheme}:"), []).append(scheme)
+    for transport, schemes in found.items():
+        for section in _section("sinks.NAME", transport.Settings, _first_line(transport)):
+            yield schemes, section
+
+
+def _section(
+    table: str, settings: type[Settings], description: str, *, is_commented: bool = False
+) -> Iterator[Section]:
+    keys = described(settings)
+    own = [key for key in keys if key.within in {"", "list"}]
+    yield Section(table, own, description, is_commented)
+    for key in keys:
+        if key.within == "table":
+            inner = joined(table, key.name)
+            yield from _section(inner, key.settings, key.description, is_commented=is_commented)
+        elif key.within == "named":
+            inner = joined(table, key.name, "NAME")
+            yield from _section(inner, key.settings, key.description, is_commented=True)
+        elif key.within == "list":
+            inner = f"[[{joined(table, key.name)}]]"
+            yield from _section(inner, key.settings, key.description, is_commented=True)
+
+
+def defaults() -> str:
+    """Write every key with its default, for all agents and kinds of sinks on this installation.
+
+    Tables that the user has to name are comments.
+    """
+    return "\n".join(map(_written, sections(agent_names(), transport_names())))
+
+
+def document(settings: type[Settings], table: str = "") -> str:
+    """Write the keys of one settings type with their descriptions and defaults."""
+    return "\n".join(map(_written, _section(table, settings, "")))
+
+
+def _written(section: Section) -> str:
+    lines = [f"# {section.description}"] if section.is_commented else []
+    lines += [section.header] if section.table else []
+    for key in section.keys:
+        lines += [f"# {key.description}", _setting(key)]
+    if section.is_commented:
+        lines = [line if line.startswith("# ") else f"# {line}" for line in lines]
+    return "\n".join(lines) + "\n"
+
+
+def template(agents: Iterable[str], transports: Iterable[str]) -> str:
+    """Write a complete configuration file in which everything is commented out."""
+    parts = [_TEMPLATE]
+    for section in sections(agents, transports):
+        lines = _prose(section.description) if section.description else []
+        lines += [f"#{section.header}"] if section.table else []
+        for key in section.keys:
+            if key.within:
+                continue
+            default = '"..."' if key.default is None else toml(key.default)
+            lines += ["", *_prose(explained(key)), f"#{key.name} = {default}"]
+        parts.append("\n".join(lines).lstrip("\n") + "\n")
+    return "\n".join(parts)
+
+
+def explained(key: Key) -> str:
+    """Say what a key means and, where its default doesn't show it, what it may hold."""
+    if key.default is None:
+        return f"{key.description}; {key.kind}, no default"
+    return key.description if key.kind in _SHOWN else f"{key.description}; {key.kind}"
+
+
+def _prose(text: str) -> list[str]:
+    return textwrap.wrap(text, 98, initial_indent="# ", subsequent_indent="# ")
+
+
+def _setting(key: Key) -> str:
+    if key.default is None:
+        return f"# {key.name} = ..."
+    return f"{key.name} = {toml(key.default)}"
+
+
+def _first_line(described_class: type) -> str:
+    """Give the first line of what a class says of itself."""
+    return (described_class.__doc__ or "").strip().partition("\n")[0]
+
+
+def toml(value: object) -> str:
+    """Write a value as TOML."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return str(value)
+        case list() | tuple():
+            return "[" + ", ".join(map(toml, cast("list[object]", value))) + "]"
+        case dict():
+            table = cast("dict[str, object]", value).items()
+            return "{" + ", ".join(f"{toml(key)} = {toml(each)}" for key, each in table) + "}"
+        case _:
+            return f'"{"".join(map(_escaped, str(value)))}"'
+
+
+def _escaped(character: str) -> str:
+    if character in '\\"':
+        return f"\\{character}"
+    return character if character.isprintable() else f"\\U{ord(character):08x}"

@@ -1,0 +1,250 @@
+"""The files of a configuration: the main one, and `conf.d/*.toml` beside it, merged.
+
+Files are taken in the order of their names. Tables of the same name are joined; a key that stands
+in two files is an error. No secret belongs into any of them, so everybody may read them; but who
+may write one decides what ccagent runs and where it sends, so others' files are refused.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+from ccagent.config.settings import as_table, is_table
+from ccagent.errors import ConfigurationError, NotPermittedError
+from ccagent.machine.private_files import open_trusted, trusted_users
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+COMMAND_LINE = "command line"
+"""What errors name where no file is read."""
+
+DIRECTORY = "conf.d"
+"""What the directory beside the main file is called."""
+
+COMPLETED = "/etc/ccagent"
+"""The directory whose configurations the defaults of packages complete."""
+
+DEFAULT_PATH = "/etc/ccagent/ccagent.toml"
+"""The file that every command reads unless `--config` names another, or `--no-config` none."""
+
+_LARGEST = 4 * 1024 * 1024
+
+
+class Files:
+    """What the files of a configuration hold together, unchecked.
+
+    `origins`: by key, with its tables before it, the file in which it stands. `problems`: what is
+    wrong with the files themselves; if `is_complete` is false, much of the table may be missing.
+    """
+
+    def __init__(self, place: str = "") -> None:
+        self.table: dict[str, Any] = {}
+        self.paths: list[str] = [place] if place else []
+        self.origins: dict[tuple[str, ...], str] = {}
+        self.texts: dict[str, str] = {}
+        self.problems: list[str] = []
+        self.left_out: set[str] = set()
+        self.is_complete = True
+
+    def located(self, problems: Iterable[str]) -> list[str]:
+        """Return problems `MAIN-FILE: KEY...` about the whole with the file and line of the key.
+
+        Problems of keys that were left out, since their lines are not TOML, are not repeated.
+        """
+        lines = self._lines()
+        main = self.paths[0]
+        found: list[str] = []
+        for problem in problems:
+            rest = problem.removeprefix(f"{main}: ")
+            if rest == problem or rest.startswith("line "):
+                found.append(problem)
+                continue
+            if any(_is_about(rest, key) for key in self.left_out):
+                continue
+            within = rest.replace(": ", ".", 1)  # TABLE: KEY: ..., as a transport names its own
+            about = [key for key in lines if _is_about(rest, key) or _is_about(within, key)]
+            path, line = lines[max(about, key=len)] if about else (main, 0)
+            found.append(f"{path}: line {line}: {rest}" if line else f"{path}: {rest}")
+        return found
+
+    def line_of(self, name: str, path: str) -> int:
+        """Return the line of a file on which a key stands; 0 if that is unknown."""
+        return _lines_of(self.texts.get(path, "")).get(name, 0)
+
+    def _lines(self) -> dict[str, tuple[str, int]]:
+        """Return file and line of each key, and of each header of a table."""
+        found: dict[str, tuple[str, int]] = {}
+        for path, text in self.texts.items():
+            for name, line in _lines_of(text).items():
+                found.setdefault(name, (path, line))
+        return found
+
+
+def read_files(path: str) -> Files:
+    """Read a configuration: a file and those of the directory beside it.
+
+    Raises ConfigurationError if one can't be read. What is no TOML is among its problems.
+    """
+    files = Files()
+    _add_file(files, path)
+    for each in _beside(path):
+        _add_file(files, each)
+    home = os.path.dirname(os.path.abspath(path))
+    if home == COMPLETED:
+        from ccagent.config.packaged_defaults import complete, list_packaged
+
+        for each in list_packaged(os.path.join(home, DIRECTORY)):
+            table = _read_table(each, files)
+            files.paths.append(each)
+            complete(files.table, table, each, files.origins)
+    return files
+
+
+def _add_file(files: Files, path: str) -> None:
+    table = _read_table(path, files)
+    files.paths.append(path)
+    try:
+        _merge(files, files.table, table, path, ())
+    except RecursionError:
+        raise ConfigurationError(f"{path}: tables nested too deep") from None
+
+
+def read_default() -> Files:
+    """Read the default configuration, if there is one; log it if this user may not read it."""
+    try:
+        return read_files(DEFAULT_PATH)
+    except ConfigurationError as error:
+        if not os.path.lexists(DEFAULT_PATH) and not isinstance(error.__cause__, PermissionError):
+            return Files(COMMAND_LINE)
+        if not isinstance(error.__cause__, PermissionError):
+            raise
+        from ccagent.log import logger
+
+        logger.warning("%s; defaults are used, as with --no-config", error)
+        return Files(COMMAND_LINE)
+
+
+def _read_table(path: str, files: Files) -> dict[str, Any]:
+    """Read one file of TOML, unchecked; keep its text and what is wrong with it."""
+    try:
+        with open(open_trusted(path), "rb") as file:
+            _check_owner(path, os.fstat(file.fileno()))
+            text = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from error
+    except NotPermittedError as error:
+        raise ConfigurationError(str(error)) from None
+    if len(text) > _LARGEST:
+        raise ConfigurationError(f"{path}: larger than {_LARGEST} bytes")
+    try:
+        decoded = text.decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = text.count(b"\n", 0, error.start) + 1
+        raise ConfigurationError(f"{path}: line {line}: not text in UTF-8") from None
+    files.texts[path] = decoded
+    import tomllib
+
+    try:
+        return tomllib.loads(decoded)
+    except RecursionError:
+        raise ConfigurationError(f"{path}: nested too deep") from None
+    except ValueError:  # TOMLDecodeError, and a number of more digits than Python reads
+        return _read_what_can_be(path, decoded, files)
+
+
+def _read_what_can_be(path: str, text: str, files: Files) -> dict[str, Any]:
+    """Read a file that is not all TOML, to find its other errors too."""
+    from ccagent.config.toml_lines import parse_leniently
+
+    try:
+        parsed = parse_leniently(text)
+    except RecursionError:
+        raise ConfigurationError(f"{path}: nested too deep") from None
+    for line, reason in sorted(parsed.errors):
+        files.problems.append(f"{path}: line {line}: {reason}" if line else f"{path}: {reason}")
+    files.left_out.update(".".join(key) for key in parsed.left_out)
+    if parsed.table is None:
+        files.is_complete = False
+        return {}
+    return parsed.table
+
+
+def _beside(path: str) -> list[str]:
+    """List the files `conf.d/*.toml` beside a file, in the order of their names."""
+    directory = os.path.join(os.path.dirname(path), DIRECTORY)
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise ConfigurationError(f"{directory}: {error.strerror}") from error
+    found = [
+        os.path.join(directory, name)
+        for name in sorted(names)
+        if name.endswith(".toml") and not name.startswith(".")
+    ]
+    if found:
+        _refuse_strangers(directory, path, stat.S_IFDIR)
+    for each in found:
+        _refuse_strangers(each, path, stat.S_IFREG)
+    return found
+
+
+def _refuse_strangers(path: str, main: str, kind: int) -> None:
+    """Raise ConfigurationError for what somebody else could have put there."""
+    try:
+        status, owner = os.stat(path), os.stat(main).st_uid
+    except OSError as error:
+        raise ConfigurationError(f"{error.filename}: {error.strerror}") from None
+    if stat.S_IFMT(status.st_mode) != kind:
+        wanted = "directory" if kind == stat.S_IFDIR else "regular file"
+        raise ConfigurationError(f"{path}: not a {wanted}")
+    if status.st_uid not in {0, os.geteuid(), owner}:
+        raise ConfigurationError(f"{path}: belongs to another user (uid {status.st_uid})")
+    if status.st_mode & stat.S_IWOTH:
+        raise ConfigurationError(f"{path}: others can write it: chmod o-w it")
+
+
+def _check_owner(path: str, status: os.stat_result) -> None:
+    """Raise ConfigurationError for a file that another user could have written."""
+    if not stat.S_ISREG(status.st_mode):
+        raise ConfigurationError(f"{path}: not a regular file")
+    if status.st_uid not in trusted_users():
+        raise ConfigurationError(f"{path}: belongs to another user (uid {status.st_uid}): chown it")
+    if status.st_mode & stat.S_IWOTH:
+        raise ConfigurationError(f"{path}: others can write it: chmod o-w it")
+
+
+def _merge(
+    files: Files, into: dict[str, Any], table: dict[str, Any], path: str, where: tuple[str, ...]
+) -> None:
+    for key, value in table.items():
+        full = (*where, key)
+        if key not in into:
+            into[key] = {} if is_table(value) else value
+            files.origins[full] = path
+        elif not (is_table(value) and is_table(into[key])):
+            name = ".".join(full)
+            line = f"line {found}: " if (found := files.line_of(name, path)) else ""
+            files.problems.append(f"{path}: {line}{name}: stands in {files.origins[full]} already")
+            continue
+        _merge(files, into[key], as_table(value), path, full)
+
+
+def _lines_of(text: str) -> dict[str, int]:
+    from ccagent.config.toml_lines import list_statements
+
+    found: dict[str, int] = {}
+    for key, line in list_statements(text):
+        for end in range(1, len(key) + 1):
+            found.setdefault(".".join(key[:end]), line)
+    return found
+
+
+def _is_about(problem: str, key: str) -> bool:
+    """Return whether a problem begins with a key, or with one within it."""
+    rest = problem[len(key) :]
+    return problem.startswith(key) and not (rest and (rest[0].isalnum() or rest[0] in "-_"))

@@ -1,0 +1,106 @@
+"""Names of agents, transports and makers of GPUs, and the classes behind them.
+
+Built-in ones are imported when they are used. Installed entry points (groups `ccagent.agents`,
+`ccagent.transports` and `ccagent.gpus`) are asked only for names that are not built in.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ccagent.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from ccagent.agents.base import Agent
+    from ccagent.machine.gpu.vendor import Maker
+    from ccagent.transports.base import Transport
+
+AGENTS = {
+    "sample": "ccagent.agents.sonar.agent:SampleAgent",
+    "sysinfo": "ccagent.agents.sysinfo.agent:SysinfoAgent",
+    "jobs": "ccagent.agents.slurm.jobs.agent:JobsAgent",
+    "cluster": "ccagent.agents.slurm.cluster.agent:ClusterAgent",
+    "lustre": "ccagent.agents.lustre.agent:LustreAgent",
+    "metrics": "ccagent.agents.metrics.agent:MetricsAgent",
+    "log": "ccagent.agents.log.agent:LogAgent",
+}
+"""Agents by the name of their table and command."""
+
+TRANSPORTS = {
+    "stdout": "ccagent.transports.stdout:StdoutTransport",
+    "dir": "ccagent.transports.directory:DirectoryTransport",
+    "http": "ccagent.transports.http.transport:HttpTransport",
+    "https": "ccagent.transports.http.transport:HttpTransport",
+    "ccbackend": "ccagent.transports.http.cc_backend:CcBackendTransport",
+    "ccbackends": "ccagent.transports.http.cc_backend:CcBackendTransport",
+    "nats": "ccagent.transports.nats.transport:NatsTransport",
+    "tls": "ccagent.transports.nats.transport:NatsTransport",
+    "mqtt": "ccagent.transports.mqtt.transport:MqttTransport",
+    "mqtts": "ccagent.transports.mqtt.transport:MqttTransport",
+    "ws": "ccagent.transports.mqtt.transport:MqttTransport",
+    "wss": "ccagent.transports.mqtt.transport:MqttTransport",
+    "kafka": "ccagent.transports.kafka.transport:KafkaTransport",
+    "kafkas": "ccagent.transports.kafka.transport:KafkaTransport",
+}
+"""Transports by the scheme of their URL."""
+
+GPU_MAKERS = {
+    "nvidia": "ccagent.machine.gpu.nvidia:Nvidia",
+    "amd": "ccagent.machine.gpu.amd:Amd",
+}
+"""Makers of GPUs by the name in `gpu-makers`."""
+
+
+def agent_class(name: str) -> type[Agent[Any]]:
+    """Give the class of an agent. Raises ConfigurationError for an unknown name."""
+    found: type[Agent[Any]] = _load("agent", "ccagent.agents", AGENTS, name)
+    return found
+
+
+def transport_class(url: str) -> type[Transport]:
+    """Give the class for a URL's scheme. Raises ConfigurationError for an unknown scheme."""
+    scheme, colon, _ = url.partition(":")
+    if not colon:
+        raise ConfigurationError(f"{url!r} is no sink: a URL such as 'stdout:' or 'dir:/PATH'")
+    found: type[Transport] = _load("kind of sink", "ccagent.transports", TRANSPORTS, scheme.lower())
+    return found
+
+
+def gpu_maker_class(name: str) -> type[Maker]:
+    """Give the class of a maker of GPUs. Raises ConfigurationError for an unknown name."""
+    found: type[Maker] = _load("maker of GPUs", "ccagent.gpus", GPU_MAKERS, name)
+    return found
+
+
+def agent_names() -> list[str]:
+    """Every agent that can be used on this installation."""
+    return list(dict.fromkeys([*AGENTS, *_entry_points("ccagent.agents")]))
+
+
+def transport_names() -> list[str]:
+    """Every URL scheme that can be used on this installation."""
+    return list(dict.fromkeys([*TRANSPORTS, *_entry_points("ccagent.transports")]))
+
+
+def _entry_points(group: str) -> dict[str, str]:
+    from importlib.metadata import entry_points
+
+    return {point.name: point.value for point in entry_points(group=group)}
+
+
+def _load(what: str, group: str, built_in: dict[str, str], name: str) -> Any:
+    place = built_in.get(name)
+    if place is None:
+        installed = _entry_points(group)
+        if name not in installed:
+            from ccagent.config.settings import nearest
+
+            known = [*built_in, *installed]
+            raise ConfigurationError(f"{name!r} is an unknown {what}{nearest(name, known)}")
+        place = installed[name]
+    module, _, attribute = place.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"{what} {name!r}: {place} can't be loaded: {error}") from error

@@ -1,0 +1,135 @@
+"""Settings: structures that are filled from tables of TOML, strictly."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import msgspec
+
+from ccagent.config.duration import Duration
+from ccagent.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+R = TypeVar("R")
+T = TypeVar("T", bound="Settings")
+
+
+class Settings(
+    msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True
+):
+    """Base of all settings: the fields are the keys in kebab case, with their defaults."""
+
+
+def convert(table: object, settings: type[T], where: str, *, place: str) -> T:
+    """Fill `settings` from a table.
+
+    `place` is what the user calls the source (a file's path), `where` the table's own key
+    (`agents.sample`). Raises ConfigurationError naming place, key and reason of each problem.
+    """
+    if table != {} and not as_table(table):
+        raise ConfigurationError(f"{place}: {where}: expected a table [{where}]")
+    if not table:
+        # msgspec would read the annotations of the type, which takes 1 ms.
+        with suppress(TypeError):  # a key without a default
+            return settings()
+    try:
+        return msgspec.convert(table, settings, dec_hook=make_value)
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"{place}: {where}: not text in UTF-8") from None
+    except msgspec.ValidationError:
+        from ccagent.config.settings_problems import find_problems
+
+        found = find_problems(as_table(table), settings, where)
+        raise ConfigurationError(*(f"{place}: {problem}" for problem in found)) from None
+
+
+def as_table(value: object) -> dict[str, Any]:
+    """Give a value of TOML if it is a table, else an empty one."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[object]:
+    """Return a value of TOML if it is a list, else an empty one."""
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
+def is_list(value: object) -> bool:
+    """Return whether a value of TOML is a list."""
+    return isinstance(value, list)
+
+
+def is_table(value: object) -> bool:
+    """Return whether a value of TOML is a table."""
+    return isinstance(value, dict)
+
+
+def find_unusable_texts(value: object, where: str) -> Iterator[str]:
+    """Yield what is wrong with texts and keys, whatever they are for.
+
+    No path, program or name can hold the character NUL. Nothing is replaced in a text, so that one
+    with a variable is a mistake, unless it is a command.
+    """
+    match value:
+        case str():
+            if "\0" in value:
+                yield f"{where}: can't hold the character NUL"
+            elif (value.startswith("env:") or "${" in value) and "command" not in where:
+                from ccagent.config.toml_lines import NO_VARIABLES
+
+                yield f"{where}: {NO_VARIABLES}"
+        case list():
+            for each in cast("list[object]", value):
+                yield from find_unusable_texts(each, where)
+        case dict():
+            for key, inner in as_table(cast("object", value)).items():
+                full = joined(where, key)
+                if "\0" in key:
+                    yield f"{full}: can't hold the character NUL"
+                yield from find_unusable_texts(inner, full)
+        case _:
+            pass
+
+
+def nearest(name: str, known: tuple[str, ...] | list[str]) -> str:
+    """`; did you mean 'x'?`, or the list of what there is when nothing is near."""
+    import difflib
+
+    candidates = difflib.get_close_matches(name.replace("_", "-"), known, n=1, cutoff=0.5)
+    if candidates:
+        return f"; did you mean {candidates[0]!r}?"
+    return f"; there are {', '.join(sorted(known))}" if known else ""
+
+
+def joined(*parts: str) -> str:
+    """Join the parts of a key with dots."""
+    return ".".join(part for part in parts if part)
+
+
+def make_value(kind: type[Any], value: object) -> object:
+    """Make a value of a type that msgspec does not know. Raises ValueError with the reason."""
+    if issubclass(kind, Duration):
+        return kind.parse(value)
+    raise NotImplementedError(kind)
+
+
+class Problems:
+    """Collects what is wrong, so that all of it can be shown at once."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def attempt(self, check: Callable[..., R], *values: object, **more: Any) -> R | None:
+        """Run a check; return None if it finds problems, which are kept."""
+        try:
+            return check(*values, **more)
+        except ConfigurationError as error:
+            self.found += error.problems
+            return None
+
+    def raise_found(self) -> None:
+        """Raise ConfigurationError if there is any."""
+        if self.found:
+            raise ConfigurationError(*self.found)

@@ -1,0 +1,76 @@
+"""Combinations of keys that are valid and may lose records, for `ccagent config check`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ccagent.config.registry import transport_class
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.config.configuration import Configuration
+
+_KINDS: dict[str, dict[str, str]] = {
+    "sample": {"sonar": "sample", "line": "metrics"},
+    "sysinfo": {"sonar": "sysinfo"},
+    "jobs": {"sonar": "job", "line": "events.job"},
+    "cluster": {"sonar": "cluster", "line": "events.slurm"},
+    "metrics": {"line": "metrics"},
+    "log": {"line": "log.ccagent"},
+}
+"""Kind of the messages of an agent, by format."""
+
+
+def find_losses(configuration: Configuration) -> Iterator[str]:
+    """Find what a checked configuration may lose: keys, reason and remedy, a sentence each."""
+    for name in configuration.agents:
+        yield from _find_forgotten(configuration, name)
+        yield from _find_not_taken(configuration, name)
+
+
+def _find_forgotten(configuration: Configuration, agent: str) -> Iterator[str]:
+    """Find a state file that outlives messages which wait in memory."""
+    outbox = configuration.outbox
+    if not getattr(configuration.agents[agent], "state_file", ""):
+        return
+    if outbox.directory and not outbox.memory:
+        return
+    key = "outbox.memory" if outbox.directory else "outbox.directory"
+    sinks = [
+        sink
+        for sink in configuration.sinks_of(agent)
+        if transport_class(configuration.sinks[sink].url).is_network
+    ]
+    if sinks:
+        cause = "is true" if outbox.directory else "is empty"
+        remedy = "outbox.memory = false" if outbox.directory else "outbox.directory"
+        yield (
+            f"agents.{agent}.state-file: {key} {cause}, so messages for {_listed(sinks)} wait in "
+            f"memory; one that is dropped there is lost, and state-file holds it as sent: "
+            f"set {remedy}"
+        )
+
+
+def _find_not_taken(configuration: Configuration, agent: str) -> Iterator[str]:
+    """Find sinks whose receiver takes nothing that an agent sends, or counts it wrong."""
+    for name in configuration.sinks_of(agent):
+        sink = configuration.sinks[name]
+        receiver = sink.preset
+        kind = _KINDS.get(agent, {}).get(sink.format)
+        if receiver is not None and kind is not None and not receiver.takes(kind):
+            yield (
+                f"agents.{agent}.sinks, sinks.{name}.receiver: {sink.receiver} takes no {kind}, so "
+                f"nothing of this agent is sent there: name other sinks in agents.{agent}.sinks"
+            )
+        # Only agents that make records for one receiver have such a key.
+        preset = getattr(configuration.agents[agent], "preset", None)
+        if agent == "sample" and preset is not None and sink.receiver == "jobanalyzer" != preset:
+            yield (
+                f"agents.{agent}.preset, sinks.{name}.receiver: sonalyze counts CPU time of "
+                f'processes that ended wrong: set agents.{agent}.preset = "jobanalyzer"'
+            )
+
+
+def _listed(sinks: list[str]) -> str:
+    return f"sink{'s' if len(sinks) > 1 else ''} {', '.join(sinks)}"

@@ -1,0 +1,1 @@
+"""The daemon: schedule, threads of agents, signals, status."""

@@ -1,0 +1,34 @@
+"""What `ccagent run` runs, in a sentence for the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ccagent import __version__
+from ccagent.cli.options import public_url
+from ccagent.commit import commit
+
+if TYPE_CHECKING:
+    from ccagent.agents.base import AgentSettings
+    from ccagent.config.configuration import Configuration
+
+
+def describe_run(configuration: Configuration) -> str:
+    """Return version, file, agents with their cadence, and sinks without anything secret."""
+    found = commit()
+    version = f"ccagent {__version__}" + (f" ({found})" if found else "")
+    agents = [
+        f"{name} {_cadence(settings)}" + (f" to {', '.join(settings.sinks)}" * bool(settings.sinks))
+        for name, settings in configuration.agents.items()
+    ]
+    sinks = [f"{name} {public_url(sink.url)}" for name, sink in configuration.sinks.items()]
+    return (
+        f"{version} with {configuration.place}; agents: {'; '.join(agents)}; "
+        f"sinks: {'; '.join(sinks)}"
+    )
+
+
+def _cadence(settings: AgentSettings) -> str:
+    if settings.every is None:
+        return "at the start"
+    return f"every {settings.every}" + (" and at the start" if settings.on_startup else "")

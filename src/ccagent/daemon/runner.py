@@ -1,0 +1,199 @@
+"""Running one agent in a thread of its own, so that one that hangs stalls nobody."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ccagent.counters import with_counters
+from ccagent.errors import CcagentError
+from ccagent.log import logger
+from ccagent.records.message import encode_each
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ccagent.agents.base import Agent
+    from ccagent.machine.node import Node
+    from ccagent.queue.sink import Sink
+    from ccagent.records.message import Record
+
+
+_FIRST_SETTLE_PAUSE = 0.05
+_LONGEST_SETTLE_PAUSE = 5.0
+
+
+class Runner:
+    """Samples with one agent at each tick, and puts the messages into outboxes.
+
+    A thread that an error has ended is started again by `watch`, and counted.
+    """
+
+    def __init__(
+        self, agent: Agent[Any], node: Node, outboxes: list[Sink], *, prefix: str = ""
+    ) -> None:
+        self.agent = agent
+        self.outboxes = outboxes
+        self._node = node
+        self._prefix = prefix
+        self._changed = threading.Condition()
+        self._wanted = False
+        self._busy_since: float | None = None
+        self._preparing = True
+        self._closing = False
+        self._hanging = False
+        self._in_use: list[Sink] = []
+        self._unsettled: list[Sink] = []
+        self._settle_pause = _FIRST_SETTLE_PAUSE
+        self._thread: threading.Thread | None = None
+
+    def start(self, *, sample_now: bool) -> None:
+        """Start the thread; the agent prepares itself, and samples if `sample_now`."""
+        self._wanted = sample_now
+        self._start_thread()
+
+    def tick(self) -> None:
+        """Ask for a sample now; an agent that is still busy with the last one leaves it out."""
+        with self._changed:
+            if self._busy_since is not None and not self._preparing:
+                self.agent.counters.left_out += 1
+                logger.warning("agent %s: still busy, a sample is left out", self.agent.name)
+                return
+            self._wanted = True
+            self._busy_since = self._node.clock.monotonic()
+            self._changed.notify_all()
+
+    def watch(self) -> None:
+        """Log when the agent has run over its time limit; start its thread again if that ended."""
+        if not self.is_alive and not self._closing:
+            self.agent.counters.restarts += 1
+            self._start_thread()
+        limit = self.agent.settings.time_limit
+        with self._changed:
+            since = self._busy_since
+            if self._hanging or since is None:
+                return
+            self._hanging = self._node.clock.monotonic() - since > limit.seconds
+        if self._hanging:
+            logger.error("agent %s: not finished after %s; it hangs", self.agent.name, limit)
+
+    @property
+    def is_idle(self) -> bool:
+        """True when the agent has nothing to do."""
+        with self._changed:
+            return self._busy_since is None
+
+    @property
+    def is_alive(self) -> bool:
+        """True while the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def uses(self, outbox: Sink) -> bool:
+        """Return whether a message may still be put into an outbox."""
+        return outbox in self.outboxes or outbox in self._in_use
+
+    def close(self) -> None:
+        """Ask the thread to end after what it has in hand. Does not wait for it."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+    def join(self, seconds: float) -> None:
+        """Wait for the thread to end, if it could be started."""
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join(max(0.0, seconds))
+        if self.is_alive:
+            logger.error("agent %s: did not end in time", self.agent.name)
+
+    def _start_thread(self) -> None:
+        name = self.agent.name
+        with self._changed:
+            self._preparing = True
+            self._hanging = False
+            self._busy_since = self._node.clock.monotonic()
+        self._thread = threading.Thread(target=self._work, name=f"agent {name}", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            logger.error("agent %s: no thread for it: %s; trying again", name, error)
+
+    def _work(self) -> None:
+        try:
+            self._serve()
+        except BaseException:  # noqa: BLE001 - even SystemExit from a library stops nothing
+            logger.exception("agent %s: its thread failed and is started again", self.agent.name)
+
+    def _serve(self) -> None:
+        """Sample at each tick until the runner is closed."""
+        try:
+            self._node.clock.sleep(self.agent.prepare(self._node))
+        except Exception:  # noqa: BLE001 - whatever an agent does, the others go on
+            logger.exception("agent %s: first reading failed", self.agent.name)
+        while True:
+            with self._changed:
+                self._preparing = False
+                if not self._wanted:
+                    self._busy_since = None
+                    self._hanging = False
+                if not self._wanted and not self._closing:
+                    self._changed.wait(self._settle_pause if self._unsettled else None)
+                is_sample, self._wanted = self._wanted, False
+                is_end = self._closing and not is_sample
+            if is_end:
+                break
+            if is_sample:
+                self._sample()
+            else:
+                self._settle()
+        try:
+            self.agent.close()
+        except Exception:  # noqa: BLE001 - whatever an agent does, the others go on
+            logger.exception("agent %s: it could not be closed", self.agent.name)
+
+    def _sample(self) -> None:
+        """Take one sample from the machine to the outboxes."""
+        self._in_use = self.outboxes
+        try:
+            with self.agent.counters.counted(self._node.clock):
+                self._hand_on(self.agent.sample(self._node))
+                self.agent.handed_on()
+            self._unsettled = self._in_use
+            self._settle_pause = _FIRST_SETTLE_PAUSE
+            self._settle()
+        except CcagentError as error:
+            logger.error("agent %s: %s", self.agent.name, error)
+        except Exception:  # noqa: BLE001 - whatever an agent does, the others go on
+            logger.exception("agent %s: a sample failed", self.agent.name)
+        finally:
+            self._in_use = []
+
+    def _settle(self) -> None:
+        """Call `settled` of the agent once no sink has its records in memory alone."""
+        if self._unsettled and all(not outbox.unsaved for outbox in self._unsettled):
+            self._unsettled = []
+            try:
+                self.agent.settled()
+            except Exception:  # noqa: BLE001 - whatever an agent does, the others go on
+                logger.exception("agent %s: what it sent is not remembered", self.agent.name)
+        self._settle_pause = min(self._settle_pause * 2, _LONGEST_SETTLE_PAUSE)
+
+    def _hand_on(self, records: Iterable[Record]) -> None:
+        """Encode records for each format that is wanted, and put them into the outboxes."""
+        if "counters" in self.agent.settings.extras:
+            records = map(self._counted, records)
+        messages = encode_each(
+            records,
+            self.agent.wanted,
+            self._node,
+            prefix=self._prefix,
+            complain=self.agent.note_unencodable,
+        )
+        for message in messages:
+            for outbox in self._in_use:
+                fitted = outbox.settings.fitted(message)
+                if fitted is not None:
+                    outbox.put(fitted)
+
+    def _counted(self, record: Record) -> Record:
+        sinks = {outbox.name: outbox.counters() for outbox in self._in_use}
+        return with_counters(record, self.agent.counters, sinks)

@@ -1,0 +1,1 @@
+"""Access to the machine: files, programs, clock, and what several agents read."""

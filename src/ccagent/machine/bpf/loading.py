@@ -1,0 +1,200 @@
+"""Load the programs and pin them, and take them away. As root.
+
+`version` is made last and removed first: whatever stands without it is left over from a load that
+was killed, and the next load or unload takes it away.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+from contextlib import suppress
+from typing import NamedTuple
+
+from ccagent.errors import CcagentError, ProgramError
+from ccagent.machine.bpf import mounting, pins, task_records
+from ccagent.machine.bpf.exclusion import alone
+from ccagent.machine.bpf.libbpf import BTF, LIBRARIES, Library, Object, check_kernel
+from ccagent.machine.bpf.objects import TASKS_ALONE, Objects, objects
+from ccagent.machine.node import Node, raise_for
+
+_KEYS = 16384
+_KEYS_PER_CPU = 256
+"""An LRU map hands out its entries to CPUs in batches of 128; with fewer it forgets too early."""
+
+
+class Loaded(NamedTuple):
+    """What a load has done. complaint: why ended processes are not counted; empty if they are."""
+
+    changed: bool
+    version: str
+    complaint: str
+
+
+def default_group() -> int:
+    """Give the id of the group that may read by default."""
+    try:
+        return grp.getgrnam(pins.GROUP).gr_gid
+    except KeyError:
+        return 0
+
+
+def load(
+    directory: str = pins.DIRECTORY,
+    *,
+    mode: int = pins.MODE,
+    group: int | None = None,
+    programs: Objects | None = None,
+    btf: str = BTF,
+    libraries: tuple[str, ...] = LIBRARIES,
+) -> Loaded:
+    """Load and pin; where the same is pinned already, only mode and group are set.
+
+    Raises NotHereError if libbpf, BTF or a part of the kernel is lacking, NotPermittedError without
+    privilege, ProgramError if the kernel refuses, UnparsableError if what is read is not of this
+    layout; then nothing is left behind.
+    """
+    programs = programs or objects()
+    group = default_group() if group is None else group
+    check_kernel(btf)
+    library = Library(libraries)
+    with alone():
+        if pins.version(directory) == programs.version and _is_complete(directory):
+            _permit(directory, mode, group)
+            return Loaded(changed=False, version=programs.version, complaint="")
+        _remove_pins(directory)
+        is_ours = _prepare(directory)
+        try:
+            _pin_tasks(library, programs.tasks, directory)
+            complaint = _pin_ended(library, programs.ended, directory)
+            _permit(directory, mode, group)
+            version = programs.version + (TASKS_ALONE if complaint else "")
+            os.symlink(version, os.path.join(directory, pins.VERSION))
+        except BaseException as error:
+            _remove_pins(directory)
+            if is_ours:
+                _remove_directory(directory)
+            if isinstance(error, OSError):
+                raise_for(directory.lstrip("/"), error)
+            raise
+    return Loaded(changed=True, version=version, complaint=complaint)
+
+
+def unload(directory: str = pins.DIRECTORY) -> bool:
+    """Take away all that a load made; tells whether there was anything.
+
+    Raises NotPermittedError without privilege, UnparsableError for what can't be removed.
+    """
+    with alone():
+        removed = _remove_pins(directory)
+        return _remove_directory(directory) or removed
+
+
+def _pin_tasks(library: Library, content: bytes, directory: str) -> None:
+    path = os.path.join(directory, pins.TASKS)
+    with Object(library, "tasks", content) as programs:
+        programs.load()
+        programs.pin(programs.attach_iterator("tasks"), path)
+    # At the first reading it finds out where the CPUs' counters are: none may read beside it.
+    node = Node(hostname="localhost", cluster="local")
+    task_records.parse_header(node.read(path.lstrip("/"), task_records.LARGEST_READING))
+
+
+def _pin_ended(library: Library, content: bytes, directory: str) -> str:
+    """Load what counts ended processes; older kernels do without. Gives why, if not."""
+    keys = max(_KEYS, _KEYS_PER_CPU * library.possible_cpus())
+    try:
+        with Object(library, "ended", content) as programs:
+            programs.set_entries("ended", keys)
+            programs.set_entries("leaving", keys)
+            programs.load()
+            # Attached last is what fills the map: if one fails, none is pinned.
+            links = {
+                pins.ENDED: programs.attach_iterator("read_ended", over="ended"),
+                pins.ON_EXIT: programs.attach("on_exit"),
+                pins.ON_FREE: programs.attach("on_free"),
+            }
+            for name, link in links.items():
+                programs.pin(link, os.path.join(directory, name))
+    except CcagentError as error:
+        for name in (pins.ENDED, pins.ON_EXIT, pins.ON_FREE):
+            with suppress(OSError):
+                os.unlink(os.path.join(directory, name))
+        return str(error)
+    return ""
+
+
+def _permit(directory: str, mode: int, group: int) -> None:
+    for name in (pins.TASKS, pins.ENDED):
+        path = os.path.join(directory, name)
+        with suppress(FileNotFoundError):
+            os.chown(path, 0, group)
+            os.chmod(path, mode)
+
+
+def _prepare(directory: str) -> bool:
+    """Have a directory in a bpffs; tells whether it is ours to take away."""
+    try:
+        os.mkdir(directory)
+        os.chmod(directory, 0o755)  # noqa: S103 - all may enter; the files say who may read
+        is_new = True
+    except FileExistsError:
+        is_new = False
+    except OSError as error:
+        hint = " (mount -t bpf bpf /sys/fs/bpf)" if directory.startswith("/sys/fs/bpf/") else ""
+        try:
+            raise_for(directory.lstrip("/"), error)
+        except CcagentError as known:
+            raise type(known)(f"{known}{hint}") from None
+    mount = mounting.mount_of(directory)
+    if mount is not None and mount.kind == "bpf":
+        return is_new or _is_our_mount(directory, mount)
+    if not is_new and (os.listdir(directory) or os.stat(directory).st_uid != 0):
+        raise ProgramError(f"{directory}: is no empty directory of root's, and in no bpffs")
+    try:
+        mounting.mount_bpffs(directory)
+    except BaseException:
+        if is_new:
+            os.rmdir(directory)
+        raise
+    return True
+
+
+def _remove_pins(directory: str) -> bool:
+    mount = mounting.mount_of(directory)
+    if mount is None or mount.kind != "bpf":
+        return False
+    removed = False
+    for path in pins.paths(directory):
+        try:
+            os.unlink(path)
+            removed = True
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise_for(path.lstrip("/"), error)
+    return removed
+
+
+def _remove_directory(directory: str) -> bool:
+    """Unmount what we have mounted, and remove the directory if it is empty."""
+    mount = mounting.mount_of(directory)
+    if mount is None or mount.kind != "bpf":
+        return False
+    if os.path.realpath(directory) == mount.point:
+        if not _is_our_mount(directory, mount):
+            return False
+        mounting.unmount(directory)
+    try:
+        os.rmdir(directory)
+    except OSError:
+        return False
+    return True
+
+
+def _is_our_mount(directory: str, mount: mounting.Mount) -> bool:
+    return os.path.realpath(directory) == mount.point and mount.source == mounting.SOURCE
+
+
+def _is_complete(directory: str) -> bool:
+    return all(os.path.lexists(path) for path in pins.paths(directory))

@@ -1,0 +1,79 @@
+"""What is pinned, and what it tells."""
+
+from __future__ import annotations
+
+import grp
+import os
+import stat
+
+import msgspec
+
+from ccagent.errors import CcagentError
+from ccagent.machine.bpf import ended_records, pins, task_records
+from ccagent.machine.bpf.objects import TASKS_ALONE, objects
+from ccagent.machine.node import Node
+
+
+class Status(msgspec.Struct):
+    """What is pinned. processes, ended_entries: None if this user can't read them.
+
+    state: `loaded`, `other version`, `incomplete` or `not loaded`.
+    """
+
+    directory: str
+    state: str
+    version: str = ""
+    mode: str = ""
+    group: str = ""
+    processes: int | None = None
+    ended_entries: int | None = None
+    ended_processes: int | None = None
+    freed_unseen: int | None = None
+    refused: int | None = None
+    problems: list[str] = []
+
+
+def read_status(directory: str = pins.DIRECTORY) -> Status:
+    """Tell what is pinned, and read it."""
+    found = Status(directory, "not loaded", version=pins.version(directory))
+    try:
+        of_tasks = os.stat(os.path.join(directory, pins.TASKS))
+    except OSError:
+        if found.version or any(os.path.lexists(path) for path in pins.paths(directory)):
+            found.state = "incomplete"
+        return found
+    found.mode = f"{stat.S_IMODE(of_tasks.st_mode):04o}"
+    try:
+        found.group = grp.getgrgid(of_tasks.st_gid).gr_name
+    except KeyError:
+        found.group = str(of_tasks.st_gid)
+    if not found.version:
+        found.state = "incomplete"
+    elif found.version.removesuffix(TASKS_ALONE) == objects().version:
+        found.state = "loaded"
+    else:
+        found.state = "other version"
+    _count(found, directory)
+    return found
+
+
+def _count(found: Status, directory: str) -> None:
+    node, below = Node(hostname="localhost", cluster="local"), directory.lstrip("/")
+    try:
+        content = node.read(f"{below}/{pins.TASKS}", task_records.LARGEST_READING)
+        found.processes = sum(1 for _ in task_records.parse_tasks(content))
+    except CcagentError as error:
+        found.problems.append(str(error))
+    if not os.path.lexists(os.path.join(directory, pins.ENDED)):
+        found.problems.append("ended processes are not counted: this kernel refused the programs")
+        return
+    try:
+        ended = ended_records.parse_ended(
+            node.read(f"{below}/{pins.ENDED}", task_records.LARGEST_READING)
+        )
+        found.ended_entries = len(ended.entries)
+        found.ended_processes = ended.total.processes
+        found.freed_unseen = ended.unseen
+        found.refused = ended.total.refused
+    except CcagentError as error:
+        found.problems.append(str(error))

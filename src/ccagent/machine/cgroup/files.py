@@ -1,0 +1,73 @@
+"""Parsers of the files of a control group.
+
+Source: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ of Linux.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ccagent.errors import UnparsableError
+from ccagent.records.envelopes import LARGEST_UINT
+
+# LONG_MAX in whole pages, which may have 64 KiB.
+_NO_LIMIT = 2**63 - 2**16
+_FIELD = re.compile(rb"^([a-z_]+) ([0-9]{1,20})$", re.MULTILINE)
+_IO = re.compile(rb"\b(?:([0-9]{1,4}:[0-9]{1,7})|([rRwW])(?:bytes=|ead |rite )([0-9]{1,20}))\b")
+
+
+def parse_amount(content: bytes) -> int:
+    """Parse a file of one number. Raises UnparsableError."""
+    text = content.strip()
+    if not text.isdigit() or len(text) > 20:
+        raise UnparsableError(f"not a number: {content[:80]!r}")
+    return _uint(text)
+
+
+def parse_limit(content: bytes) -> int | None:
+    """Parse memory.max or memory.limit_in_bytes: B; None for no limit. Raises UnparsableError."""
+    if content.strip() == b"max":
+        return None
+    limit = parse_amount(content)
+    return limit if limit < _NO_LIMIT else None
+
+
+def parse_fields(content: bytes, wanted: dict[bytes, tuple[str, int]]) -> dict[str, int]:
+    """Parse lines `name number`, those of cpu.stat, memory.events and memory.oom_control.
+
+    wanted: by name, what it is called and multiplied by; what isn't there is left out. Raises
+    UnparsableError for a number out of range.
+    """
+    found = dict(_FIELD.findall(content))
+    return {
+        called: _uint(found[name]) * factor
+        for name, (called, factor) in wanted.items()
+        if name in found
+    }
+
+
+def parse_io(content: bytes) -> dict[str, tuple[int, int]]:
+    """Parse io.stat, v1 blkio.*io_service_bytes_recursive: B read, written by `major:minor`.
+
+    Lines `8:0 rbytes=1 wbytes=2 rios=1 wios=1 dbytes=0 dios=0`, or `8:0 Read 1` and `8:0 Write 2`.
+    Some kernels let those of idle devices go on in the next one, and call a device `(unknown)`,
+    which is left out. Raises UnparsableError for a number out of range.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for line in content.split(b"\n"):
+        device = ""
+        for name, way, number in _IO.findall(line):
+            if name:
+                device = name.decode("ascii")
+            elif device:
+                read, written = found.get(device, (0, 0))
+                value = _uint(number)
+                found[device] = (value, written) if way in b"rR" else (read, value)
+    return found
+
+
+def _uint(digits: bytes) -> int:
+    number = int(digits)
+    if number > LARGEST_UINT:
+        raise UnparsableError(f"a number is out of range: {number}")
+    return number

@@ -1,0 +1,77 @@
+"""Which job a control group belongs to, by its id: the inode of its directory.
+
+Each hierarchy of version 1 numbers its own, so an id goes with its controller, or `v2`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ccagent.errors import CcagentError
+from ccagent.machine.cgroup.jobs import job_directories
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.machine.node import Node
+
+Id = tuple[str, int]
+"""A controller, or `v2`, and the number of an inode."""
+
+_V1 = ("cpuacct", "memory", "pids", "freezer", "devices")
+_DEEPEST = 4
+"""Levels below a job: step_0/user/task_0."""
+
+_LOOKED_AGAIN_AFTER = 5.0
+_KNOWN_FOR = 600.0
+_MOST = 100_000
+
+
+class JobInodes:
+    """Remembers the ids of the jobs' control groups; looks again for one that it doesn't know.
+
+    Those that are gone are remembered for a while, because what ended in them is told later.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: dict[Id, tuple[int, float]] = {}
+        self._looked_at: float | None = None
+
+    def job(self, node: Node, ids: tuple[Id, ...]) -> int:
+        """Give the job that one of these belongs to, 0 for none."""
+        found = self._known(ids)
+        now = node.clock.monotonic()
+        if not found and (self._looked_at is None or now >= self._looked_at + _LOOKED_AGAIN_AFTER):
+            self._looked_at = now
+            self._jobs = {
+                each: known for each, known in self._jobs.items() if known[1] > now - _KNOWN_FOR
+            }
+            for each, job in _listed(node):
+                if len(self._jobs) < _MOST:
+                    self._jobs[each] = job, now
+            found = self._known(ids)
+        return found
+
+    def _known(self, ids: tuple[Id, ...]) -> int:
+        return next((self._jobs[each][0] for each in ids if each in self._jobs), 0)
+
+
+def _listed(node: Node) -> Iterator[tuple[Id, int]]:
+    """Give the ids of all control groups of jobs, with the job."""
+    try:
+        directories = job_directories(node, _V1)
+    except CcagentError:
+        return
+    for each in directories:
+        for inode in _below(node, each.path, _DEEPEST):
+            yield (each.controller, inode), each.job
+
+
+def _below(node: Node, path: str, depth: int) -> Iterator[int]:
+    try:
+        yield node.inode(path)
+        names = node.directories(path) if depth else ()
+    except CcagentError:
+        return
+    for name in names:
+        yield from _below(node, f"{path}/{name}", depth - 1)

@@ -1,0 +1,99 @@
+"""Where the control groups of Slurm's jobs on this node are."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.errors import CcagentError, NotHereError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ccagent.machine.node import Node
+
+ROOT = "sys/fs/cgroup"
+
+V2 = "v2"
+"""Stands for the hierarchy of version 2, which has all controllers."""
+
+# Only at these places: elsewhere users can make cgroups of their own.
+#
+#   v1  memory/slurm/uid_5002/job_13, slurm_NODE/... where one machine has several slurmd
+#   v2  system.slice/slurmstepd.scope/job_13, NODE_slurmstepd.scope likewise
+_SLURM = re.compile(r"slurm(?:_(.+))?")
+_SCOPE = re.compile(r"(?:(.+)_)?slurmstepd\.scope")
+_USER = re.compile(r"uid_([0-9]{1,10})", re.ASCII)
+_JOB = re.compile(r"job_([0-9]{1,19})", re.ASCII)
+
+
+class JobDirectory(NamedTuple):
+    """A control group of a job.
+
+    controller: of version 1, or `v2`. uid: -1 where the path does not tell it. slurmd: the name
+    of the node whose slurmd made it, if one machine has several; else empty.
+    """
+
+    job: int
+    controller: str
+    path: str
+    uid: int
+    slurmd: str
+
+
+def job_directories(
+    node: Node,
+    controllers: Iterable[str],
+    complain: Callable[[str, CcagentError], None] | None = None,
+) -> list[JobDirectory]:
+    """List those of these controllers of version 1, or of version 2 if there are none.
+
+    Directories that can't be listed are left out, and complained of by what was looked for. Raises
+    NotHereError where Slurm has made no control group.
+    """
+    lister = _Lister(node, complain)
+    found = [each for controller in controllers for each in _of_v1(lister, controller)]
+    if not found:
+        found = list(_of_v2(lister))
+    if not lister.has_seen_slurm:
+        raise NotHereError(f"/{ROOT}: Slurm has made no control groups")
+    return found
+
+
+class _Lister:
+    """Lists names of a form. has_seen_slurm: also if it could not be told."""
+
+    def __init__(self, node: Node, complain: Callable[[str, CcagentError], None] | None) -> None:
+        self.has_seen_slurm = False
+        self._node = node
+        self._complain = complain
+
+    def names(self, directory: str, form: re.Pattern[str]) -> list[tuple[str, str]]:
+        """Give the names in a directory that have the form, with its first group."""
+        try:
+            names = self._node.list(directory)
+        except NotHereError:
+            return []
+        except CcagentError as error:
+            self.has_seen_slurm = True
+            if self._complain is not None:
+                self._complain(form.pattern, error)
+            return []
+        return [(name, match[1] or "") for name in sorted(names) if (match := form.fullmatch(name))]
+
+
+def _of_v1(lister: _Lister, controller: str) -> Iterator[JobDirectory]:
+    for slurm, slurmd in lister.names(f"{ROOT}/{controller}", _SLURM):
+        lister.has_seen_slurm = True
+        top = f"{ROOT}/{controller}/{slurm}"
+        for user, uid in lister.names(top, _USER):
+            for name, job in lister.names(f"{top}/{user}", _JOB):
+                yield JobDirectory(int(job), controller, f"{top}/{user}/{name}", int(uid), slurmd)
+
+
+def _of_v2(lister: _Lister) -> Iterator[JobDirectory]:
+    top = f"{ROOT}/system.slice"
+    for scope, slurmd in lister.names(top, _SCOPE):
+        lister.has_seen_slurm = True
+        for name, job in lister.names(f"{top}/{scope}", _JOB):
+            yield JobDirectory(int(job), V2, f"{top}/{scope}/{name}", -1, slurmd)

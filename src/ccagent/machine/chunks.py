@@ -1,0 +1,85 @@
+"""Reading a large file piece by piece, in a thread that may hang without harm."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from ccagent.errors import CcagentError, ProgramError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_PIECE = 256 * 1024
+_PIECES_AHEAD = 2
+_PAUSE = 0.5
+
+
+def chunks(open_file: Callable[[], int], path: str, time_limit: float) -> Iterator[bytes]:
+    """Give what a file holds; see `Node.chunks`. `open_file` gives its descriptor."""
+    reader = _Reader(open_file)
+    deadline = time.monotonic() + time_limit
+    try:
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                # What keeps coming is there at any time: the limit holds for it, too.
+                piece = reader.pieces.get(timeout=left) if left > 0 else None
+            except queue.Empty:
+                piece = None
+            if piece is None:
+                raise ProgramError(f"/{path}: not read within {time_limit:g} s")
+            if isinstance(piece, CcagentError):
+                raise piece
+            if isinstance(piece, OSError):
+                from ccagent.machine.node import raise_for
+
+                raise_for(path, piece)
+            if not piece:
+                return
+            yield piece
+    finally:
+        reader.is_wanted = False
+
+
+class _Reader:
+    """Reads ahead. The file is closed when it ends, fails, or nobody wants more of it."""
+
+    def __init__(self, open_file: Callable[[], int]) -> None:
+        self.pieces: queue.Queue[bytes | OSError | CcagentError] = queue.Queue(_PIECES_AHEAD)
+        self.is_wanted = True
+        self._open = open_file
+        threading.Thread(target=self._read, name="reader", daemon=True).start()
+
+    def _read(self) -> None:
+        try:
+            descriptor = self._open()
+        except CcagentError as error:
+            self._put(error)
+            return
+        try:
+            while self.is_wanted:
+                # The kernel gives a page at a time of a file that it makes.
+                parts: list[bytes] = []
+                size = 0
+                while size < _PIECE and (part := os.read(descriptor, _PIECE)):
+                    parts.append(part)
+                    size += len(part)
+                self._put(parts[0] if len(parts) == 1 else b"".join(parts))
+                if not parts:
+                    return
+        except OSError as error:
+            self._put(error)
+        finally:
+            os.close(descriptor)
+
+    def _put(self, piece: bytes | OSError | CcagentError) -> None:
+        while self.is_wanted:
+            try:
+                self.pieces.put(piece, timeout=_PAUSE)
+            except queue.Full:
+                continue
+            return

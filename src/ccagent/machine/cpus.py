@@ -1,0 +1,299 @@
+"""The cpus: how many sockets, cores and threads are online, and what the model is called."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.machine.interpreter import python
+from ccagent.machine.node import raise_for
+from ccagent.machine.parsed import read_parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ccagent.machine.node import Node
+
+_CPUS = "sys/devices/system/cpu"
+_CPUINFO = "proc/cpuinfo"
+_LARGEST_CPU = 65_535
+_HEAD = 4096
+
+_ARM_CORES = {
+    0x41: {
+        0xD03: "Cortex-A53",
+        0xD04: "Cortex-A35",
+        0xD05: "Cortex-A55",
+        0xD07: "Cortex-A57",
+        0xD08: "Cortex-A72",
+        0xD09: "Cortex-A73",
+        0xD0A: "Cortex-A75",
+        0xD0B: "Cortex-A76",
+        0xD0C: "Neoverse N1",
+        0xD0D: "Cortex-A77",
+        0xD40: "Neoverse V1",
+        0xD41: "Cortex-A78",
+        0xD42: "Cortex-A78AE",
+        0xD44: "Cortex-X1",
+        0xD49: "Neoverse N2",
+        0xD4F: "Neoverse V2",
+        0xD83: "Neoverse V3AE",
+        0xD84: "Neoverse V3",
+        0xD85: "Cortex-X925",
+        0xD87: "Cortex-A725",
+        0xD8E: "Neoverse N3",
+    },
+    0x42: {0x516: "Vulcan"},
+    0x43: {0x0A1: "ThunderX", 0x0AF: "ThunderX2"},
+    0x46: {0x001: "A64FX"},
+    0x48: {0xD01: "Kunpeng 920 (TSV110)", 0xD02: "HIP09", 0xD06: "HIP12"},
+    0x4E: {0x003: "Denver", 0x004: "Carmel", 0x010: "Olympus"},
+    0x50: {0x000: "X-Gene"},
+    0x51: {0xC00: "Falkor", 0x001: "Oryon X1"},
+    0x61: {
+        0x022: "Apple M1 Icestorm",
+        0x023: "Apple M1 Firestorm",
+        0x024: "Apple M1 Pro Icestorm",
+        0x025: "Apple M1 Pro Firestorm",
+        0x028: "Apple M1 Max Icestorm",
+        0x029: "Apple M1 Max Firestorm",
+        0x032: "Apple M2 Blizzard",
+        0x033: "Apple M2 Avalanche",
+        0x034: "Apple M2 Pro Blizzard",
+        0x035: "Apple M2 Pro Avalanche",
+        0x038: "Apple M2 Max Blizzard",
+        0x039: "Apple M2 Max Avalanche",
+    },
+    0x6D: {0xD49: "Azure Cobalt 100"},
+    0xC0: {0xAC3: "Ampere-1", 0xAC4: "Ampere-1A"},
+}
+"""Cores by `CPU implementer` and `CPU part` (MIDR_EL1).
+
+Source: ARM_CPU_IMP_* and *_CPU_PART_* in Linux arch/arm64/include/asm/cputype.h.
+"""
+
+
+class Cpus(NamedTuple):
+    """Online cpus. Where sockets or cores differ: the largest socket, the widest core."""
+
+    sockets: int
+    cores_per_socket: int
+    threads_per_core: int
+
+
+class Core(NamedTuple):
+    """One core: the id of its socket (-1: the kernel knows none), its online threads."""
+
+    socket: int
+    threads: int
+
+
+class _Described(msgspec.Struct):
+    brand_raw: str = ""
+
+
+def parse_cpu_list(content: bytes) -> list[int]:
+    """Parse the kernel's list of cpus, `0-3,8,10-11`: ascending, may be empty.
+
+    Raises UnparsableError, also for numbers that no kernel gives a cpu.
+    """
+    cpus: list[int] = []
+    text = content.strip()
+    for part in text.split(b",") if text else []:
+        first, dash, last = part.partition(b"-")
+        start, end = _cpu(first), _cpu(last if dash else first)
+        # Ascending ranges can't make more numbers than there are, however long the text is.
+        if end < start or (cpus and start <= cpus[-1]):
+            raise UnparsableError(f"not an ascending list of cpus: {text[:80]!r}")
+        cpus.extend(range(start, end + 1))
+    return cpus
+
+
+def parse_socket(content: bytes) -> int:
+    """Parse physical_package_id; -1 for a socket that isn't known. Raises UnparsableError."""
+    text = content.strip()
+    if not text.removeprefix(b"-").isdigit() or len(text) > 20:
+        raise UnparsableError(f"not a number: {text[:80]!r}")
+    return max(-1, int(text))
+
+
+def parse_cpuinfo(content: bytes) -> list[dict[str, str]]:
+    """Parse /proc/cpuinfo: a table of the lines `name : value` for each of its blocks.
+
+    A block ends with an empty line, or where its name `processor` comes again (old arm64).
+    """
+    blocks: list[dict[str, str]] = []
+    block: dict[str, str] = {}
+    for line in content.decode("utf-8", "replace").split("\n"):
+        name, colon, value = line.partition(":")
+        name = name.strip()
+        if block and (not line.strip() or (name == "processor" and name in block)):
+            blocks.append(block)
+            block = {}
+        if colon:
+            block.setdefault(name, value.strip())
+    return [*blocks, block] if block else blocks
+
+
+def count_cores(cores: Iterable[Core]) -> Cpus | None:
+    """Sum up cores; None if there are none."""
+    cores = list(cores)
+    sockets = Counter(core.socket for core in cores)
+    if not sockets:
+        return None
+    return Cpus(len(sockets), max(sockets.values()), max(core.threads for core in cores))
+
+
+def count_processors(blocks: list[dict[str, str]]) -> Cpus | None:
+    """Sum up the blocks of /proc/cpuinfo; None if they describe no processor.
+
+    x86_64 has `physical id`, `siblings` (threads of the socket) and `cpu cores` (its cores).
+    aarch64, ppc64le and riscv64 only count: each processor is taken for a core of one socket.
+    """
+    processors = [block for block in blocks if "processor" in block]
+    if not processors:
+        return None
+    sockets = {block["physical id"] for block in processors if "physical id" in block}
+    cores = max(_number(block.get("cpu cores")) for block in processors)
+    siblings = max(_number(block.get("siblings")) for block in processors)
+    if not sockets or not cores or not siblings:
+        return Cpus(1, len({block["processor"] for block in processors}), 1)
+    # Rounded up: of hybrid processors only some cores have several threads.
+    return Cpus(len(sockets), cores, -(-siblings // cores))
+
+
+def model_name(blocks: list[dict[str, str]]) -> str:
+    """Name the model by the blocks of /proc/cpuinfo; empty if they don't tell.
+
+    x86_64: `model name`. ppc64le: `cpu` up to the comma, else the machine's `model`. aarch64:
+    `CPU implementer` and `CPU part`. riscv64: `uarch`, else `isa`. Different cores of one
+    machine are joined with ` + `.
+    """
+    name = _first(blocks, "model name")
+    if not name:
+        name = _first(blocks, "cpu").partition(",")[0].strip()
+    if not name:
+        name = _different(_arm_core(block) for block in blocks)
+    if not name:
+        name = _different(block.get("uarch", "") for block in blocks)
+    if not name:
+        name = _first(blocks, "isa") or _first(blocks, "model")
+    return name
+
+
+def read_cpus(node: Node, errors: list[CcagentError]) -> Cpus | None:
+    """Count what is online by /sys, else by /proc/cpuinfo; None if neither tells."""
+    try:
+        counted = count_cores(_read_cores(node, errors))
+        return counted or count_processors(parse_cpuinfo(node.read(_CPUINFO)))
+    except CcagentError as error:
+        errors.append(error)
+    return None
+
+
+def read_model(node: Node, errors: list[CcagentError]) -> str:
+    """Name the model by /proc/cpuinfo, else (of the live machine) by py-cpuinfo; may be empty."""
+    try:
+        # The first cpus are enough on x86_64, where each costs the kernel microseconds.
+        name = _first(parse_cpuinfo(_read_head(node)), "model name")
+        name = name or model_name(parse_cpuinfo(node.read(_CPUINFO)))
+    except CcagentError as error:
+        errors.append(error)
+        name = ""
+    if not name and node.is_live:
+        name = ask_py_cpuinfo(node)
+    return name
+
+
+def ask_py_cpuinfo(node: Node) -> str:
+    """Name the model of the live machine as py-cpuinfo does; empty if it can't.
+
+    Costs a second of CPU: it starts tools such as lscpu and measures the clock. It has no limit
+    of its own for any of that, hence a process which is given one.
+    """
+    command = [*python("from cpuinfo.cpuinfo import main; main()"), "--json"]
+    try:
+        output = node.run(command, time_limit=10.0, output_limit=1 << 20)
+        return msgspec.json.decode(output, type=_Described).brand_raw.strip()
+    except (CcagentError, ValueError):
+        return ""
+
+
+def _read_cores(node: Node, errors: list[CcagentError]) -> list[Core]:
+    """Read the topology of each online cpu that isn't a sibling of an earlier one.
+
+    A cpu that can't be read is left out; the first of them adds to `errors`.
+    """
+    try:
+        online = read_parsed(node, f"{_CPUS}/online", parse_cpu_list)
+    except CcagentError as error:
+        errors.append(error)
+        return []
+    left = set(online)
+    cores: list[Core] = []
+    failures: list[CcagentError] = []
+    for cpu in online:
+        if cpu not in left:
+            continue
+        directory = f"{_CPUS}/cpu{cpu}/topology"
+        try:
+            socket = read_parsed(node, f"{directory}/physical_package_id", parse_socket)
+            try:
+                siblings = read_parsed(node, f"{directory}/core_cpus_list", parse_cpu_list)
+            except NotHereError:  # before Linux 5.3
+                siblings = read_parsed(node, f"{directory}/thread_siblings_list", parse_cpu_list)
+        except CcagentError as error:
+            failures.append(error)
+            continue
+        threads = left.intersection(siblings) | {cpu}
+        left -= threads
+        cores.append(Core(socket, len(threads)))
+    errors.extend(failures[:1])
+    return cores
+
+
+def _read_head(node: Node) -> bytes:
+    """Read the first whole lines of /proc/cpuinfo."""
+    descriptor = node.open(_CPUINFO)
+    try:
+        content = os.read(descriptor, _HEAD)
+    except OSError as error:
+        raise_for(_CPUINFO, error)
+    finally:
+        os.close(descriptor)
+    return content[: content.rfind(b"\n") + 1]
+
+
+def _cpu(digits: bytes) -> int:
+    if not digits.isdigit() or len(digits) > 5 or int(digits) > _LARGEST_CPU:
+        raise UnparsableError(f"not a cpu: {digits[:80]!r}")
+    return int(digits)
+
+
+def _number(text: str | None) -> int:
+    """Give the value of a field that counts; 0 if it doesn't."""
+    return int(text) if text and len(text) <= 5 and text.isascii() and text.isdigit() else 0
+
+
+def _first(blocks: list[dict[str, str]], name: str) -> str:
+    return next((block[name] for block in blocks if block.get(name)), "")
+
+
+def _different(names: Iterable[str]) -> str:
+    return " + ".join(dict.fromkeys(name for name in names if name))
+
+
+def _arm_core(block: dict[str, str]) -> str:
+    """Name the core of an aarch64 block; one that the table lacks by its numbers."""
+    implementer, part = block.get("CPU implementer"), block.get("CPU part")
+    if not implementer or not part:
+        return ""
+    try:
+        known = _ARM_CORES.get(int(implementer, 16), {}).get(int(part, 16))
+    except ValueError:
+        known = None
+    return known or f"implementer {implementer}, part {part}"

@@ -1,0 +1,129 @@
+"""Files of processes that stay open, as many as RLIMIT_NOFILE lets us keep."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from typing import TYPE_CHECKING
+
+from ccagent.errors import ShortageError
+from ccagent.log import logger
+from ccagent.machine.node import raise_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ccagent.machine.node import Node
+
+CLOSED = -1
+"""Stands for a file that is opened at each reading, for lack of descriptors."""
+UNUSED = -2
+"""Stands for a file that is never read: it can tell nothing, or may not be read."""
+
+LARGEST = 1024
+"""Bytes of a file that are read: all that is used of it stands well before."""
+
+_RESERVED = 256
+_ROOM = 8
+_NO_LIMIT = 1_048_576
+
+
+class Descriptors:
+    """Opens, reads and closes files of the node; `free` counts how many more may be kept.
+
+    Others of this process open files too, and the limit may be lowered while it runs. When no file
+    can be opened, `give_back` is called to close some of those that are kept, and fewer are kept
+    from then on.
+    """
+
+    def __init__(self, node: Node, give_back: Callable[[int], None]) -> None:
+        self._node = node
+        self._give_back = give_back
+        self._most = raise_limit()
+        self._kept = 0
+
+    @property
+    def free(self) -> int:
+        """How many more may be kept."""
+        return max(0, self._most - self._kept)
+
+    def open(self, path: str) -> int:
+        """Open a file to keep; CLOSED if there are no descriptors left. Raises as Node.read."""
+        if self._kept >= self._most:
+            return CLOSED
+        try:
+            descriptor = self._node.open(path)
+        except ShortageError:
+            self._make_room()
+            return CLOSED
+        self._kept += 1
+        return descriptor
+
+    def read(self, descriptor: int, path: str) -> bytes:
+        """Read a file from its beginning, by its descriptor if there is one."""
+        if descriptor < 0:
+            try:
+                return self._node.read_single(path)
+            except ShortageError:
+                if not self._make_room():
+                    raise
+                return self._node.read_single(path)
+        try:
+            return os.pread(descriptor, LARGEST, 0)
+        except OSError as error:
+            raise_for(path, error)
+
+    def close(self, *descriptors: int) -> None:
+        """Close those of the descriptors that are open."""
+        for descriptor in descriptors:
+            if descriptor >= 0:
+                os.close(descriptor)
+                self._kept -= 1
+
+    def ensure_room(self) -> None:
+        """Give descriptors back until a few files can be opened, if keeping none allows that."""
+        while not _has_room() and self._make_room():
+            pass
+
+    def _make_room(self) -> bool:
+        """Give half of what is kept back, and keep no more than the rest. False if none is kept."""
+        before = self._kept
+        if not before:
+            self._most = 0
+            return False
+        self._give_back(max(before // 2, min(before, _ROOM)))
+        self._most = self._kept
+        logger.warning(
+            "open files: the limit of descriptors is reached; files of processes are opened again "
+            "for each sample: raise it (LimitNOFILE= of the service)"
+        )
+        return True
+
+
+def _has_room() -> bool:
+    """Whether some files can be opened."""
+    opened: list[int] = []
+    try:
+        while len(opened) < _ROOM:
+            opened.append(os.open("/", os.O_PATH | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno not in {errno.EMFILE, errno.ENFILE}
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+    return True
+
+
+def raise_limit() -> int:
+    """Raise the soft limit of open files to the hard one; give how many may be kept open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        hard = _NO_LIMIT
+    if soft < hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        except (OSError, ValueError):
+            pass  # what there is will do
+    return max(0, soft - _RESERVED)

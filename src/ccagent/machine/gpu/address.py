@@ -1,0 +1,28 @@
+"""Addresses of PCI devices, in the form that records carry: `00000000:0E:00.0`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ccagent.errors import CcagentError
+
+if TYPE_CHECKING:
+    from ccagent.machine.node import Node
+
+_FORM = re.compile(r"([0-9A-F]{4,8}):([0-9A-F]{2}):([0-9A-F]{2}\.[0-7])", re.ASCII)
+
+
+def canonical(text: str) -> str:
+    """Give an address with a domain of eight digits, in upper case; empty if it is none."""
+    match = _FORM.fullmatch(text.strip().upper())
+    return "" if match is None else f"{match[1].zfill(8)}:{match[2]}:{match[3]}"
+
+
+def listed(node: Node, directory: str) -> list[str]:
+    """Give the addresses that name entries of a directory, sorted; none if it can't be listed."""
+    try:
+        names = node.list(directory)
+    except CcagentError:
+        return []
+    return sorted(filter(None, map(canonical, names)))

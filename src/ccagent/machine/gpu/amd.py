@@ -1,0 +1,262 @@
+"""AMD's cards, through AMD SMI (amdsmi).
+
+Source: AMD SMI library, Python API reference. Its bindings differ from release to release in what
+they give; what they do not give is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from ccagent.errors import NotHereError
+from ccagent.machine.gpu.address import canonical
+from ccagent.machine.gpu.presence import DIRECTORIES
+from ccagent.machine.gpu.vendor import (
+    Card,
+    CardDescription,
+    CardState,
+    Maker,
+    ProcessOnCard,
+    Reading,
+)
+from ccagent.records.envelopes import SampleGpu, SysinfoGpuCard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LOST = (
+    "DRM_ERROR", "IO", "ADDRESS_FAULT", "DIRECTORY_NOT_FOUND", "NO_DRV", "DRIVER_NOT_LOADED",
+    "AMDGPU_RESTART_ERR",
+)  # fmt: skip
+_MOST_WATTS = 10_000
+_DRM_MAJOR = 226
+"""Of the device files /dev/dri/renderD128 and on."""
+
+
+class _LostError(Exception):
+    """The card does not answer any more."""
+
+
+class Amd(Maker):
+    """AMD's cards, and the partitions of those that are partitioned: each is a card."""
+
+    title: ClassVar[str] = "AMD SMI"
+    directories = DIRECTORIES["amd"]
+
+    def __init__(self) -> None:
+        self._smi: Any = None
+        self._lost: set[int] = set()
+
+    def open(self) -> None:
+        """Load AMD SMI and initialise it."""
+        try:
+            import amdsmi
+        except ImportError as error:
+            raise NotHereError(f"AMD SMI: the package amdsmi is missing: {error}") from None
+        except (KeyError, OSError):
+            raise NotHereError("AMD SMI: libamd_smi.so is missing") from None
+        except AttributeError as error:
+            raise NotHereError(
+                f"AMD SMI: libamd_smi.so is of another version than the package amdsmi: {error}"
+            ) from None
+        self._smi = cast("Any", amdsmi)
+        try:
+            self._smi.amdsmi_init(self._smi.AmdSmiInitFlags.INIT_AMD_GPUS)
+        except self._smi.AmdSmiException as error:
+            raise NotHereError(f"AMD SMI: {_reason(error)}") from None
+        codes = (getattr(self._smi.amdsmi_wrapper, f"AMDSMI_STATUS_{name}", None) for name in _LOST)
+        self._lost = {code for code in codes if code is not None}
+
+    def close(self) -> None:
+        """Shut AMD SMI down."""
+        with contextlib.suppress(self._smi.AmdSmiException):
+            self._smi.amdsmi_shut_down()
+
+    def describe(self) -> list[CardDescription]:
+        """Describe the cards; one that is lost is left out."""
+        found: list[CardDescription] = []
+        for index, handle in enumerate(self._handles()):
+            with contextlib.suppress(_LostError):
+                description = self._description(index, handle)
+                found.append(
+                    CardDescription(card=self._card(index, handle), description=description)
+                )
+        return found
+
+    def read(self) -> Reading:
+        """Read the state of the cards and what runs on them."""
+        cards: list[CardState] = []
+        processes: list[ProcessOnCard] = []
+        for index, handle in enumerate(self._handles()):
+            card = Card(index=index)
+            state = SampleGpu(index=index, uuid="", failing=1)
+            has_utilization = False
+            with contextlib.suppress(_LostError):
+                card = self._card(index, handle)
+                total = self._kilobytes("amdsmi_get_gpu_memory_total", handle)
+                activity = self._ask("amdsmi_get_gpu_activity", handle)
+                has_utilization = _has_number(activity, "gfx_activity")
+                state = self._state(index, handle, total, activity)
+                processes += self._processes(handle, state, total)
+            cards.append(CardState(card=card, state=state, has_utilization=has_utilization))
+        return Reading(cards=cards, processes=processes)
+
+    def _handles(self) -> list[Any]:
+        try:
+            handles: list[Any] = self._smi.amdsmi_get_processor_handles()
+        except self._smi.AmdSmiException as error:
+            raise NotHereError(f"AMD SMI: {_reason(error)}") from None
+        return handles
+
+    def _card(self, index: int, handle: Any) -> Card:
+        address = self._ask("amdsmi_get_gpu_device_bdf", handle)
+        place = self._ask("amdsmi_get_gpu_enumeration_info", handle)
+        render = _number(place, "drm_render")
+        return Card(
+            index=index,
+            address=canonical(address) if isinstance(address, str) else "",
+            device=f"{_DRM_MAJOR}:{render}" if render else "",
+        )
+
+    def _description(self, index: int, handle: Any) -> SysinfoGpuCard:
+        asic = self._ask("amdsmi_get_gpu_asic_info", handle)
+        board = self._ask("amdsmi_get_gpu_board_info", handle)
+        power = self._ask("amdsmi_get_power_cap_info", handle)
+        bios = self._ask("amdsmi_get_gpu_vbios_info", handle)
+        return SysinfoGpuCard(
+            index=index,
+            uuid=self._text("amdsmi_get_gpu_device_uuid", handle),
+            manufacturer="AMD",
+            model=_text(asic, "market_name") or _text(board, "product_name"),
+            architecture=_text(asic, "target_graphics_version"),
+            driver=_text(self._ask("amdsmi_get_gpu_driver_info", handle), "driver_version"),
+            firmware=_text(bios, "version") or _text(bios, "part_number"),
+            memory=self._kilobytes("amdsmi_get_gpu_memory_total", handle),
+            power_limit=_watts(power, "power_cap"),
+            max_power_limit=_watts(power, "max_power_cap"),
+            min_power_limit=_watts(power, "min_power_cap"),
+            max_ce_clock=self._clock(handle, "GFX", "max_clk"),
+            max_memory_clock=self._clock(handle, "MEM", "max_clk"),
+        )
+
+    def _state(self, index: int, handle: Any, total: int, activity: Any) -> SampleGpu:
+        used = self._kilobytes("amdsmi_get_gpu_memory_usage", handle)
+        power = self._ask("amdsmi_get_power_info", handle)
+        return SampleGpu(
+            index=index,
+            uuid=self._text("amdsmi_get_gpu_device_uuid", handle),
+            fan=self._fan(handle),
+            compute_mode=self._text("amdsmi_get_gpu_compute_partition", handle),
+            performance_state=self._performance_state(handle),
+            memory=used,
+            ce_util=_number(activity, "gfx_activity"),
+            memory_util=round(100 * used / total) if total else 0,
+            temperature=self._temperature(handle),
+            power=_number(power, "current_socket_power") or _number(power, "average_socket_power"),
+            power_limit=_watts(self._ask("amdsmi_get_power_cap_info", handle), "power_cap"),
+            ce_clock=self._clock(handle, "GFX", "clk"),
+            memory_clock=self._clock(handle, "MEM", "clk"),
+        )
+
+    def _processes(self, handle: Any, state: SampleGpu, total: int) -> list[ProcessOnCard]:
+        """Give the processes of a card; what is known of the card alone is divided evenly."""
+        listed: list[dict[str, Any]] = self._ask("amdsmi_get_gpu_process_list", handle) or []
+        sizes: dict[int, int] = {}
+        for process in listed:
+            memory = _number(process.get("memory_usage"), "vram_mem") or _number(process, "mem")
+            sizes[process["pid"]] = memory // 1024
+        count = len(sizes)
+        return [
+            ProcessOnCard(
+                pid=pid,
+                card=state.index,
+                utilization=round(state.ce_util / count, 1),
+                memory=share,
+                memory_percent=round(100.0 * share / total, 1) if total else 0.0,
+            )
+            for pid, size in sizes.items()
+            for share in (size if any(sizes.values()) else state.memory // count,)
+        ]
+
+    def _fan(self, handle: Any) -> int:
+        speed = self._ask("amdsmi_get_gpu_fan_speed", handle, 0)
+        largest = self._ask("amdsmi_get_gpu_fan_speed_max", handle, 0)
+        if not isinstance(speed, int) or not isinstance(largest, int) or largest <= 0:
+            return 0
+        return max(0, round(100 * speed / largest))
+
+    def _performance_state(self, handle: Any) -> int:
+        """Give the level's number in AMD SMI as ExtendedUint: 0 unknown, n + 2 for n."""
+        level = self._text("amdsmi_get_gpu_perf_level", handle)
+        number = getattr(self._smi.amdsmi_wrapper, level, None) if level else None
+        is_known = isinstance(number, int) and not level.endswith("UNKNOWN")
+        return cast("int", number) + 2 if is_known else 0
+
+    def _temperature(self, handle: Any) -> int:
+        """Degrees Celsius of the edge; cards for data centres have only a hot spot."""
+        kinds = self._smi.AmdSmiTemperatureType
+        metric = self._smi.AmdSmiTemperatureMetric.CURRENT
+        for name in ("EDGE", "HOTSPOT", "JUNCTION"):
+            kind = getattr(kinds, name, None)
+            if kind is not None:
+                degrees = self._ask("amdsmi_get_temp_metric", handle, kind, metric)
+                if isinstance(degrees, int):
+                    return degrees
+        return 0
+
+    def _clock(self, handle: Any, kind: str, field: str) -> int:
+        clock = getattr(self._smi.AmdSmiClkType, kind)
+        return _number(self._ask("amdsmi_get_clock_info", handle, clock), field)
+
+    def _kilobytes(self, name: str, handle: Any) -> int:
+        """Ask for a size of memory; a card that can't tell even this is lost."""
+        try:
+            size: int = getattr(self._smi, name)(handle, self._smi.AmdSmiMemoryType.VRAM)
+        except self._smi.AmdSmiLibraryException as error:
+            if error.get_error_code() in self._lost:
+                raise _LostError from None
+            return 0
+        return size // 1024
+
+    def _text(self, name: str, handle: Any) -> str:
+        text = self._ask(name, handle)
+        return text if isinstance(text, str) and text != "N/A" else ""
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        """Call AMD SMI; None if the card or the library can't tell."""
+        function: Callable[..., Any] | None = getattr(self._smi, name, None)
+        if function is None:
+            return None
+        try:
+            return function(*arguments)
+        except (self._smi.AmdSmiException, ValueError, KeyError):
+            return None  # ValueError: the bindings decode text strictly and parse numbers in it
+
+
+def _reason(error: Any) -> str:
+    """Give what an exception of the bindings says, on one line."""
+    return " ".join(str(error).split())
+
+
+def _has_number(values: Any, field: str) -> bool:
+    """Return whether a table has a number, not "N/A"."""
+    table = cast("dict[str, Any]", values) if isinstance(values, dict) else {}
+    return isinstance(table.get(field), int)
+
+
+def _number(values: Any, field: str) -> int:
+    """Give a number of a table; 0 where the bindings say "N/A"."""
+    value = cast("dict[str, Any]", values).get(field) if isinstance(values, dict) else None
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _text(values: Any, field: str) -> str:
+    value = cast("dict[str, Any]", values).get(field) if isinstance(values, dict) else None
+    return value if isinstance(value, str) and value != "N/A" else ""
+
+
+def _watts(values: Any, field: str) -> int:
+    """Give watts: releases from 6.0 on count power limits in microwatts."""
+    value = _number(values, field)
+    return round(value / 1e6) if value > _MOST_WATTS else value

@@ -1,0 +1,189 @@
+"""One maker's library on this node: asked in a process of its own, it tells of its cards."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ccagent.errors import CcagentError, ProgramError
+from ccagent.machine.gpu.presence import present
+from ccagent.machine.gpu.process import Answer
+from ccagent.records.envelopes import SampleGpu
+
+if TYPE_CHECKING:
+    from ccagent.machine.gpu.settings import GpuSettings
+    from ccagent.machine.gpu.vendor import Card, CardDescription, CardState, Maker
+    from ccagent.machine.helper import Helper
+    from ccagent.machine.node import Node
+
+_RETRY = 600.0
+"""Seconds after which a library that could not be used is tried again."""
+
+
+class Library:
+    """A maker's library, and the cards that it has told of.
+
+    What it tells has the indices of the maker; uuids and addresses are filled in where the
+    library has none.
+    """
+
+    def __init__(self, node: Node, maker: type[Maker], settings: GpuSettings) -> None:
+        self._node = node
+        self._maker = maker
+        self._limit = settings.time_limit.seconds
+        self._helper: Helper | None = None
+        self._asked = False
+        self._problem = ""
+        self._not_before = 0.0
+        self._present: list[str] = []
+        self._known: dict[str, Card] = {}
+        self._uuids: dict[str, str] = {}
+        self._highest = 0
+
+    @property
+    def count(self) -> int:
+        """How many indices its cards and instances take, as far as is known."""
+        return max(len(self._present), self._highest)
+
+    def start(self) -> None:
+        """Start the library if there are cards."""
+        self._present = present(self._node, self._maker.directories)
+        if self._present:
+            try:
+                self._process().start()
+            except ProgramError as error:
+                self._problem = str(error)
+
+    def ask(self, question: str) -> None:
+        """Ask, if there are cards, and no earlier question waits for its answer."""
+        self._present = present(self._node, self._maker.directories)
+        self._asked = False
+        if time.monotonic() < self._not_before:
+            return
+        self._problem = ""
+        if not self._present:
+            return
+        process = self._process()
+        try:
+            if process.is_asked and process.answer(0.0) is None:
+                self._problem = f"{self._maker.title}: has not answered since an earlier sample"
+                return
+            process.ask(question.encode("ascii"))
+            self._asked = True
+        except ProgramError as error:
+            self._problem = str(error)
+
+    def answer(self, deadline: float, errors: list[str]) -> Answer:
+        """Give the answer if it comes before `deadline`; else an empty one, and why in `errors`."""
+        answer = Answer()
+        if self._asked:
+            try:
+                content = self._process().answer(max(0.0, deadline - time.monotonic()))
+                answer = self._decoded(content)
+            except ProgramError as error:
+                self._problem = str(error)
+        if self._problem:
+            errors.append(self._problem)
+        return answer
+
+    def states(self, answer: Answer) -> list[CardState]:
+        """Give the state of the cards; those that were there and are not any more are failing."""
+        from ccagent.machine.gpu.vendor import CardState
+
+        if answer.reading is None and self._present:
+            return []
+        states: list[CardState] = []
+        seen: set[str] = set()
+        for each in answer.reading.cards if answer.reading else ():
+            address, uuid = self._identity(each.card, each.state.uuid, seen)
+            card = msgspec.structs.replace(each.card, address=address)
+            if not card.is_instance:
+                self._known[address], self._uuids[address] = card, uuid
+            states.append(
+                CardState(
+                    card=card,
+                    state=_with_uuid(each.state, uuid),
+                    has_utilization=each.has_utilization,
+                )
+            )
+            self._highest = max(self._highest, card.index + 1)
+        for address, card in self._known.items():
+            if address not in seen:
+                state = SampleGpu(index=card.index, uuid=self._uuids[address], failing=1)
+                states.append(CardState(card=card, state=state, has_utilization=False))
+        return states
+
+    def descriptions(self, answer: Answer) -> list[CardDescription]:
+        """Give the descriptions of the cards."""
+        found: list[CardDescription] = []
+        seen: set[str] = set()
+        for each in answer.descriptions or ():
+            address, uuid = self._identity(each.card, each.description.uuid, seen)
+            description = msgspec.structs.replace(each.description, uuid=uuid, address=address)
+            found.append(msgspec.structs.replace(each, description=description))
+            self._highest = max(self._highest, each.card.index + 1)
+        return found
+
+    def close(self) -> None:
+        """End the process."""
+        if self._helper is not None:
+            self._helper.close()
+
+    def _process(self) -> Helper:
+        if self._helper is None:
+            self._helper = self._node.helper(
+                self._maker.title,
+                "ccagent.machine.gpu.process:main",
+                (f"{self._maker.__module__}:{self._maker.__qualname__}",),
+                time_limit=self._limit,
+            )
+        return self._helper
+
+    def _decoded(self, content: bytes | None) -> Answer:
+        """Understand an answer. After an error the library is opened anew, but not soon."""
+        if content is None:
+            self._problem = f"{self._maker.title}: has not answered in time"
+            return Answer()
+        try:
+            answer = msgspec.msgpack.decode(content, type=Answer)
+        except msgspec.MsgspecError as error:
+            answer = Answer(error=f"{self._maker.title}: {error}")
+        if answer.error:
+            self._problem = answer.error
+            self._not_before = time.monotonic() + _RETRY
+            self._process().close()
+        return answer
+
+    def _identity(self, card: Card, uuid: str, seen: set[str]) -> tuple[str, str]:
+        """Give address and uuid of a card: what it says, what it was, or what it must be.
+
+        Adds the address to `seen`, those of the cards before it.
+        """
+        if card.is_instance:
+            name = f"{card.address} instance {card.index}"
+            return card.address, uuid or constructed_uuid(self._node, name)
+        was = [address for address, known in self._known.items() if known.index == card.index]
+        at_its_place = self._present[card.index : card.index + 1]
+        candidates = [card.address] if card.address else was + at_its_place
+        address = next(
+            (address for address in candidates if address not in seen), f"card {card.index}"
+        )
+        seen.add(address)
+        return address, uuid or self._uuids.get(address) or constructed_uuid(self._node, address)
+
+
+def constructed_uuid(node: Node, name: str) -> str:
+    """Make a uuid for a card that has none: the same until the next boot, and nobody else's."""
+    from uuid import NAMESPACE_DNS, UUID, uuid5
+
+    try:
+        boot = UUID(node.read("proc/sys/kernel/random/boot_id").decode("ascii").strip())
+    except (CcagentError, ValueError):
+        boot = NAMESPACE_DNS
+    return str(uuid5(boot, f"{node.hostname} {name}"))
+
+
+def _with_uuid(state: SampleGpu, uuid: str) -> SampleGpu:
+    return state if state.uuid == uuid else msgspec.structs.replace(state, uuid=uuid)

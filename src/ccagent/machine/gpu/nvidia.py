@@ -1,0 +1,208 @@
+"""NVIDIA's cards and their MIG instances, through NVML."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from ccagent.machine.gpu.address import canonical
+from ccagent.machine.gpu.nvml import LostError, Memory, Nvml, as_watts
+from ccagent.machine.gpu.presence import DIRECTORIES
+from ccagent.machine.gpu.vendor import (
+    Card,
+    CardDescription,
+    CardState,
+    Maker,
+    ProcessOnCard,
+    Reading,
+)
+from ccagent.records.envelopes import SampleGpu, SysinfoGpuCard
+
+if TYPE_CHECKING:
+    from ccagent.machine.gpu.nvml import Device
+
+_MAJOR = 195
+"""Of the device files /dev/nvidia0 and on."""
+
+_ARCHITECTURES = {
+    2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada",
+    9: "Hopper", 10: "Blackwell",
+}  # fmt: skip
+_SM, _MEMORY = 1, 2
+"""Clocks: NVML_CLOCK_SM, NVML_CLOCK_MEM."""
+
+_COMPUTE_MODES = {
+    0: "Default", 1: "Exclusive_Thread", 2: "Prohibited", 3: "Exclusive_Process",
+}  # fmt: skip
+
+
+class _Part(NamedTuple):
+    """A card, or an instance with its own share of the card's memory."""
+
+    card: Card
+    device: Device
+    memory: Memory
+
+
+class Nvidia(Maker):
+    """NVIDIA's cards.
+
+    What lies in a MIG instance is told of the instance alone: a card's memory is what its
+    instances leave, in use and in all. Its processes are on its instances.
+    """
+
+    title: ClassVar[str] = "NVML"
+    directories = DIRECTORIES["nvidia"]
+
+    def __init__(self) -> None:
+        self._opened: Nvml | None = None
+
+    def open(self) -> None:
+        """Load NVML and initialise it."""
+        self._opened = Nvml()
+
+    def close(self) -> None:
+        """Shut NVML down."""
+        self._nvml.close()
+
+    def describe(self) -> list[CardDescription]:
+        """Describe the cards; one that is lost is left out."""
+        driver = self._nvml.driver()
+        found: list[CardDescription] = []
+        for parts in self._cards():
+            for part in parts:
+                if isinstance(part, _Part):
+                    with contextlib.suppress(LostError):
+                        description = _description(part, driver)
+                        found.append(CardDescription(card=part.card, description=description))
+        return found
+
+    def read(self) -> Reading:
+        """Read the state of the cards and what runs on them."""
+        cards: list[CardState] = []
+        processes: list[ProcessOnCard] = []
+        for parts in self._cards():
+            for part in parts:
+                card = part if isinstance(part, Card) else part.card
+                state = SampleGpu(index=card.index, uuid="", failing=1)
+                has_utilization = False
+                if isinstance(part, _Part):
+                    with contextlib.suppress(LostError):
+                        # A card in MIG mode has no processes but those of its instances.
+                        if card.is_instance or len(parts) == 1:
+                            processes += _processes(part)
+                        if card.is_instance:
+                            state = _instance(part)
+                        else:
+                            utilization = part.device.ask("nvmlDeviceGetUtilizationRates")
+                            state = _state(part, 0 if utilization is None else utilization.gpu)
+                            has_utilization = utilization is not None
+                cards.append(CardState(card=card, state=state, has_utilization=has_utilization))
+        return Reading(cards=cards, processes=processes)
+
+    @property
+    def _nvml(self) -> Nvml:
+        if self._opened is None:
+            raise RuntimeError("not opened")
+        return self._opened
+
+    def _cards(self) -> list[list[_Part | Card]]:
+        """Give each card with its instances behind it; of a lost one only which it was."""
+        devices = self._nvml.devices()
+        number = len(devices)
+        found: list[list[_Part | Card]] = []
+        for index, device in enumerate(devices):
+            if device is None:
+                found.append([Card(index=index)])
+                continue
+            try:
+                card = _card(index, device)
+                memory = device.memory()
+                instances: list[_Part] = []
+                for instance in self._nvml.instances(index, device):
+                    place = Card(
+                        index=number + len(instances), address=card.address, is_instance=True
+                    )
+                    instances.append(_Part(place, instance, instance.memory()))
+            except LostError:
+                found.append([Card(index=index)])
+                continue
+            used = memory.used - sum(part.memory.used for part in instances)
+            total = memory.total - sum(part.memory.total for part in instances)
+            own = _Part(card, device, Memory(max(0, used), max(0, total)))
+            found.append([own, *instances])
+            number += len(instances)
+        return found
+
+
+def _card(index: int, device: Device) -> Card:
+    minor = device.ask("nvmlDeviceGetMinorNumber")
+    return Card(
+        index=index,
+        address=canonical(device.bus_id()),
+        device="" if minor is None else f"{_MAJOR}:{minor}",
+    )
+
+
+def _description(part: _Part, driver: str) -> SysinfoGpuCard:
+    device = part.device
+    low, high = device.ask("nvmlDeviceGetPowerManagementLimitConstraints") or (0, 0)
+    return SysinfoGpuCard(
+        index=part.card.index,
+        uuid=device.text("nvmlDeviceGetUUID"),
+        manufacturer="NVIDIA",
+        model=device.text("nvmlDeviceGetName"),
+        architecture=_ARCHITECTURES.get(device.number("nvmlDeviceGetArchitecture"), ""),
+        driver=driver,
+        firmware=device.text("nvmlDeviceGetVbiosVersion"),
+        memory=part.memory.total,
+        power_limit=device.watts("nvmlDeviceGetPowerManagementLimit"),
+        min_power_limit=as_watts(low),
+        max_power_limit=as_watts(high),
+        max_ce_clock=device.number("nvmlDeviceGetMaxClockInfo", _SM),
+        max_memory_clock=device.number("nvmlDeviceGetMaxClockInfo", _MEMORY),
+    )
+
+
+def _state(part: _Part, utilization: int) -> SampleGpu:
+    device = part.device
+    mode = device.ask("nvmlDeviceGetComputeMode")
+    return SampleGpu(
+        index=part.card.index,
+        uuid=device.text("nvmlDeviceGetUUID"),
+        fan=device.number("nvmlDeviceGetFanSpeed"),
+        compute_mode=_COMPUTE_MODES.get(mode, ""),
+        performance_state=device.performance_state(),
+        memory=part.memory.used,
+        ce_util=utilization,
+        memory_util=part.memory.percent,
+        temperature=device.temperature(),
+        power=device.watts("nvmlDeviceGetPowerUsage"),
+        power_limit=device.watts("nvmlDeviceGetPowerManagementLimit"),
+        ce_clock=device.number("nvmlDeviceGetClockInfo", _SM),
+        memory_clock=device.number("nvmlDeviceGetClockInfo", _MEMORY),
+    )
+
+
+def _instance(part: _Part) -> SampleGpu:
+    """Give what an instance has for itself; the rest is the card's."""
+    return SampleGpu(
+        index=part.card.index,
+        uuid=part.device.text("nvmlDeviceGetUUID"),
+        memory=part.memory.used,
+        memory_util=part.memory.percent,
+    )
+
+
+def _processes(part: _Part) -> list[ProcessOnCard]:
+    total = part.memory.total
+    return [
+        ProcessOnCard(
+            pid=pid,
+            card=part.card.index,
+            utilization=use.utilization,
+            memory=use.memory,
+            memory_percent=round(100.0 * use.memory / total, 1) if total else 0.0,
+        )
+        for pid, use in part.device.processes().items()
+    ]

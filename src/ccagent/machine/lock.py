@@ -1,0 +1,49 @@
+"""Locks that let one daemon run per lock directory and per outbox directory."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+
+from ccagent.errors import ConfigurationError, LockedError, NotPermittedError
+from ccagent.machine.private_files import open_private
+
+
+class Lock:
+    """An advisory lock (flock) that is held until `release`, or until the process ends.
+
+    Only its owner can open the file: who can open it, can keep ccagent from starting. `key` names
+    the setting in errors. Raises LockedError if another process holds the lock, ConfigurationError
+    if the file can't be opened or locked.
+    """
+
+    def __init__(self, path: str, key: str) -> None:
+        self.path = path
+        try:
+            self._descriptor = open_private(path)
+        except OSError as error:
+            raise ConfigurationError(f"{key}: {path}: {error.strerror}") from error
+        except NotPermittedError as error:
+            raise ConfigurationError(f"{key}: {error}") from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        except BlockingIOError as error:
+            holder = os.pread(self._descriptor, 20, 0).decode("ascii", "replace").strip()
+            os.close(self._descriptor)
+            raise LockedError(
+                f"another ccagent holds {path} (process {holder or 'unknown'})"
+            ) from error
+        except OSError as error:
+            # Without room for the number of the process the lock is held all the same.
+            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+                os.close(self._descriptor)
+                raise ConfigurationError(
+                    f"{key}: {path}: it can't be locked: {error.strerror}"
+                ) from error
+
+    def release(self) -> None:
+        """Release the lock. The file stays, so that nobody locks one that is being removed."""
+        os.close(self._descriptor)

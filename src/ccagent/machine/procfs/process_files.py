@@ -1,0 +1,138 @@
+"""Parsers of /proc/PID/stat, statm and io. Source of all fields: proc(5)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ccagent.errors import UnparsableError
+from ccagent.records.envelopes import LARGEST_UINT
+
+KERNEL_THREAD = 0x00200000
+"""PF_KTHREAD in the field `flags` (include/linux/sched.h)."""
+
+DEFUNCT = " <defunct>"
+"""Stands behind the command of a zombie."""
+
+STEP_DAEMON = b"slurmstepd"
+"""The command of Slurm's processes that start the tasks of a job step."""
+
+
+class Stat(NamedTuple):
+    """What is used of /proc/PID/stat. Times are in clock ticks, `starttime` since boot."""
+
+    command: bytes
+    state: bytes
+    ppid: int
+    process_group: int
+    session: int
+    flags: int
+    own_ticks: int
+    all_ticks: int
+    num_threads: int
+    starttime: int
+
+
+class Statm(NamedTuple):
+    """What is used of /proc/PID/statm, in pages.
+
+    private: resident pages that are not shared (RssAnon); data: data and stack.
+    """
+
+    private: int
+    data: int
+
+
+class Io(NamedTuple):
+    """What is used of /proc/PID/io, in bytes. read, written: see IO_OF_CALLS."""
+
+    read: int
+    written: int
+    cancelled: int
+
+
+IO_OF_CALLS = (b"rchar", b"wchar")
+"""Lines of /proc/PID/io: what read and write calls have passed, wherever it came from."""
+
+IO_OF_STORAGE = (b"read_bytes", b"write_bytes")
+"""Lines of /proc/PID/io: what storage was asked for. Most network file systems count nothing."""
+
+
+def parse_stat(content: bytes) -> Stat:
+    """Parse /proc/PID/stat. Raises UnparsableError.
+
+    The command stands in parentheses and may hold any byte, parentheses and line breaks too:
+    it ends with the last closing one, because only numbers follow.
+    """
+    begin, end = content.find(b"("), content.rfind(b")")
+    if begin < 0 or end < begin:
+        raise UnparsableError(f"no command in {content[:80]!r}")
+    fields = content[end + 2 :].split(None, 20)
+    if len(fields) < 20:
+        raise UnparsableError(f"{len(fields)} fields after the command instead of 20 or more")
+    try:
+        utime, stime = int(fields[11]), int(fields[12])
+        own = utime + stime
+        stat = Stat(
+            command=content[begin + 1 : end],
+            state=fields[0],
+            ppid=int(fields[1]),
+            process_group=int(fields[2]),
+            session=int(fields[3]),
+            flags=int(fields[6]),
+            own_ticks=own,
+            all_ticks=own + int(fields[13]) + int(fields[14]),
+            num_threads=int(fields[17]),
+            starttime=int(fields[19]),
+        )
+    except ValueError as error:
+        raise UnparsableError(str(error)) from None
+    if (
+        stat.ppid < 0
+        or utime < 0
+        or stime < 0
+        or not 0 <= own <= stat.all_ticks <= LARGEST_UINT
+        or not 0 <= stat.starttime <= LARGEST_UINT
+        or max(stat.ppid, stat.process_group, stat.num_threads) > LARGEST_UINT
+    ):
+        raise UnparsableError("a number is out of range")
+    return stat
+
+
+def parse_statm(content: bytes) -> Statm:
+    """Parse /proc/PID/statm: size resident shared text lib data dt. Raises UnparsableError."""
+    fields = content.split(None, 6)
+    try:
+        resident, shared, data = int(fields[1]), int(fields[2]), int(fields[5])
+    except (ValueError, IndexError):
+        raise UnparsableError(f"not seven numbers: {content[:80]!r}") from None
+    if min(resident, shared, data) < 0 or max(resident, data) > LARGEST_UINT >> 24:
+        raise UnparsableError("a number is out of range")
+    # The two are not read at the same moment: shared can be ahead.
+    return Statm(max(0, resident - shared), data)
+
+
+def parse_io(content: bytes, lines: tuple[bytes, bytes] = IO_OF_CALLS) -> Io:
+    """Parse /proc/PID/io, `name: number` a line. Raises UnparsableError.
+
+    lines: those of what was read and of what was written.
+    """
+    values: dict[bytes, int] = {}
+    try:
+        for line in content.splitlines():
+            name, _, number = line.partition(b":")
+            values[name] = int(number)
+        io = Io(values[lines[0]], values[lines[1]], values[b"cancelled_write_bytes"])
+    except (ValueError, KeyError):
+        raise UnparsableError(f"not the known lines: {content[:80]!r}") from None
+    if min(io) < 0 or max(io) > LARGEST_UINT:
+        raise UnparsableError("a number is out of range")
+    return io
+
+
+def command_text(command: bytes, state: bytes) -> str:
+    """Give a command as text, marked as ps does if it is a zombie.
+
+    A name of bytes is cut after 15 of them, so the last character may be incomplete.
+    """
+    text = command.decode("utf-8", "replace")
+    return text + DEFUNCT if state == b"Z" else text

@@ -1,0 +1,1 @@
+"""Records and their encodings: envelopes, line protocol, messages."""

@@ -1,0 +1,173 @@
+"""Reading lines: what is wrong is said with line and column."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+from ccagent.records.line_protocol.lines import SECOND, SIGNED, UNSIGNED, Line, LineError, Unsigned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ccagent.records.line_protocol.lines import Precision
+
+_LATEST_SECOND = SIGNED.stop // SECOND
+_EARLIEST_NANOSECOND = 10**17
+
+_MEASUREMENT = re.compile(r"(?:[^, \\\x00-\x1f\x7f\ud800-\udfff]++|\\[, ]|\\)+")
+_WORD = re.compile(r"(?:[^,= \\\x00-\x1f\x7f\ud800-\udfff]++|\\[,= ]|\\)+")
+_ESCAPES = {_MEASUREMENT: re.compile(r"\\([, ])"), _WORD: re.compile(r"\\([,= ])")}
+_VALUE = re.compile(
+    r"""
+    "(?P<string> (?: [^"\\\ud800-\udfff]++ | \\[^\ud800-\udfff] )* )"
+    | (?: (?P<signed> -?[0-9]{1,20} )i | (?P<unsigned> [0-9]{1,20} )u
+        | (?P<real> -?(?: [0-9]++\.?[0-9]*+ | \.[0-9]++ )(?: [eE][+-]?[0-9]++ )? )
+        | (?P<true> t|T|true|True|TRUE ) | (?P<false> f|F|false|False|FALSE )
+    )(?= [,\ \r\n]|\Z )
+    """,
+    re.VERBOSE,
+)
+_STRING_ESCAPE = re.compile(r'\\(["\\nrt])')
+_WRITTEN_AS_LETTER = {"n": "\n", "r": "\r", "t": "\t"}
+_TIME = re.compile(r"-?[0-9]{1,20}")
+_COMMA, _EQUALS, _SPACES = re.compile(","), re.compile("="), re.compile(" ++")
+_END = re.compile(r" *+\r?(?:\n|\Z)")
+_BETWEEN = re.compile(r"(?: *+(?:#[^\n]*+|\r)?\n)* *+(?:#[^\n]*+|\r?\Z)?")
+"""Empty lines and comments, and the spaces that a line may begin with."""
+
+
+def decode(text: str, precision: Precision | None = None) -> Line:
+    """Read the only line of a text. Raises LineError.
+
+    precision: the unit of times. Without it, what can be seconds (until 2262) is taken for them,
+    and what can be nanoseconds since 1973 for these; a time in between is an error.
+    """
+    reader = _Reader(text, precision)
+    line = reader.line()
+    if not reader.is_at_end():
+        raise reader.error("the end of the text")
+    return line
+
+
+def decode_lines(
+    text: str,
+    precision: Precision | None = None,
+    *,
+    complain: Callable[[LineError], None] | None = None,
+) -> Iterator[Line]:
+    """Read lines; empty ones and comments (`#`) are passed over.
+
+    The first error is raised and ends the reading, as it does in ClusterCockpit's store; with
+    `complain` it is handed to that, and costs only its line.
+    """
+    reader = _Reader(text, precision)
+    while not reader.is_at_end():
+        try:
+            line = reader.line()
+        except LineError as error:
+            if complain is None:
+                raise
+            complain(error)
+            reader.skip_line()
+        else:
+            yield line
+
+
+class _Reader:
+    """Reads a text from left to right, and stops where a line may begin."""
+
+    def __init__(self, text: str, precision: Precision | None) -> None:
+        self._text = text
+        self._precision = precision
+        self._position = 0
+        self._lines = 0
+        self._counted = 0
+        self._skips(_BETWEEN)
+
+    def is_at_end(self) -> bool:
+        return self._position == len(self._text)
+
+    def skip_line(self) -> None:
+        """Go on behind the next line break."""
+        self._position = self._text.find("\n", self._position) + 1 or len(self._text)
+        self._skips(_BETWEEN)
+
+    def error(self, expected: str) -> LineError:
+        """Say what should be where the reader is."""
+        # Positions only grow, so no line is counted twice however many are bad.
+        self._lines += self._text.count("\n", self._counted, self._position)
+        self._counted = self._position
+        column = self._position - self._text.rfind("\n", 0, self._position)
+        found = self._text[self._position : self._position + 1].strip("\n")
+        return LineError(self._lines + 1, column, expected, repr(found) if found else "the end")
+
+    def line(self) -> Line:
+        measurement = self._name(_MEASUREMENT, "a measurement")
+        tags: dict[str, str] = {}
+        while self._skips(_COMMA):
+            begin = self._position
+            key = self._name(_WORD, "the key of a tag")
+            self._take(_EQUALS, "'=' and the value of a tag")
+            value = self._name(_WORD, "the value of a tag")
+            if key in tags:
+                self._position = begin
+                raise self.error("a tag that the line doesn't have yet")
+            tags[key] = value
+        self._take(_SPACES, "',' and a tag or ' ' and a field")
+        field = self._name(_WORD, "the key of a field")
+        self._take(_EQUALS, "'=' and the value of a field")
+        content = self._value()
+        time = None
+        if not self._skips(_END):
+            self._take(_SPACES, "' ' and a time or the end of the line after its only field")
+            time = self._time()
+            self._skips(_SPACES)
+            self._take(_END, "the end of the line after the time")
+        self._skips(_BETWEEN)
+        return Line(measurement, tags, field, content, time)
+
+    def _skips(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        found = pattern.match(self._text, self._position)
+        if found:
+            self._position = found.end()
+        return found
+
+    def _take(self, pattern: re.Pattern[str], expected: str) -> re.Match[str]:
+        found = self._skips(pattern)
+        if found is None:
+            raise self.error(expected)
+        return found
+
+    def _name(self, pattern: re.Pattern[str], expected: str) -> str:
+        text = self._take(pattern, expected)[0]
+        return _ESCAPES[pattern].sub(r"\1", text) if "\\" in text else text
+
+    def _value(self) -> int | float | str | bool:
+        begin = self._position
+        found = self._take(_VALUE, "a number, a boolean or a string between quotation marks")
+        kind = found.lastgroup or ""
+        text = found[kind]
+        if kind == "string":
+            return _STRING_ESCAPE.sub(lambda sign: _WRITTEN_AS_LETTER.get(sign[1], sign[1]), text)
+        if kind in {"true", "false"}:
+            return kind == "true"
+        if kind == "real":
+            if math.isfinite(float(text)):
+                return float(text)
+        elif int(text) in (SIGNED if kind == "signed" else UNSIGNED):
+            return int(text) if kind == "signed" else Unsigned(text)
+        self._position = begin
+        raise self.error("a number of 64 bits")
+
+    def _time(self) -> int:
+        begin = self._position
+        time = int(self._take(_TIME, "a time")[0])
+        if self._precision != "ns" and abs(time) <= _LATEST_SECOND:
+            return time * SECOND
+        is_nanoseconds = self._precision == "ns" or abs(time) >= _EARLIEST_NANOSECOND
+        if self._precision != "s" and is_nanoseconds and time in SIGNED:
+            return time
+        self._position = begin
+        raise self.error(f"a time in {self._precision or 's or ns'}, of 64 bits in ns")

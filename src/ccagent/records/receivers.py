@@ -1,0 +1,170 @@
+"""Presets of the programs that receive messages, and messages as these programs take them.
+
+Each preset holds what its program refuses: a message that holds it would be lost there, or, when
+it breaks the program, hold up all that wait behind it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import msgspec
+
+from ccagent.log import logger
+
+if TYPE_CHECKING:
+    from ccagent.records.message import Message
+
+_ENVELOPES = ("sample", "sysinfo", "job", "cluster")
+_TIMES_OF_ENDED_JOBS = ("submit_time", "start_time", "end_time")
+_SUB_NODE = re.compile(rb"(?=(?:[^ \\]|\\.)*,type=node[, ])(?=(?:[^ \\]|\\.)*,stype=)")
+"""Beginning of a line whose tags place it in a part of a node that is no hardware: a job."""
+
+
+class Receiver(msgspec.Struct, frozen=True, kw_only=True):
+    """What one program takes.
+
+    format: of its messages. kinds: those it knows; one that ends with a dot stands for all that
+    begin so. precision: unit of times in lines; empty: that of the kind of a message.
+    largest_body: bytes of a request over HTTP. meta: keys that `meta` of an envelope may hold;
+    empty: all. without: fields of the attributes that it refuses, by the list whose elements hold
+    them; "": the attributes themselves.
+    """
+
+    format: Literal["sonar", "line"]
+    kinds: tuple[str, ...]
+    precision: Literal["", "s", "ns"] = ""
+    largest_body: int | None = None
+    meta: frozenset[str] = frozenset()
+    without: dict[str, tuple[str, ...]] = {}
+    takes_errors_alone: bool = True
+    takes_empty_text: bool = True
+    takes_open_jobs: bool = True
+    takes_parts_of_nodes: bool = True
+
+    def takes(self, kind: str) -> bool:
+        """Return whether the program knows messages of a kind."""
+        return any(
+            kind.startswith(known) if known.endswith(".") else kind == known for known in self.kinds
+        )
+
+
+RECEIVERS = {
+    # sonalyze's insert is strict: an unknown field, or a job without one of its times, is 422, and
+    # the whole body is lost. It panics at an envelope without data.
+    "jobanalyzer": Receiver(
+        format="sonar",
+        kinds=_ENVELOPES,
+        largest_body=1024 * 1024,
+        without={
+            "": ("software",),
+            "jobs": ("cgroup",),
+            "slurm_jobs": ("gres_detail", "minimum_cpus_per_node"),
+        },
+        takes_errors_alone=False,
+        takes_open_jobs=False,
+    ),
+    "slurm-monitor": Receiver(
+        format="sonar",
+        kinds=_ENVELOPES,
+        meta=frozenset({"producer", "version"}),
+        without={"": ("software",)},
+        takes_empty_text=False,
+    ),
+    # Of a node it keeps one value of a metric: that of the job that comes last.
+    "cc-metric-store": Receiver(
+        format="line", kinds=("metrics",), precision="s", takes_parts_of_nodes=False
+    ),
+    "cc-backend": Receiver(format="line", kinds=("metrics", "events."), takes_parts_of_nodes=False),
+}
+
+
+def fit_message(message: Message, receiver: Receiver) -> Message | None:
+    """Return a message without what its receiver refuses; None if nothing is left."""
+    if not receiver.takes(message.kind):
+        return None
+    if message.format == "line":
+        body = message.body if receiver.takes_parts_of_nodes else _without_parts(message.body)
+    elif message.body.startswith(b"{"):
+        body = _fit_envelope(message, receiver)
+    else:
+        return None
+    if not body:
+        return None
+    return message if body is message.body else msgspec.structs.replace(message, body=body)
+
+
+def is_errors_alone(message: Message) -> bool:
+    """Return whether a message is an envelope with errors and without data."""
+    if message.format != "sonar" or not message.body.startswith(b"{"):
+        return False
+    return "data" not in msgspec.json.decode(message.body, type=dict[str, msgspec.Raw])
+
+
+def log_errors(message: Message, sink: str) -> None:
+    """Log the errors of an envelope that is not sent."""
+    envelope = msgspec.json.decode(message.body)
+    for error in envelope["errors"]:
+        logger.error(
+            "%s of %s: %s (not sent to %s, which may fail at an envelope without data)",
+            message.kind, message.node, error["detail"], sink,
+        )  # fmt: skip
+
+
+def _without_parts(lines: bytes) -> bytes:
+    """Return lines without those about a job or another part of a node."""
+    if b",stype=" not in lines:
+        return lines
+    kept = (line for line in lines.splitlines(keepends=True) if not _SUB_NODE.match(line))
+    return b"".join(kept)
+
+
+def _fit_envelope(message: Message, receiver: Receiver) -> bytes:
+    """Return an envelope as its receiver takes it; empty if it has no jobs then."""
+    body = message.body
+    chooses_jobs = message.kind == "job" and not receiver.takes_open_jobs
+    if not chooses_jobs and not _may_hold_refused(body, receiver):
+        return body
+    envelope: dict[str, Any] = msgspec.json.decode(body)
+    if receiver.meta:
+        envelope["meta"] = {
+            key: value for key, value in envelope["meta"].items() if key in receiver.meta
+        }
+    attributes = envelope.get("data", {}).get("attributes", {})
+    for holder, names in receiver.without.items():
+        for element in attributes.get(holder, ()) if holder else (attributes,):
+            for name in names:
+                element.pop(name, None)
+    if not receiver.takes_empty_text:
+        _drop_empty_text(envelope)
+    if chooses_jobs and (jobs := attributes.get("slurm_jobs")):
+        attributes["slurm_jobs"] = [
+            job for job in jobs if all(job.get(name) for name in _TIMES_OF_ENDED_JOBS)
+        ]
+        if not attributes["slurm_jobs"]:
+            return b""
+    return msgspec.json.encode(envelope)
+
+
+def _may_hold_refused(body: bytes, receiver: Receiver) -> bool:
+    """Return whether a body has to be decoded; a quotation mark within a text is escaped."""
+    names = [name for of_holder in receiver.without.values() for name in of_holder]
+    if receiver.meta:
+        names += ["attrs", "format", "token"]
+    if not receiver.takes_empty_text and b':""' in body:
+        return True
+    return any(f'"{name}":'.encode() in body for name in names)
+
+
+def _drop_empty_text(value: object) -> None:
+    """Delete the fields that hold an empty text, in all objects below."""
+    if isinstance(value, dict):
+        fields = cast("dict[str, object]", value)
+        for name in [name for name, held in fields.items() if held == ""]:
+            del fields[name]
+        for held in fields.values():
+            _drop_empty_text(held)
+    elif isinstance(value, list):
+        for held in cast("list[object]", value):
+            _drop_empty_text(held)
