@@ -41,7 +41,7 @@ Copyright: 2026 The ccagent authors
 License: Expat
 """
 _KERNEL = """\
-Files: usr/lib/ccagent/ccagent/agents/sonar/kernel/*.bpf.*
+Files: usr/lib/ccagent/ccagent/machine/bpf/*.bpf.*
 Copyright: 2026 The ccagent authors
 License: GPL-2 or Expat
 Comment: packaging/wheels.txt of the source has versions and hashes of the bundled modules below.

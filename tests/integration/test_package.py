@@ -74,7 +74,7 @@ def test_agents_and_transports_are_inside_the_package_and_nowhere_else(
     assert "ccagent/transports/http/transport.py" in names
     assert "ccagent/py.typed" in names
     for name in ("tasks.bpf.o", "ended.bpf.o", "tasks.bpf.c", "kernel.bpf.h", "README.md"):
-        assert f"ccagent/agents/sonar/kernel/{name}" in names
+        assert f"ccagent/machine/bpf/{name}" in names
 
 
 def test_all_modules_are_in_it(wheel: zipfile.ZipFile) -> None:
@@ -97,7 +97,7 @@ def test_what_is_no_module_is_in_it_too(wheel: zipfile.ZipFile) -> None:
         if path.suffix not in {".py", ".pyc", ".md"}
     }
     # The sources of the kernel's programs, and their licence.
-    data.add("ccagent/agents/sonar/kernel/README.md")
+    data.add("ccagent/machine/bpf/README.md")
     assert "ccagent/agents/metrics/perf/events/intel_skylake_sp.toml" in data
     packaged = {name for name in wheel.namelist() if name.startswith("ccagent/")}
     assert {name for name in packaged if not name.endswith(".py")} == data | {
