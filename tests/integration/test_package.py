@@ -69,7 +69,7 @@ def test_agents_and_transports_are_inside_the_package_and_nowhere_else(
         "ccagent",
         "ccagent_collectors",
     }
-    assert "ccagent/agents/sonar/procfs.py" in names
+    assert "ccagent/agents/sonar/sources/procfs.py" in names
     assert "ccagent/agents/sysinfo/agent.py" in names
     assert "ccagent/transports/http/transport.py" in names
     assert "ccagent/py.typed" in names
@@ -91,11 +91,13 @@ def test_all_modules_are_in_it(wheel: zipfile.ZipFile) -> None:
 
 def test_what_is_no_module_is_in_it_too(wheel: zipfile.ZipFile) -> None:
     data = {
-        f"ccagent/{path.relative_to(ROOT).as_posix()}"
-        for folder in ("agents", "transports")
-        for path in (ROOT / folder).rglob("*.*")
+        f"ccagent/{path.relative_to(above).as_posix()}"
+        for above, folder in (
+            (ROOT, "agents"), (ROOT, "transports"), (ROOT / "src/ccagent", "machine"),
+        )
+        for path in (above / folder).rglob("*.*")
         if path.suffix not in {".py", ".pyc", ".md"}
-    }
+    }  # fmt: skip
     # The sources of the kernel's programs, and their licence.
     data.add("ccagent/machine/bpf/README.md")
     assert "ccagent/agents/metrics/perf/events/intel_skylake_sp.toml" in data
