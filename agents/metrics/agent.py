@@ -11,7 +11,6 @@ from ccagent.agents.metrics.pipeline.downsampling import Steps
 from ccagent.agents.metrics.pipeline.outputs import combined, sent_form, sent_metrics
 from ccagent.agents.metrics.pipeline.paced import PacedReader
 from ccagent.agents.metrics.pipeline.wrong_clock import ClockGuard
-from ccagent.agents.metrics.readers.registry import make_readers
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.log import logger
 from ccagent.records.points import Point, Tags
@@ -37,7 +36,7 @@ class MetricsAgent(Agent[MetricsSettings]):
 
     def __init__(self, settings: MetricsSettings, wanted: frozenset[Format]) -> None:
         super().__init__(settings, wanted)
-        self.readers = make_readers(settings)
+        self.readers = settings.make_readers()
         self.metrics: dict[str, Metric] = {}
         for reader in self.readers:
             self.metrics |= reader.metrics

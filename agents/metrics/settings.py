@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from ccagent.agents.base import AgentSettings
 from ccagent.agents.metrics.custom.settings import (
@@ -27,6 +27,12 @@ from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings, nearest
 from ccagent.errors import EncodingError
 from ccagent.records.points import NAME, tags_text
+
+if TYPE_CHECKING:
+    from ccagent.agents.metrics.readers.base import Reader
+
+_OF_COLLECTOR = {"cpu": {"of_node": "sum"}, "memory": {"used": "cc-metric-collector"}}
+"""Settings of readers with which values mean what cc-metric-collector sends."""
 
 
 class MetricSettings(Settings, frozen=True, kw_only=True):
@@ -165,3 +171,12 @@ class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
         for name in self.expressions:
             if NAME.fullmatch(name) is None:
                 raise ValueError(f"expressions.{name}: letters, digits and '_' only")
+
+    def make_readers(self) -> list[Reader[Any]]:
+        """Return the readers that are named, all if none is, each with its table."""
+        own = {name: getattr(self, name.replace("-", "_")) for name in self.readers or READERS}
+        if self.preset == "cc-metric-collector":
+            for name, changed in _OF_COLLECTOR.items():
+                if name in own:
+                    own[name] = structs.replace(own[name], **changed)
+        return [READERS[name](each) for name, each in own.items()]

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
-from ccagent.machine.procfs.process_files import command_text
 from ccagent.records.envelopes import NO_FLOAT
-
-if TYPE_CHECKING:
-    from ccagent.agents.sonar.sources.entry import Entry
-    from ccagent.machine.node import Node
-    from ccagent.machine.procfs.process_files import Io, Statm
-
 
 FIRST_PID_OF_ENDED = 2**30
 """Pids from here on are of records of ended processes: real ones are below 2**22."""
+
+UNKNOWN_USER = "_user_unknown"
+"""Owner of processes whose user can't be found out."""
 
 ENDED = " <ended>"
 """Stands behind the command of a record of ended processes."""
@@ -55,31 +51,6 @@ class Process(msgspec.Struct, frozen=True, gc=False):
     data_cancelled: int
     rolledup: int = 0
     is_ended: bool = False
-
-
-def make_process(entry: Entry, used: float, memory: Statm, io: Io, node: Node) -> Process:
-    """Make the record of a process whose place is known; used: percent of one core."""
-    status = entry.status
-    ticks, page = node.clock_ticks, node.page_size
-    return Process(
-        pid=int(entry.name),
-        ppid=status.ppid,
-        process_group=status.process_group,
-        job=entry.job,
-        uid=entry.uid,
-        command=command_text(status.command, status.state),
-        in_container=entry.in_container,
-        start_time=status.starttime / ticks,
-        cpu_seconds=status.own_ticks / ticks,
-        cpu_time=(status.all_ticks + ticks // 2) // ticks,
-        cpu_util=used,
-        resident_memory=memory.private * page // 1024,
-        virtual_memory=memory.data * page // 1024,
-        num_threads=max(0, status.num_threads - 1),
-        data_read=kilobytes(io.read),
-        data_written=kilobytes(io.written),
-        data_cancelled=kilobytes(io.cancelled),
-    )
 
 
 class ProcessSource(Protocol):

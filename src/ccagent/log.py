@@ -193,4 +193,7 @@ def configure(
         return
     from ccagent.log_handlers import send_to_stderr
 
-    send_to_stderr(logger.library(), least, form)
+    def write(level: int, text: str, when: float) -> None:
+        write_stderr(line_of(level, text, form, when))
+
+    send_to_stderr(logger.library(), least, write)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from ccagent.log import line_of, write_stderr
-
-if TYPE_CHECKING:
-    from ccagent.log import LogFormat
+Write = Callable[[int, str, float], None]
+"""Writes one message: level, text, seconds since 1970."""
 
 
 class SaidOnce(logging.Filter):
@@ -43,7 +41,9 @@ class SaidOnce(logging.Filter):
 class StderrHandler(logging.Handler):
     """Writes records as lines to stderr."""
 
-    form: LogFormat = "text"
+    def __init__(self, write: Write) -> None:
+        super().__init__()
+        self.write = write
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record; the lines of a traceback are joined to one."""
@@ -51,14 +51,14 @@ class StderrHandler(logging.Handler):
         if record.exc_info:
             trace = logging.Formatter().formatException(record.exc_info)
             text += " " + " | ".join(line.strip() for line in trace.splitlines())
-        write_stderr(line_of(record.levelno, text, self.form, record.created))
+        self.write(record.levelno, text, record.created)
 
 
-def send_to_stderr(library: logging.Logger, level: int, form: LogFormat) -> None:
+def send_to_stderr(library: logging.Logger, level: int, write: Write) -> None:
     """Send what is logged to stderr. What was said already stays known when it is called again."""
     own = [handler for handler in library.handlers if isinstance(handler, StderrHandler)]
-    handler = own[0] if own else StderrHandler()
-    handler.form = form
+    handler = own[0] if own else StderrHandler(write)
+    handler.write = write
     handler.setLevel(logging.NOTSET)
     if not own:
         handler.addFilter(SaidOnce())

@@ -14,8 +14,8 @@ from ccagent.agents.metrics.cluster_config.document import cluster_config
 from ccagent.agents.metrics.readers.accelerators import AcceleratorsReader, AcceleratorsSettings
 from ccagent.agents.metrics.readers.base import Place
 from ccagent.agents.metrics.settings import MetricsSettings
+from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
-from ccagent.config.settings import convert
 from ccagent.errors import ConfigurationError, NotHereError
 from ccagent.records.message import encode
 from tests.gpu_machine import Machine

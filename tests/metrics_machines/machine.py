@@ -13,7 +13,7 @@ from ccagent.agents.metrics.perf.reader import PerfReader
 from ccagent.agents.metrics.readers.base import ReaderSettings
 from ccagent.agents.metrics.readers.registry import READERS
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.config.settings import convert
+from ccagent.config.conversion import convert
 from ccagent.machine.clock import Clock
 from ccagent.machine.node import Node
 from ccagent.records.message import encode

@@ -17,7 +17,7 @@ from ccagent.agents.metrics.cluster_config.merge import merge_clusters
 from ccagent.agents.metrics.cluster_config.units import schema_unit
 from ccagent.agents.metrics.pipeline.presets import FACTORS
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.config.settings import convert
+from ccagent.config.conversion import convert
 from ccagent.errors import ConfigurationError
 from ccagent.machine.node import Node
 from tests.tree import TreeNode

@@ -10,7 +10,7 @@ import pytest
 from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.readers.registry import READERS
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.config.settings import convert
+from ccagent.config.conversion import convert
 from ccagent.records.message import encode
 from tests.tree import TreeNode
 

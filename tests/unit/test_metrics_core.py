@@ -13,7 +13,7 @@ from ccagent.agents.metrics.pipeline.rates import Rates
 from ccagent.agents.metrics.pipeline.wrong_clock import ClockGuard
 from ccagent.agents.metrics.readers.base import NODE, Count, Metric, Place
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.config.settings import convert
+from ccagent.config.conversion import convert
 from ccagent.errors import ConfigurationError
 
 METRICS = {

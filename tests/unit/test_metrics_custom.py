@@ -14,7 +14,7 @@ from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.cluster_config.document import cluster_config
 from ccagent.agents.metrics.listing import listed
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.config.settings import convert
+from ccagent.config.conversion import convert
 from ccagent.errors import ConfigurationError
 from ccagent.records.message import encode
 from tests.running import CCAGENT

@@ -24,7 +24,8 @@ from ccagent.agents.metrics.readers.filesystem import (
 )
 from ccagent.config.duration import Duration
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.machine.node import Node, raise_for
+from ccagent.machine.file_errors import raise_for
+from ccagent.machine.node import Node
 
 # As Linux 6.18 writes it.
 MOUNTINFO = b"""\

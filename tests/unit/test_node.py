@@ -24,7 +24,8 @@ from ccagent.errors import (
     VanishedError,
 )
 from ccagent.machine.clock import Clock
-from ccagent.machine.node import HOSTNAME, Node, domain_from_hosts, raise_for
+from ccagent.machine.file_errors import raise_for
+from ccagent.machine.node import HOSTNAME, Node, domain_from_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import ccagent.cli.start
 from ccagent.cli.main import cli
 from ccagent.cli.options import Options
 from ccagent.cli.quick import parse_quick
@@ -34,7 +33,7 @@ class Samples:
 def samples() -> Iterator[Samples]:
     samples = Samples()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ccagent.cli.start, "sample_once", samples.take)
+        patch.setattr("ccagent.cli.one_shot.sample_once", samples.take)
         yield samples
 
 

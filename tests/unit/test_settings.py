@@ -9,10 +9,11 @@ import msgspec
 import pytest
 from msgspec import Meta
 
+from ccagent.config.conversion import convert
 from ccagent.config.defaults import defaults
 from ccagent.config.duration import Cadence, Duration
 from ccagent.config.registry import agent_class
-from ccagent.config.settings import Settings, convert, joined, nearest
+from ccagent.config.settings import Settings, joined, nearest
 from ccagent.errors import ConfigurationError
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from msgspec import structs
-
 from ccagent.agents.metrics.perf.reader import PerfReader
 from ccagent.agents.metrics.readers.accelerators import AcceleratorsReader
 from ccagent.agents.metrics.readers.cgroup_jobs import CgroupJobsReader
@@ -27,7 +25,6 @@ from ccagent.agents.metrics.readers.temperature import TemperatureReader
 
 if TYPE_CHECKING:
     from ccagent.agents.metrics.readers.base import Reader
-    from ccagent.agents.metrics.settings import MetricsSettings
 
 _READERS: tuple[type[Reader[Any]], ...] = (
     CpuReader,
@@ -49,17 +46,4 @@ _READERS: tuple[type[Reader[Any]], ...] = (
     OwnCountersReader,
     AcceleratorsReader,
 )
-_OF_COLLECTOR = {"cpu": {"of_node": "sum"}, "memory": {"used": "cc-metric-collector"}}
-"""Settings of readers with which values mean what cc-metric-collector sends."""
-
 READERS: dict[str, type[Reader[Any]]] = {reader.name: reader for reader in _READERS}
-
-
-def make_readers(settings: MetricsSettings) -> list[Reader[Any]]:
-    """Make the readers that the settings name, all if they name none, each with its table."""
-    own = {name: getattr(settings, name.replace("-", "_")) for name in settings.readers or READERS}
-    if settings.preset == "cc-metric-collector":
-        for name, changed in _OF_COLLECTOR.items():
-            if name in own:
-                own[name] = structs.replace(own[name], **changed)
-    return [READERS[name](each) for name, each in own.items()]

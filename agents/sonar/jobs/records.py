@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from ccagent.agents.sonar.process import UNKNOWN_USER
 from ccagent.machine.procfs.process_files import DEFUNCT
 from ccagent.machine.system_state import pid_max
 from ccagent.records.envelopes import NO_FLOAT, SampleJob, SampleProcess, SampleProcessGpu
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 ALLOCATED = "_allocated_gpus_"
 """The command of a record that lists a job's cards."""
 
-UNKNOWN_USER = "_user_unknown"
 
 _NO_GPUS: list[SampleProcessGpu] = []
 
@@ -123,9 +123,9 @@ class JobRecords:
         # One that was there at the last sample has ended since.
         strangers = on_cards.keys() - known.keys() - before.keys()
         if strangers:
-            from ccagent.agents.sonar.jobs.unlisted_gpu_processes import jobs_of_strangers
+            from ccagent.agents.sonar.jobs.unlisted_gpu_processes import make_unlisted_jobs
 
-            jobs += jobs_of_strangers(node, strangers, on_cards, epoch)
+            jobs += make_unlisted_jobs(node, strangers, on_cards, epoch)
         return jobs
 
     def _renewed(

@@ -1,10 +1,10 @@
-"""Processes on cards that the process table doesn't show: gone, or hidden from this user."""
+"""Unlisted GPU processes: NVML lists them, /proc does not (they ended, or are hidden)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.agents.sonar.jobs.records import UNKNOWN_USER
+from ccagent.agents.sonar.process import UNKNOWN_USER
 from ccagent.errors import NotHereError, VanishedError
 from ccagent.records.envelopes import SampleJob, SampleProcess
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 COMMAND = "_unknown_"
 
 
-def jobs_of_strangers(
+def make_unlisted_jobs(
     node: Node,
     pids: Iterable[int],
     on_cards: dict[int, list[SampleProcessGpu]],
     epoch: int,
 ) -> list[SampleJob]:
-    """Give each its own job, so that what it holds of a card is seen.
+    """Return a job for each process, so that its use of a card is seen.
 
-    Processes that /proc does show were left out by configuration, and stay out.
+    Processes that /proc shows were excluded by the configuration, and stay excluded.
     """
     jobs: list[SampleJob] = []
     for pid in sorted(pids):

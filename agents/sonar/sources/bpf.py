@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from ccagent.agents.sonar.jobs.attribution import EVERY, ZOMBIE, Placer
 from ccagent.agents.sonar.jobs.cgroup_ids import CgroupPlaces
 from ccagent.agents.sonar.jobs.ended import EndedProcesses
-from ccagent.agents.sonar.process import Process, make_process, utilization
+from ccagent.agents.sonar.process import Process, utilization
 from ccagent.agents.sonar.sources.complaints import Complaints
-from ccagent.agents.sonar.sources.entry import Entry
+from ccagent.agents.sonar.sources.entry import Entry, make_process
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.bpf import pins
 from ccagent.machine.bpf.task_records import (

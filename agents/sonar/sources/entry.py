@@ -1,14 +1,16 @@
-"""What process sources keep of one process between readings."""
+"""Entries: what process sources keep of one process between readings, and records made of them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ccagent.agents.sonar.process import Process, kilobytes
 from ccagent.machine.descriptors import CLOSED
+from ccagent.machine.procfs.process_files import command_text
 
 if TYPE_CHECKING:
-    from ccagent.agents.sonar.process import Process
-    from ccagent.machine.procfs.process_files import Stat
+    from ccagent.machine.node import Node
+    from ccagent.machine.procfs.process_files import Io, Stat, Statm
 
 
 class Entry:
@@ -64,3 +66,28 @@ class FileEntry(Entry):
         self.stat, self.statm, self.io = (
             min(descriptor, CLOSED) for descriptor in self.descriptors
         )
+
+
+def make_process(entry: Entry, used: float, memory: Statm, io: Io, node: Node) -> Process:
+    """Make the record of a process whose place is known; used: percent of one core."""
+    status = entry.status
+    ticks, page = node.clock_ticks, node.page_size
+    return Process(
+        pid=int(entry.name),
+        ppid=status.ppid,
+        process_group=status.process_group,
+        job=entry.job,
+        uid=entry.uid,
+        command=command_text(status.command, status.state),
+        in_container=entry.in_container,
+        start_time=status.starttime / ticks,
+        cpu_seconds=status.own_ticks / ticks,
+        cpu_time=(status.all_ticks + ticks // 2) // ticks,
+        cpu_util=used,
+        resident_memory=memory.private * page // 1024,
+        virtual_memory=memory.data * page // 1024,
+        num_threads=max(0, status.num_threads - 1),
+        data_read=kilobytes(io.read),
+        data_written=kilobytes(io.written),
+        data_cancelled=kilobytes(io.cancelled),
+    )

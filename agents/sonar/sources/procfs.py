@@ -16,9 +16,9 @@ import os
 from typing import TYPE_CHECKING
 
 from ccagent.agents.sonar.jobs.attribution import Placer
-from ccagent.agents.sonar.process import Process, make_process, utilization
+from ccagent.agents.sonar.process import Process, utilization
 from ccagent.agents.sonar.sources.complaints import Complaints
-from ccagent.agents.sonar.sources.entry import FileEntry
+from ccagent.agents.sonar.sources.entry import FileEntry, make_process
 from ccagent.errors import (
     CcagentError,
     NotHereError,

@@ -143,7 +143,7 @@ def _agent_command(name: str) -> click.Command:
             other = "--once" if once else "--dry-run"
             raise click.UsageError(f"{other} and --every exclude each other")
         if not every:
-            from ccagent.cli.start import sample_once
+            from ccagent.cli.one_shot import sample_once
 
             options, verbosity = common
             sys.exit(

@@ -11,13 +11,11 @@ import sys  # noqa: E402
 from typing import TYPE_CHECKING, NoReturn  # noqa: E402
 
 from ccagent import log  # noqa: E402
-from ccagent.daemon.signals import CLOSED_PIPE, INTERRUPTED, allow_interrupts  # noqa: E402
+from ccagent.daemon.signals import CLOSED_PIPE, INTERRUPTED  # noqa: E402
 from ccagent.errors import CcagentError, ConfigurationError  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from ccagent.cli.options import Options
 
 
 def main() -> NoReturn:
@@ -60,40 +58,13 @@ def run(arguments: Sequence[str]) -> int:
 
         command = parse_quick(arguments)
         if command is not None:
+            from ccagent.cli.one_shot import sample_once
+
             return sample_once(*command)
     gc.enable()
     from ccagent.cli.main import run_click
 
     return run_click(arguments)
-
-
-def sample_once(
-    agent: str,
-    options: Options,
-    *,
-    verbosity: int = 0,
-    assignments: tuple[str, ...] = (),
-    is_dry: bool = False,
-) -> int:
-    """Sample once with an agent and return the exit status of the command.
-
-    `is_dry`: print what each sink would get, and deliver nothing.
-    """
-    from ccagent.cli.options import load_configuration
-
-    log.configure(verbosity, is_brief=True)
-    configuration = load_configuration(options, agent=agent, assignments=assignments)
-    settings = configuration.settings
-    log.configure(verbosity, settings.log_level, settings.log_format, is_brief=True)
-    if is_dry:
-        from ccagent.cli.dry_run import print_messages
-
-        print_messages(configuration, agent)
-        return 0
-    from ccagent.cli.once import run_once
-
-    allow_interrupts()  # not before: msgspec does not survive one while it is imported
-    return 0 if run_once(configuration, agent) else 1
 
 
 def end(status: int) -> NoReturn:

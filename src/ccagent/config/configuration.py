@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from ccagent.agents.base import AgentSettings
+from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
 from ccagent.config.files import read_files
 from ccagent.config.registry import agent_class, transport_class
@@ -16,7 +17,6 @@ from ccagent.config.settings import (
     Settings,
     as_list,
     as_table,
-    convert,
     find_unusable_texts,
     nearest,
 )

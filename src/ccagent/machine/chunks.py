@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, ProgramError
+from ccagent.machine.file_errors import raise_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,8 +36,6 @@ def chunks(open_file: Callable[[], int], path: str, time_limit: float) -> Iterat
             if isinstance(piece, CcagentError):
                 raise piece
             if isinstance(piece, OSError):
-                from ccagent.machine.node import raise_for
-
                 raise_for(path, piece)
             if not piece:
                 return

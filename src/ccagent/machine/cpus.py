@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.machine.file_errors import raise_for
 from ccagent.machine.interpreter import python
-from ccagent.machine.node import raise_for
 from ccagent.machine.parsed import read_parsed
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ccagent.errors import ShortageError
 from ccagent.log import logger
-from ccagent.machine.node import raise_for
+from ccagent.machine.file_errors import raise_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable

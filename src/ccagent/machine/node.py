@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import pwd
 import re
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from ccagent.errors import (
     CcagentError,
     ConfigurationError,
-    NotHereError,
-    NotPermittedError,
-    ShortageError,
     UnparsableError,
-    VanishedError,
 )
 from ccagent.machine.clock import Clock
+from ccagent.machine.file_errors import raise_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -299,19 +295,3 @@ def checked_name(what: str, name: str) -> str:
             "beginning and ending with a letter or digit, at most 253 of them"
         )
     return name
-
-
-def raise_for(path: str, error: OSError) -> NoReturn:
-    """Turn what the kernel answered for `/path` into the error of the tree that means it."""
-    reason = os.strerror(error.errno or 0)
-    match error.errno:
-        case errno.ENOENT | errno.ENOTDIR | errno.ENODEV | errno.ENXIO | errno.EOPNOTSUPP:
-            raise NotHereError(f"/{path}: {reason}") from None
-        case errno.ESRCH:
-            raise VanishedError(f"/{path}: {reason}") from None
-        case errno.EACCES | errno.EPERM:
-            raise NotPermittedError(f"/{path}: {reason}") from None
-        case errno.EMFILE | errno.ENFILE:
-            raise ShortageError(f"/{path}: {reason}") from None
-        case _:
-            raise UnparsableError(f"/{path}: {reason}") from None

@@ -7,7 +7,7 @@ import os
 import stat
 
 from ccagent.errors import NotPermittedError, UnparsableError
-from ccagent.machine.node import raise_for
+from ccagent.machine.file_errors import raise_for
 
 _PIECE = 65536
 # Neither a link is followed, nor a writer of a pipe waited for.

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ccagent.errors import NotPermittedError
-from ccagent.machine.node import raise_for
+from ccagent.machine.file_errors import raise_for
 
 if TYPE_CHECKING:
     from collections.abc import Generator

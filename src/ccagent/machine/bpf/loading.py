@@ -16,7 +16,8 @@ from ccagent.machine.bpf import mounting, pins, task_records
 from ccagent.machine.bpf.exclusion import alone
 from ccagent.machine.bpf.libbpf import BTF, LIBRARIES, Library, Object, check_kernel
 from ccagent.machine.bpf.objects import TASKS_ALONE, Objects, objects
-from ccagent.machine.node import Node, raise_for
+from ccagent.machine.file_errors import raise_for
+from ccagent.machine.node import Node
 
 _KEYS = 16384
 _KEYS_PER_CPU = 256
