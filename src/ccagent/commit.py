@@ -1,4 +1,4 @@
-"""Which commit this is: written into the package when it was built, else read from a checkout.
+"""The commit of this ccagent: from the package, else from a checkout.
 
 The build (setup.py) runs this file by itself, so it imports nothing of ours; and `git` is not
 needed.
@@ -17,7 +17,7 @@ _FULL = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 def commit() -> str:
-    """Give the abbreviated commit, or an empty string where nobody knows."""
+    """Return the abbreviated commit, or an empty string if it is unknown."""
     here = os.path.dirname(os.path.abspath(__file__))
     source, name = os.path.split(os.path.dirname(here))
     written = _first_line(os.path.join(here, FILE))
@@ -25,7 +25,7 @@ def commit() -> str:
 
 
 def commit_of(directory: str) -> str:
-    """Give the abbreviated commit that a git working tree has checked out, or an empty string.
+    """Return the abbreviated commit that a git working tree has checked out, or an empty string.
 
     Source: gitrepository-layout(5).
     """
@@ -36,11 +36,11 @@ def commit_of(directory: str) -> str:
     reference = head.removeprefix("ref: ")
     if reference != head:
         common = os.path.join(repository, _first_line(os.path.join(repository, "commondir")))
-        head = _first_line(os.path.join(common, reference)) or _packed(common, reference)
+        head = _first_line(os.path.join(common, reference)) or _read_packed(common, reference)
     return head[:_ABBREVIATED] if _FULL.fullmatch(head) else ""
 
 
-def _packed(repository: str, reference: str) -> str:
+def _read_packed(repository: str, reference: str) -> str:
     for line in _text(os.path.join(repository, "packed-refs")).splitlines():
         found, _, name = line.partition(" ")
         if name == reference:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.cli.generate.roff import bold, entry, escaped, example, heading, paragraphs, title
+from ccagent.cli.generate.roff import bold, entry, escape, example, heading, paragraphs, title
 from ccagent.config.registry import AGENTS, TRANSPORTS
 
 CCAGENT = Path(sys.executable).with_name("ccagent")
@@ -121,7 +121,7 @@ def test_text_is_printed_as_it_is(tmp_path: Path) -> None:
     text = printed(page)
     assert text.count(hostile) == 7
     assert re.search(rf"\n( +)  {re.escape(hostile)}\n\1\.TH\n\1\\c\n", text)
-    assert escaped("a\n b\t\x1bc\x00") == "a b c"
+    assert escape("a\n b\t\x1bc\x00") == "a b c"
 
 
 class Terminal:

@@ -10,8 +10,8 @@ import pytest
 from msgspec import Meta
 
 from ccagent.config.configuration import GlobalSettings, OutboxSettings, check, load
-from ccagent.config.defaults import defaults, explained, template, toml
-from ccagent.config.described import Key, described
+from ccagent.config.defaults import defaults, explain_key, template, toml
+from ccagent.config.described import Key, describe_keys
 from ccagent.config.duration import Cadence, Duration
 from ccagent.config.registry import AGENTS, TRANSPORTS, agent_class, transport_class
 from ccagent.config.settings import Settings
@@ -55,7 +55,7 @@ class Example(Settings, frozen=True, kw_only=True):
 
 
 def everything(settings: type[Settings], table: str) -> Iterator[tuple[str, Key]]:
-    for key in described(settings):
+    for key in describe_keys(settings):
         yield table, key
         if key.within:
             yield from everything(key.settings, f"{table}.{key.name}")
@@ -69,7 +69,7 @@ def test_every_key_is_described(table: str) -> None:
 
 
 def test_keys_of_all_kinds() -> None:
-    assert [(key.name, key.kind, key.within, key.default) for key in described(Example)] == [
+    assert [(key.name, key.kind, key.within, key.default) for key in describe_keys(Example)] == [
         ("text", "a string", "", "a\nb"),
         ("count", "a whole number, at least 3", "", 4),
         ("scale", "a number", "", 1.5),
@@ -85,9 +85,9 @@ def test_keys_of_all_kinds() -> None:
         ("named", "", "named", {}),
         ("several", "", "list", []),
     ]
-    assert [key.settings for key in described(Example) if key.within] == [Inner] * 3
-    (file,) = described(Inner)
-    assert explained(file) == "where it is; a string, no default"
+    assert [key.settings for key in describe_keys(Example) if key.within] == [Inner] * 3
+    (file,) = describe_keys(Inner)
+    assert explain_key(file) == "where it is; a string, no default"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from ccagent.config.conversion import convert
 from ccagent.config.defaults import defaults
 from ccagent.config.duration import Cadence, Duration
 from ccagent.config.registry import agent_class
-from ccagent.config.settings import Settings, joined, nearest
+from ccagent.config.settings import Settings, join_key, nearest
 from ccagent.errors import ConfigurationError
 
 
@@ -162,8 +162,8 @@ def test_nearest() -> None:
 
 
 def test_joined() -> None:
-    assert joined("sinks", "", "a", "url") == "sinks.a.url"
-    assert joined("", "") == ""
+    assert join_key("sinks", "", "a", "url") == "sinks.a.url"
+    assert join_key("", "") == ""
 
 
 def test_the_defaults_are_what_configurations_hold() -> None:

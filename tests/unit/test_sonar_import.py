@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.cli.sonar_import.commands import convert, imported
+from ccagent.cli.sonar_import.commands import convert, import_file
 from ccagent.cli.sonar_import.ini import Setting, parse
 from ccagent.cli.sonar_import.keys import KEYS, LOGIN_FILE
 from ccagent.config.configuration import check
@@ -22,14 +22,14 @@ GLOBAL = "[global]\ncluster = fox\nrole = node\n"
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_recorded_files(path: Path) -> None:
-    assert imported(str(path)).text == path.with_suffix(".toml").read_text()
+    assert import_file(str(path)).text == path.with_suffix(".toml").read_text()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_what_comes_out_is_a_configuration_that_can_be_used(path: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "secret").chmod(0o600)
-    text = imported(str(path)).text.replace('ca-file = "/etc/sonar/ca.pem"\n', "")
+    text = import_file(str(path)).text.replace('ca-file = "/etc/sonar/ca.pem"\n', "")
     for place in (LOGIN_FILE, "/etc/sonar/password"):
         text = text.replace(f'"{place}"', f'"{tmp_path}/secret"')
     configuration = check(tomllib.loads(text), path.name)
@@ -133,10 +133,10 @@ def test_files_that_cant_be_read(tmp_path: Path) -> None:
         if content is not None:
             path.write_bytes(content)
         with pytest.raises(ConfigurationError) as caught:
-            imported(str(path))
+            import_file(str(path))
         assert str(caught.value) == f"{path}: {said}"
     path.write_bytes(b"\xef\xbb\xbf" + GLOBAL.encode())
-    assert 'cluster = "fox"' in imported(str(path)).text
+    assert 'cluster = "fox"' in import_file(str(path)).text
 
 
 def test_an_empty_value_is_the_default() -> None:

@@ -41,12 +41,12 @@ def run_once(configuration: Configuration, name: str) -> bool:
     agent = build_agent(configuration, name)
     agent.is_only_sample = True
     try:
-        return _sampled_and_sent(configuration, agent, node)
+        return _sample_and_send(configuration, agent, node)
     finally:
         agent.close()
 
 
-def _sampled_and_sent(configuration: Configuration, agent: Agent[Any], node: Node) -> bool:
+def _sample_and_send(configuration: Configuration, agent: Agent[Any], node: Node) -> bool:
     name = agent.name
     limit = agent.settings.time_limit.seconds
     prefix = configuration.settings.topic_prefix

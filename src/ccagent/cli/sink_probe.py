@@ -1,4 +1,4 @@
-"""Trying a sink: one marked message, sent at once and around the outbox, or not at all."""
+"""Probes of a sink: one marked message that bypasses the queue, or a login without a message."""
 
 from __future__ import annotations
 

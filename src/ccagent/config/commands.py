@@ -63,9 +63,9 @@ def import_(file: str) -> None:
 
     What can't be carried over is shown on stderr and in comments.
     """
-    from ccagent.cli.sonar_import.commands import imported
+    from ccagent.cli.sonar_import.commands import import_file
 
-    found = imported(file)
+    found = import_file(file)
     click.echo(found.text, nl=False)
     for note in found.notes:
         click.echo(f"ccagent: {note}", err=True)

@@ -103,11 +103,11 @@ class Configuration(msgspec.Struct, frozen=True):
     sinks: dict[str, SinkSettings]
 
     def sinks_of(self, agent: str) -> list[str]:
-        """Give the names of the sinks that an agent's records go to: its own, else all."""
+        """Return the names of the sinks that get an agent's records: its own, else all."""
         return list(self.agents[agent].sinks) or list(self.sinks)
 
     def formats_of(self, agent: str) -> frozenset[Format]:
-        """Give the formats that the sinks of an agent want."""
+        """Return the formats that the sinks of an agent want."""
         return frozenset(self.sinks[sink].format for sink in self.sinks_of(agent))
 
 
@@ -128,7 +128,7 @@ def check_files(files: Files, table: dict[str, Any]) -> Configuration:
     if files.is_complete:
         configuration = problems.attempt(check, table, files.paths[0])
     if configuration is None or problems.found:
-        raise ConfigurationError(*files.located(problems.found))
+        raise ConfigurationError(*files.locate(problems.found))
     return configuration
 
 
@@ -192,7 +192,7 @@ def _check_global(table: dict[str, Any], place: str) -> GlobalSettings:
             ("topic-prefix", settings.topic_prefix),
         ):
             if name:
-                problems.attempt(_named, place, "", checked_name, what, name)
+                problems.attempt(_name_errors, place, "", checked_name, what, name)
         if settings.status_socket and not settings.status_socket.startswith("/"):
             problems.found.append(f"{place}: status-socket: an absolute path is needed")
     problems.raise_found()
@@ -212,15 +212,15 @@ def check_sink(table: object, name: str, place: str) -> SinkSettings:
     url = as_table(table).get("url")
     if not isinstance(url, str):
         raise ConfigurationError(f"{place}: {where}.url: a sink needs a URL, such as 'stdout:'")
-    transport = _named(place, f"{where}.url", transport_class, url)
+    transport = _name_errors(place, f"{where}.url", transport_class, url)
     settings = convert(table, transport.Settings, where, place=place)
-    _named(place, where, transport, settings)
+    _name_errors(place, where, transport, settings)
     return settings
 
 
 def _check_agent(table: object, name: str, sinks: list[str], place: str) -> AgentSettings:
     where = f"agents.{name}"
-    agent = _named(place, where, agent_class, name)
+    agent = _name_errors(place, where, agent_class, name)
     problems = Problems()
     settings = problems.attempt(convert, table, agent.Settings, where, place=place)
     named = settings.sinks if settings is not None else as_list(as_table(table).get("sinks"))
@@ -230,7 +230,7 @@ def _check_agent(table: object, name: str, sinks: list[str], place: str) -> Agen
                 f"{place}: {where}.sinks: there is no [sinks.{sink}]{nearest(sink, sinks)}"
             )
     if settings is not None:
-        problems.attempt(_named, place, "", agent, settings, frozenset(FORMATS))
+        problems.attempt(_name_errors, place, "", agent, settings, frozenset(FORMATS))
     problems.raise_found()
     return settings or agent.Settings()
 
@@ -257,7 +257,7 @@ def _tables(table: dict[str, Any], key: str, place: str) -> dict[str, object]:
     return as_table(value)
 
 
-def _named(place: str, where: str, check: Callable[..., T], *values: object) -> T:
+def _name_errors(place: str, where: str, check: Callable[..., T], *values: object) -> T:
     """Run a check and put file and key before what it complains about."""
     try:
         return check(*values)

@@ -6,9 +6,9 @@ import textwrap
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ccagent.config.configuration import GlobalSettings, OutboxSettings
-from ccagent.config.described import described
+from ccagent.config.described import describe_keys
 from ccagent.config.registry import agent_class, agent_names, transport_class, transport_names
-from ccagent.config.settings import joined
+from ccagent.config.settings import join_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,7 +45,7 @@ class Section(NamedTuple):
 
 
 def sections(agents: Iterable[str], transports: Iterable[str]) -> Iterator[Section]:
-    """Give all tables that a configuration may have, those within others after them."""
+    """Return all tables that a configuration may have, nested ones after their parents."""
     yield from _section("", GlobalSettings, "")
     yield from _section("outbox", OutboxSettings, "where messages wait until they are taken")
     yield from agent_sections(agents)
@@ -54,14 +54,14 @@ def sections(agents: Iterable[str], transports: Iterable[str]) -> Iterator[Secti
 
 
 def agent_sections(agents: Iterable[str]) -> Iterator[Section]:
-    """Give the tables of agents, those within others after them."""
+    """Return the tables of agents, nested ones after their parents."""
     for name in agents:
         agent = agent_class(name)
         yield from _section(f"agents.{name}", agent.Settings, _first_line(agent))
 
 
 def sink_sections(transports: Iterable[str]) -> Iterator[tuple[list[str], Section]]:
-    """Give the tables of the kinds of sinks, each with the schemes whose URLs mean it."""
+    """Return the tables of the kinds of sinks, each with the URL schemes that select it."""
     found: dict[type[Transport], list[str]] = {}
     for scheme in transports:
         found.setdefault(transport_class(f"{scheme}:"), []).append(scheme)
@@ -73,18 +73,18 @@ def sink_sections(transports: Iterable[str]) -> Iterator[tuple[list[str], Sectio
 def _section(
     table: str, settings: type[Settings], description: str, *, is_commented: bool = False
 ) -> Iterator[Section]:
-    keys = described(settings)
+    keys = describe_keys(settings)
     own = [key for key in keys if key.within in {"", "list"}]
     yield Section(table, own, description, is_commented)
     for key in keys:
         if key.within == "table":
-            inner = joined(table, key.name)
+            inner = join_key(table, key.name)
             yield from _section(inner, key.settings, key.description, is_commented=is_commented)
         elif key.within == "named":
-            inner = joined(table, key.name, "NAME")
+            inner = join_key(table, key.name, "NAME")
             yield from _section(inner, key.settings, key.description, is_commented=True)
         elif key.within == "list":
-            inner = f"[[{joined(table, key.name)}]]"
+            inner = f"[[{join_key(table, key.name)}]]"
             yield from _section(inner, key.settings, key.description, is_commented=True)
 
 
@@ -93,15 +93,15 @@ def defaults() -> str:
 
     Tables that the user has to name are comments.
     """
-    return "\n".join(map(_written, sections(agent_names(), transport_names())))
+    return "\n".join(map(_write, sections(agent_names(), transport_names())))
 
 
 def document(settings: type[Settings], table: str = "") -> str:
     """Write the keys of one settings type with their descriptions and defaults."""
-    return "\n".join(map(_written, _section(table, settings, "")))
+    return "\n".join(map(_write, _section(table, settings, "")))
 
 
-def _written(section: Section) -> str:
+def _write(section: Section) -> str:
     lines = [f"# {section.description}"] if section.is_commented else []
     lines += [section.header] if section.table else []
     for key in section.keys:
@@ -121,13 +121,13 @@ def template(agents: Iterable[str], transports: Iterable[str]) -> str:
             if key.within:
                 continue
             default = '"..."' if key.default is None else toml(key.default)
-            lines += ["", *_prose(explained(key)), f"#{key.name} = {default}"]
+            lines += ["", *_prose(explain_key(key)), f"#{key.name} = {default}"]
         parts.append("\n".join(lines).lstrip("\n") + "\n")
     return "\n".join(parts)
 
 
-def explained(key: Key) -> str:
-    """Say what a key means and, where its default doesn't show it, what it may hold."""
+def explain_key(key: Key) -> str:
+    """Return what a key means and, where its default doesn't show it, what it may hold."""
     if key.default is None:
         return f"{key.description}; {key.kind}, no default"
     return key.description if key.kind in _SHOWN else f"{key.description}; {key.kind}"
@@ -144,7 +144,7 @@ def _setting(key: Key) -> str:
 
 
 def _first_line(described_class: type) -> str:
-    """Give the first line of what a class says of itself."""
+    """Return the first line of the docstring of a class."""
     return (described_class.__doc__ or "").strip().partition("\n")[0]
 
 
@@ -161,10 +161,10 @@ def toml(value: object) -> str:
             table = cast("dict[str, object]", value).items()
             return "{" + ", ".join(f"{toml(key)} = {toml(each)}" for key, each in table) + "}"
         case _:
-            return f'"{"".join(map(_escaped, str(value)))}"'
+            return f'"{"".join(map(_escape, str(value)))}"'
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     if character in '\\"':
         return f"\\{character}"
     return character if character.isprintable() else f"\\U{ord(character):08x}"

@@ -36,7 +36,7 @@ class Key(NamedTuple):
     settings: type[Settings] = Settings
 
 
-def described(settings: type[Settings]) -> list[Key]:
+def describe_keys(settings: type[Settings]) -> list[Key]:
     """Describe the keys of a settings type, in the order in which it has them."""
     found: list[Key] = []
     for field in msgspec.structs.fields(settings):
@@ -70,7 +70,7 @@ def _description(kind: inspect.Type) -> str:
 
 
 def _within(kind: inspect.Type) -> tuple[Within, type[Settings]]:
-    """Tell which settings a key holds, and how."""
+    """Return the settings type that a key holds, and how."""
     match kind:
         case inspect.StructType(cls=inner) if issubclass(inner, Settings):
             return "table", inner
@@ -88,7 +88,7 @@ def _within(kind: inspect.Type) -> tuple[Within, type[Settings]]:
 
 
 def _kind(kind: inspect.Type) -> str:
-    """Say in the words of TOML what a key may hold."""
+    """Return in the words of TOML what a key may hold."""
     match kind:
         case inspect.Metadata(type=inner):
             return _kind(inner)

@@ -70,10 +70,10 @@ def _nearest(choices: list[int], seconds: float) -> str:
     """Name the choices on both sides of `seconds`."""
     below = [c for c in choices if c < seconds][-1:]
     above = [c for c in choices if c > seconds][:1]
-    return " or ".join(f"'{_written(c)}'" for c in below + above)
+    return " or ".join(f"'{_write(c)}'" for c in below + above)
 
 
-def _written(seconds: int) -> str:
+def _write(seconds: int) -> str:
     for unit in ("d", "h", "m"):
         if seconds % _UNITS[unit] == 0:
             return f"{seconds // _UNITS[unit]}{unit}"

@@ -49,7 +49,7 @@ class Files:
         self.left_out: set[str] = set()
         self.is_complete = True
 
-    def located(self, problems: Iterable[str]) -> list[str]:
+    def locate(self, problems: Iterable[str]) -> list[str]:
         """Return problems `MAIN-FILE: KEY...` about the whole with the file and line of the key.
 
         Problems of keys that were left out, since their lines are not TOML, are not repeated.

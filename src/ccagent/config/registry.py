@@ -1,4 +1,4 @@
-"""Names of agents, transports and makers of GPUs, and the classes behind them.
+"""Registry of agents, transports and GPU vendors: their names and classes.
 
 Built-in ones are imported when they are used. Installed entry points (groups `ccagent.agents`,
 `ccagent.transports` and `ccagent.gpus`) are asked only for names that are not built in.
@@ -53,13 +53,13 @@ GPU_MAKERS = {
 
 
 def agent_class(name: str) -> type[Agent[Any]]:
-    """Give the class of an agent. Raises ConfigurationError for an unknown name."""
+    """Return the class of an agent. Raises ConfigurationError for an unknown name."""
     found: type[Agent[Any]] = _load("agent", "ccagent.agents", AGENTS, name)
     return found
 
 
 def transport_class(url: str) -> type[Transport]:
-    """Give the class for a URL's scheme. Raises ConfigurationError for an unknown scheme."""
+    """Return the class for a URL's scheme. Raises ConfigurationError for an unknown scheme."""
     scheme, colon, _ = url.partition(":")
     if not colon:
         raise ConfigurationError(f"{url!r} is no sink: a URL such as 'stdout:' or 'dir:/PATH'")
@@ -68,18 +68,18 @@ def transport_class(url: str) -> type[Transport]:
 
 
 def gpu_maker_class(name: str) -> type[Maker]:
-    """Give the class of a maker of GPUs. Raises ConfigurationError for an unknown name."""
+    """Return the class of a maker of GPUs. Raises ConfigurationError for an unknown name."""
     found: type[Maker] = _load("maker of GPUs", "ccagent.gpus", GPU_MAKERS, name)
     return found
 
 
 def agent_names() -> list[str]:
-    """Every agent that can be used on this installation."""
+    """Return the names of all agents that can be used on this installation."""
     return list(dict.fromkeys([*AGENTS, *_entry_points("ccagent.agents")]))
 
 
 def transport_names() -> list[str]:
-    """Every URL scheme that can be used on this installation."""
+    """Return the URL schemes that can be used on this installation."""
     return list(dict.fromkeys([*TRANSPORTS, *_entry_points("ccagent.transports")]))
 
 

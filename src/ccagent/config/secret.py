@@ -12,7 +12,7 @@ _CREDENTIAL = "credential:"
 
 
 def secret_path(place: str) -> str:
-    """Give the file of a secret: a path, or `credential:NAME` for one that systemd passes.
+    """Return the file of a secret: a path, or `credential:NAME` for one that systemd passes.
 
     Source: systemd.exec(5), LoadCredential=. Raises ConfigurationError.
     """
@@ -28,7 +28,7 @@ def secret_path(place: str) -> str:
 
 
 def read_secret(place: str) -> str:
-    """Give the first line of a secret. Its file must not be readable by others.
+    """Return the first line of a secret. Its file must not be readable by others.
 
     Raises ConfigurationError, which never shows the content.
     """
@@ -39,7 +39,7 @@ def read_secret(place: str) -> str:
 
 
 def secret_text(place: str) -> str:
-    """Give the whole text of a secret. Raises ConfigurationError as `read_secret` does."""
+    """Return the whole text of a secret. Raises ConfigurationError as `read_secret` does."""
     try:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
         descriptor = os.open(secret_path(place), flags)

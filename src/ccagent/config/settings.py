@@ -22,7 +22,7 @@ class Settings(
 
 
 def as_table(value: object) -> dict[str, Any]:
-    """Give a value of TOML if it is a table, else an empty one."""
+    """Return a value of TOML if it is a table, else an empty one."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
@@ -60,7 +60,7 @@ def find_unusable_texts(value: object, where: str) -> Iterator[str]:
                 yield from find_unusable_texts(each, where)
         case dict():
             for key, inner in as_table(cast("object", value)).items():
-                full = joined(where, key)
+                full = join_key(where, key)
                 if "\0" in key:
                     yield f"{full}: can't hold the character NUL"
                 yield from find_unusable_texts(inner, full)
@@ -69,7 +69,7 @@ def find_unusable_texts(value: object, where: str) -> Iterator[str]:
 
 
 def nearest(name: str, known: tuple[str, ...] | list[str]) -> str:
-    """`; did you mean 'x'?`, or the list of what there is when nothing is near."""
+    """Return `; did you mean 'x'?`, or the list of known names if none is similar."""
     import difflib
 
     candidates = difflib.get_close_matches(name.replace("_", "-"), known, n=1, cutoff=0.5)
@@ -78,7 +78,7 @@ def nearest(name: str, known: tuple[str, ...] | list[str]) -> str:
     return f"; there are {', '.join(sorted(known))}" if known else ""
 
 
-def joined(*parts: str) -> str:
+def join_key(*parts: str) -> str:
     """Join the parts of a key with dots."""
     return ".".join(part for part in parts if part)
 

@@ -1,4 +1,4 @@
-"""What is wrong with a table that does not fill its settings: every key of it, in plain words."""
+"""Problems of a table that does not fit its settings: each key, in plain words."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ccagent.config.described import described
+from ccagent.config.described import describe_keys
 from ccagent.config.settings import (
     as_list,
     as_table,
     is_list,
     is_table,
-    joined,
+    join_key,
     make_value,
     nearest,
 )
@@ -44,10 +44,10 @@ def find_problems(table: dict[str, Any], settings: type[Settings], where: str) -
 
 
 def _find_in_keys(table: dict[str, Any], settings: type[Settings], where: str) -> Iterator[str]:
-    keys = {key.name: key for key in described(settings)}
+    keys = {key.name: key for key in describe_keys(settings)}
     types = {field.encode_name: field.type for field in msgspec.structs.fields(settings)}
     for name, value in table.items():
-        full = joined(where, name)
+        full = join_key(where, name)
         key = keys.get(name)
         if key is None:
             yield f"{full}: unknown key{nearest(name, [*keys])}"
@@ -57,7 +57,7 @@ def _find_in_keys(table: dict[str, Any], settings: type[Settings], where: str) -
             yield from _refusal(value, types[name], full, key.kind)
     for field in msgspec.structs.fields(settings):
         if field.required and field.encode_name not in table:
-            yield f"{joined(where, field.encode_name)}: missing, and has no default"
+            yield f"{join_key(where, field.encode_name)}: missing, and has no default"
 
 
 def _find_within(key: Key, value: object, full: str) -> Iterator[str]:
@@ -72,7 +72,7 @@ def _find_within(key: Key, value: object, full: str) -> Iterator[str]:
         yield f"{full}: expected a table [{full}]"
         return
     elif key.within == "named":
-        tables = {joined(full, name): each for name, each in as_table(value).items()}
+        tables = {join_key(full, name): each for name, each in as_table(value).items()}
     else:
         tables = {full: value}
     for name, each in tables.items():
@@ -93,7 +93,7 @@ def _refusal(value: object, kind: Any, full: str, choices: str = "") -> Iterator
 
 
 def _in_plain_words(reason: str, choices: str) -> str:
-    """Say in the words of TOML what msgspec says in those of Python."""
+    """Return a message of msgspec in the words of TOML."""
     invalid = reason.removeprefix("Invalid enum value ")
     if invalid != reason and '"' in choices:
         names = re.findall(r'"([^"]*)"', choices)

@@ -92,7 +92,7 @@ def list_statements(text: str) -> Iterator[Statement]:
         begin = position
         parts, position = _read_key(text, position + is_header + is_array)
         if is_header and parts:
-            table = _numbered(parts, counts, is_array=is_array)
+            table = _number(parts, counts, is_array=is_array)
             yield Statement(table, line)
         elif parts and text.startswith("=", position):
             yield Statement((*table, *parts), line)
@@ -104,14 +104,14 @@ def _read_key(text: str, position: int) -> tuple[tuple[str, ...], int]:
     """Return the parts of a dotted key and where it ends."""
     parts: list[str] = []
     while (match := _KEY.match(text, position)) is not None:
-        parts.append(_unquoted(match[1]))
+        parts.append(_unquote(match[1]))
         position = match.end()
         if not match[2]:
             break
     return tuple(parts), position
 
 
-def _unquoted(part: str) -> str:
+def _unquote(part: str) -> str:
     if part[0] not in "\"'":
         return part
     try:
@@ -120,7 +120,7 @@ def _unquoted(part: str) -> str:
         return part
 
 
-def _numbered(
+def _number(
     parts: tuple[str, ...], counts: dict[tuple[str, ...], int], *, is_array: bool
 ) -> tuple[str, ...]:
     """Return the name of a table, with the numbers of the elements that it is or is within."""

@@ -46,7 +46,8 @@ def _find_forgotten(configuration: Configuration, agent: str) -> Iterator[str]:
         cause = "is true" if outbox.directory else "is empty"
         remedy = "outbox.memory = false" if outbox.directory else "outbox.directory"
         yield (
-            f"agents.{agent}.state-file: {key} {cause}, so messages for {_listed(sinks)} wait in "
+            f"agents.{agent}.state-file: {key} {cause}, so messages for "
+            f"{_join_names(sinks)} wait in "
             f"memory; one that is dropped there is lost, and state-file holds it as sent: "
             f"set {remedy}"
         )
@@ -72,5 +73,5 @@ def _find_not_taken(configuration: Configuration, agent: str) -> Iterator[str]:
             )
 
 
-def _listed(sinks: list[str]) -> str:
+def _join_names(sinks: list[str]) -> str:
     return f"sink{'s' if len(sinks) > 1 else ''} {', '.join(sinks)}"

@@ -1,4 +1,4 @@
-"""What `ccagent run` runs, in a sentence for the log."""
+"""The log line at the start: version, agents and sinks."""
 
 from __future__ import annotations
 

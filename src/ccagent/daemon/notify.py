@@ -1,4 +1,4 @@
-"""Telling systemd, or whoever else started the daemon, how it fares (sd_notify's protocol).
+"""State notifications to the service manager (the protocol of sd_notify).
 
 Source: sd_notify(3), sd_watchdog_enabled(3). A message is one datagram of lines `KEY=value` to the
 Unix socket that $NOTIFY_SOCKET names; what begins with @ is in the abstract namespace.
@@ -46,24 +46,24 @@ class Notifier:
             self.watchdog = int(period) / 1e6
 
     def ready(self, status: str) -> None:
-        """Say that the start, or a reload, is finished."""
+        """Send that the start, or a reload, is finished."""
         self._send(f"READY=1\n{_status(status)}")
 
     def reloading(self) -> None:
-        """Say that the configuration is being read again; `ready` ends it."""
+        """Send that a reload has begun; `ready` ends it."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        """Say that the daemon is about to end."""
+        """Send that the daemon is about to end."""
         self._send("STOPPING=1")
 
     def alive(self) -> None:
-        """Say that the scheduling loop lives, if that is expected."""
+        """Send that the scheduling loop is alive, if the service has a watchdog."""
         if self.watchdog is not None:
             self._send("WATCHDOG=1")
 
     def close(self) -> None:
-        """Send nothing any more."""
+        """Close the socket; later calls do nothing."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -75,5 +75,5 @@ class Notifier:
 
 
 def _status(text: str) -> str:
-    """Give the line for `systemctl status`: one line, whatever the text holds."""
+    """Return the line for `systemctl status`; line breaks in the text are replaced."""
     return f"STATUS={printable(text)[:_LONGEST_STATUS]}"

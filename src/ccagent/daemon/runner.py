@@ -180,7 +180,7 @@ class Runner:
     def _hand_on(self, records: Iterable[Record]) -> None:
         """Encode records for each format that is wanted, and put them into the outboxes."""
         if "counters" in self.agent.settings.extras:
-            records = map(self._counted, records)
+            records = map(self._add_counters, records)
         messages = encode_each(
             records,
             self.agent.wanted,
@@ -194,6 +194,6 @@ class Runner:
                 if fitted is not None:
                     outbox.put(fitted)
 
-    def _counted(self, record: Record) -> Record:
+    def _add_counters(self, record: Record) -> Record:
         sinks = {outbox.name: outbox.counters() for outbox in self._in_use}
         return with_counters(record, self.agent.counters, sinks)

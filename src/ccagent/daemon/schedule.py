@@ -16,7 +16,7 @@ class Schedule:
         self.next = self._after(now)
 
     def is_due(self, now: float) -> bool:
-        """Tell whether a tick is to happen at `now`, and if so move on to the next one."""
+        """Return whether a tick is due at `now`; if so, move on to the next one."""
         if now < self._last - self.every:
             # The clock was set back: waiting for the old next tick could take years.
             self._last = now

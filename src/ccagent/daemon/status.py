@@ -1,4 +1,4 @@
-"""The state of a running daemon, as it tells it, and as people read it."""
+"""The status of a running daemon: as JSON, as a log line, as a table."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Status(msgspec.Struct, rename="kebab", kw_only=True):
     restarts: int = 0
 
     def json(self) -> bytes:
-        """Write it as JSON."""
+        """Return it as JSON."""
         return msgspec.json.encode(self)
 
     def line(self) -> str:
-        """Write it as one line for the log."""
+        """Return it as one line for the log."""
         parts = [f"{self.seconds:.0f} s, {self.cpu_seconds:.2f} s CPU, {self.resident_memory} KB"]
         if self.restarts:
             parts.append(f"restarted {self.restarts} times")
@@ -56,17 +56,17 @@ class Status(msgspec.Struct, rename="kebab", kw_only=True):
         return "; ".join(parts)
 
     def table(self) -> str:
-        """Write it for a terminal."""
+        """Return it as a table for a terminal."""
         used = f"{self.cpu_seconds:.2f} s CPU, {self.resident_memory} KB resident"
         lines = [
             f"ccagent {self.version}, process {self.pid}, node {self.node} of {self.cluster}",
-            f"running {self.seconds:.0f} s, {used}" + _restarted(self.restarts),
+            f"running {self.seconds:.0f} s, {used}" + _restarts_text(self.restarts),
             "",
             _AGENTS,
         ]
         lines += [
             f"{printable(name):20} {agent.samples:9} {agent.errors:8} {agent.left_out:9} "
-            f"{agent.seconds:10.3f} {agent.cpu_seconds:9.3f}" + _restarted(agent.restarts)
+            f"{agent.seconds:10.3f} {agent.cpu_seconds:9.3f}" + _restarts_text(agent.restarts)
             for name, agent in self.agents.items()
         ]
         lines += ["", _SINKS]
@@ -85,7 +85,7 @@ class Status(msgspec.Struct, rename="kebab", kw_only=True):
         return "\n".join(lines) + "\n"
 
 
-def _restarted(times: int) -> str:
+def _restarts_text(times: int) -> str:
     """Return what a line of the table says of restarts: nothing where there were none."""
     return f"  (restarted {times} times after an error: see the log)" if times else ""
 

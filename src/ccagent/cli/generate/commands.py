@@ -1,4 +1,4 @@
-"""What packages install besides the program: man pages, completions, a configuration file."""
+"""Files for packages: man pages, completions, a configuration file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def generate(program: click.Group, directory: str) -> list[str]:
 
 
 def _date() -> str:
-    """Give the date of the man pages. Source: reproducible-builds.org, SOURCE_DATE_EPOCH."""
+    """Return the date of the man pages. Source: reproducible-builds.org, SOURCE_DATE_EPOCH."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "") or str(int(time.time()))
     if not epoch.isdecimal() or len(epoch) > 11:
         raise ConfigurationError(f"SOURCE_DATE_EPOCH: {epoch!r} is no number of seconds")

@@ -10,7 +10,7 @@ from ccagent import __version__
 from ccagent.cli.generate.roff import (
     bold,
     entry,
-    escaped,
+    escape,
     heading,
     italic,
     paragraphs,
@@ -65,7 +65,7 @@ def _parts(program: click.Group, date: str) -> Iterator[str]:
     yield heading("DESCRIPTION")
     yield paragraphs(*_DESCRIPTION.split("\n\n"))
     context = click.Context(program, info_name=name)
-    everywhere = _shared(program, context)
+    everywhere = _find_shared(program, context)
     yield heading("OPTIONS")
     yield from _options(program.get_params(context), context, {})
     yield subheading("Of several commands")
@@ -79,11 +79,11 @@ def _parts(program: click.Group, date: str) -> Iterator[str]:
     yield heading("FILES")
     yield from (entry(bold(term), text) for term, text in _FILES.items())
     yield heading("SEE ALSO")
-    yield f".BR {escaped('ccagent.toml')} (5)\n"
+    yield f".BR {escape('ccagent.toml')} (5)\n"
 
 
-def _shared(program: click.Group, context: click.Context) -> dict[str, tuple[str, str]]:
-    """Give the options, by their name and help, that several commands have."""
+def _find_shared(program: click.Group, context: click.Context) -> dict[str, tuple[str, str]]:
+    """Return the options that several commands have, by name and help."""
     found: list[tuple[str, str]] = []
     for name in program.list_commands(context):
         command = program.get_command(context, name)

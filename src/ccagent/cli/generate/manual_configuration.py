@@ -9,7 +9,7 @@ from ccagent.agents.base import AgentSettings
 from ccagent.cli.generate.roff import (
     bold,
     entry,
-    escaped,
+    escape,
     example,
     heading,
     paragraphs,
@@ -17,8 +17,8 @@ from ccagent.cli.generate.roff import (
     title,
 )
 from ccagent.config.configuration import GlobalSettings, OutboxSettings
-from ccagent.config.defaults import agent_sections, explained, sink_sections, toml
-from ccagent.config.described import described
+from ccagent.config.defaults import agent_sections, explain_key, sink_sections, toml
+from ccagent.config.described import describe_keys
 from ccagent.config.registry import AGENTS, TRANSPORTS
 from ccagent.transports.base import SinkSettings
 from ccagent.transports.network import NetworkSettings
@@ -74,14 +74,14 @@ def _parts(date: str) -> Iterator[str]:
     yield heading("NAME")
     yield f"{name} \\- configuration of ccagent\n"
     yield heading("SYNOPSIS")
-    yield f"{escaped('/etc/ccagent/ccagent.toml')}\n.br\n{escaped('/etc/ccagent/conf.d/*.toml')}\n"
+    yield f"{escape('/etc/ccagent/ccagent.toml')}\n.br\n{escape('/etc/ccagent/conf.d/*.toml')}\n"
     yield heading("DESCRIPTION")
     yield paragraphs(*_DESCRIPTION.split("\n\n"))
     yield heading("KEYS OUTSIDE OF ALL TABLES")
-    yield from _keys(described(GlobalSettings))
+    yield from _keys(describe_keys(GlobalSettings))
     yield heading("THE OUTBOX")
     yield paragraphs("Table [outbox]: where messages wait until their sink has taken them.")
-    yield from _keys(described(OutboxSettings))
+    yield from _keys(describe_keys(OutboxSettings))
     yield heading("AGENTS")
     yield paragraphs("Each agent that runs has a table [agents.NAME], which may be empty.")
     yield from _agents()
@@ -98,7 +98,7 @@ def _parts(date: str) -> Iterator[str]:
 
 
 def _agents() -> Iterator[str]:
-    common = described(AgentSettings)
+    common = describe_keys(AgentSettings)
     yield subheading("Keys of all agents")
     yield from _keys(common)
     for section in agent_sections(AGENTS):
@@ -108,10 +108,10 @@ def _agents() -> Iterator[str]:
 
 
 def _sinks() -> Iterator[str]:
-    common = described(SinkSettings)
+    common = describe_keys(SinkSettings)
     yield subheading("Keys of all sinks")
     yield from _keys(common)
-    network = [key for key in described(NetworkSettings) if key not in common]
+    network = [key for key in describe_keys(NetworkSettings) if key not in common]
     yield subheading("Keys of sinks on the network")
     yield from _keys(network)
     for schemes, section in sink_sections(TRANSPORTS):
@@ -123,5 +123,5 @@ def _sinks() -> Iterator[str]:
 def _keys(keys: Iterable[Key]) -> Iterator[str]:
     for key in keys:
         if not key.within:
-            default = "" if key.default is None else f" {escaped(f'= {toml(key.default)}')}"
-            yield entry(f"{bold(key.name)}{default}", explained(key))
+            default = "" if key.default is None else f" {escape(f'= {toml(key.default)}')}"
+            yield entry(f"{bold(key.name)}{default}", explain_key(key))

@@ -14,7 +14,7 @@ _ESCAPES = {
 """Characters that roff would take for a command or print as another."""
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Write text so that it is printed as it is, wherever on a line it stands."""
     found = _line(" ".join(text.split()))
     return f"\\&{found}" if found.startswith(".") else found
@@ -28,37 +28,37 @@ def _character(character: str) -> str:
 
 def bold(text: str) -> str:
     """Write text in bold."""
-    return f"\\fB{escaped(text)}\\fR"
+    return f"\\fB{escape(text)}\\fR"
 
 
 def italic(text: str) -> str:
     """Write text in italics, as what the user has to replace."""
-    return f"\\fI{escaped(text)}\\fR"
+    return f"\\fI{escape(text)}\\fR"
 
 
 def title(name: str, section: int, date: str, source: str, manual: str) -> str:
     """Begin a page; `date` is in ISO 8601."""
-    return f'.TH "{escaped(name)}" {section} "{date}" "{escaped(source)}" "{escaped(manual)}"\n'
+    return f'.TH "{escape(name)}" {section} "{date}" "{escape(source)}" "{escape(manual)}"\n'
 
 
 def heading(text: str) -> str:
     """Begin a section."""
-    return f'.SH "{escaped(text)}"\n'
+    return f'.SH "{escape(text)}"\n'
 
 
 def subheading(text: str) -> str:
     """Begin a part of a section."""
-    return f'.SS "{escaped(text)}"\n'
+    return f'.SS "{escape(text)}"\n'
 
 
 def paragraphs(*texts: str) -> str:
     """Write plain text after a heading."""
-    return ".PP\n".join(f"{escaped(text)}\n" for text in texts)
+    return ".PP\n".join(f"{escape(text)}\n" for text in texts)
 
 
 def entry(term: str, text: str) -> str:
     """Write a term, which is roff already, and plain text below it, indented."""
-    return f".TP\n{term}\n{escaped(text)}\n"
+    return f".TP\n{term}\n{escape(text)}\n"
 
 
 def example(text: str) -> str:

@@ -36,7 +36,7 @@ class Imported(NamedTuple):
     notes: list[str]
 
 
-def imported(path: str) -> Imported:
+def import_file(path: str) -> Imported:
     """Read and convert a file. Raises ConfigurationError, which names file, line and reason."""
     try:
         with open(path, "rb") as file:
@@ -62,7 +62,7 @@ def convert(text: str) -> Imported:
     lines = ["# Made of Sonar's configuration by `ccagent config import`."]
     if notes:
         lines += ["#", "# What it could not carry over:", *(f"# - {note}" for note in notes)]
-    return Imported("\n".join([*lines, "", *_written(table, ())]) + "\n", notes)
+    return Imported("\n".join([*lines, "", *_write(table, ())]) + "\n", notes)
 
 
 class _Conversion:
@@ -84,11 +84,11 @@ class _Conversion:
 
     @property
     def notes(self) -> list[str]:
-        """Say what was not carried over, in the order of the lines."""
+        """Return what was not carried over, in the order of the lines."""
         return [printable(note) for _, note in sorted(self._notes, key=lambda note: note[0])]
 
     def table(self) -> dict[str, Any]:
-        """Give the tables of ccagent's configuration."""
+        """Return the tables of ccagent's configuration."""
         table: dict[str, Any] = {}
         for where, value in self._defaults():
             _put(table, where, value)
@@ -110,7 +110,7 @@ class _Conversion:
         return table
 
     def _defaults(self) -> list[tuple[str, Any]]:
-        """Give what Sonar's daemon does without being told, where ccagent does otherwise."""
+        """Return Sonar's defaults where ccagent's differ."""
         found: list[tuple[str, Any]] = []
         if "sample" in self._cadences:
             found.append(("agents.sample.exclude-system-jobs", True))
@@ -129,7 +129,7 @@ class _Conversion:
         return found
 
     def _is_used(self, section: str, setting: sonar_ini.Setting, known: Known) -> bool:
-        """Tell whether the agent or sink that a key is for is there; note it if it is not."""
+        """Return whether the agent or sink of a key is configured; note it if not."""
         kind, _, rest = known.to.partition(".")
         name = rest.partition(".")[0]
         if kind == "agents" and name not in self._cadences:
@@ -215,12 +215,12 @@ def _put(table: dict[str, Any], where: str, value: Any) -> None:
     table[key] = value
 
 
-def _written(table: dict[str, Any], where: tuple[str, ...]) -> list[str]:
+def _write(table: dict[str, Any], where: tuple[str, ...]) -> list[str]:
     """Write tables as TOML, those within others after them."""
     values = {key: value for key, value in table.items() if not isinstance(value, dict)}
     lines = [f"{key} = {toml(value)}" for key, value in values.items()]
     if where and values:
         lines = ["", f"[{'.'.join(where)}]", *lines]
     for key, value in table.items():
-        lines += _written(as_table(value), (*where, key))
+        lines += _write(as_table(value), (*where, key))
     return lines
