@@ -1,0 +1,99 @@
+"""The command of an agent: one sample, or samples at a cadence."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import click
+
+from ccagent.cli.command_options import add_common_options
+from ccagent.cli.loading import configure_log, run_daemon
+
+if TYPE_CHECKING:
+    from ccagent.cli.command_options import Common
+    from ccagent.cli.options import Options
+    from ccagent.config.configuration import Configuration
+
+HELP = {
+    "sample": "Collect the processes and jobs of this node.",
+    "sysinfo": "Describe the hardware and software of this node.",
+    "jobs": "Collect the new and changed jobs of a Slurm cluster, on its master.",
+    "cluster": "Collect the partitions and nodes of a Slurm cluster, on its master.",
+    "lustre": "Collect what jobs read and write, on a server of Lustre.",
+    "metrics": "Collect metrics of this node.",
+    "log": "Send ccagent's own warnings and errors as log messages; in the daemon.",
+}
+
+_WHERE_RECORDS_GO = """\
+Records are printed to stdout, or sent to --sink, or to the sinks of the file that --config names.
+From /etc/ccagent/ccagent.toml, read without --config, come the cluster and the agent's keys; its
+sinks are those of the daemon."""
+
+_EXTENSIONS = {
+    "lustre": "ccagent.agents.lustre.commands",
+    "metrics": "ccagent.agents.metrics.commands",
+}
+"""Modules whose function `extended` gives an agent's command more to do."""
+
+
+def make_agent_command(name: str) -> click.Command:
+    """Make the command of an agent."""
+    summary = HELP.get(name, f"Collect one sample with the installed agent {name}.")
+
+    @click.command(name, help=f"{summary}\n\n{_WHERE_RECORDS_GO}")
+    @click.option("--once", is_flag=True, help="One sample (this is what happens without --every).")
+    @click.option(
+        "--every",
+        metavar="DURATION",
+        help="Again and again, aligned to the clock, until interrupted: 30s, 5m, 1h.",
+    )
+    @click.option(
+        "--dry-run",
+        "is_dry",
+        is_flag=True,
+        help="Print what each sink would get; send and remember nothing.",
+    )
+    @click.option(
+        "--set",
+        "assignments",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help=f"Set a key of [agents.{name}]; repeatable.",
+    )
+    @add_common_options
+    def command(
+        once: bool, every: str | None, is_dry: bool, assignments: tuple[str, ...], common: Common
+    ) -> None:
+        if every and (once or is_dry):
+            other = "--once" if once else "--dry-run"
+            raise click.UsageError(f"{other} and --every exclude each other")
+        if not every:
+            from ccagent.cli.one_shot import sample_once
+
+            options, verbosity = common
+            sys.exit(
+                sample_once(
+                    name, options, verbosity=verbosity, assignments=assignments, is_dry=is_dry
+                )
+            )
+        from ccagent.cli.options import load_configuration
+
+        configure_log(common.verbosity)
+        assignments = (*assignments, f'every="{every}"')
+        configuration = load_configuration(common.options, agent=name, assignments=assignments)
+        configure_log(common.verbosity, configuration)
+        run_daemon(lambda: configuration, serves_status=False)
+
+    extension = _EXTENSIONS.get(name)
+    if extension is None:
+        return command
+
+    def configure(options: Options) -> Configuration:
+        from ccagent.cli.options import load_configuration
+
+        return load_configuration(options, agent=name)
+
+    extended: click.Command = import_module(extension).extended(command, configure)
+    return extended

@@ -1,0 +1,75 @@
+"""The commands `ccagent outbox`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from ccagent.cli.command_options import HelpfulGroup, add_file_options
+from ccagent.cli.loading import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ccagent.cli.command_options import Common
+
+
+@click.group(cls=HelpfulGroup, invoke_without_command=True)
+@add_file_options
+@click.pass_context
+def outbox(ctx: click.Context, /, common: Common) -> None:
+    """Show the queue of each sink and its dead letters; exit status 1 if one can't be read."""
+    if ctx.invoked_subcommand is None:
+        from ccagent.queue.commands import report
+
+        text, is_readable = report(load(common, needs_file=True))
+        click.echo(text, nl=False)
+        if not is_readable:
+            sys.exit(1)
+
+
+@outbox.command()
+@add_file_options
+def flush(common: Common) -> None:
+    """Send what is queued, now; exit status 1 if something is left."""
+    from ccagent.queue.commands import flush
+
+    if not flush(load(common, needs_file=True)):
+        sys.exit(1)
+
+
+def _add_selection(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that select dead letters."""
+    for option in (
+        click.option("--sink", "names", multiple=True, metavar="NAME", help="Only of this sink."),
+        click.option("--reason", default="", metavar="TEXT", help="Only with this in the reason."),
+    ):
+        function = option(function)
+    return function
+
+
+@outbox.command()
+@_add_selection
+@add_file_options
+def retry(names: tuple[str, ...], reason: str, common: Common) -> None:
+    """Queue dead letters again; the daemon sends them, or `ccagent outbox flush`."""
+    from ccagent.queue.commands import Selection, retry
+
+    count = retry(load(common, needs_file=True), Selection(names, reason))
+    click.echo(f"queued again: {count}")
+
+
+@outbox.command()
+@_add_selection
+@click.option("--all", "is_whole", is_flag=True, help="Delete the queued messages too.")
+@add_file_options
+def drop(names: tuple[str, ...], reason: str, is_whole: bool, common: Common) -> None:
+    """Delete dead letters."""
+    from ccagent.queue.commands import Selection, drop
+
+    if is_whole and reason:
+        raise click.UsageError("--all and --reason exclude each other")
+    configuration = load(common, needs_file=True)
+    click.echo(f"deleted: {drop(configuration, Selection(names, reason), is_whole=is_whole)}")
