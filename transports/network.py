@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -23,6 +23,8 @@ _LONGEST = 86400.0
 class NetworkSettings(SinkSettings, frozen=True, kw_only=True):
     """The keys that every sink on the network knows."""
 
+    renamed: ClassVar[dict[str, str]] = {"allow-clear": "allow-cleartext"}
+
     user: Annotated[str, Meta(description="user that the password belongs to")] = ""
     password_file: Annotated[str, Meta(description="file with the password of that user")] = ""
     ca_file: Annotated[
@@ -33,7 +35,7 @@ class NetworkSettings(SinkSettings, frozen=True, kw_only=True):
     insecure: Annotated[
         bool, Meta(description="do not verify who the server is; said at each start")
     ] = False
-    allow_clear: Annotated[
+    allow_cleartext: Annotated[
         bool, Meta(description="send a password or token unencrypted to another machine")
     ] = False
     time_limit: Annotated[Duration, Meta(description="for connecting, and for each answer")] = (
@@ -58,9 +60,9 @@ def check_network(
         tls_context(settings)
     elif settings.ca_file or settings.certificate_file or settings.insecure:
         raise ConfigurationError("ca-file, certificate-file and insecure are for TLS only")
-    elif secret and not settings.allow_clear and not all(map(is_loopback, hosts)):
+    elif secret and not settings.allow_cleartext and not all(map(is_loopback, hosts)):
         raise ConfigurationError(
-            f"url: {secret} would travel unencrypted: use TLS or set allow-clear = true"
+            f"url: {secret} would travel unencrypted: use TLS or set allow-cleartext = true"
         )
     if settings.insecure:
         place = settings.url.partition("?")[0]

@@ -47,7 +47,7 @@ class MetricsAgent(Agent[MetricsSettings]):
         for reader in self.readers:
             reader.wanted = used
         self._paced = [PacedReader(reader) for reader in self.readers]
-        self._steps = Steps(settings.time_step.seconds)
+        self._steps = Steps(settings.resolution.seconds)
         self._clock = ClockGuard()
         self._tags: dict[tuple[Place, str], Tags] = {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, structs
 
@@ -26,10 +26,17 @@ from ccagent.agents.metrics.readers.registry import READERS
 from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings, nearest
 from ccagent.errors import EncodingError
+from ccagent.log import logger
 from ccagent.records.points import NAME, tags_text
 
 if TYPE_CHECKING:
     from ccagent.agents.metrics.readers.base import Reader
+
+_RENAMED_METRICS = {
+    "ccagent_left_out": "ccagent_skipped",
+    "ccagent_agent_left_out": "ccagent_agent_skipped",
+}
+"""Metric names of earlier releases, and the present ones."""
 
 _OF_COLLECTOR = {"cpu": {"of_node": "sum"}, "memory": {"used": "cc-metric-collector"}}
 """Settings of readers with which values mean what cc-metric-collector sends."""
@@ -67,6 +74,8 @@ class MetricSettings(Settings, frozen=True, kw_only=True):
 class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
     """The keys of [agents.metrics]."""
 
+    renamed: ClassVar[dict[str, str]] = {"time-step": "resolution"}
+
     preset: Annotated[
         Preset,
         Meta(
@@ -81,7 +90,7 @@ class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
         tuple[str, ...], Meta(description="metrics that are sent only on demand")
     ] = ()
     exclude: Annotated[tuple[str, ...], Meta(description="metrics that are not sent")] = ()
-    time_step: Annotated[
+    resolution: Annotated[
         Duration,
         Meta(description="the store's time step: what comes more often is made one mean; 0s: none"),
     ] = Duration("0s")
@@ -156,6 +165,7 @@ class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
         return not self.readers or "cgroup-jobs" in self.readers
 
     def __post_init__(self) -> None:
+        self._replace_renamed_metrics()
         for reader in self.readers:
             if reader not in READERS:
                 raise ValueError(f"readers: {reader!r} is unknown{nearest(reader, [*READERS])}")
@@ -171,6 +181,23 @@ class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
         for name in self.expressions:
             if NAME.fullmatch(name) is None:
                 raise ValueError(f"expressions.{name}: letters, digits and '_' only")
+
+    def _replace_renamed_metrics(self) -> None:
+        """Replace metric names of earlier releases, and log each."""
+        named = {*self.metrics, *self.include, *self.exclude}
+        earlier = sorted(named & _RENAMED_METRICS.keys())
+        if not earlier:
+            return
+
+        def present(name: str) -> str:
+            return _RENAMED_METRICS.get(name, name)
+
+        for name in earlier:
+            logger.warning("agents.metrics: the metric %s is now called %s", name, present(name))
+        metrics = {present(name): settings for name, settings in self.metrics.items()}
+        structs.force_setattr(self, "metrics", metrics)
+        structs.force_setattr(self, "include", tuple(map(present, self.include)))
+        structs.force_setattr(self, "exclude", tuple(map(present, self.exclude)))
 
     def make_readers(self) -> list[Reader[Any]]:
         """Return the readers that are named, all if none is, each with its table."""

@@ -45,6 +45,11 @@ _BOOT_TOLERANCE = 60
 class SampleSettings(GpuSettings, frozen=True, kw_only=True):
     """The keys of [agents.sample]."""
 
+    renamed: ClassVar[dict[str, str]] = {
+        **GpuSettings.renamed,
+        "batchless": "jobs-by-process-group",
+    }
+
     source: Annotated[
         SourceName,
         Meta(description="where processes come from; auto: the cheapest that works here"),
@@ -63,7 +68,7 @@ class SampleSettings(GpuSettings, frozen=True, kw_only=True):
         bool,
         Meta(description="one record for childless processes of equal job, parent and command"),
     ] = False
-    batchless: Annotated[
+    jobs_by_process_group: Annotated[
         bool, Meta(description="take the process group as the job even inside Slurm jobs")
     ] = False
     preset: Annotated[
@@ -128,7 +133,7 @@ class SampleAgent(Agent[SampleSettings]):
         super().__init__(settings, wanted)
         self._source: ProcessSource | None = None
         self._records = JobRecords(
-            batchless=settings.batchless,
+            by_process_group=settings.jobs_by_process_group,
             rollup=settings.rollup,
             as_streams=settings.preset == "jobanalyzer",
         )
@@ -152,7 +157,7 @@ class SampleAgent(Agent[SampleSettings]):
         if "line" in self.wanted or "job-cgroups" in settings.extras:
             for subject in ("control groups", "control groups of jobs"):
                 yield Need(subject, "what jobs use, as their control groups have it")
-        if settings.gpu_makers and self._wants_allocations:
+        if settings.gpu_vendors and self._wants_allocations:
             purpose = "cards of jobs that no control group tells"
             yield Need(settings.scontrol, purpose, is_program=True)
             yield Need(settings.squeue, "users of jobs without processes", is_program=True)
@@ -255,7 +260,7 @@ class SampleAgent(Agent[SampleSettings]):
 
     def _cards(self, node: Node) -> Gpus | None:
         """Give what reads cards, from when the first is seen; nothing is loaded before."""
-        if self._gpus is None and is_any_present(node, self.settings.gpu_makers):
+        if self._gpus is None and is_any_present(node, self.settings.gpu_vendors):
             from ccagent.machine.gpu.gpus import Gpus
 
             self._gpus = Gpus(node, self.settings)

@@ -169,7 +169,7 @@ class SysinfoAgent(Agent[SysinfoSettings]):
 
     def _cards(self, node: Node, errors: list[CcagentError]) -> list[SysinfoGpuCard]:
         """Describe the GPUs. Their libraries are let go again: the next time is hours away."""
-        if not is_any_present(node, self.settings.gpu_makers):
+        if not is_any_present(node, self.settings.gpu_vendors):
             return []
         from ccagent.machine.gpu.gpus import Gpus
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class AgentCounters(msgspec.Struct, rename="kebab"):
     """One agent.
 
-    samples: taken and handed on. errors: samples that failed. left_out: ticks at which it was
+    samples: taken and handed on. errors: samples that failed. skipped: ticks at which it was
     still busy. seconds, cpu_seconds: spent in samples, those of its thread. unencodable: records
     that its format can't express, and that were left out. restarts: of its thread, after an error
     that no agent may raise.
@@ -32,7 +32,7 @@ class AgentCounters(msgspec.Struct, rename="kebab"):
 
     samples: int = 0
     errors: int = 0
-    left_out: int = 0
+    skipped: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     unencodable: int = 0

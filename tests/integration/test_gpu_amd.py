@@ -155,7 +155,7 @@ def test_cards_of_two_makers_are_numbered_in_turn(amd: Machine) -> None:
     ]  # fmt: skip
     assert [state["index"] for state in amd.gpus()] == [0, 1, 2, 3]
     assert [use["index"] for use in amd.processes()[1000]] == [0, 1, 2, 3]
-    only_amd = amd.gpus(gpu_makers=("amd",))
+    only_amd = amd.gpus(gpu_vendors=("amd",))
     assert [state["uuid"] for state in only_amd][:1] == [FIRST]
 
 

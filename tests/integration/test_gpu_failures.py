@@ -43,7 +43,7 @@ def test_without_cards_nothing_is_started(
 
 
 def test_cards_that_are_not_asked_for_are_not_there(nvidia: Machine) -> None:
-    assert nvidia.gpus(gpu_makers=()) == []
+    assert nvidia.gpus(gpu_vendors=()) == []
 
 
 def test_a_driver_without_a_card_has_none(machine: Machine) -> None:

@@ -208,7 +208,7 @@ def test_processes_that_are_left_out_are_no_strangers(nvidia: Machine) -> None:
 
 
 def test_rolled_up_processes_add_up_by_card(nvidia: Machine) -> None:
-    used = nvidia.processes(rollup=True, batchless=True)
+    used = nvidia.processes(rollup=True, jobs_by_process_group=True)
     assert len(used) == 4
     for pid in (1000, 1001):
         nvidia.node.process(pid, group=77, ppid=76)
@@ -216,7 +216,7 @@ def test_rolled_up_processes_add_up_by_card(nvidia: Machine) -> None:
     nvidia.libraries.play(NVIDIA, NEW_AVERAGE)
     (rolled,) = [
         process
-        for job in nvidia.sample(rollup=True, batchless=True)["jobs"]
+        for job in nvidia.sample(rollup=True, jobs_by_process_group=True)["jobs"]
         for process in job["processes"]
         if process.get("rolledup")
     ]

@@ -61,10 +61,10 @@ def test_its_cards_are_cards(machine: Machine) -> None:
     machine.node.process(1000)
     assert "gpus" not in machine.sample()["system"]
     makers = ("nvidia", "abacus")
-    assert machine.gpus(gpu_makers=makers) == [{"index": 0, "uuid": "abacus-1", "ce_util": 5}]
-    (used,) = machine.processes(gpu_makers=makers)[1000]
+    assert machine.gpus(gpu_vendors=makers) == [{"index": 0, "uuid": "abacus-1", "ce_util": 5}]
+    (used,) = machine.processes(gpu_vendors=makers)[1000]
     assert used == {"index": 0, "uuid": "abacus-1", "gpu_util": 5.0}
-    (card,) = machine.described(gpu_makers=makers)
+    (card,) = machine.described(gpu_vendors=makers)
     assert len(card.pop("uuid")) == len("e42e5f05-f160-55e1-b178-d3d340f3423c")
     assert card == {
         "index": 0,
@@ -76,8 +76,8 @@ def test_its_cards_are_cards(machine: Machine) -> None:
 
 def test_an_unknown_maker_is_an_error_of_the_configuration() -> None:
     with pytest.raises(ConfigurationError) as caught:
-        convert({"gpu-makers": ["nvida"]}, SampleSettings, "agents.sample", place="x.toml")
+        convert({"gpu-vendors": ["nvida"]}, SampleSettings, "agents.sample", place="x.toml")
     assert str(caught.value) == (
-        "x.toml: agents.sample: gpu-makers: 'nvida' is an unknown maker of GPUs; "
+        "x.toml: agents.sample: gpu-vendors: 'nvida' is an unknown maker of GPUs; "
         "did you mean 'nvidia'?"
     )

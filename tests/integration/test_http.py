@@ -497,7 +497,7 @@ def test_a_secret_travels_unencrypted_only_on_demand(
     url, path = f"http://{host}:8080/in", secret(TOKEN)
     with pytest.raises(ConfigurationError, match="unencrypted"):
         HttpTransport(HttpSettings(url=url, token_file=path))
-    HttpTransport(HttpSettings(url=url, token_file=path, allow_clear=True))
+    HttpTransport(HttpSettings(url=url, token_file=path, allow_cleartext=True))
     HttpTransport(HttpSettings(url=url.replace("http", "https", 1), token_file=path))
     HttpTransport(HttpSettings(url=url))
 

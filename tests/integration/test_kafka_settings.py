@@ -52,7 +52,7 @@ def test_topics(template: str, prefix: str, topic: str) -> None:
 def test_a_password_travels_unencrypted_only_on_demand(secret: str, host: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{secret} would travel unencrypted"):
         make(f"kafka://{host}", password_file=secret)
-    make(f"kafka://{host}", password_file=secret, allow_clear=True)
+    make(f"kafka://{host}", password_file=secret, allow_cleartext=True)
     make(f"kafkas://{host}", password_file=secret)
     make("kafka://localhost,127.0.0.2,[::1]:9092", password_file=secret)
 

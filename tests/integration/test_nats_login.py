@@ -215,7 +215,7 @@ def test_a_secret_travels_unencrypted_only_on_demand(bench: Bench, host: str) ->
     path = bench.secret(TOKEN)
     with pytest.raises(ConfigurationError, match=f"^url: {path} would travel unencrypted"):
         bench.connect(f"nats://{host}", token_file=path)
-    bench.connect(f"nats://{host}", token_file=path, allow_clear=True)
+    bench.connect(f"nats://{host}", token_file=path, allow_cleartext=True)
     bench.connect(f"tls://{host}", token_file=path)
     bench.connect(f"nats://{host}", token_file=path, insecure=True)
     bench.connect(f"nats://{host}")

@@ -61,7 +61,7 @@ def test_it_tells_what_agents_and_sinks_have_done(daemon: Running) -> None:
     assert found["pid"] == daemon.process.pid if daemon.process else 0
     assert 10_000 < found["resident-memory"] < 60_000
     agent = found["agents"]["sample"]
-    assert agent["errors"] == agent["left-out"] == 0
+    assert agent["errors"] == agent["skipped"] == 0
     assert 0 < agent["cpu-seconds"] < found["cpu-seconds"]
     tree, broken = found["sinks"]["tree"], found["sinks"]["broken"]
     assert tree["queued"] == tree["sent"] == tree["acknowledged"] == agent["samples"]

@@ -105,7 +105,7 @@ def test_what_only_the_daemon_counts_is_there() -> None:
 
 
 def test_the_store_has_a_form_of_its_own(tmp_path: Path) -> None:
-    found = store_config(describe(tmp_path, time_step="30s"))["metrics"]
+    found = store_config(describe(tmp_path, resolution="30s"))["metrics"]
     assert found["mem_used"] == {"frequency": 30, "aggregation": "sum"}
     assert found["cpu_load"] == {"frequency": 30, "aggregation": "avg"}
 

@@ -93,7 +93,7 @@ def test_samples_need_what_they_tell() -> None:
     assert "control groups of jobs" not in needs("sample")
     assert "control groups of jobs" in needs("sample", extras=["job-cgroups"])
     assert "scontrol" in needs("sample", sinks=["b"])
-    assert "nvidia cards" not in needs("sample", **{"gpu-makers": ["amd"]})
+    assert "nvidia cards" not in needs("sample", **{"gpu-vendors": ["amd"]})
 
 
 def test_sysinfo_needs_the_programs_that_it_is_told_to_run() -> None:

@@ -83,14 +83,14 @@ class TestRulesOfTheStore:
         assert {line["time"] for line in machine.sample()} == {"1700001060"}
 
     def test_2_a_step_has_one_value_of_each_series(self, tmp_path: Path) -> None:
-        machine = Machine(tmp_path, **{"time-step": "60s", "readers": ["cpu"]})
+        machine = Machine(tmp_path, resolution="60s", readers=["cpu"])
         lines = [line for step in range(1, 14) for line in machine.sample(10, user=step * 100)]
         series = [(line["name"], line["tags"], int(line["time"]) // 60) for line in lines]
         assert len(series) == len(set(series))
         assert {int(line["time"]) % 60 for line in lines} == {0}
 
     def test_2_an_only_sample_is_told_as_it_is(self, tmp_path: Path) -> None:
-        machine = Machine(tmp_path, **{"time-step": "60s", "readers": ["cpu"]})
+        machine = Machine(tmp_path, resolution="60s", readers=["cpu"])
         machine.agent.is_only_sample = True
         assert values(machine.sample(10, user=500), "cpu_user")["node"] == 25.0
 

@@ -129,7 +129,7 @@ def test_a_metric_that_comes_later_is_sent_from_then_on(site: Site) -> None:
 
 
 def test_a_step_has_the_mean(site: Site) -> None:
-    site.start(files=FILES, **{"time-step": "60s"})
+    site.start(files=FILES, resolution="60s")
     agent = site.agent
     assert agent is not None
     agent.is_only_sample = False

@@ -57,15 +57,15 @@ def daemon(tmp_path: Path) -> Daemon:
 
 
 def test_agents_are_counted_together_and_one_by_one(daemon: Daemon) -> None:
-    daemon.agents["sample"] = AgentCounters(samples=4, errors=2, left_out=1, cpu_seconds=0.5)
+    daemon.agents["sample"] = AgentCounters(samples=4, errors=2, skipped=1, cpu_seconds=0.5)
     daemon.agents["metrics"] = AgentCounters(samples=6, errors=1)
     found = daemon.tick()
     assert found["ccagent_samples", NODE] == 1.0
     assert found["ccagent_errors", NODE] == pytest.approx(0.3)
-    assert found["ccagent_left_out", NODE] == pytest.approx(0.1)
+    assert found["ccagent_skipped", NODE] == pytest.approx(0.1)
     assert found["ccagent_agent_samples", agent("sample")] == pytest.approx(0.4)
     assert found["ccagent_agent_errors", agent("metrics")] == pytest.approx(0.1)
-    assert found["ccagent_agent_left_out", agent("sample")] == pytest.approx(0.1)
+    assert found["ccagent_agent_skipped", agent("sample")] == pytest.approx(0.1)
     assert found["ccagent_agent_cpu", agent("sample")] == pytest.approx(5.0)
     assert found["ccagent_agent_cpu", agent("metrics")] == 0.0
 

@@ -80,7 +80,7 @@ def test_a_password_needs_a_user_and_encryption(secret: str) -> None:
     for scheme in ("mqtt", "ws"):
         with pytest.raises(ConfigurationError, match="unencrypted"):
             checked(MqttSettings(url=f"{scheme}://broker", **keys))
-        checked(MqttSettings(url=f"{scheme}://broker", allow_clear=True, **keys))
+        checked(MqttSettings(url=f"{scheme}://broker", allow_cleartext=True, **keys))
         checked(MqttSettings(url=f"{scheme}://[::1]:1", **keys))
         checked(MqttSettings(url=f"{scheme}s://broker", **keys))
 

@@ -204,10 +204,10 @@ def test_slurm_jobs_have_epoch_zero_and_are_grouped_by_user_without_slurmstepd(
     }
 
 
-def test_batchless_takes_the_process_group_even_inside_slurm(node: TreeNode) -> None:
+def test_the_job_may_be_the_process_group_even_inside_slurm(node: TreeNode) -> None:
     node.process(42, cgroup="0::/system.slice/slurmstepd.scope/job_7/step_0\n")
 
-    (job,) = sample(make(batchless=True), node)["jobs"]
+    (job,) = sample(make(jobs_by_process_group=True), node)["jobs"]
 
     assert job["job"] == 42
     assert job["epoch"]

@@ -23,7 +23,7 @@ _SCOPES = ("hwthread", "core", "memoryDomain", "socket", "accelerator")
 
 def cluster_config(agent: MetricsAgent, node: Node) -> dict[str, Any]:
     """Return the objects for a cluster with this node as its only one."""
-    step = agent.settings.time_step.seconds
+    step = agent.settings.resolution.seconds
     every = agent.settings.every
     seconds = step or (every.seconds if every is not None else 60.0)
     facts = describe_node(node, agent.settings.accelerators)

@@ -48,7 +48,7 @@ def list_accelerators(node: Node, settings: AcceleratorsSettings) -> list[dict[s
         return []
     from ccagent.machine.gpu.gpus import Gpus
 
-    gpus = Gpus(node, GpuSettings(gpu_makers=settings.makers, gpu_time_limit=settings.time_limit))
+    gpus = Gpus(node, GpuSettings(gpu_vendors=settings.makers, gpu_time_limit=settings.time_limit))
     try:
         gpus.ask("describe")
         cards = gpus.descriptions([])

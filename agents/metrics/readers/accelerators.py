@@ -146,7 +146,7 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
             from ccagent.machine.gpu.gpus import Gpus
 
             settings = GpuSettings(
-                gpu_makers=self.settings.makers, gpu_time_limit=self.settings.time_limit
+                gpu_vendors=self.settings.makers, gpu_time_limit=self.settings.time_limit
             )
             self._gpus = Gpus(node, settings)
         if self._gpus is not None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ccagent.agents.metrics.readers.base import Type
     from ccagent.machine.node import Node
 
-_AGENTS = ("samples", "errors", "left_out", "cpu")
+_AGENTS = ("samples", "errors", "skipped", "cpu")
 _SINKS = ("queued", "sent", "acknowledged", "retried", "refused", "dropped")
 _WAITING = ("waiting", "waiting_bytes")
 _MICRO = 1_000_000
@@ -25,7 +25,7 @@ _MICRO = 1_000_000
 _MEANINGS = {
     "samples": "samples taken and handed on",
     "errors": "samples that failed",
-    "left_out": "samples left out, since the one before was not finished",
+    "skipped": "samples not taken, because the one before was not finished",
     "cpu": "CPU time of samples, of one cpu",
     "queued": "messages handed to outboxes",
     "sent": "messages handed to the transport, repetitions included",
@@ -118,7 +118,7 @@ class OwnCountersReader(Reader[ReaderSettings]):
             return found
         counters = node.own_counters()
         agents = {
-            name: (each.samples, each.errors, each.left_out, int(each.cpu_seconds * _MICRO))
+            name: (each.samples, each.errors, each.skipped, int(each.cpu_seconds * _MICRO))
             for name, each in counters.agents.items()
         }
         sinks = {

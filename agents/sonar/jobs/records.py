@@ -65,10 +65,10 @@ class JobRecords:
     what ended is in counters; see ended_streams.py.
     """
 
-    def __init__(self, *, batchless: bool, rollup: bool, as_streams: bool = False) -> None:
+    def __init__(self, *, by_process_group: bool, rollup: bool, as_streams: bool = False) -> None:
         self._streams: EndedStreams | None = None
         self._counts_ended = self._has_sampled = False
-        self._batchless = batchless
+        self._by_process_group = by_process_group
         self._rollup = rollup
         self._known: dict[int, _Known] = {}
         self._groups: dict[Key, _Group] = {}
@@ -143,7 +143,7 @@ class JobRecords:
             if known.average == average and known.record.gpus == gpus:
                 return known
             return _Known(process, average, self._record(process, average, gpus), known.group)
-        if process.job and not self._batchless:
+        if process.job and not self._by_process_group:
             key = (process.job, 0, process.uid)
         else:
             key = (process.process_group, self._epoch, process.uid)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from ccagent.config.settings import Settings, as_table, make_value
 from ccagent.errors import ConfigurationError
+from ccagent.log import logger
 
 T = TypeVar("T", bound=Settings)
 
@@ -30,7 +31,21 @@ def convert(table: object, settings: type[T], where: str, *, place: str) -> T:
     except UnicodeEncodeError as error:
         raise ConfigurationError(f"{place}: {where}: not text in UTF-8") from error
     except msgspec.ValidationError:
-        from ccagent.config.settings_problems import find_problems
+        return _convert_renamed(as_table(table), settings, where, place)
 
-        found = find_problems(as_table(table), settings, where)
-        raise ConfigurationError(*(f"{place}: {problem}" for problem in found)) from None
+
+def _convert_renamed(table: dict[str, Any], settings: type[T], where: str, place: str) -> T:
+    """Fill `settings` from a table that does not fit: keys of earlier releases are replaced."""
+    from ccagent.config.renamed_keys import replace_renamed
+    from ccagent.config.settings_problems import find_problems
+
+    warnings: list[str] = []
+    table = replace_renamed(table, settings, where, warnings)
+    try:
+        converted = msgspec.convert(table, settings, dec_hook=make_value)
+    except msgspec.ValidationError as error:
+        found = find_problems(table, settings, where)
+        raise ConfigurationError(*(f"{place}: {problem}" for problem in found)) from error
+    for warning in warnings:
+        logger.warning("%s: %s", place, warning)
+    return converted

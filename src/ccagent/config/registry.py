@@ -49,7 +49,7 @@ GPU_MAKERS = {
     "nvidia": "ccagent.machine.gpu.nvidia:Nvidia",
     "amd": "ccagent.machine.gpu.amd:Amd",
 }
-"""Makers of GPUs by the name in `gpu-makers`."""
+"""Makers of GPUs by the name in `gpu-vendors`."""
 
 
 def agent_class(name: str) -> type[Agent[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import msgspec
 
@@ -18,7 +18,13 @@ R = TypeVar("R")
 class Settings(
     msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True
 ):
-    """Base of all settings: the fields are the keys in kebab case, with their defaults."""
+    """Base of all settings: the fields are the keys in kebab case, with their defaults.
+
+    renamed: keys of earlier releases, each with the key that replaces it. A configuration may hold
+    either; an earlier key is logged.
+    """
+
+    renamed: ClassVar[dict[str, str]] = {}
 
 
 def as_table(value: object) -> dict[str, Any]:

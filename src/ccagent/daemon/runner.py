@@ -56,8 +56,11 @@ class Runner:
         """Ask for a sample now; an agent that is still busy with the last one leaves it out."""
         with self._changed:
             if self._busy_since is not None and not self._preparing:
-                self.agent.counters.left_out += 1
-                logger.warning("agent %s: still busy, a sample is left out", self.agent.name)
+                self.agent.counters.skipped += 1
+                logger.warning(
+                    "agent %s: still busy, a sample is skipped",
+                    self.agent.name,
+                )
                 return
             self._wanted = True
             self._busy_since = self._node.clock.monotonic()

@@ -7,7 +7,7 @@ import msgspec
 from ccagent.counters import AgentCounters, SinkCounters
 from ccagent.log import printable
 
-_AGENTS = f"{'agent':20} {'samples':>9} {'errors':>8} {'left out':>9} {'seconds':>10} {'CPU s':>9}"
+_AGENTS = f"{'agent':20} {'samples':>9} {'errors':>8} {'skipped':>9} {'seconds':>10} {'CPU s':>9}"
 _SINKS = (
     f"{'sink':20} {'queued':>9} {'waiting':>8} {'sent':>9} {'acknowledged':>13} "
     f"{'retried':>8} {'refused':>8} {'dropped':>8}"
@@ -44,7 +44,7 @@ class Status(msgspec.Struct, rename="kebab", kw_only=True):
         for name, agent in self.agents.items():
             parts.append(
                 f"agent {name}: {agent.samples} samples, {agent.errors} errors, "
-                f"{agent.left_out} left out, {agent.restarts} restarts, "
+                f"{agent.skipped} skipped, {agent.restarts} restarts, "
                 f"{agent.cpu_seconds:.3f} s CPU"
             )
         for name, sink in self.sinks.items():
@@ -65,7 +65,7 @@ class Status(msgspec.Struct, rename="kebab", kw_only=True):
             _AGENTS,
         ]
         lines += [
-            f"{printable(name):20} {agent.samples:9} {agent.errors:8} {agent.left_out:9} "
+            f"{printable(name):20} {agent.samples:9} {agent.errors:8} {agent.skipped:9} "
             f"{agent.seconds:10.3f} {agent.cpu_seconds:9.3f}" + _restarts_text(agent.restarts)
             for name, agent in self.agents.items()
         ]

@@ -42,7 +42,7 @@ def check_gpus(site: Site) -> Iterator[Finding]:
     makers = dict.fromkeys(GPU_MAKERS)
     for settings in site.configuration.agents.values():
         if isinstance(settings, GpuSettings):
-            makers |= dict.fromkeys(settings.gpu_makers)
+            makers |= dict.fromkeys(settings.gpu_vendors)
     tasks = [partial(_examined, site.node, maker) for maker in makers]
     for maker, outcome in zip(makers, together(tasks, SECONDS + 2), strict=True):
         if isinstance(outcome, CcagentError):
@@ -103,7 +103,7 @@ def _examined(node: Node, maker: str) -> Finding:
     lacks = package if module and find_spec(module) is None else ""
     if not driven:
         return judge_cards(maker, on_bus=_on_bus(node, maker), package=lacks)
-    settings = GpuSettings(gpu_makers=(maker,), gpu_time_limit=Duration(f"{SECONDS:g}s"))
+    settings = GpuSettings(gpu_vendors=(maker,), gpu_time_limit=Duration(f"{SECONDS:g}s"))
     errors: list[str] = []
     gpus = Gpus(node, settings)
     try:

@@ -77,7 +77,7 @@ _AGENTS = {
     ("sample", "cadence"): Known("agents.sample.every", Kind.CADENCE),
     ("sample", "exclude-system-jobs"): Known("agents.sample.exclude-system-jobs", Kind.BOOL),
     ("sample", "load"): Known(kind=Kind.BOOL, note="the load is always told", only=False),
-    ("sample", "batchless"): Known("agents.sample.batchless", Kind.BOOL),
+    ("sample", "batchless"): Known("agents.sample.jobs-by-process-group", Kind.BOOL),
     ("sample", "rollup"): Known("agents.sample.rollup", Kind.BOOL),
     ("sample", "exclude-users"): Known("agents.sample.exclude-users", Kind.STRINGS),
     ("sample", "exclude-commands"): Known("agents.sample.exclude-commands", Kind.STRINGS),

@@ -44,7 +44,7 @@ class Gpus:
 
     def __init__(self, node: Node, settings: GpuSettings) -> None:
         self._libraries = [
-            Library(node, gpu_maker_class(name), settings) for name in settings.gpu_makers
+            Library(node, gpu_maker_class(name), settings) for name in settings.gpu_vendors
         ]
         self._time_limit = settings.gpu_time_limit.seconds
 

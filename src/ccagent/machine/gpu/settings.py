@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 class GpuSettings(AgentSettings, frozen=True, kw_only=True):
     """Which cards are looked for, and how long their library may take."""
 
-    gpu_makers: Annotated[
-        tuple[str, ...], Meta(description="makers whose cards are looked for; empty: none")
+    renamed: ClassVar[dict[str, str]] = {"gpu-makers": "gpu-vendors"}
+
+    gpu_vendors: Annotated[
+        tuple[str, ...], Meta(description="vendors whose cards are looked for; empty: none")
     ] = ("nvidia", "amd")
     gpu_time_limit: Annotated[
         Duration,
@@ -32,12 +34,12 @@ class GpuSettings(AgentSettings, frozen=True, kw_only=True):
         """Give what an agent with these settings needs of the cards."""
         from ccagent.agents.needs import Need
 
-        for maker in self.gpu_makers:
+        for maker in self.gpu_vendors:
             yield Need(f"{maker} cards", f"GPUs of {maker}")
 
     def __post_init__(self) -> None:
-        for maker in self.gpu_makers:
+        for maker in self.gpu_vendors:
             try:
                 directories(maker)
             except ConfigurationError as error:
-                raise ValueError(f"gpu-makers: {error}") from None
+                raise ValueError(f"gpu-vendors: {error}") from None
