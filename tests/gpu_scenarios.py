@@ -100,4 +100,60 @@ amdsmi_get_gpu_process_list 1 = 1000:0 2000:0
 """
 """A card with all, and one without uuid, whose processes' memory isn't told."""
 
+H100_DETAILS = """
+nvmlDeviceRegisterEvents 0 = 1
+nvmlEventSetWait_v2 = 0:79 0:48
+nvmlDeviceGetEccMode 0 = 1 1
+nvmlDeviceGetTotalEccErrors 0 0 1 = 12
+nvmlDeviceGetTotalEccErrors 0 1 1 = 3
+nvmlDeviceGetTotalEccErrors 0 0 0 = 2
+nvmlDeviceGetTotalEccErrors 0 1 0 = 0
+nvmlDeviceGetFieldValues 0 29 0 = 3:4
+nvmlDeviceGetFieldValues 0 30 0 = 3:1
+nvmlDeviceGetFieldValues 0 31 0 = 1:1
+nvmlDeviceGetFieldValues 0 74 0 = 3:5250000000
+nvmlDeviceGetFieldValues 0 75 0 = 3:1024897024
+nvmlDeviceGetFieldValues 0 138 4294967295 = 3:3145728
+nvmlDeviceGetFieldValues 0 139 4294967295 = 3:2097152
+nvmlDeviceGetFieldValues 0 138 0 = 3:1048576
+nvmlDeviceGetFieldValues 0 138 1 = 3:2097152
+nvmlDeviceGetFieldValues 0 139 0 = 3:2097152
+nvmlDeviceGetRemappedRows 0 = 1 2 1 0
+nvmlDeviceGetCurrentClocksEventReasons 0 = 0x44
+nvmlDeviceGetPcieReplayCounter 0 = 6
+nvmlDeviceGetPcieThroughput 0 0 = 1000
+nvmlDeviceGetPcieThroughput 0 1 = 3000
+nvmlDeviceGetClockInfo 0 0 = 1740
+nvmlDeviceGetClockInfo 0 3 = 1545
+nvmlDeviceGetMaxClockInfo 0 0 = 1980
+nvmlDeviceGetMaxClockInfo 0 3 = 1545
+nvmlDeviceGetEncoderUtilization 0 = 7 167000
+nvmlDeviceGetDecoderUtilization 0 = 0 167000
+nvmlDeviceGetJpgUtilization 0 = 3 167000
+nvmlDeviceGetOfaUtilization 0 = 4 167000
+nvmlDeviceGetTotalEnergyConsumption 0 = 123456789
+nvmlDeviceGetNvLinkState 0 0 = 1
+nvmlDeviceGetNvLinkState 0 1 = 1
+nvmlDeviceGetNvLinkState 0 2 = 0
+nvmlDeviceGetNvLinkErrorCounter 0 0 0 = 5
+nvmlDeviceGetNvLinkErrorCounter 0 1 0 = 6
+nvmlDeviceGetNvLinkErrorCounter 0 0 1 = 1
+nvmlDeviceGetNvLinkErrorCounter 0 0 2 = 21
+nvmlDeviceGetNvLinkErrorCounter 0 0 3 = 31
+nvmlDeviceGetNvLinkErrorCounter 0 0 4 = 41
+"""
+"""To follow H100: what it tells on demand."""
+
+AMD_DETAILS = """
+amdsmi_get_gpu_total_ecc_count 0 = 8 1
+amdsmi_get_violation_status 0 = 0 1 1 0 255
+amdsmi_get_gpu_bad_page_info 0 = 0 0 2 1
+amdsmi_get_energy_count 0 = 2000000 15.3
+amdsmi_get_pcie_info 0 = 9
+amdsmi_get_link_metrics 0 = 100:200 1:2
+amdsmi_get_gpu_activity 0 = 90 33 65535
+amdsmi_get_clock_info 0 6 = 700 1100
+"""
+"""To follow AMD: what the first card tells on demand."""
+
 AMD_ADDRESSES = ["0000:c5:00.0", "0000:c9:00.0"]

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import pynvml
 
+from ccagent.machine.gpu.nvidia_details import field_number
+
 NVML: Any = pynvml
 
 
@@ -37,6 +39,14 @@ def _fields(*names: str) -> Callable[[Any], str]:
 
 def _processes(processes: Any) -> str:
     return " ".join(f"{each.pid}:{each.usedGpuMemory or ''}" for each in processes)
+
+
+def _fields_told(fields: Any) -> str:
+    """Write one field, which has an error of its own."""
+    (field,) = fields
+    if field.nvmlReturn != NVML.NVML_SUCCESS:
+        return f"!{field.nvmlReturn}"
+    return f"{field.valueType}:{field_number(field)}"
 
 
 def _samples(samples: Any) -> str:
@@ -77,6 +87,54 @@ QUESTIONS = (
         write=_fields("total", "reserved", "free", "used"),
     ),
     Question("nvmlDeviceGetProcessUtilization", arguments=(0,), write=_samples),
+    *(
+        Question(f"nvmlDeviceGet{name}")
+        for name in (
+            "CurrentClocksEventReasons", "CurrentClocksThrottleReasons", "PcieReplayCounter",
+            "TotalEnergyConsumption",
+        )
+    ),
+    *(
+        Question(f"nvmlDeviceGet{name}", write=_words)
+        for name in (
+            "EccMode", "EncoderUtilization", "DecoderUtilization", "JpgUtilization",
+            "OfaUtilization", "RemappedRows",
+        )
+    ),
+    *(
+        Question(f"nvmlDeviceGet{name}", arguments=(clock,), key=f" {clock}")
+        for name in ("ClockInfo", "MaxClockInfo")
+        for clock in (0, 3)
+    ),
+    *(
+        Question("nvmlDeviceGetPcieThroughput", arguments=(direction,), key=f" {direction}")
+        for direction in (0, 1)
+    ),
+    *(
+        Question("nvmlDeviceGetTotalEccErrors", arguments=pair, key=f" {pair[0]} {pair[1]}")
+        for pair in ((0, 0), (0, 1), (1, 0), (1, 1))
+    ),
+    *(
+        Question("nvmlDeviceGetNvLinkState", arguments=(link,), key=f" {link}")
+        for link in range(NVML.NVML_NVLINK_MAX_LINKS)
+    ),
+    *(
+        Question("nvmlDeviceGetNvLinkErrorCounter", arguments=(link, kind), key=f" {link} {kind}")
+        for link in range(NVML.NVML_NVLINK_MAX_LINKS)
+        for kind in range(NVML.NVML_NVLINK_ERROR_COUNT)
+    ),
+    *(
+        Question(
+            "nvmlDeviceGetFieldValues", arguments=([(field, scope)],), key=f" {field} {scope}",
+            write=_fields_told,
+        )
+        for fields, scopes in (
+            ((*range(29, 32), *range(74, 82)), (0,)),
+            ((138, 139), (0xFFFFFFFF, *range(NVML.NVML_NVLINK_MAX_LINKS))),
+        )
+        for field in fields
+        for scope in scopes
+    ),
 )  # fmt: skip
 
 

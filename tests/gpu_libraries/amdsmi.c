@@ -67,6 +67,55 @@ struct process {
     uint32_t occupancy, reserved[11];
 };
 
+struct errors {
+    uint64_t correctable, uncorrectable, deferred, reserved[5];
+};
+
+struct violations {
+    uint64_t reference_time, time, counter, sums[6], shares[6];
+    uint8_t active[6], padding[2];
+    uint64_t by_part[8][8][8];
+    uint8_t active_parts[4][8][8];
+    uint64_t reserved[3][8][8];
+};
+
+struct page {
+    uint64_t address, size;
+    uint32_t status, padding;
+};
+
+struct pcie {
+    struct {
+        uint16_t width;
+        uint32_t speed, version, slot, largest_version;
+        uint64_t reserved[9];
+    } is;
+    struct {
+        uint16_t width;
+        uint32_t speed, bandwidth;
+        uint64_t replays, recoveries, rollovers, naks_sent, naks_received;
+        uint32_t other_end;
+        uint64_t reserved[12];
+    } metric;
+    uint64_t reserved[32];
+};
+
+struct links {
+    uint32_t count;
+    struct {
+        uint64_t bdf;
+        uint32_t rate, bandwidth, type;
+        uint64_t read, write, reserved[2];
+    } links[64];
+    uint64_t reserved[7];
+};
+
+/* Sizes, for a test that compares them with those of the bindings. */
+const size_t sizes[] = {
+    sizeof(struct errors), sizeof(struct violations), sizeof(struct page),
+    sizeof(struct pcie),   sizeof(struct links),
+};
+
 static struct card cards[CARDS];
 
 static const char *told(const char *function, const struct card *card, int *error)
@@ -275,7 +324,7 @@ int amdsmi_get_gpu_activity(struct card *card, uint32_t *activity)
     int error;
     const char *text = told("amdsmi_get_gpu_activity", card, &error);
     if (text)
-        sscanf(text, "%" SCNu32 " %" SCNu32, &activity[0], &activity[1]);
+        sscanf(text, "%" SCNu32 " %" SCNu32 " %" SCNu32, &activity[0], &activity[1], &activity[2]);
     return error;
 }
 
@@ -304,4 +353,75 @@ int amdsmi_get_gpu_process_list(struct card *card, uint32_t *count, struct proce
     }
     *count = seen;
     return 0;
+}
+
+/* correctable, uncorrectable */
+int amdsmi_get_gpu_total_ecc_count(struct card *card, struct errors *errors)
+{
+    int error;
+    const char *text = told("amdsmi_get_gpu_total_ecc_count", card, &error);
+    if (text)
+        sscanf(text, "%" SCNu64 " %" SCNu64, &errors->correctable, &errors->uncorrectable);
+    return error;
+}
+
+/* what is active: prochot, power, socket, voltage regulators, memory */
+int amdsmi_get_violation_status(struct card *card, struct violations *violations)
+{
+    int error;
+    const char *text = told("amdsmi_get_violation_status", card, &error);
+    for (int i = 0; text && i < 5; i++)
+        violations->active[i] = (uint8_t)strtoul(text, (char **)&text, 10);
+    return error;
+}
+
+/* the status of each page */
+int amdsmi_get_gpu_bad_page_info(struct card *card, uint32_t *count, struct page *pages)
+{
+    int error;
+    uint32_t seen = 0;
+    const char *text = told("amdsmi_get_gpu_bad_page_info", card, &error);
+    while (text && *(text += strspn(text, " "))) {
+        uint32_t status = (uint32_t)strtoul(text, (char **)&text, 10);
+        if (pages && seen < *count)
+            pages[seen].status = status;
+        seen++;
+    }
+    *count = seen;
+    return error;
+}
+
+/* units counted, microjoules of a unit */
+int amdsmi_get_energy_count(struct card *card, uint64_t *count, float *unit, uint64_t *time)
+{
+    int error;
+    const char *text = told("amdsmi_get_energy_count", card, &error);
+    (void)time;
+    if (text)
+        sscanf(text, "%" SCNu64 " %f", count, unit);
+    return error;
+}
+
+/* replays */
+int amdsmi_get_pcie_info(struct card *card, struct pcie *pcie)
+{
+    int error;
+    const char *text = told("amdsmi_get_pcie_info", card, &error);
+    if (text)
+        pcie->metric.replays = strtoull(text, NULL, 10);
+    return error;
+}
+
+/* READ:WRITTEN of each link */
+int amdsmi_get_link_metrics(struct card *card, struct links *links)
+{
+    int error;
+    const char *text = told("amdsmi_get_link_metrics", card, &error);
+    while (text && *(text += strspn(text, " "))) {
+        sscanf(text, "%" SCNu64 ":%" SCNu64, &links->links[links->count].read,
+               &links->links[links->count].write);
+        links->count++;
+        text += strcspn(text, " ");
+    }
+    return error;
 }

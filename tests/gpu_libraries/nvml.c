@@ -1,9 +1,12 @@
 /* A stand-in for libnvidia-ml.so.1: it answers from a scenario. Layouts as nvml.h has them. */
+#include <stddef.h>
+
 #include "scenario.h"
 
 #define NOT_FOUND 6
 #define NOT_SUPPORTED 3
 #define INSUFFICIENT_SIZE 7
+#define TIMEOUT 10
 #define CARDS 16
 #define INSTANCES 8
 
@@ -29,6 +32,37 @@ struct pci_info {
     char bus_id[32];
 };
 
+struct field_value {
+    unsigned field, scope;
+    long long time, latency;
+    int type, error;
+    union {
+        double real;
+        unsigned number;
+        unsigned long long large;
+        int below_zero;
+    } value;
+};
+
+struct event {
+    struct device *device;
+    unsigned long long type, data;
+    unsigned gpu_instance, compute_instance;
+};
+
+/* Sizes and offsets, for a test that compares them with those of the bindings. */
+const size_t field_value_layout[] = {
+    sizeof(struct field_value),           offsetof(struct field_value, field),
+    offsetof(struct field_value, scope),  offsetof(struct field_value, type),
+    offsetof(struct field_value, error),  offsetof(struct field_value, value),
+};
+const size_t event_layout[] = {
+    sizeof(struct event),
+    offsetof(struct event, device),
+    offsetof(struct event, type),
+    offsetof(struct event, data),
+};
+
 static struct device devices[CARDS][1 + INSTANCES];
 
 static const char *told(const char *function, const struct device *device, int *error)
@@ -41,6 +75,14 @@ static const char *told_of(const char *function, const struct device *device, un
 {
     char card[48];
     snprintf(card, sizeof card, "%s %u", device->name, number);
+    return answer(function, card, NOT_SUPPORTED, error);
+}
+
+static const char *told_of_two(const char *function, const struct device *device, unsigned of,
+                               unsigned and, int *error)
+{
+    char card[64];
+    snprintf(card, sizeof card, "%s %u %u", device->name, of, and);
     return answer(function, card, NOT_SUPPORTED, error);
 }
 
@@ -92,6 +134,42 @@ static int string(const char *text, int error, char *value, unsigned size)
         return error;                                                                              \
     }
 
+static int large(const char *text, int error, unsigned long long *value)
+{
+    if (text)
+        *value = strtoull(text, NULL, 0);
+    return error;
+}
+
+#define LARGE(function)                                                                            \
+    int function(struct device *device, unsigned long long *value)                                 \
+    {                                                                                              \
+        int error;                                                                                 \
+        const char *text = told(#function, device, &error);                                        \
+        return large(text, error, value);                                                          \
+    }
+
+#define LARGE_OF_TWO(function)                                                                     \
+    int function(struct device *device, unsigned of, unsigned and, unsigned long long *value)      \
+    {                                                                                              \
+        int error;                                                                                 \
+        const char *text = told_of_two(#function, device, of, and, &error);                        \
+        return large(text, error, value);                                                          \
+    }
+
+LARGE(nvmlDeviceGetCurrentClocksEventReasons)
+LARGE(nvmlDeviceGetCurrentClocksThrottleReasons)
+LARGE(nvmlDeviceGetTotalEnergyConsumption)
+LARGE_OF_TWO(nvmlDeviceGetNvLinkErrorCounter)
+LARGE_OF_TWO(nvmlDeviceGetTotalEccErrors)
+NUMBER(nvmlDeviceGetPcieReplayCounter)
+NUMBER_OF(nvmlDeviceGetNvLinkState)
+NUMBER_OF(nvmlDeviceGetPcieThroughput)
+NUMBERS(nvmlDeviceGetDecoderUtilization)
+NUMBERS(nvmlDeviceGetEccMode)
+NUMBERS(nvmlDeviceGetEncoderUtilization)
+NUMBERS(nvmlDeviceGetJpgUtilization)
+NUMBERS(nvmlDeviceGetOfaUtilization)
 NUMBER(nvmlDeviceGetArchitecture)
 NUMBER(nvmlDeviceGetComputeMode)
 NUMBER(nvmlDeviceGetFanSpeed)
@@ -269,4 +347,92 @@ int nvmlDeviceGetProcessUtilization(struct device *device, struct process_sample
     if (!seen)
         return NOT_FOUND;
     return seen > room ? INSUFFICIENT_SIZE : 0;
+}
+
+/* corrected, uncorrected, pending, failure */
+int nvmlDeviceGetRemappedRows(struct device *device, unsigned *corrected, unsigned *uncorrected,
+                              unsigned *pending, unsigned *failure)
+{
+    int error;
+    const char *text = told("nvmlDeviceGetRemappedRows", device, &error);
+    if (text)
+        sscanf(text, "%u %u %u %u", corrected, uncorrected, pending, failure);
+    return error;
+}
+
+/* by field and scope: TYPE:VALUE; the call itself is refused by the line of the card alone */
+int nvmlDeviceGetFieldValues(struct device *device, int count, struct field_value *fields)
+{
+    int error;
+    answer("nvmlDeviceGetFieldValues", device->name, 0, &error);
+    for (int i = 0; i < count; i++) {
+        struct field_value *field = &fields[i];
+        const char *text = told_of_two("nvmlDeviceGetFieldValues", device, field->field,
+                                       field->scope, &field->error);
+        if (!text)
+            continue;
+        field->type = atoi(text);
+        text += strcspn(text, ":") + 1;
+        if (field->type == 0)
+            field->value.real = strtod(text, NULL);
+        else if (field->type == 1)
+            field->value.number = (unsigned)strtoul(text, NULL, 10);
+        else if (field->type == 5)
+            field->value.below_zero = atoi(text);
+        else
+            field->value.large = strtoull(text, NULL, 10);
+    }
+    return error;
+}
+
+static unsigned long taken;
+static char registered[CARDS];
+
+int nvmlEventSetCreate(void **set)
+{
+    int error;
+    answer("nvmlEventSetCreate", "", 0, &error);
+    *set = registered;
+    return error;
+}
+
+int nvmlEventSetFree(void *set)
+{
+    memset(set, 0, sizeof registered);
+    return 0;
+}
+
+/* A card that delivers events has a line. */
+int nvmlDeviceRegisterEvents(struct device *device, unsigned long long types, void *set)
+{
+    int error;
+    (void)types;
+    if (told("nvmlDeviceRegisterEvents", device, &error))
+        ((char *)set)[atoi(device->name)] = 1;
+    return error;
+}
+
+/* CARD:XID ..., all that have happened; each is delivered once, if the card was registered */
+int nvmlEventSetWait_v2(void *set, struct event *event, unsigned milliseconds)
+{
+    int error;
+    unsigned long seen = 0;
+    const char *text = answer("nvmlEventSetWait_v2", "", TIMEOUT, &error);
+    (void)milliseconds;
+    if (!text)
+        return error;
+    while (*(text += strspn(text, " "))) {
+        unsigned card = 0;
+        unsigned long long xid = 0;
+        sscanf(text, "%u:%llu", &card, &xid);
+        text += strcspn(text, " ");
+        if (seen++ < taken)
+            continue;
+        taken++;
+        if (!((char *)set)[card])
+            continue;
+        *event = (struct event){.device = &devices[card][0], .type = 8, .data = xid};
+        return 0;
+    }
+    return TIMEOUT;
 }

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+from ccagent.config.configuration.conversion import convert
 
 from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.cluster_config.document import cluster_config
+from ccagent.agents.metrics.readers.accelerator_tables import DETAILS
 from ccagent.agents.metrics.readers.accelerators import AcceleratorsReader, AcceleratorsSettings
 from ccagent.agents.metrics.readers.base import Place
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError, NotHereError
 from ccagent.records.message import encode
@@ -40,12 +41,19 @@ MIG_4 = FIRST._replace(stype="mig", stype_id="MIG-aaaaaaaa-0000-0000-0000-000000
 LOST = "nvmlDeviceGetMemoryInfo_v2 0 = !15\nnvmlDeviceGetMemoryInfo 0 = !15"
 
 
+def reader(time_limit: str) -> AcceleratorsReader:
+    """Return a reader of what is always told: without details."""
+    reader = AcceleratorsReader(AcceleratorsSettings(time_limit=Duration(time_limit)))
+    reader.wanted = frozenset(reader.metrics) - DETAILS.keys()
+    return reader
+
+
 class Cards:
     """A machine with cards and the reader that looks at them."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.reader = AcceleratorsReader(AcceleratorsSettings(time_limit=Duration("30s")))
+        self.reader = reader("30s")
 
     def nvidia(self, *scenarios: str) -> None:
         self.machine.cards("nvidia", NVIDIA_ADDRESSES)
@@ -57,7 +65,7 @@ class Cards:
 
     def read(self) -> dict[str, dict[Place, float]]:
         found: dict[str, dict[Place, float]] = {}
-        for metric, value, place in self.reader.read(self.machine.node):
+        for metric, value, place, *_ in self.reader.read(self.machine.node):
             assert place not in found.setdefault(metric, {})
             found[metric][place] = value
         return found
@@ -81,7 +89,6 @@ def test_cards_have_values_at_their_addresses(cards: Cards) -> None:
         "acc_temperature": {FIRST: 61, SECOND: -7},
         "acc_clock": {FIRST: 1755e6},
         "acc_mem_clock": {FIRST: 2600e6},
-        "acc_fan": {SECOND: 104},
         "acc_failing": {FIRST: 0, SECOND: 0},
     }
     assert cards.reader.errors == []
@@ -96,7 +103,6 @@ def test_amds_have_the_same(cards: Cards) -> None:
     assert found["acc_power"] == {first: 312}
     assert found["acc_temperature"] == {first: 55, second: -3}
     assert found["acc_clock"] == {first: 1650e6}
-    assert found["acc_fan"] == {first: 20}
 
 
 def test_a_divided_card_is_one_card(cards: Cards) -> None:
@@ -108,6 +114,27 @@ def test_a_divided_card_is_one_card(cards: Cards) -> None:
     # What the card tells holds what its instances use.
     assert found["acc_mem_used"][FIRST] == 20950548480
     assert found["acc_instance_mem_used"] == {MIG_1: 10737418240, MIG_4: 5368709120}
+
+
+def test_what_a_card_cannot_tell_is_unknown_and_not_zero(cards: Cards) -> None:
+    cards.nvidia(
+        NVIDIA,
+        "nvmlDeviceGetUtilizationRates 0 = !3",
+        "nvmlDeviceGetMemoryInfo_v2 0 = !3",
+        "nvmlDeviceGetMemoryInfo 0 = !3",
+    )
+    found = cards.read()
+    assert found["acc_utilization"] == {SECOND: 0}
+    assert found["acc_mem_used"].keys() == found["acc_mem_share"].keys() == {SECOND}
+    assert found["acc_power"] == {FIRST: 512}
+
+
+def test_what_an_amd_card_cannot_tell_is_unknown_and_not_zero(cards: Cards) -> None:
+    cards.amd(AMD, "amdsmi_get_gpu_activity 0 = !2", "amdsmi_get_gpu_memory_total 0 = !2")
+    found = cards.read()
+    second = Place("accelerator", "00000000:C9:00.0")
+    assert found["acc_utilization"] == {second: 10}
+    assert found["acc_mem_used"].keys() == found["acc_mem_share"].keys() == {second}
 
 
 def test_a_card_that_fails_tells_only_that(cards: Cards) -> None:
@@ -156,7 +183,7 @@ def test_a_library_that_hangs_is_waited_for_once(cards: Cards) -> None:
     cards.nvidia(NVIDIA)
     cards.read()
     cards.reader.close()
-    cards.reader = AcceleratorsReader(AcceleratorsSettings(time_limit=Duration("1s")))
+    cards.reader = reader("1s")
     cards.nvidia(NVIDIA, "nvmlDeviceGetCount_v2 = hang")
     begin = time.monotonic()
     assert cards.read() == {}

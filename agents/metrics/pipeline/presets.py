@@ -46,7 +46,7 @@ _OWN_UNITS: dict[str, dict[str, str]] = {
              "mem_slab", "swap_total"), "kB",
         ),
         "disk_total": "GB", "disk_free": "GB", "mem_bw": "MB/s", "flops_any": "MFlops/s",
-        "flops_sp": "MFlops/s", "flops_dp": "MFlops/s",
+        "flops_sp": "MFlops/s", "flops_dp": "MFlops/s", "acc_mem_used": "MiB",
     },
 }  # fmt: skip
 _NAMES: dict[str, dict[str, str]] = {
@@ -54,6 +54,34 @@ _NAMES: dict[str, dict[str, str]] = {
         "cpu_load": "load_one", "cpu_load5": "load_five", "cpu_load15": "load_fifteen",
         "net_bytes_in": "net_bytes_in_bw", "net_bytes_out": "net_bytes_out_bw",
         "net_pkts_in": "net_pkts_in_bw", "net_pkts_out": "net_pkts_out_bw",
+        "acc_utilization": "nv_util", "acc_mem_utilization": "nv_mem_util",
+        "acc_mem_used": "nv_fb_mem_used", "acc_power": "nv_power_usage",
+        "acc_power_limit": "nv_power_max_limit", "acc_power_average": "nv_average_power",
+        "acc_energy": "nv_energy_abs", "acc_temperature": "nv_temp", "acc_fan": "nv_fan",
+        "acc_clock": "nv_sm_clock", "acc_mem_clock": "nv_mem_clock",
+        "acc_graphics_clock": "nv_graphics_clock", "acc_video_clock": "nv_video_clock",
+        "acc_max_clock": "nv_max_sm_clock", "acc_max_mem_clock": "nv_max_mem_clock",
+        "acc_max_graphics_clock": "nv_max_graphics_clock",
+        "acc_max_video_clock": "nv_max_video_clock",
+        "acc_ecc_corrected": "nv_ecc_corrected_error",
+        "acc_ecc_uncorrected": "nv_ecc_uncorrected_error",
+        "acc_encoder_utilization": "nv_encoder_util",
+        "acc_decoder_utilization": "nv_decoder_util",
+        **{
+            f"acc_{name}": f"nv_{name}"
+            for name in (
+                "remapped_rows_corrected", "remapped_rows_uncorrected", "remapped_rows_pending",
+                "remapped_rows_failure", "violation_power", "violation_thermal",
+                "violation_sync_boost", "violation_board_limit", "violation_low_util",
+                "violation_reliability", "violation_below_app_clock",
+                "violation_below_base_clock",
+            )
+        },
+        **{
+            f"acc_nvlink_{part}{kind}_errors": f"nv_nvlink_{kind}_errors{suffix}"
+            for kind in ("crc_flit", "crc", "ecc", "replay", "recovery")
+            for part, suffix in (("", "_sum"), ("link_", ""))
+        },
     },
 }  # fmt: skip
 """Output names that differ from the metric's."""

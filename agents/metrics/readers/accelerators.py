@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
-from ccagent.agents.metrics.readers.base import Gauge, Metric, Place, Reader, ReaderSettings
+from ccagent.agents.metrics.readers.accelerator_details import detail_values, wanted_details
+from ccagent.agents.metrics.readers.accelerator_tables import DETAILS
+from ccagent.agents.metrics.readers.base import (
+    Count,
+    Gauge,
+    Metric,
+    Place,
+    Reader,
+    ReaderSettings,
+    Type,
+)
 from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError, NotHereError
 from ccagent.machine.gpu.address import canonical
@@ -104,14 +114,6 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
             aggregation="mean",
             is_default=False,
         ),
-        "acc_fan": Metric(
-            unit="%",
-            type="accelerator",
-            description="speed of the fan, of its largest",
-            source="NVML, nvmlDeviceGetFanSpeed; AMD SMI, fan_speed",
-            aggregation="max",
-            is_default=False,
-        ),
         "acc_power_limit": Metric(
             unit="W",
             type="accelerator",
@@ -133,12 +135,14 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
             source="NVML, nvmlDeviceGetMemoryInfo: used",
             is_default=False,
         ),
+        **DETAILS,
     }
 
     def __init__(self, settings: AcceleratorsSettings | None = None) -> None:
         super().__init__(settings)
         self._gpus: Gpus | None = None
         self._is_asked = False
+        self._of_parts: set[str] = set()
 
     def begin(self, node: Node) -> None:
         """Ask the libraries, so that they answer while others read."""
@@ -150,10 +154,10 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
             )
             self._gpus = Gpus(node, settings)
         if self._gpus is not None:
-            self._gpus.ask("read")
+            self._gpus.ask("read", wanted_details(self.wanted))
             self._is_asked = True
 
-    def read(self, node: Node) -> Iterable[Gauge]:
+    def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Wait for the answers, `time_limit` at most; NotHereError without cards."""
         self.errors = []
         if not self._is_asked:
@@ -161,7 +165,13 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
         if self._gpus is None:
             raise NotHereError("no driver has an accelerator")
         self._is_asked = False
-        return [*gauges(self._gpus.reading(self.errors))]
+        values = [*card_values(self._gpus.reading(self.errors))]
+        self._of_parts |= {value.metric for value in values if value.place.stype}
+        return values
+
+    def expected(self, node: Node) -> dict[str, Type]:  # noqa: ARG002 - known from readings
+        """Return the metrics of links and instances, which have no value of the card itself."""
+        return dict.fromkeys(sorted(self._of_parts), "accelerator")
 
     def close(self) -> None:
         """Close the libraries."""
@@ -169,8 +179,8 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
             self._gpus.close()
 
 
-def gauges(reading: GpuReading) -> Iterator[Gauge]:
-    """Give the values of all cards; those without address, which fail, are left out."""
+def card_values(reading: GpuReading) -> Iterator[Gauge | Count]:
+    """Return the values of all cards; those without address, which fail, are left out."""
     memory: dict[str, int] = {}
     for card in reading.cards:
         address = reading.addresses.get(card.index, "")
@@ -180,28 +190,32 @@ def gauges(reading: GpuReading) -> Iterator[Gauge]:
         if not address:
             continue
         if card.index in reading.instances:
-            instance = Place("accelerator", address, "mig", card.uuid)
-            yield Gauge("acc_instance_mem_used", card.memory * _KB, instance)
+            if card.index not in reading.without_memory:
+                instance = Place("accelerator", address, "mig", card.uuid)
+                yield Gauge("acc_instance_mem_used", card.memory * _KB, instance)
             continue
         place = Place("accelerator", address)
         yield Gauge("acc_failing", card.failing, place)
-        if not card.failing:
-            is_divided = card.index in reading.partitioned
-            yield from _of_card(card, place, is_divided=is_divided)
+        if card.failing:
+            continue
+        is_divided = card.index in reading.partitioned
+        if not is_divided and card.index not in reading.without_utilization:
+            yield Gauge("acc_utilization", card.ce_util, place)
+        if card.index not in reading.without_memory:
             yield Gauge("acc_mem_used", memory[address], place)
+            if not is_divided:
+                yield Gauge("acc_mem_share", card.memory_util, place)
+        yield from _state_values(card, place)
+        yield from detail_values(reading.details.get(card.index, ()), place)
 
 
-def _of_card(card: SampleGpu, place: Place, *, is_divided: bool) -> Iterator[Gauge]:
-    if not is_divided:
-        yield Gauge("acc_utilization", card.ce_util, place)
-        yield Gauge("acc_mem_share", card.memory_util, place)
+def _state_values(card: SampleGpu, place: Place) -> Iterator[Gauge]:
     # 0 stands for what a card can't tell.
     for metric, value in (
         ("acc_power", card.power),
         ("acc_temperature", card.temperature),
         ("acc_clock", card.ce_clock * _MHZ),
         ("acc_mem_clock", card.memory_clock * _MHZ),
-        ("acc_fan", card.fan),
         ("acc_power_limit", card.power_limit),
     ):
         if value:

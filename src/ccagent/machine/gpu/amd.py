@@ -15,6 +15,7 @@ from ccagent.machine.gpu.presence import DIRECTORIES
 from ccagent.machine.gpu.vendor import (
     Card,
     CardDescription,
+    CardDetails,
     CardState,
     Maker,
     ProcessOnCard,
@@ -24,6 +25,8 @@ from ccagent.records.envelopes import SampleGpu, SysinfoGpuCard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ccagent.machine.gpu.limited_calls import LimitedCalls
 
 _LOST = (
     "DRM_ERROR", "IO", "ADDRESS_FAULT", "DIRECTORY_NOT_FOUND", "NO_DRV", "DRIVER_NOT_LOADED",
@@ -47,6 +50,7 @@ class Amd(Maker):
     def __init__(self) -> None:
         self._smi: Any = None
         self._lost: set[int] = set()
+        self._read: list[tuple[int, Any]] = []
 
     def open(self) -> None:
         """Load AMD SMI and initialise it."""
@@ -88,19 +92,48 @@ class Amd(Maker):
         """Read the state of the cards and what runs on them."""
         cards: list[CardState] = []
         processes: list[ProcessOnCard] = []
+        self._read = []
         for index, handle in enumerate(self._handles()):
             card = Card(index=index)
             state = SampleGpu(index=index, uuid="", failing=1)
-            has_utilization = False
+            has_utilization = has_memory = False
             with contextlib.suppress(_LostError):
                 card = self._card(index, handle)
                 total = self._kilobytes("amdsmi_get_gpu_memory_total", handle)
+                has_memory = total > 0
                 activity = self._ask("amdsmi_get_gpu_activity", handle)
                 has_utilization = _has_number(activity, "gfx_activity")
                 state = self._state(index, handle, total, activity)
                 processes += self._processes(handle, state, total)
-            cards.append(CardState(card=card, state=state, has_utilization=has_utilization))
+                self._read.append((index, handle))
+            cards.append(
+                CardState(
+                    card=card,
+                    state=state,
+                    has_utilization=has_utilization,
+                    has_memory=has_memory,
+                )
+            )
         return Reading(cards=cards, processes=processes)
+
+    def read_details(self, wanted: frozenset[str], calls: LimitedCalls) -> list[CardDetails]:
+        """Read these details of the cards that are not lost."""
+        from ccagent.machine.gpu.amd_details import amd_card_details
+
+        def asker(index: int, handle: Any) -> Callable[..., Any]:
+            def ask(name: str, *arguments: Any) -> Any:
+                return calls.call(f"{index} {name}", lambda: self._ask(name, handle, *arguments))
+
+            return ask
+
+        clocks = self._smi.AmdSmiClkType
+        return [
+            CardDetails(
+                card=index,
+                details=[*amd_card_details(asker(index, handle), clocks, wanted)],
+            )
+            for index, handle in self._read
+        ]
 
     def _handles(self) -> list[Any]:
         try:

@@ -9,9 +9,12 @@ import msgspec
 
 from ccagent.config.registry import gpu_maker_class
 from ccagent.machine.gpu.library import Library
+from ccagent.machine.gpu.vendor import Detail
 from ccagent.records.envelopes import NO_FLOAT, SampleGpu, SampleProcessGpu, SysinfoGpuCard
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ccagent.machine.gpu.settings import GpuSettings
     from ccagent.machine.node import Node
 
@@ -23,6 +26,8 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     addresses: of PCI by index; an instance has its card's.
     partitioned, instances: indices of the cards that have instances, and of these.
     without_utilization: indices of the cards that don't tell how busy they are.
+    without_memory: indices of the cards that don't tell their memory.
+    details: what was asked for on demand, by index.
     """
 
     cards: list[SampleGpu] = []
@@ -32,6 +37,8 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     partitioned: frozenset[int] = frozenset()
     instances: frozenset[int] = frozenset()
     without_utilization: frozenset[int] = frozenset()
+    without_memory: frozenset[int] = frozenset()
+    details: dict[int, list[Detail]] = {}
 
 
 class Gpus:
@@ -53,10 +60,11 @@ class Gpus:
         for library in self._libraries:
             library.start()
 
-    def ask(self, question: str) -> None:
-        """Ask all makers to `read` or to `describe`."""
+    def ask(self, question: str, details: Iterable[str] = ()) -> None:
+        """Ask all makers to `read`, with these details besides, or to `describe`."""
+        wanted = sorted(details)
         for library in self._libraries:
-            library.ask(question)
+            library.ask(question, wanted)
 
     def reading(self, errors: list[str]) -> GpuReading:
         """Give the state of all cards; a library that can't tell adds to `errors`."""
@@ -67,6 +75,8 @@ class Gpus:
         partitioned: set[int] = set()
         instances: set[int] = set()
         without_utilization: set[int] = set()
+        without_memory: set[int] = set()
+        details: dict[int, list[Detail]] = {}
         deadline = time.monotonic() + self._time_limit
         first = 0
         for library in self._libraries:
@@ -81,6 +91,8 @@ class Gpus:
                 cards.append(_renumbered(each.state, index))
                 if not each.has_utilization:
                     without_utilization.add(index)
+                if not each.has_memory:
+                    without_memory.add(index)
                 if each.card.device:
                     devices[each.card.device] = index
                 if each.card.is_instance:
@@ -97,6 +109,8 @@ class Gpus:
                         gpu_memory_util=use.memory_percent or NO_FLOAT,
                     )
                     processes.setdefault(use.pid, []).append(used)
+            for of_card in answer.details:
+                details[first + of_card.card] = of_card.details
             first += library.count
         return GpuReading(
             cards=cards,
@@ -106,6 +120,8 @@ class Gpus:
             partitioned=frozenset(partitioned),
             instances=frozenset(instances),
             without_utilization=frozenset(without_utilization),
+            without_memory=frozenset(without_memory),
+            details=details,
         )
 
     def descriptions(self, errors: list[str]) -> list[SysinfoGpuCard]:

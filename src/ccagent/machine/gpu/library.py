@@ -13,13 +13,17 @@ from ccagent.machine.gpu.process import Answer
 from ccagent.records.envelopes import SampleGpu
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ccagent.machine.gpu.settings import GpuSettings
     from ccagent.machine.gpu.vendor import Card, CardDescription, CardState, Maker
     from ccagent.machine.helper import Helper
     from ccagent.machine.node import Node
 
 _RETRY = 600.0
-"""Seconds after which a library that could not be used is tried again."""
+"""Seconds after which a library that could not be used is tried again, or asked for details."""
+_DETAILS_PART = 0.5
+"""What details may take of the time limit of an answer."""
 
 
 class Library:
@@ -37,6 +41,11 @@ class Library:
         self._asked = False
         self._problem = ""
         self._not_before = 0.0
+        self._has_details = False
+        self._details_not_before = 0.0
+        self._has_answered = False
+        self._is_doubtful = False
+        self._patience = settings.gpu_time_limit.seconds
         self._present: list[str] = []
         self._known: dict[str, Card] = {}
         self._uuids: dict[str, str] = {}
@@ -56,8 +65,13 @@ class Library:
             except ProgramError as error:
                 self._problem = str(error)
 
-    def ask(self, question: str) -> None:
-        """Ask, if there are cards, and no earlier question waits for its answer."""
+    def ask(self, question: str, details: Sequence[str] = ()) -> None:
+        """Ask, if there are cards, and no earlier question waits for its answer.
+
+        After a question with details that the library did not survive, or did not answer in
+        time, the next ten minutes have none: the rest is worth more. A library that has never
+        answered may only have been slow to load: then one question has none.
+        """
         self._present = present(self._node, self._maker.directories)
         self._asked = False
         if time.monotonic() < self._not_before:
@@ -70,6 +84,13 @@ class Library:
             if process.is_asked and process.answer(0.0) is None:
                 self._problem = f"{self._maker.title}: has not answered since an earlier sample"
                 return
+            self._has_details = (
+                bool(details)
+                and not self._is_doubtful
+                and time.monotonic() >= self._details_not_before
+            )
+            if self._has_details:
+                question = " ".join([question, f"{_DETAILS_PART * self._patience:g}", *details])
             process.ask(question.encode("ascii"))
             self._asked = True
         except ProgramError as error:
@@ -84,6 +105,7 @@ class Library:
                 answer = self._decoded(content)
             except ProgramError as error:
                 self._problem = str(error)
+                self._put_details_off()
         if self._problem:
             errors.append(self._problem)
         return answer
@@ -106,6 +128,7 @@ class Library:
                     card=card,
                     state=_with_uuid(each.state, uuid),
                     has_utilization=each.has_utilization,
+                    has_memory=each.has_memory,
                 )
             )
             self._highest = max(self._highest, card.index + 1)
@@ -145,16 +168,25 @@ class Library:
         """Understand an answer. After an error the library is opened anew, but not soon."""
         if content is None:
             self._problem = f"{self._maker.title}: has not answered in time"
+            self._put_details_off()
             return Answer()
         try:
             answer = msgspec.msgpack.decode(content, type=Answer)
         except msgspec.MsgspecError as error:
             answer = Answer(error=f"{self._maker.title}: {error}")
+        self._has_answered, self._is_doubtful = True, False
         if answer.error:
             self._problem = answer.error
             self._not_before = time.monotonic() + _RETRY
             self._process().close()
         return answer
+
+    def _put_details_off(self) -> None:
+        if self._has_details and self._has_answered:
+            self._details_not_before = time.monotonic() + _RETRY
+            self._problem += "; ECC, NVLink and other details are not asked for during ten minutes"
+        elif self._has_details:
+            self._is_doubtful = True
 
     def _identity(self, card: Card, uuid: str, seen: set[str]) -> tuple[str, str]:
         """Give address and uuid of a card: what it says, what it was, or what it must be.

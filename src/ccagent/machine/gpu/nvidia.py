@@ -11,7 +11,9 @@ from ccagent.machine.gpu.presence import DIRECTORIES
 from ccagent.machine.gpu.vendor import (
     Card,
     CardDescription,
+    CardDetails,
     CardState,
+    Detail,
     Maker,
     ProcessOnCard,
     Reading,
@@ -19,6 +21,8 @@ from ccagent.machine.gpu.vendor import (
 from ccagent.records.envelopes import SampleGpu, SysinfoGpuCard
 
 if TYPE_CHECKING:
+    from ccagent.machine.gpu.limited_calls import LimitedCalls
+    from ccagent.machine.gpu.nvidia_xids import XidWatch
     from ccagent.machine.gpu.nvml import Device
 
 _MAJOR = 195
@@ -56,6 +60,8 @@ class Nvidia(Maker):
 
     def __init__(self) -> None:
         self._opened: Nvml | None = None
+        self._read: list[tuple[int, Device]] = []
+        self._xids: XidWatch | None = None
 
     def open(self) -> None:
         """Load NVML and initialise it."""
@@ -81,11 +87,13 @@ class Nvidia(Maker):
         """Read the state of the cards and what runs on them."""
         cards: list[CardState] = []
         processes: list[ProcessOnCard] = []
+        self._read = []
         for parts in self._cards():
             for part in parts:
                 card = part if isinstance(part, Card) else part.card
                 state = SampleGpu(index=card.index, uuid="", failing=1)
                 has_utilization = False
+                has_memory = isinstance(part, _Part) and (part.memory.total > 0 or len(parts) > 1)
                 if isinstance(part, _Part):
                     with contextlib.suppress(LostError):
                         # A card in MIG mode has no processes but those of its instances.
@@ -97,8 +105,43 @@ class Nvidia(Maker):
                             utilization = part.device.ask("nvmlDeviceGetUtilizationRates")
                             state = _state(part, 0 if utilization is None else utilization.gpu)
                             has_utilization = utilization is not None
-                cards.append(CardState(card=card, state=state, has_utilization=has_utilization))
+                            self._read.append((card.index, part.device))
+                cards.append(
+                    CardState(
+                        card=card,
+                        state=state,
+                        has_utilization=has_utilization,
+                        has_memory=has_memory,
+                    )
+                )
         return Reading(cards=cards, processes=processes)
+
+    def read_details(self, wanted: frozenset[str], calls: LimitedCalls) -> list[CardDetails]:
+        """Read these details of the cards, not of their instances; a lost card has none."""
+        from ccagent.machine.gpu.nvidia_details import card_details
+
+        found: list[CardDetails] = []
+        xids = self._xid_details(wanted, calls)
+        for index, device in self._read:
+            with contextlib.suppress(LostError):
+                details = [*xids.get(index, ()), *card_details(device, wanted, calls)]
+                found.append(CardDetails(card=index, details=details))
+        return found
+
+    def _xid_details(self, wanted: frozenset[str], calls: LimitedCalls) -> dict[int, list[Detail]]:
+        """Return how many Xid errors there were, and the last one, by the index of the card."""
+        if wanted.isdisjoint({"xid", "xid_errors"}):
+            return {}
+        from ccagent.machine.gpu.nvidia_xids import XidWatch
+
+        watch = self._xids = self._xids or XidWatch(self._nvml.binding)
+        devices = [device for _, device in self._read]
+        xids = calls.call("xids", lambda: watch.read(devices)) or {}
+        return {
+            index: [Detail("xid_errors", found.errors), Detail("xid", found.last)]
+            for index, device in self._read
+            if (found := xids.get(device.address)) is not None
+        }
 
     @property
     def _nvml(self) -> Nvml:

@@ -119,7 +119,7 @@ class Nvml:
                 raise NotHereError(f"NVML: {error}") from None
             return None
         known = self._devices.get(place)
-        if known is None or _number(known.handle) != _number(handle):
+        if known is None or known.address != handle_address(handle):
             known = self._devices[place] = Device(self, handle)
         return known
 
@@ -133,6 +133,11 @@ class Device:
         self._unsupported: set[str] = set()
         self._seen = 0
         self._readings = 0
+
+    @property
+    def address(self) -> int | None:
+        """Where the library keeps the device."""
+        return handle_address(self.handle)
 
     def ask(self, name: str, *arguments: Any, form: str = "", vital: bool = False) -> Any:
         """Call a function; None if the card or the library can't tell.
@@ -234,7 +239,8 @@ class Device:
         return {pid: round(sum(values) / len(values), 1) for pid, values in rates.items()}
 
 
-def _number(handle: Any) -> int | None:
+def handle_address(handle: Any) -> int | None:
+    """Return the address that a handle of the library stands for."""
     import ctypes
 
     return ctypes.cast(handle, ctypes.c_void_p).value

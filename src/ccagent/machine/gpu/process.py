@@ -1,4 +1,7 @@
-"""The process in which a maker's library runs: it answers `describe` and `read`."""
+"""The process in which a maker's library runs: it answers `describe` and `read`.
+
+`read SECONDS NAME...` asks for details as well, which may take so long.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ccagent.errors import CcagentError
-from ccagent.machine.gpu.vendor import CardDescription, Reading
+from ccagent.machine.gpu.limited_calls import LimitedCalls
+from ccagent.machine.gpu.vendor import CardDescription, CardDetails, Reading
 from ccagent.machine.helper import serve
 
 if TYPE_CHECKING:
@@ -20,6 +24,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     descriptions: list[CardDescription] | None = None
     reading: Reading | None = None
+    details: list[CardDetails] = []
     error: str = ""
 
 
@@ -27,6 +32,7 @@ def main(descriptor: int, place: str) -> None:
     """Serve one maker, whose class is at `place` (`module:Class`), until nobody asks."""
     module, _, name = place.partition(":")
     maker: Maker = getattr(import_module(module), name)()
+    calls = LimitedCalls()
     try:
         maker.open()
         problem = ""
@@ -37,7 +43,7 @@ def main(descriptor: int, place: str) -> None:
 
     def reply(question: bytes) -> bytes:
         return msgspec.msgpack.encode(
-            Answer(error=problem) if problem else _answer(maker, question)
+            Answer(error=problem) if problem else _answer(maker, question, calls)
         )
 
     serve(descriptor, reply)
@@ -45,11 +51,17 @@ def main(descriptor: int, place: str) -> None:
         maker.close()
 
 
-def _answer(maker: Maker, question: bytes) -> Answer:
+def _answer(maker: Maker, question: bytes, calls: LimitedCalls) -> Answer:
     try:
         if question == b"describe":
             return Answer(descriptions=maker.describe())
-        return Answer(reading=maker.read())
+        reading = maker.read()
+        _, *words = question.decode("ascii").split()
+        if not words:
+            return Answer(reading=reading)
+        seconds, *wanted = words
+        calls.begin(float(seconds))
+        return Answer(reading=reading, details=maker.read_details(frozenset(wanted), calls))
     except CcagentError as error:
         return Answer(error=str(error))
     except Exception as error:  # noqa: BLE001 - see above

@@ -7,11 +7,14 @@ die without harm. To import its module must be cheap and load no library.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
 from ccagent.records.envelopes import SampleGpu, SysinfoGpuCard
+
+if TYPE_CHECKING:
+    from ccagent.machine.gpu.limited_calls import LimitedCalls
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -39,11 +42,13 @@ class CardState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a card; `state.uuid` may be empty, then one is constructed.
 
     has_utilization: whether `state.ce_util` was told; else 0 means nothing.
+    has_memory: the same of `state.memory`.
     """
 
     card: Card
     state: SampleGpu
     has_utilization: bool = True
+    has_memory: bool = True
 
 
 class ProcessOnCard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -66,6 +71,24 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     processes: list[ProcessOnCard]
 
 
+class Detail(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A value of a card that is read on demand.
+
+    name: of the metric, without `acc_`. part: the number of a link; empty for the card.
+    """
+
+    name: str
+    value: int
+    part: str = ""
+
+
+class CardDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """What a card tells on demand. card: its index."""
+
+    card: int
+    details: list[Detail]
+
+
 class Maker(ABC):
     """The cards of one maker."""
 
@@ -85,6 +108,17 @@ class Maker(ABC):
     @abstractmethod
     def read(self) -> Reading:
         """Read the state of the cards and their processes. Raises as `describe` does."""
+
+    def read_details(
+        self,
+        wanted: frozenset[str],  # noqa: ARG002 - for those that have details
+        calls: LimitedCalls,  # noqa: ARG002
+    ) -> list[CardDetails]:
+        """Read these details of the cards that the last `read` found; all calls go by `calls`.
+
+        A detail that a card cannot tell is left out.
+        """
+        return []
 
     @abstractmethod
     def close(self) -> None:

@@ -1,0 +1,179 @@
+"""What NVIDIA's cards tell on demand: errors, retired memory, throttling, engines, energy.
+
+Source: NVML API reference, "Device Queries", "Field Value Queries"; nvml.h for numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from ccagent.errors import CcagentError
+from ccagent.machine.gpu.nvidia_links import read_links
+from ccagent.machine.gpu.nvml import LostError
+from ccagent.machine.gpu.vendor import Detail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ccagent.machine.gpu.limited_calls import LimitedCalls
+    from ccagent.machine.gpu.nvml import Device
+
+_NUMBERS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "energy": ("nvmlDeviceGetTotalEnergyConsumption", ()),
+    "fan": ("nvmlDeviceGetFanSpeed", ()),
+    "pcie_replays": ("nvmlDeviceGetPcieReplayCounter", ()),
+    "pcie_tx": ("nvmlDeviceGetPcieThroughput", (0,)),
+    "pcie_rx": ("nvmlDeviceGetPcieThroughput", (1,)),
+    "graphics_clock": ("nvmlDeviceGetClockInfo", (0,)),
+    "video_clock": ("nvmlDeviceGetClockInfo", (3,)),
+    "max_graphics_clock": ("nvmlDeviceGetMaxClockInfo", (0,)),
+    "max_clock": ("nvmlDeviceGetMaxClockInfo", (1,)),
+    "max_mem_clock": ("nvmlDeviceGetMaxClockInfo", (2,)),
+    "max_video_clock": ("nvmlDeviceGetMaxClockInfo", (3,)),
+    "ecc_corrected": ("nvmlDeviceGetTotalEccErrors", (0, 1)),
+    "ecc_uncorrected": ("nvmlDeviceGetTotalEccErrors", (1, 1)),
+    "ecc_corrected_volatile": ("nvmlDeviceGetTotalEccErrors", (0, 0)),
+    "ecc_uncorrected_volatile": ("nvmlDeviceGetTotalEccErrors", (1, 0)),
+}
+"""Function and arguments: kinds of clocks, of errors and of their counters, directions."""
+
+_FIRST_OF_PAIR = {
+    "ecc_enabled": "nvmlDeviceGetEccMode",
+    "encoder_utilization": "nvmlDeviceGetEncoderUtilization",
+    "decoder_utilization": "nvmlDeviceGetDecoderUtilization",
+    "jpeg_utilization": "nvmlDeviceGetJpgUtilization",
+    "ofa_utilization": "nvmlDeviceGetOfaUtilization",
+}
+"""Functions that return a list, of which the first is the value as it is now."""
+
+_FIELDS = {
+    "retired_pages_single_bit": 29,
+    "retired_pages_double_bit": 30,
+    "retired_pages_pending": 31,
+    "violation_power": 74,
+    "violation_thermal": 75,
+    "violation_sync_boost": 76,
+    "violation_board_limit": 77,
+    "violation_low_util": 78,
+    "violation_reliability": 79,
+    "violation_below_app_clock": 80,
+    "violation_below_base_clock": 81,
+}
+"""Numbers of fields: NVML_FI_DEV_RETIRED_*, NVML_FI_DEV_PERF_POLICY_*."""
+_RETIRED = ("retired_pages_single_bit", "retired_pages_double_bit")
+
+_REMAPPED = (
+    "remapped_rows_corrected", "remapped_rows_uncorrected", "remapped_rows_pending",
+    "remapped_rows_failure",
+)  # fmt: skip
+"""In the order of nvmlDeviceGetRemappedRows."""
+
+_REASONS = {
+    "throttle_idle": 0x1,
+    "throttle_clock_setting": 0x2,
+    "throttle_power_cap": 0x4,
+    "throttle_hw_slowdown": 0x8,
+    "throttle_sync_boost": 0x10,
+    "throttle_sw_thermal": 0x20,
+    "throttle_hw_thermal": 0x40,
+    "throttle_power_brake": 0x80,
+    "throttle_display": 0x100,
+}
+"""Bits of nvmlClocksEventReasons."""
+
+_LARGEST_PERFORMANCE_STATE = 15
+
+
+def card_details(device: Device, wanted: frozenset[str], calls: LimitedCalls) -> list[Detail]:
+    """Return those of the wanted details that a card tells. Raises LostError if it is lost."""
+    asked = _Asked(device, calls)
+    found = [
+        Detail(name, value)
+        for name, value in _values(asked, wanted)
+        if isinstance(value, int) and value >= 0 and name in wanted
+    ]
+    return [*found, *read_links(asked.ask, asked.fields, wanted)]
+
+
+class _Asked:
+    """Questions to one card, each within the limits of its own function."""
+
+    def __init__(self, device: Device, calls: LimitedCalls) -> None:
+        self._device = device
+        self._calls = calls
+
+    def ask(self, name: str, *arguments: Any) -> Any:
+        """Call a function; None if the card can't tell, or takes too long."""
+        words = (name, *map(str, arguments))
+        return self._call(name, lambda: self._device.ask(name, *arguments, form=" ".join(words)))
+
+    def fields(self, numbers: list[tuple[int, int]]) -> list[int | None]:
+        """Read fields, of which each has a number and a scope; None for one that isn't told."""
+        name = "nvmlDeviceGetFieldValues"
+        values = self._call(name, lambda: self._device.ask(name, numbers)) if numbers else None
+        return [None] * len(numbers) if values is None else [*map(field_number, values)]
+
+    def _call(self, name: str, function: Callable[[], Any]) -> Any:
+        try:
+            return self._calls.call(f"{id(self._device)} {name}", function)
+        except (LostError, CcagentError):
+            raise
+        except Exception:  # noqa: BLE001 - whatever the binding does, it costs this detail only
+            return None
+
+
+def _values(asked: _Asked, wanted: frozenset[str]) -> Iterator[tuple[str, Any]]:
+    """Ask for what is wanted; a value may be None."""
+    for name in sorted(wanted & _NUMBERS.keys()):
+        function, arguments = _NUMBERS[name]
+        yield name, asked.ask(function, *arguments)
+    for name in sorted(wanted & _FIRST_OF_PAIR.keys()):
+        pair = asked.ask(_FIRST_OF_PAIR[name])
+        yield name, pair[0] if pair else None
+    if "mem_utilization" in wanted:
+        rates = asked.ask("nvmlDeviceGetUtilizationRates")
+        yield "mem_utilization", None if rates is None else rates.memory
+    if "performance_state" in wanted:
+        state = asked.ask("nvmlDeviceGetPerformanceState")
+        is_known = state is not None and state <= _LARGEST_PERFORMANCE_STATE
+        yield "performance_state", state if is_known else None
+    if wanted.intersection(_REMAPPED):
+        yield from zip(_REMAPPED, asked.ask("nvmlDeviceGetRemappedRows") or (), strict=False)
+    if not wanted.isdisjoint(_REASONS):
+        yield from _reasons(asked)
+    yield from _of_fields(asked, wanted)
+
+
+def _reasons(asked: _Asked) -> Iterator[tuple[str, int]]:
+    """Return 0 or 1 by reason for which clocks are held down; drivers before 535 have one name."""
+    mask = asked.ask("nvmlDeviceGetCurrentClocksEventReasons")
+    if mask is None:
+        mask = asked.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+    if isinstance(mask, int):
+        for name, bit in _REASONS.items():
+            yield name, int(bool(mask & bit))
+
+
+def _of_fields(asked: _Asked, wanted: frozenset[str]) -> Iterable[tuple[str, int | None]]:
+    names = [
+        name
+        for name in _FIELDS
+        if name in wanted or (name in _RETIRED and "retired_pages" in wanted)
+    ]
+    values = dict(zip(names, asked.fields([(_FIELDS[name], 0) for name in names]), strict=True))
+    retired = [value for name in _RETIRED if (value := values.get(name)) is not None]
+    return [*values.items(), ("retired_pages", sum(retired) if len(retired) > 1 else None)]
+
+
+def field_number(field: Any) -> int | None:
+    """Return the number of an nvmlFieldValue_t; None if the card doesn't tell it."""
+    member = _MEMBERS.get(field.valueType)
+    if field.nvmlReturn != 0 or member is None:
+        return None
+    value = getattr(field.value, member)
+    return int(value) if math.isfinite(value) else None
+
+
+_MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+"""Members of the union nvmlValue_t by nvmlValueType_t."""

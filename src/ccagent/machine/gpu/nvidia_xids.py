@@ -1,0 +1,81 @@
+"""Xid errors of NVIDIA's cards, which the driver delivers as events to those that registered.
+
+Source: NVML API reference, "Event Handling Methods".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ccagent.machine.gpu.nvml import handle_address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ccagent.machine.gpu.nvml import Device
+
+_MOST_EVENTS = 1000
+"""Events that are taken at a time; the next reading takes the rest."""
+
+
+class Xids(NamedTuple):
+    """How many errors there were since they are watched, and the last one; 0: none yet."""
+
+    errors: int = 0
+    last: int = 0
+
+
+class XidWatch:
+    """Watches cards from their first reading on. Errors before that are not seen."""
+
+    def __init__(self, binding: Any) -> None:
+        self._binding = binding
+        self._events: Any = None
+        self._watched: set[int | None] = set()
+        self._found: dict[int | None, Xids] = {}
+
+    def read(self, devices: Iterable[Device]) -> dict[int | None, Xids]:
+        """Return the errors so far by the address of the handle, for cards that deliver them."""
+        binding = self._binding
+        try:
+            if self._events is None:
+                self._events = binding.nvmlEventSetCreate()
+        except binding.NVMLError:
+            return {}
+        for device in devices:
+            number = device.address
+            if number in self._watched:
+                continue
+            try:
+                binding.nvmlDeviceRegisterEvents(
+                    device.handle, binding.nvmlEventTypeXidCriticalError, self._events
+                )
+            except binding.NVMLError:
+                continue
+            self._watched.add(number)
+        self._take()
+        return {number: self._found.get(number, Xids()) for number in self._watched}
+
+    def _take(self) -> None:
+        """Take what waits. After an error other than the end of it, watching starts anew."""
+        binding = self._binding
+        for _ in range(_MOST_EVENTS):
+            try:
+                event = binding.nvmlEventSetWait_v2(self._events, 0)
+            except binding.NVMLError as error:
+                if error.value != binding.NVML_ERROR_TIMEOUT:
+                    self._restart()
+                return
+            if event.eventType == binding.nvmlEventTypeXidCriticalError:
+                number = handle_address(event.device)
+                errors = self._found.get(number, Xids()).errors
+                self._found[number] = Xids(errors + 1, int(event.eventData))
+
+    def _restart(self) -> None:
+        """Free the set: a card that has fallen off the bus would spoil it for the others."""
+        events, self._events = self._events, None
+        self._watched.clear()
+        try:
+            self._binding.nvmlEventSetFree(events)
+        except self._binding.NVMLError:
+            return

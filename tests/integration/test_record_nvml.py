@@ -1,0 +1,35 @@
+"""Recording what NVML answers, from the scripted library."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.gpu_libraries import Libraries
+from tests.gpu_scenarios import DRIVER, H100, H100_DETAILS
+
+pytest_plugins = ["tests.gpu_fixture"]
+
+NOT_RECORDED = ("nvmlDeviceRegisterEvents", "nvmlEventSetWait_v2", "nvmlDeviceGetMemoryInfo ")
+"""Events, and a function of older drivers that has no line."""
+
+
+def answers(scenario: str) -> dict[str, str]:
+    return {
+        key: answer
+        for line in scenario.splitlines()
+        for key, equals, answer in [line.partition(" = ")]
+        if equals and not key.startswith(NOT_RECORDED) and not answer.startswith("!")
+    }
+
+
+def test_a_recording_is_a_scenario_with_the_same_answers(libraries: Libraries) -> None:
+    script = "\n".join([DRIVER.replace("= 2", "= 1"), H100, H100_DETAILS]).replace("0x44", "68")
+    libraries.play(script)
+    command = [sys.executable, "-m", "tests.record_nvml"]
+    root = Path(__file__).parents[2]
+    recorded = subprocess.run(
+        command, capture_output=True, check=True, cwd=root, timeout=60, text=True
+    )
+    assert answers(recorded.stdout) == answers(script)
