@@ -19,8 +19,8 @@ from ccagent.agents.metrics.readers.accelerator_tables import DETAILS
 from ccagent.agents.metrics.readers.accelerators import AcceleratorsReader, AcceleratorsSettings
 from ccagent.agents.metrics.readers.base import Count, Place
 from ccagent.agents.metrics.settings import MetricsSettings
+from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
-from ccagent.config.settings import convert
 from ccagent.records.message import encode
 from tests.gpu_libraries import Libraries
 from tests.gpu_machine import Machine
@@ -265,6 +265,21 @@ class TestHanging:
                 time.sleep(0.05)
         finally:
             cards.reader.close()
+
+
+def test_a_library_that_was_slow_to_load_has_details_soon(machine: Machine) -> None:
+    cards = Cards(machine, "1s")
+    try:
+        cards.nvidia(H100_DETAILS, "nvmlDeviceGetCount_v2 = hang")
+        assert cards.details() == {}
+        assert cards.reader.errors == ["NVML: has not answered in time"]
+        cards.nvidia(H100_DETAILS)
+        deadline = time.monotonic() + 30
+        while not cards.details():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        cards.reader.close()
 
 
 def test_a_function_that_kills_the_library_is_not_called_again_soon(cards: Cards) -> None:

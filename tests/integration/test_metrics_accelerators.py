@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from ccagent.config.configuration.conversion import convert
 
 from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.cluster_config.document import cluster_config
@@ -16,6 +15,7 @@ from ccagent.agents.metrics.readers.accelerator_tables import DETAILS
 from ccagent.agents.metrics.readers.accelerators import AcceleratorsReader, AcceleratorsSettings
 from ccagent.agents.metrics.readers.base import Place
 from ccagent.agents.metrics.settings import MetricsSettings
+from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError, NotHereError
 from ccagent.records.message import encode

@@ -175,6 +175,7 @@ class Library:
         except msgspec.MsgspecError as error:
             answer = Answer(error=f"{self._maker.title}: {error}")
         self._has_answered, self._is_doubtful = True, False
+        self._problem = answer.problem
         if answer.error:
             self._problem = answer.error
             self._not_before = time.monotonic() + _RETRY

@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """To `describe`: descriptions; to `read`: reading; else the error that ended the library."""
+    """To `describe`: descriptions; to `read`: reading; else the error that ended the library.
+
+    problem: why there are no details, although they were asked for.
+    """
 
     descriptions: list[CardDescription] | None = None
     reading: Reading | None = None
     details: list[CardDetails] = []
+    problem: str = ""
     error: str = ""
 
 
@@ -59,13 +63,23 @@ def _answer(maker: Maker, question: bytes, calls: LimitedCalls) -> Answer:
         _, *words = question.decode("ascii").split()
         if not words:
             return Answer(reading=reading)
-        seconds, *wanted = words
-        calls.begin(float(seconds))
-        return Answer(reading=reading, details=maker.read_details(frozenset(wanted), calls))
+        return _detailed(maker, reading, words, calls)
     except CcagentError as error:
         return Answer(error=str(error))
     except Exception as error:  # noqa: BLE001 - see above
         return Answer(error=_unexpected(maker, error))
+
+
+def _detailed(maker: Maker, reading: Reading, words: list[str], calls: LimitedCalls) -> Answer:
+    """Return an answer with details; what goes wrong with them costs nothing else."""
+    seconds, *wanted = words
+    calls.begin(float(seconds))
+    try:
+        return Answer(reading=reading, details=maker.read_details(frozenset(wanted), calls))
+    except CcagentError:
+        raise
+    except Exception as error:  # noqa: BLE001 - see above
+        return Answer(reading=reading, problem=_unexpected(maker, error))
 
 
 def _unexpected(maker: Maker, error: Exception) -> str:
