@@ -237,11 +237,12 @@ def test_a_divided_card_has_its_own_details(cards: Cards) -> None:
     assert found["acc_mem_utilization"] == {SECOND: 0}
 
 
-def test_a_lost_card_has_no_details(cards: Cards) -> None:
+def test_a_card_that_is_lost_meanwhile_has_no_details(cards: Cards) -> None:
     cards.nvidia(H100_DETAILS, "nvmlDeviceGetTotalEccErrors 0 0 1 = !15")
     values = [*cards.reader.read(cards.machine.node)]
     assert FIRST in {value.place for value in values if value.metric == "acc_power"}
-    assert FIRST not in {value.place for value in values if value.metric in DETAILS}
+    known = {value.metric for value in values if value.place == FIRST} & DETAILS.keys()
+    assert known == {"acc_xid", "acc_xid_errors"}
 
 
 class TestHanging:
@@ -310,6 +311,16 @@ class TestXids:
         # The second card delivers no events: that it had an error is not known.
         assert found["acc_xid_errors"] == {FIRST: 2}
         assert found["acc_xid"] == {FIRST: 31}
+
+    def test_a_card_that_is_lost_keeps_those_that_say_why(self, cards: Cards) -> None:
+        cards.nvidia(H100_DETAILS, "nvmlEventSetWait_v2 = ")
+        cards.details()
+        lost = ("nvmlDeviceGetMemoryInfo_v2 0 = !15", "nvmlDeviceGetMemoryInfo 0 = !15")
+        cards.nvidia(H100_DETAILS, "nvmlEventSetWait_v2 = 0:79", *lost)
+        for _ in range(2):
+            values = [*cards.reader.read(cards.machine.node)]
+            of_first = {value.metric: value.value for value in values if value.place == FIRST}
+            assert of_first == {"acc_failing": 1, "acc_xid": 79, "acc_xid_errors": 1}
 
     def test_a_card_off_the_bus_does_not_end_the_watch(self, cards: Cards) -> None:
         cards.nvidia(H100_DETAILS, "nvmlEventSetWait_v2 = 0:79")

@@ -196,6 +196,7 @@ def card_values(reading: GpuReading) -> Iterator[Gauge | Count]:
             continue
         place = Place("accelerator", address)
         yield Gauge("acc_failing", card.failing, place)
+        yield from detail_values(reading.details.get(card.index, ()), place)
         if card.failing:
             continue
         is_divided = card.index in reading.partitioned
@@ -206,7 +207,6 @@ def card_values(reading: GpuReading) -> Iterator[Gauge | Count]:
             if not is_divided:
                 yield Gauge("acc_mem_share", card.memory_util, place)
         yield from _state_values(card, place)
-        yield from detail_values(reading.details.get(card.index, ()), place)
 
 
 def _state_values(card: SampleGpu, place: Place) -> Iterator[Gauge]:

@@ -62,6 +62,7 @@ class Nvidia(Maker):
         self._opened: Nvml | None = None
         self._read: list[tuple[int, Device]] = []
         self._xids: XidWatch | None = None
+        self._seen: dict[int, int | None] = {}
 
     def open(self) -> None:
         """Load NVML and initialise it."""
@@ -117,16 +118,17 @@ class Nvidia(Maker):
         return Reading(cards=cards, processes=processes)
 
     def read_details(self, wanted: frozenset[str], calls: LimitedCalls) -> list[CardDetails]:
-        """Read these details of the cards, not of their instances; a lost card has none."""
+        """Read these details of the cards, not of their instances.
+
+        Of a lost card only its Xid errors are known: they say why it was lost.
+        """
         from ccagent.machine.gpu.nvidia_details import card_details
 
-        found: list[CardDetails] = []
-        xids = self._xid_details(wanted, calls)
+        found = self._xid_details(wanted, calls)
         for index, device in self._read:
             with contextlib.suppress(LostError):
-                details = [*xids.get(index, ()), *card_details(device, wanted, calls)]
-                found.append(CardDetails(card=index, details=details))
-        return found
+                found.setdefault(index, []).extend(card_details(device, wanted, calls))
+        return [CardDetails(card=index, details=details) for index, details in found.items()]
 
     def _xid_details(self, wanted: frozenset[str], calls: LimitedCalls) -> dict[int, list[Detail]]:
         """Return how many Xid errors there were, and the last one, by the index of the card."""
@@ -136,11 +138,12 @@ class Nvidia(Maker):
 
         watch = self._xids = self._xids or XidWatch(self._nvml.binding)
         devices = [device for _, device in self._read]
+        self._seen |= {index: device.address for index, device in self._read}
         xids = calls.call("xids", lambda: watch.read(devices)) or {}
         return {
             index: [Detail("xid_errors", found.errors), Detail("xid", found.last)]
-            for index, device in self._read
-            if (found := xids.get(device.address)) is not None
+            for index, address in self._seen.items()
+            if (found := xids.get(address)) is not None
         }
 
     @property

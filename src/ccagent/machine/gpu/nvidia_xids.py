@@ -54,7 +54,7 @@ class XidWatch:
                 continue
             self._watched.add(number)
         self._take()
-        return {number: self._found.get(number, Xids()) for number in self._watched}
+        return dict.fromkeys(self._watched, Xids()) | self._found
 
     def _take(self) -> None:
         """Take what waits. After an error other than the end of it, watching starts anew."""
