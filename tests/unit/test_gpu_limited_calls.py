@@ -11,7 +11,7 @@ import pytest
 from ccagent.machine.gpu.limited_calls import LimitedCalls
 
 LONG = 120.0
-SHORT = 0.04
+SHORT = 0.2
 
 
 class Hanging:
@@ -26,13 +26,6 @@ class Hanging:
         self.released.wait()
         return len(self.calls)
 
-    def wait(self, number: int) -> None:
-        """Wait until so many calls have begun."""
-        deadline = time.monotonic() + 30
-        while len(self.calls) < number:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-
 
 @pytest.fixture
 def hanging() -> Iterator[Hanging]:
@@ -41,52 +34,84 @@ def hanging() -> Iterator[Hanging]:
     hanging.released.set()
 
 
-def test_a_call_returns_what_the_function_returns() -> None:
+def test_a_job_returns_what_its_calls_return() -> None:
     calls = LimitedCalls()
-    calls.begin(LONG)
-    assert calls.call("one", lambda: 1) == 1
-    assert calls.call("two", lambda: 2) == 2
+    found = calls.run(lambda: (calls.call("one", lambda: 1), calls.call("two", lambda: 2)), LONG)
+    assert found == (1, 2)
 
 
-def test_a_call_raises_what_the_function_raises() -> None:
+def test_a_job_raises_what_a_call_raises() -> None:
     calls = LimitedCalls()
-    calls.begin(LONG)
     with pytest.raises(ZeroDivisionError):
-        calls.call("inverse", lambda: 1 / 0)
-    assert calls.call("square", lambda: 4) == 4
+        calls.run(lambda: calls.call("inverse", lambda: 1 / 0), LONG)
+    assert calls.run(lambda: calls.call("square", lambda: 4), LONG) == 4
 
 
-def test_a_call_that_hangs_is_not_made_again_before_it_returns(hanging: Hanging) -> None:
+def test_a_call_that_hangs_costs_its_own_value(hanging: Hanging) -> None:
     calls = LimitedCalls()
-    calls.begin(SHORT)
-    assert calls.call("hangs", hanging) is None
-    calls.begin(LONG)
-    assert calls.call("hangs", hanging) is None
-    assert calls.call("square", lambda: 4) == 4
-    hanging.wait(1)
+
+    def job() -> tuple[int | None, ...]:
+        before = calls.call("before", lambda: 1)
+        return before, calls.call("hangs", hanging), calls.call("after", lambda: 2)
+
+    assert calls.run(job, 4.0) == (1, None, 2)
+    # It is not called again before it has returned.
+    assert calls.run(job, LONG) == (1, None, 2)
     assert len(hanging.calls) == 1
     hanging.released.set()
     deadline = time.monotonic() + 30
-    while (count := calls.call("hangs", hanging)) is None:
+    while calls.run(job, LONG) != (1, 2, 2):
         assert time.monotonic() < deadline
         time.sleep(0.001)
-    assert count == 2
 
 
-def test_nothing_is_called_when_the_time_is_over() -> None:
+def test_a_call_that_is_abandoned_goes_no_further(hanging: Hanging) -> None:
     calls = LimitedCalls()
-    calls.begin(0.0)
-    assert calls.call("square", lambda: 4) is None
-    calls.begin(LONG)
-    assert calls.call("square", lambda: 4) == 4
+    further: list[str] = []
+
+    def job() -> None:
+        try:
+            if calls.call("hangs", hanging) is not None:
+                further.append("went on")
+        except Exception:
+            further.append("took it for an error")
+            raise
+
+    calls.run(job, SHORT)
+    threads = [thread for thread in threading.enumerate() if thread.name == "gpu calls"]
+    hanging.released.set()
+    for thread in threads:
+        thread.join(30)
+    assert further == []
+
+
+def test_a_job_without_time_is_not_begun() -> None:
+    calls = LimitedCalls()
+    assert calls.run(lambda: 4, 0.0) is None
+    assert calls.run(lambda: 4, LONG) == 4
+
+
+def test_a_job_that_hangs_between_calls_ends_with_its_time(hanging: Hanging) -> None:
+    calls = LimitedCalls()
+    assert calls.run(hanging, SHORT) is None
+    assert calls.run(lambda: 4, LONG) == 4
+
+
+def test_only_jobs_make_calls() -> None:
+    with pytest.raises(TypeError):
+        LimitedCalls().call("one", lambda: 1)
 
 
 def test_the_threads_that_may_hang_are_few(hanging: Hanging) -> None:
     calls = LimitedCalls()
     before = threading.active_count()
-    for number in range(40):
-        calls.begin(SHORT)
-        assert calls.call(f"hangs {number}", hanging) is None
-    hanging.wait(16)
-    assert len(hanging.calls) == 16
-    assert threading.active_count() - before <= 17
+
+    def job() -> None:
+        for number in range(40):
+            calls.call(f"hangs {number}", hanging)
+
+    for _ in range(40):
+        calls.run(job, 0.04)
+    assert len(hanging.calls) <= 16
+    assert threading.active_count() - before <= 16
+    assert calls.run(lambda: 4, LONG) is None

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,76 +12,105 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MOST_HUNG = 16
-"""Threads that may hang at the same time; with more of them nothing is called."""
+"""Abandoned threads that may live at the same time; with more of them no job runs."""
 _PART = 0.25
 """What one call may take of the time of all."""
 
 
-class LimitedCalls:
-    """Makes calls one after the other, each within a time limit.
+class _AbandonedError(BaseException):
+    """Ends the thread of a call that took too long; nobody may take it for another error."""
 
-    A call that takes longer is abandoned with its thread. The same call, by its key, is not made
-    again before that thread has returned.
+
+class LimitedCalls:
+    """Runs jobs that make calls, each within a time limit.
+
+    A job runs in a thread. A call that takes too long is abandoned with its thread, and the job
+    runs again without this call, as all jobs do until the call has returned.
     """
 
     def __init__(self) -> None:
-        self._free: _Worker | None = None
-        self._hung: dict[str, _Worker] = {}
-        self._limit = 0.0
-        self._deadline = 0.0
+        self._lock = threading.Lock()
+        self._hung: set[str] = set()
+        self._abandoned: list[threading.Thread] = []
 
-    def begin(self, seconds: float) -> None:
-        """Start a round: all its calls may take this long together."""
-        self._limit = _PART * seconds
-        self._deadline = time.monotonic() + seconds
+    def run(self, job: Callable[[], T], seconds: float) -> T | None:
+        """Return what a job returns, or raise what it raises; None if it takes too long."""
+        deadline = time.monotonic() + seconds
+        self._abandoned = [thread for thread in self._abandoned if thread.is_alive()]
+        while len(self._abandoned) < _MOST_HUNG and time.monotonic() < deadline:
+            attempt = _Attempt(job)
+            attempt.start()
+            if self._is_finished(attempt, _PART * seconds, deadline):
+                return attempt.result()
+            self._abandoned.append(attempt)
+        return None
 
     def call(self, key: str, function: Callable[[], T]) -> T | None:
-        """Return what the function returns, or raise what it raises; None if it takes too long."""
-        hung = self._hung.get(key)
-        if hung is not None:
-            if not hung.has_returned():
-                return None
-            del self._hung[key]
-            hung.end()
-        seconds = min(self._limit, self._deadline - time.monotonic())
-        if seconds <= 0 or len(self._hung) >= _MOST_HUNG:
+        """Return what a function returns, or raise what it raises; None if it hangs.
+
+        Only jobs may call it. The key says which calls are the same.
+        """
+        attempt = threading.current_thread()
+        if not isinstance(attempt, _Attempt):
+            raise TypeError("a call without a job")
+        if attempt.abandoned.is_set():
+            raise _AbandonedError
+        if key in self._hung:
             return None
-        if self._free is None:
-            self._free = _Worker()
+        attempt.current = (key, time.monotonic())
         try:
-            value, error = self._free.run(function, seconds)
-        except queue.Empty:
-            self._hung[key], self._free = self._free, None
-            return None
-        if error is not None:
-            raise error
-        return cast("T", value)
+            return function()
+        finally:
+            with self._lock:
+                attempt.current = None
+                if attempt.abandoned.is_set():
+                    self._hung.discard(key)
+                    raise _AbandonedError
+
+    def _is_finished(self, attempt: _Attempt[T], limit: float, deadline: float) -> bool:
+        """Wait for the end of a job, or abandon it at the end of its time or a call's."""
+        while True:
+            now = time.monotonic()
+            current = attempt.current
+            end = deadline if current is None else min(deadline, current[1] + limit)
+            # Between two calls the next one may begin at once: its time is looked at soon.
+            if attempt.done.wait(max(0.0, min(end - now, limit))):
+                return True
+            with self._lock:
+                current = attempt.current
+                now = time.monotonic()
+                if now < deadline and (current is None or now < current[1] + limit):
+                    continue
+                attempt.abandoned.set()
+                if current is not None:
+                    self._hung.add(current[0])
+                return False
 
 
-class _Worker:
-    """A thread that makes one call at a time. Its results are pairs of value and error."""
+class _Attempt(threading.Thread, Generic[T]):
+    """A thread that runs a job once. current: the call that it makes, and since when."""
 
-    def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
-        self._results: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
-        threading.Thread(target=self._work, name="gpu calls", daemon=True).start()
+    def __init__(self, job: Callable[[], T]) -> None:
+        super().__init__(name="gpu calls", daemon=True)
+        self._job = job
+        self._results: list[T] = []
+        self._error: Exception | None = None
+        self.done = threading.Event()
+        self.current: tuple[str, float] | None = None
+        self.abandoned = threading.Event()
 
-    def run(self, function: Callable[[], Any], seconds: float) -> tuple[Any, Exception | None]:
-        """Return the result of a call. Raises queue.Empty if it takes longer."""
-        self._calls.put(function)
-        return self._results.get(timeout=seconds)
+    def run(self) -> None:
+        """Run the job, unless it was abandoned before it began."""
+        try:
+            self._results.append(self._job())
+        except _AbandonedError:
+            return
+        except Exception as error:  # noqa: BLE001 - raised again where the job was asked for
+            self._error = error
+        self.done.set()
 
-    def has_returned(self) -> bool:
-        """Return whether the call that took too long is over."""
-        return not self._results.empty()
-
-    def end(self) -> None:
-        """End the thread."""
-        self._calls.put(None)
-
-    def _work(self) -> None:
-        while (function := self._calls.get()) is not None:
-            try:
-                self._results.put((function(), None))
-            except Exception as error:  # noqa: BLE001 - raised again where the call was asked for
-                self._results.put((None, error))
+    def result(self) -> T:
+        """Return what the job returned, or raise what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._results[0]

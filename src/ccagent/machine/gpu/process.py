@@ -72,10 +72,11 @@ def _answer(maker: Maker, question: bytes, calls: LimitedCalls) -> Answer:
 
 def _detailed(maker: Maker, reading: Reading, words: list[str], calls: LimitedCalls) -> Answer:
     """Return an answer with details; what goes wrong with them costs nothing else."""
-    seconds, *wanted = words
-    calls.begin(float(seconds))
+    seconds, *names = words
+    wanted = frozenset(names)
     try:
-        return Answer(reading=reading, details=maker.read_details(frozenset(wanted), calls))
+        details = calls.run(lambda: maker.read_details(wanted, calls), float(seconds))
+        return Answer(reading=reading, details=details or [])
     except CcagentError:
         raise
     except Exception as error:  # noqa: BLE001 - see above

@@ -114,9 +114,10 @@ class Maker(ABC):
         wanted: frozenset[str],  # noqa: ARG002 - for those that have details
         calls: LimitedCalls,  # noqa: ARG002
     ) -> list[CardDetails]:
-        """Read these details of the cards that the last `read` found; all calls go by `calls`.
+        """Read these details of the cards that the last `read` found, in a thread.
 
-        A detail that a card cannot tell is left out.
+        Every call of the library goes through `calls.call`, so that one that hangs costs its
+        own details only. A detail that a card cannot tell is left out.
         """
         return []
 
