@@ -100,7 +100,7 @@ class _Attempt(threading.Thread, Generic[T]):
         self.abandoned = threading.Event()
 
     def run(self) -> None:
-        """Run the job, unless it was abandoned before it began."""
+        """Run the job; one that was abandoned has no result."""
         try:
             self._results.append(self._job())
         except _AbandonedError:
