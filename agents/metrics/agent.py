@@ -64,6 +64,7 @@ class MetricsAgent(Agent[MetricsSettings]):
         """Read counters once, so that the first sample has rates."""
         self.custom.begin(node)
         for reader in self.readers:
+            reader.is_patient = self.is_only_sample
             reader.begin(node)
         for paced in self._paced:
             paced.values(node, self.metrics)

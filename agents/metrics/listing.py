@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ccagent.errors import CcagentError
 
 if TYPE_CHECKING:
     from ccagent.agents.metrics.agent import MetricsAgent
+    from ccagent.agents.metrics.readers.base import Reader
     from ccagent.machine.node import Node
 
 _BETWEEN = 0.05
 
 
 def listed(agent: MetricsAgent, node: Node) -> str:
-    """Give a table: name, unit, type, source, and what of it is here or why it isn't."""
+    """Return a table: name, unit, type, source, and whether the metric is here or why not."""
     rows = [("metric", "unit", "type", "here", "source")]
     agent.custom.begin(node)
     everything: set[str] = set()
-    for reader in agent.readers:
-        seen: set[str] = set()
-        reader.wanted = frozenset(reader.metrics)
-        reason = "not on this machine"
-        try:
-            # Shares of time are there at the second reading.
-            seen = {each.metric for each in reader.read(node)}
-            node.clock.sleep(_BETWEEN)
-            seen |= {each.metric for each in reader.read(node)}
-        except CcagentError as error:
-            reason = str(error)
-        everything |= seen
-        for name in sorted(reader.metrics):
-            here = "yes" if name in seen else f"no: {reader.absent.get(name, reason)}"
-            rows.append(_row(agent, name, here))
+    found = [_Found(reader) for reader in agent.readers]
+    for each in found:
+        each.read(node)
+    # Shares of time are there at the second reading.
+    node.clock.sleep(_BETWEEN)
+    for each in found:
+        each.read(node)
+        everything |= each.seen
+        rows += (_row(agent, name, each.state(name)) for name in sorted(each.reader.metrics))
     everything |= {each.metric for each in agent.told(node, waits=True)}
     lacking = agent.custom.lacking(everything)
     for name in sorted(agent.custom.metrics):
@@ -43,6 +38,33 @@ def listed(agent: MetricsAgent, node: Node) -> str:
         f"{name:{widths[0]}}  {unit:{widths[1]}}  {kind:{widths[2]}}  {here}  ({source})"
         for name, unit, kind, here, source in rows
     )
+
+
+class _Found:
+    """The metrics that a reader has on this machine, and why it lacks the others."""
+
+    def __init__(self, reader: Reader[Any]) -> None:
+        self.reader = reader
+        self.seen: set[str] = set()
+        self._reason = ""
+        reader.wanted = frozenset(reader.metrics)
+        reader.is_patient = True
+
+    def read(self, node: Node) -> None:
+        """Read once, unless an earlier reading failed."""
+        if self._reason:
+            return
+        try:
+            self.seen |= {each.metric for each in self.reader.read(node)}
+        except CcagentError as error:
+            self._reason = str(error)
+
+    def state(self, name: str) -> str:
+        """Return whether a metric is here."""
+        if name in self.seen:
+            return "yes"
+        errors = self.reader.errors[0] if self.reader.errors else "not on this machine"
+        return f"no: {self.reader.absent.get(name, self._reason or errors)}"
 
 
 def _row(agent: MetricsAgent, name: str, here: str) -> tuple[str, str, str, str, str]:

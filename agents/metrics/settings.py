@@ -16,12 +16,17 @@ from ccagent.agents.metrics.custom.settings import (
 from ccagent.agents.metrics.pipeline.presets import Preset
 from ccagent.agents.metrics.readers.accelerators import AcceleratorsSettings
 from ccagent.agents.metrics.readers.base import ReaderSettings
+from ccagent.agents.metrics.readers.beegfs import BeegfsSettings
 from ccagent.agents.metrics.readers.cgroup_jobs import CgroupJobsSettings
 from ccagent.agents.metrics.readers.cpu import CpuSettings
 from ccagent.agents.metrics.readers.disk import DiskSettings
 from ccagent.agents.metrics.readers.filesystem import FilesystemSettings
+from ccagent.agents.metrics.readers.gpfs import GpfsSettings
+from ccagent.agents.metrics.readers.ipmi import IpmiSettings
 from ccagent.agents.metrics.readers.memory import MemorySettings
 from ccagent.agents.metrics.readers.network import NetworkSettings
+from ccagent.agents.metrics.readers.nfs_mounts import NfsMountsSettings
+from ccagent.agents.metrics.readers.nvme import NvmeSettings
 from ccagent.agents.metrics.readers.registry import READERS
 from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings, nearest
@@ -121,10 +126,22 @@ class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
         ReaderSettings, Meta(description="the reader of InfiniBand and Omni-Path")
     ] = ReaderSettings()
     nfs: Annotated[ReaderSettings, Meta(description="the reader of NFS clients")] = ReaderSettings()
+    nfs_mounts: Annotated[NfsMountsSettings, Meta(description="the reader of each NFS mount")] = (
+        NfsMountsSettings()
+    )
     disk: Annotated[DiskSettings, Meta(description="the reader of local disks")] = DiskSettings()
+    nvme: Annotated[NvmeSettings, Meta(description="the reader of SMART logs of NVMe drives")] = (
+        NvmeSettings()
+    )
     filesystem: Annotated[
         FilesystemSettings, Meta(description="the reader of local file systems")
     ] = FilesystemSettings()
+    beegfs: Annotated[BeegfsSettings, Meta(description="the reader of BeeGFS servers")] = (
+        BeegfsSettings()
+    )
+    gpfs: Annotated[GpfsSettings, Meta(description="the reader of GPFS file systems")] = (
+        GpfsSettings()
+    )
     power: Annotated[ReaderSettings, Meta(description="the reader of power and energy")] = (
         ReaderSettings()
     )
@@ -134,6 +151,9 @@ class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
     hwmon: Annotated[ReaderSettings, Meta(description="the reader of all sensors")] = (
         ReaderSettings()
     )
+    ipmi: Annotated[
+        IpmiSettings, Meta(description="the reader of the management controller's sensors")
+    ] = IpmiSettings()
     cgroup_jobs: Annotated[
         CgroupJobsSettings, Meta(description="the reader of control groups of jobs")
     ] = CgroupJobsSettings()

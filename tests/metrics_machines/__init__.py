@@ -1,6 +1,7 @@
 """Machines of which two readings are composed by hand, to see what the agent `metrics` sends.
 
-What files can't hold stands in beside them: perf_event_open(2), statvfs(3), the clock. The lines
+What files can't hold stands in beside them: perf_event_open(2), statvfs(3), the clock, programs,
+logs of drives. All machines are under CC0-1.0. The lines
 that each must give are in tests/data/metrics; `python -m tests.metrics_machines` writes them anew,
 after a change that is meant to change them.
 """
@@ -9,7 +10,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.metrics_machines import amd_epyc, arm_grace, intel_icelake, plain_vm
+from tests.metrics_machines import (
+    amd_epyc,
+    arm_grace,
+    intel_icelake,
+    many_sensors,
+    plain_vm,
+)
 from tests.metrics_machines.machine import Machine
 
 MACHINES: dict[str, Machine] = {
@@ -19,6 +26,7 @@ MACHINES: dict[str, Machine] = {
         amd_epyc.MACHINE,
         arm_grace.MACHINE,
         plain_vm.MACHINE,
+        many_sensors.MACHINE,
     )
 }
 

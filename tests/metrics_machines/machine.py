@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from unittest.mock import patch
@@ -11,9 +11,11 @@ from unittest.mock import patch
 from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.perf.reader import PerfReader
 from ccagent.agents.metrics.readers.base import ReaderSettings
+from ccagent.agents.metrics.readers.nvme import NvmeReader, NvmeSettings
 from ccagent.agents.metrics.readers.registry import READERS
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
+from ccagent.errors import NotHereError
 from ccagent.machine.clock import Clock
 from ccagent.machine.node import Node
 from ccagent.records.message import encode
@@ -56,7 +58,8 @@ class Machine:
 
     name: of its golden output. seconds: between the readings. files: of a reading. counters: what
     stands in for perf_event_open(2). spaces: by mount point f_frsize, f_blocks, f_bfree, f_bavail,
-    f_files, f_ffree of statvfs(3). settings: of the agent.
+    f_files, f_ffree of statvfs(3). settings: of the agent. programs: what programs print at a
+    reading, by name. smart_logs: what NVMe controllers answer at a reading, by name.
     """
 
     name: str
@@ -67,6 +70,8 @@ class Machine:
     spaces: dict[str, tuple[int, int, int, int, int, int]]
     page_size: int = 4096
     settings: Mapping[str, object] = field(default_factory=dict[str, object])
+    programs: Callable[[Reading], Mapping[str, str]] = lambda _: {}
+    smart_logs: Callable[[Reading], Mapping[str, bytes]] = lambda _: {}
 
 
 class MachineNode(Node):
@@ -82,13 +87,35 @@ class MachineNode(Node):
         self.clock_ticks, self.page_size = 100, machine.page_size
         self.stand_in = machine.counters()
         self._machine = machine
-        self._show(is_second=False)
+        self._reading = Reading(is_second=False)
+        self._show(self._reading)
 
     def space(self, path: str) -> os.statvfs_result:
         unit, blocks, free, available, inodes, free_inodes = self._machine.spaces[f"/{path}"]
         return os.statvfs_result(
             (unit, unit, blocks, free, available, inodes, free_inodes, free_inodes, 0, 255)
         )
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        time_limit: float,
+        output_limit: int,
+        stop: int | None = None,
+        standard_input: bytes = b"",
+    ) -> bytes:
+        """Return what the machine's program prints; longer beginnings of a command first."""
+        programs = self._machine.programs(self._reading)
+        for words in range(len(command), 0, -1):
+            output = programs.get(" ".join(command[:words]))
+            if output is not None:
+                return output.encode()
+        raise NotHereError(f"{command[0]}: no such program")
+
+    def smart_log(self, _node: Node, controller: str, _seconds: float) -> bytes:
+        """Return what a controller of the machine answers."""
+        return self._machine.smart_logs(self._reading)[controller]
 
     def agent(self, **settings: object) -> MetricsAgent:
         """Make the agent. settings: more than those of the machine."""
@@ -100,8 +127,16 @@ class MachineNode(Node):
             def __init__(self, settings: ReaderSettings | None = None) -> None:
                 super().__init__(settings, stand_in)
 
-        with patch.dict(READERS, {Perf.name: Perf}):
-            return MetricsAgent(
+        smart_log = self.smart_log
+
+        class Nvme(NvmeReader):
+            """Reads the logs of the machine's drives, not of this one's."""
+
+            def __init__(self, settings: NvmeSettings | None = None) -> None:
+                super().__init__(settings, smart_log)
+
+        with patch.dict(READERS, {Perf.name: Perf, Nvme.name: Nvme}):
+            agent = MetricsAgent(
                 convert(
                     {"readers": HARDWARE, **self._machine.settings, **settings},
                     MetricsSettings,
@@ -110,14 +145,18 @@ class MachineNode(Node):
                 ),
                 frozenset({"line"}),
             )
+        # So that readers wait for what runs in the background.
+        agent.is_only_sample = True
+        return agent
 
     def _go_on(self) -> float:
         self.stand_in.let_pass(self._machine.seconds)
-        self._show(is_second=True)
+        self._reading = Reading(is_second=True)
+        self._show(self._reading)
         return self._machine.seconds
 
-    def _show(self, *, is_second: bool) -> None:
-        for name, content in self._machine.files(Reading(is_second=is_second)).items():
+    def _show(self, reading: Reading) -> None:
+        for name, content in self._machine.files(reading).items():
             path = Path(self.root) / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)

@@ -1,4 +1,4 @@
-"""What the agent `metrics` sends of four machines, line by line, and the numbers reckoned by hand.
+"""What the agent `metrics` sends of five machines, line by line, and the numbers reckoned by hand.
 
 The machines are in tests/metrics_machines, the lines in tests/data/metrics.
 """
@@ -16,6 +16,7 @@ from tests.metrics_machines import MACHINES, golden
 from tests.metrics_machines.machine import START, MachineNode, lines
 
 INTEL, AMD, ARM, VM = "intel-icelake", "amd-epyc", "arm-grace", "plain-vm"
+SENSORS = "many-sensors"
 
 names = pytest.mark.parametrize("name", MACHINES)
 
@@ -66,6 +67,11 @@ def arm(tmp_path: Path) -> Values:
 @pytest.fixture
 def vm(tmp_path: Path) -> Values:
     return Values(lines(MACHINES[VM], tmp_path))
+
+
+@pytest.fixture
+def sensors(tmp_path: Path) -> Values:
+    return Values(lines(MACHINES[SENSORS], tmp_path))
 
 
 def threads(first: float, step: float, number: int) -> dict[str, float]:
@@ -377,6 +383,149 @@ class TestVm:
         others = ("ib_", "nfs", "temp_", "job_", "pressure_", "flops_")
         assert not {name for name in vm.names() if name.startswith(others)}
         assert not {"clock", "ipc", "mem_bw", "cpu_power", "mem_power"} & vm.names()
+
+
+class TestManySensors:
+    def test_frequencies_are_those_of_hwthreads_with_a_driver(self, sensors: Values) -> None:
+        assert sensors.of("cpufreq") == {
+            "hwthread 0": 3.4e9, "hwthread 1": 2.1e9, "hwthread 2": 8e8
+        }  # fmt: skip
+
+    def test_the_scheduler_counts_nanoseconds(self, sensors: Values) -> None:
+        assert sensors.of("sched_run") == threads(10, 10, 4)
+        assert sensors.of("sched_wait") == threads(0, 10, 4)
+        assert sensors.of("cpu_load_core") == threads(0.1, 0.2, 4)
+        assert sensors.of("sched_timeslices") == threads(0, 100, 4)
+
+    def test_numa_nodes_count_pages(self, sensors: Values) -> None:
+        both = {"numa_hit": 1e5, "interleave_hit": 1, "local_node": 9e4, "other_node": 1e4}
+        for name, rate in both.items():
+            assert sensors.of(f"numastats_{name}") == {
+                "memoryDomain 0": rate, "memoryDomain 1": rate
+            }  # fmt: skip
+        assert sensors.of("numastats_numa_miss") == {"memoryDomain 0": 0, "memoryDomain 1": 10}
+        assert sensors.of("numastats_numa_foreign") == {"memoryDomain 0": 10, "memoryDomain 1": 0}
+
+    def test_fields_of_meminfo_are_of_numa_nodes_too(self, sensors: Values) -> None:
+        of_domains = {
+            "active": 1_000, "inactive": 2_000, "unevictable": 300, "locked": 200, "dirty": 40,
+            "writeback": 5, "mapped": 700, "anon": 5_000, "kernelstack": 80, "pagetables": 90,
+            "sreclaimable": 400, "sunreclaim": 600, "anon_hugepages": 4_096,
+            "shared_hugepages": 2_048,
+        }  # fmt: skip
+        for name, size in of_domains.items():
+            assert sensors.of(f"mem_{name}") == {
+                "memoryDomain 0": size * 1024, "memoryDomain 1": size * 1024,
+                "node": 2 * size * 1024,
+            }  # fmt: skip
+        of_node = {
+            "commit_limit": 9_000_000, "committed": 3_000_000, "vmalloc_used": 70_000,
+            "percpu": 8_000, "hugetlb": 2_097_152, "direct_mapped_4k": 500_000,
+            "direct_mapped_2m": 6_000_000, "direct_mapped_1g": 8_388_608,
+        }  # fmt: skip
+        for name, size in of_node.items():
+            assert sensors.of(f"mem_{name}") == {"node": size * 1024}
+
+    def test_requests_of_disks_have_times_and_queues(self, sensors: Values) -> None:
+        idle = {"disk nvme1n1": 0}
+        rates = {
+            "disk_reads": 20, "disk_writes": 10, "disk_reads_merged": 4,
+            "disk_writes_merged": 0.5, "disk_read": 4_000 * 512 / 10,
+            "disk_write": 8_000 * 512 / 10, "disk_queue": 0.4, "disk_discards": 1,
+            "disk_discard": 2_048 * 512 / 10, "disk_flushes": 0.5, "disk_in_progress": 3,
+            "disk_busy": 20,
+        }  # fmt: skip
+        for name, rate in rates.items():
+            assert sensors.of(name) == {"disk nvme0n1": rate, "node": rate} | idle
+        times = {"read": 0.1 / 200, "write": 0.3 / 100, "discard": 0.02 / 10, "flush": 0.01 / 5}
+        for name, seconds in times.items():
+            assert sensors.of(f"disk_{name}_time") == {"disk nvme0n1": seconds, "node": seconds}
+
+    def test_sensors_have_their_limits(self, sensors: Values) -> None:
+        drive, board, supply = "sensor nvme-0/temp", "sensor nct6798-0/", "sensor psu-0/"
+        assert sensors.of("hwmon_temp") == {
+            f"{drive}1/Composite": 38.85, f"{drive}2/Sensor 1": 41.85,
+            f"{board}temp1/SYSTIN": 33,
+        }  # fmt: skip
+        # A drive without a limit has one of 65261.85 degrees.
+        assert sensors.of("hwmon_temp_max") == {
+            f"{drive}1/Composite": 84.85, f"{board}temp1/SYSTIN": 80
+        }  # fmt: skip
+        assert sensors.of("hwmon_temp_min") == {f"{drive}1/Composite": -273.15}
+        assert sensors.of("hwmon_temp_crit") == {f"{drive}1/Composite": 89.85}
+        assert sensors.of("hwmon_fan") == {f"{board}fan1": 1250, f"{board}fan2": 0}
+        assert sensors.of("hwmon_fan_min") == {f"{board}fan1": 300, f"{board}fan2": 0}
+        assert sensors.of("hwmon_voltage") == {f"{board}in0": 0.856, f"{board}in1/+12V": 11.988}
+        assert sensors.of("hwmon_power") == {f"{supply}power1/Input": 412.5}
+        assert sensors.of("hwmon_power_cap") == {f"{supply}power1/Input": 1000}
+        assert sensors.of("hwmon_current_crit") == {f"{supply}curr1": 9}
+
+    def test_mounts_of_nfs_have_traffic_and_times(self, sensors: Values) -> None:
+        home, idle = "filesystem /home", {"filesystem /apps old": 0}
+        rates = {
+            "app_read": 2e7, "app_write": 1e6, "direct_read": 1e5, "direct_write": 0,
+            "read": 1e7, "write": 1e6, "pages_read": 2_500, "pages_written": 250, "ops": 16,
+            "reads": 10, "writes": 5, "retrans": 0.3, "timeouts": 0.1,
+        }  # fmt: skip
+        for name, rate in rates.items():
+            assert sensors.of(f"nfs_mount_{name}") == {home: rate} | idle
+        # Before Linux 5.3 the kernel did not count errors.
+        assert sensors.of("nfs_mount_errors") == {home: 0.5}
+        times = {
+            "read_queue": 0.01 / 100, "read_rtt": 0.2 / 100, "read_exec": 0.25 / 100,
+            "write_queue": 0.05 / 50, "write_rtt": 0.5 / 50, "write_exec": 0.6 / 50,
+            "queue": 0.06 / 160, "rtt": 0.704 / 160, "exec": 0.856 / 160,
+        }  # fmt: skip
+        for name, seconds in times.items():
+            assert sensors.of(f"nfs_mount_{name}") == {home: seconds}
+
+    def test_drives_tell_their_health(self, sensors: Values) -> None:
+        logs = {
+            "critical_warning": (4, 0), "temp": (39, 26), "spare": (9, 100),
+            "spare_threshold": (10, 10), "percentage_used": (101, 0),
+            "bytes_read": (123_456_789 * 512_000, 512_000),
+            "bytes_written": (987_654_341 * 512_000, 1_024_000), "host_reads": (10**9, 3),
+            "host_writes": (2 * 10**9 + 50, 4), "busy_time": (2_400_000, 0),
+            "power_cycles": (60, 1), "power_on_time": (108_000_000, 18_000),
+            "unsafe_shutdowns": (25, 0), "media_errors": (3, 0), "error_log_entries": (70, 0),
+            "warning_temp_time": (5_400, 0), "critical_temp_time": (120, 0),
+        }  # fmt: skip
+        for name, (worn, new) in logs.items():
+            assert sensors.of(f"nvme_{name}") == {"disk nvme0": worn, "disk nvme1": new}
+        assert sensors.of("nvme_temp_sensor") == {"sensor nvme0/1": 42, "sensor nvme0/3": 49}
+
+    def test_the_bmc_has_sensors_of_all_kinds(self, sensors: Values) -> None:
+        assert sensors.of("ipmi_temp") == {"sensor CPU1 Temp": 42, "sensor CPU2 Temp": 44}
+        assert sensors.of("ipmi_fan") == {"sensor FAN1": 8400}
+        assert sensors.of("ipmi_voltage") == {"sensor Rail, 12 V": 12.06}
+        assert sensors.of("ipmi_current") == {"sensor PSU1 Iin": 1.8}
+        assert sensors.of("ipmi_power") == {"sensor Pwr Consumption": 392}
+        assert sensors.of("ipmi_share") == {"sensor Fan Duty": 35.28}
+
+    def test_gpfs_and_beegfs_have_rates(self, sensors: Values) -> None:
+        rates = {
+            "read": 1e8, "write": 5e7, "opens": 10, "closes": 9, "reads": 100, "writes": 50,
+            "readdirs": 1, "inode_updates": 2,
+        }  # fmt: skip
+        for name, rate in rates.items():
+            assert sensors.of(f"gpfs_{name}") == {"filesystem scratch": rate}
+        rates = {
+            "meta_sum": 30, "meta_ack": 0, "meta_close": 10, "meta_open": 20, "storage_sum": 7,
+            "storage_ops_rd": 5, "storage_read": 1e7, "storage_ops_wr": 2, "storage_write": 4e6,
+        }  # fmt: skip
+        for name, rate in rates.items():
+            assert sensors.of(f"beegfs_{name}") == {"filesystem /mnt/beeond": rate}
+
+    def test_the_preset_of_the_collector_has_its_names_and_units(self, tmp_path: Path) -> None:
+        sent = Values(lines(MACHINES[SENSORS], tmp_path, preset="cc-metric-collector"))
+        assert sent.at("smartmon_data_units_write", "disk nvme0") == 987_654_341
+        assert sent.at("smartmon_power_on", "disk nvme1") == 18_000
+        assert sent.at("smartmon_warn_temp_time", "disk nvme0") == 90
+        assert sent.at("smartmon_temp", "disk nvme0") == 39
+        assert sent.at("nfsio_nread_bw", "filesystem /home") == 2e7
+        assert sent.at("nfsio_nfswrite_bw", "filesystem /home") == 1e6
+        assert sent.at("gpfs_bw_read", "filesystem scratch") == 1e8
+        assert sent.at("gpfs_opens_rate", "filesystem scratch") == 10
 
 
 class TestClusterConfig:

@@ -6,8 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from ccagent.agents.metrics.pipeline.background import Background
-from ccagent.errors import CcagentError
+from ccagent.agents.metrics.pipeline.repeated_call import GRACE, PATIENCE, RepeatedCall
 
 if TYPE_CHECKING:
     from ccagent.agents.metrics.custom.points import CustomMetrics
@@ -16,9 +15,6 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 _OUTPUT_LIMIT = 1024 * 1024
-_PATIENCE = 0.1
-"""Seconds that a sample waits for all commands: what is quick is told with the same sample."""
-_GRACE = 1.0
 
 
 class CommandsReader:
@@ -48,11 +44,11 @@ class CommandsReader:
 
         waits: for all of them, because there is no next time.
         """
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + PATIENCE
         found: list[Gauge] = []
         for command in self._commands:
             patience = command.longest if waits else deadline - time.monotonic()
-            output = command.output(patience, self.errors)
+            output = command.call.result(patience, self.errors)
             if output is not None:
                 found += self._metrics.gauges(command.name, output, node, self.errors)
         return found
@@ -63,34 +59,22 @@ class CommandsReader:
             return
         end, begin = self._stop
         os.close(begin)
-        is_over = [command.is_over() for command in self._commands]
+        is_over = [command.call.is_over() for command in self._commands]
         if all(is_over):
             os.close(end)  # else a thread may look at it, and the number be another file's
         self._stop = None
 
 
 class _Command:
-    """One command. name: for messages. longest: seconds that it may take."""
+    """One command of the site, as often as its table says."""
 
     def __init__(self, name: str, settings: CommandSettings) -> None:
         self.name = f"command {name}"
-        self.longest = settings.time_limit.seconds + 2 * _GRACE
+        self.longest = settings.time_limit.seconds + 2 * GRACE
+        self.call: RepeatedCall[bytes] = RepeatedCall(self.name, settings.every.seconds)
         self._settings = settings
-        self._slot: int | None = None
-        self._running: Background[bytes] | None = None
-        self._output: bytes | None = None
 
     def begin(self, node: Node, stop: int, errors: list[str]) -> None:
-        every = self._settings.every.seconds
-        slot = int(node.clock.time() // every) if every else None
-        if slot is not None and slot == self._slot:
-            return
-        self._slot = slot
-        self._take(0.0, errors)
-        if self._running is not None:
-            errors.append(f"{self.name}: it still runs, and is not started again")
-            return
-
         def run() -> bytes:
             return node.run(
                 self._settings.command,
@@ -99,26 +83,4 @@ class _Command:
                 stop=stop,
             )
 
-        try:
-            self._running = Background(run, self.name)
-        except CcagentError as error:
-            errors.append(str(error))
-
-    def output(self, seconds: float, errors: list[str]) -> bytes | None:
-        """Give what it has printed since this was asked last, if it is ready."""
-        self._take(seconds, errors)
-        output, self._output = self._output, None
-        return output
-
-    def is_over(self) -> bool:
-        return self._running is None or not self._running.is_busy(2 * _GRACE)
-
-    def _take(self, seconds: float, errors: list[str]) -> None:
-        running = self._running
-        if running is None or running.is_busy(seconds):
-            return
-        self._running = None
-        try:
-            self._output = running.answer()
-        except CcagentError as error:
-            errors.append(f"{self.name}: {error}")
+        self.call.begin(node.clock.time(), run, errors)

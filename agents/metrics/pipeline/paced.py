@@ -21,7 +21,7 @@ class PacedReader:
     def __init__(self, reader: Reader[Any]) -> None:
         self.reader = reader
         self._rates = Rates()
-        self._every: float = reader.settings.every.seconds
+        self._every: float = 0.0 if reader.has_own_pace else reader.settings.every.seconds
         self._slot: int | None = None
 
     def is_due(self, now: float) -> bool:

@@ -13,6 +13,7 @@ FACTORS = {
     ("B/s", "MB/s"): 1e-6, ("B/s", "GB/s"): 1e-9, ("B/s", "MByte/s"): 1e-6,
     ("Hz", "MHz"): 1e-6, ("Hz", "GHz"): 1e-9,
     ("Flops/s", "GFlops/s"): 1e-9, ("Flops/s", "MFlops/s"): 1e-6,
+    ("B", "data units"): 1 / 512_000, ("s", "min"): 1 / 60, ("s", "h"): 1 / 3600,
     ("1/s", "packets/s"): 1.0, ("%", "percent"): 1.0, ("degC", "degC"): 1.0,
 }  # fmt: skip
 """What a value in the first unit is multiplied by to be one in the second."""
@@ -47,6 +48,8 @@ _OWN_UNITS: dict[str, dict[str, str]] = {
         ),
         "disk_total": "GB", "disk_free": "GB", "mem_bw": "MB/s", "flops_any": "MFlops/s",
         "flops_sp": "MFlops/s", "flops_dp": "MFlops/s", "acc_mem_used": "MiB",
+        "nvme_bytes_read": "data units", "nvme_bytes_written": "data units",
+        "nvme_warning_temp_time": "min", "nvme_critical_temp_time": "min",
     },
 }  # fmt: skip
 _NAMES: dict[str, dict[str, str]] = {
@@ -82,6 +85,26 @@ _NAMES: dict[str, dict[str, str]] = {
             for kind in ("crc_flit", "crc", "ecc", "replay", "recovery")
             for part, suffix in (("", "_sum"), ("link_", ""))
         },
+        "nfs_mount_app_read": "nfsio_nread_bw", "nfs_mount_app_write": "nfsio_nwrite_bw",
+        "nfs_mount_direct_read": "nfsio_dread_bw", "nfs_mount_direct_write": "nfsio_dwrite_bw",
+        "nfs_mount_read": "nfsio_nfsread_bw", "nfs_mount_write": "nfsio_nfswrite_bw",
+        "nfs_mount_pages_read": "nfsio_pageread_bw",
+        "nfs_mount_pages_written": "nfsio_pagewrite_bw",
+        "nvme_temp": "smartmon_temp", "nvme_percentage_used": "smartmon_percent_used",
+        "nvme_spare": "smartmon_avail_spare", "nvme_bytes_read": "smartmon_data_units_read",
+        "nvme_bytes_written": "smartmon_data_units_write",
+        "nvme_host_reads": "smartmon_host_reads", "nvme_host_writes": "smartmon_host_writes",
+        "nvme_power_cycles": "smartmon_power_cycles", "nvme_power_on_time": "smartmon_power_on",
+        "nvme_unsafe_shutdowns": "smartmon_unsafe_shutdowns",
+        "nvme_media_errors": "smartmon_media_errors",
+        "nvme_error_log_entries": "smartmon_errlog_entries",
+        "nvme_warning_temp_time": "smartmon_warn_temp_time",
+        "nvme_critical_temp_time": "smartmon_crit_comp_time",
+        "gpfs_read": "gpfs_bw_read", "gpfs_write": "gpfs_bw_write",
+        "gpfs_opens": "gpfs_opens_rate", "gpfs_closes": "gpfs_closes_rate",
+        "gpfs_reads": "gpfs_reads_rate", "gpfs_writes": "gpfs_writes_rate",
+        "gpfs_readdirs": "gpfs_readdirs_rate",
+        "gpfs_inode_updates": "gpfs_inode_updates_rate",
     },
 }  # fmt: skip
 """Output names that differ from the metric's."""

@@ -94,6 +94,7 @@ class Reader(ABC, Generic[S]):
 
     errors: what of the last reading is worth a message. absent: by metric, why it can't be had.
     wanted: the metrics that are sent or computed with, where the reader can save others; None: all.
+    is_patient: True if no later sample follows, so that the reader waits for slow sources.
     """
 
     name: ClassVar[str]
@@ -101,12 +102,20 @@ class Reader(ABC, Generic[S]):
     needs: ClassVar[tuple[str, ...]] = ()
     """Findings of `ccagent doctor` that say whether it can read anything."""
     Settings: ClassVar[type[Any]] = ReaderSettings
+    has_own_pace: ClassVar[bool] = False
+    """Whether it is asked with every sample and observes its key `every` itself."""
 
     def __init__(self, settings: S | None = None) -> None:
         self.settings: S = self.Settings() if settings is None else settings
         self.errors: list[str] = []
         self.absent: dict[str, str] = {}
         self.wanted: frozenset[str] | None = None
+        self.is_patient = False
+
+    @property
+    def is_wanted(self) -> bool:
+        """Return whether any of its metrics is sent or computed with."""
+        return self.wanted is None or not self.wanted.isdisjoint(self.metrics)
 
     def begin(self, node: Node) -> None:
         """Told before any reader of a sample reads, for those that wait for others' answers."""

@@ -137,7 +137,7 @@ class DiskReader(Reader[DiskSettings]):
         self._choose(node, disks.keys())
         counters: dict[str, tuple[int, ...]] = {}
         busy: dict[str, tuple[int]] = {}
-        for name in self._chosen:
+        for name in sorted(self._chosen):
             stats = disks[name]
             if len(stats) <= _BUSY:
                 self.errors.append(f"/{_STATISTICS}: {name!r}: only {len(stats)} values")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from ccagent.agents.metrics.readers.labels import clean_label
 from ccagent.errors import UnparsableError
 
 if TYPE_CHECKING:
@@ -94,11 +95,7 @@ def parse_sensor(content: bytes) -> int:
 
 def parse_label(content: bytes) -> str:
     """Parse a name or a label, made fit for a tag. Raises UnparsableError if nothing is left."""
-    text = content.decode("ascii", "replace").strip()
-    kept = "".join(
-        letter if letter.isascii() and letter.isprintable() and letter not in '\\"' else "?"
-        for letter in text
-    )[:_LONGEST_LABEL].strip()
+    kept = clean_label(content.decode("ascii", "replace"), _LONGEST_LABEL)
     if not kept:
         raise UnparsableError("empty")
     return kept

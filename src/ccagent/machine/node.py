@@ -213,6 +213,7 @@ class Node:
         time_limit: float,
         output_limit: int,
         stop: int | None = None,
+        standard_input: bytes = b"",
     ) -> bytes:
         """Run a program without a shell and give what it printed.
 
@@ -221,7 +222,13 @@ class Node:
         """
         from ccagent.machine.program import run
 
-        return run(command, time_limit=time_limit, output_limit=output_limit, stop=stop)
+        return run(
+            command,
+            time_limit=time_limit,
+            output_limit=output_limit,
+            stop=stop,
+            standard_input=standard_input,
+        )
 
     def stream(
         self,

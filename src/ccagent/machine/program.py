@@ -23,10 +23,23 @@ _ERROR_LIMIT = 4096
 
 
 def run(
-    command: Sequence[str], *, time_limit: float, output_limit: int, stop: int | None = None
+    command: Sequence[str],
+    *,
+    time_limit: float,
+    output_limit: int,
+    stop: int | None = None,
+    standard_input: bytes = b"",
 ) -> bytes:
     """Run `command` without a shell and give its standard output. See `Node.run`."""
-    return b"".join(stream(command, time_limit=time_limit, output_limit=output_limit, stop=stop))
+    return b"".join(
+        stream(
+            command,
+            time_limit=time_limit,
+            output_limit=output_limit,
+            stop=stop,
+            standard_input=standard_input,
+        )
+    )
 
 
 def stream(

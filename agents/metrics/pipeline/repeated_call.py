@@ -1,0 +1,75 @@
+"""Calls that are repeated in a background thread and never overlap."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from ccagent.agents.metrics.pipeline.background import Background
+from ccagent.errors import CcagentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+PATIENCE = 0.1
+"""Seconds for which a sample waits: a quick call has its values in the same sample."""
+GRACE = 1.0
+"""Seconds that ending a program may take."""
+
+
+class RepeatedCall(Generic[T]):
+    """One call at a time, started once per time slot of `every` seconds.
+
+    name: of the call in messages. every: 0 for each sample.
+    """
+
+    def __init__(self, name: str, every: float) -> None:
+        self.name = name
+        self._every = every
+        self._slot: int | None = None
+        self._running: Background[T] | None = None
+        self._results: list[T] = []
+
+    def begin(
+        self, now: float, call: Callable[[], T], errors: list[str], *, is_due: bool = False
+    ) -> None:
+        """Start `call` if `now` is in a new time slot, or if `is_due`.
+
+        now: seconds since 1970.
+        """
+        slot = int(now // self._every) if self._every else None
+        if slot is not None and slot == self._slot and not is_due:
+            return
+        self._slot = slot
+        self._collect(0.0, errors)
+        if self._running is not None:
+            errors.append(f"{self.name}: it still runs, and is not started again")
+            return
+        try:
+            self._running = Background(call, self.name)
+        except CcagentError as error:
+            errors.append(str(error))
+
+    def result(self, seconds: float, errors: list[str]) -> T | None:
+        """Return the newest result that was not returned before, None without one.
+
+        seconds: to wait for a call that runs. A call that failed is in `errors`.
+        """
+        self._collect(seconds, errors)
+        results, self._results = self._results, []
+        return results[-1] if results else None
+
+    def is_over(self) -> bool:
+        """Wait until a call that is being ended is over. Return whether it is."""
+        return self._running is None or not self._running.is_busy(2 * GRACE)
+
+    def _collect(self, seconds: float, errors: list[str]) -> None:
+        running = self._running
+        if running is None or running.is_busy(seconds):
+            return
+        self._running = None
+        try:
+            self._results = [running.answer()]
+        except CcagentError as error:
+            errors.append(f"{self.name}: {error}")

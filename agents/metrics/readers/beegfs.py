@@ -1,0 +1,187 @@
+"""Requests to the servers of BeeGFS, by beegfs-ctl (BeeGFS 7) or beegfs (BeeGFS 8)."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from msgspec import Meta
+
+from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Place
+from ccagent.agents.metrics.readers.beegfs_stats import (
+    META_OPERATIONS,
+    STORAGE_OPERATIONS,
+    parse_client_stats,
+)
+from ccagent.agents.metrics.readers.filesystem import MOUNTS, Mount, parse_mountinfo
+from ccagent.agents.metrics.readers.labels import clean_label
+from ccagent.agents.metrics.readers.program_reader import (
+    ProgramReader,
+    ProgramReaderSettings,
+)
+from ccagent.errors import CcagentError, NotHereError, ProgramError
+from ccagent.machine.parsed import read_parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ccagent.agents.metrics.readers.program_reader import Programs
+    from ccagent.machine.node import Node
+
+_ON_DEMAND = "beegfs_ondemand"
+_MOST_MOUNTS = 16
+_OPERATIONS = {"meta": META_OPERATIONS, "storage": STORAGE_OPERATIONS}
+_BYTES = {"B-rd": "read", "B-wr": "write"}
+
+
+class BeegfsSettings(ProgramReaderSettings, frozen=True, kw_only=True):
+    """The keys of [agents.metrics.beegfs]."""
+
+    command: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="program, with what must stand before it, such as sudo; its name tells"
+            " beegfs-ctl from beegfs; empty: the one that is installed"
+        ),
+    ] = ()
+    mounts: Annotated[
+        tuple[str, ...],
+        Meta(description="patterns of mount points; empty: those of BeeOND"),
+    ] = ()
+    client: Annotated[
+        str,
+        Meta(
+            description="address of this node in BeeGFS: only its requests are sent; empty: those"
+            " of all clients of the file system"
+        ),
+    ] = ""
+
+    def __post_init__(self) -> None:
+        self.check_command(self.command)
+
+
+def _name(servers: str, operation: str) -> str:
+    return f"beegfs_{servers}_{_BYTES.get(operation, operation.replace('-', '_'))}"
+
+
+def _metric(servers: str, operation: str) -> Metric:
+    what = f"requests {operation} to {servers} servers"
+    if operation == "sum":
+        what = f"all requests to {servers} servers"
+    elif operation in _BYTES:
+        what = f"bytes {'read from' if operation == 'B-rd' else 'written to'} storage servers"
+    return Metric(
+        unit="B/s" if operation in _BYTES else "1/s",
+        type="node",
+        description=f"{what}, by mount (stype filesystem)",
+        source=f"beegfs-ctl --clientstats --nodetype={servers}, {operation}",
+        is_default=False,
+    )
+
+
+class BeegfsReader(ProgramReader[BeegfsSettings]):
+    """Requests of clients, by mount. Nothing is run unless a metric is wanted.
+
+    The servers hold the counters: each run asks all of them, and needs root.
+    """
+
+    name = "beegfs"
+    Settings = BeegfsSettings
+    metrics: ClassVar[dict[str, Metric]] = {
+        _name(servers, operation): _metric(servers, operation)
+        for servers, operations in _OPERATIONS.items()
+        for operation in operations
+    }
+
+    def __init__(self, settings: BeegfsSettings | None = None) -> None:
+        super().__init__(settings)
+        self._before: dict[tuple[str, str], dict[str, int]] = {}
+
+    def targets(self, node: Node) -> list[str]:
+        """Return the mount points. Raise NotHereError without any."""
+        mounts = read_parsed(node, MOUNTS, parse_mountinfo)
+        points = sorted({mount.point for mount in mounts if self._is_chosen(mount)})
+        if not points:
+            which = (
+                " that agents.metrics.beegfs.mounts names" if self.settings.mounts else " of BeeOND"
+            )
+            raise NotHereError(f"/{MOUNTS}: no BeeGFS mount{which}")
+        return points[:_MOST_MOUNTS]
+
+    def runs(self, targets: list[str]) -> int:
+        """Return how many programs `collect` runs: one for each kind of servers of a mount."""
+        return len(self._servers()) * len(targets)
+
+    def collect(
+        self, programs: Programs, targets: list[str]
+    ) -> tuple[list[Gauge | Count], list[str]]:
+        """Ask the servers of each mount; a mount that fails costs its own values."""
+        values: list[Gauge | Count] = []
+        problems: list[str] = []
+        for point in targets:
+            place = Place(stype="filesystem", stype_id=clean_label(point))
+            for servers in self._servers():
+                try:
+                    output = self._run(programs, point, servers)
+                    counters = parse_client_stats(output, self.settings.client)
+                except CcagentError as error:
+                    problems.append(f"beegfs: mount {ascii(point)[:80]}, {servers}: {error}")
+                    continue
+                if self._has_fallen(point, servers, counters):
+                    continue
+                values += (
+                    Count(_name(servers, operation), value, place)
+                    for operation, value in counters.items()
+                    if operation in _OPERATIONS[servers]
+                )
+        return values, problems
+
+    def _has_fallen(self, point: str, servers: str, counters: dict[str, int]) -> bool:
+        """Return whether a counter fell: of several servers, one restarted.
+
+        The sum of the others is then no growth, so that this round has no values.
+        """
+        before = self._before.get((point, servers), {})
+        self._before[point, servers] = counters
+        return any(counters.get(operation, 0) < value for operation, value in before.items())
+
+    def _is_chosen(self, mount: Mount) -> bool:
+        if not self.settings.mounts:
+            return _ON_DEMAND in mount.source
+        return mount.type == "beegfs" and any(
+            fnmatchcase(mount.point, each) for each in self.settings.mounts
+        )
+
+    def _servers(self) -> list[str]:
+        """Return the kinds of servers that have wanted metrics."""
+        return [
+            servers
+            for servers, operations in _OPERATIONS.items()
+            if self.wanted is None
+            or any(_name(servers, each) in self.wanted for each in operations)
+        ]
+
+    def _run(self, programs: Programs, point: str, servers: str) -> bytes:
+        commands = (
+            [self.settings.command] if self.settings.command else [("beegfs-ctl",), ("beegfs",)]
+        )
+        for command in commands:
+            try:
+                return programs.run([*command, *arguments(command[-1], point, servers)])
+            except NotHereError:
+                continue
+        names = " or ".join(command[0] for command in commands)
+        raise ProgramError(f"no program {names}: install it, or set agents.metrics.beegfs.command")
+
+
+def arguments(program: str, point: str, servers: str) -> Sequence[str]:
+    """Return the arguments with which a program prints the counters of all clients once."""
+    if program.rpartition("/")[2] == "beegfs":
+        return (
+            "stats", "client", f"--node-type={servers}", "--interval=0s", "--all", "--retro",
+            f"--mount={point}",
+        )  # fmt: skip
+    return (
+        "--clientstats", f"--nodetype={servers}", f"--mount={point}", "--allstats", "--interval=0",
+        "--maxlines=100000", "--rwunit=B", "--perinterval",
+    )  # fmt: skip

@@ -1,0 +1,188 @@
+"""Traffic, latency and retransmissions of each NFS mount."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+
+from msgspec import Meta
+
+from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Place, Reader, ReaderSettings
+from ccagent.agents.metrics.readers.labels import clean_label
+from ccagent.agents.metrics.readers.nfs_mountstats import (
+    NfsMount,
+    OperationCounters,
+    parse_nfs_mounts,
+    total_operations,
+)
+from ccagent.errors import NotHereError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from ccagent.machine.node import Node
+
+_STATISTICS = "proc/self/mountstats"
+_MOST_MOUNTS = 1000
+
+_MOVED = (
+    ("app_read", "B/s", "bytes that programs read, the cache included"),
+    ("app_write", "B/s", "bytes that programs wrote, the cache included"),
+    ("direct_read", "B/s", "bytes that programs read with O_DIRECT"),
+    ("direct_write", "B/s", "bytes that programs wrote with O_DIRECT"),
+    ("read", "B/s", "bytes from the server"),
+    ("write", "B/s", "bytes to the server"),
+    ("pages_read", "1/s", "pages read from the server"),
+    ("pages_written", "1/s", "pages written to the server"),
+)
+"""The eight numbers of the line `bytes:`."""
+
+_MEANS = (
+    ("queue", "queued", "mean time of an operation before its transmission", 6),
+    ("rtt", "rtt", "mean time from the transmission of an operation to its reply", 7),
+    ("exec", "execution", "mean time of an operation from request to end", 8),
+)
+_CLASSES = {"": "", "read_": "READ", "write_": "WRITE"}
+"""Prefixes of metrics and the operation that each stands for; all operations without a prefix."""
+
+
+class NfsMountsSettings(ReaderSettings, frozen=True, kw_only=True):
+    """The keys of [agents.metrics.nfs-mounts]."""
+
+    exclude: Annotated[
+        tuple[str, ...], Meta(description="patterns of mount points that are not read")
+    ] = ()
+
+
+def _metric(unit: str, description: str, source: str) -> Metric:
+    return Metric(
+        unit=unit,
+        type="node",
+        description=f"{description}, by mount (stype filesystem)",
+        source=f"/proc/self/mountstats, {source}",
+        aggregation="mean" if unit == "s" else "sum",
+        is_default=False,
+    )
+
+
+_METRICS: dict[str, Metric] = {
+    f"nfs_mount_{name}": _metric(unit, description, f"bytes, number {number}")
+    for number, (name, unit, description) in enumerate(_MOVED, 1)
+} | {
+    "nfs_mount_ops": _metric("1/s", "operations", "all operations, number 1"),
+    "nfs_mount_reads": _metric("1/s", "operations READ", "READ, number 1"),
+    "nfs_mount_writes": _metric("1/s", "operations WRITE", "WRITE, number 1"),
+    "nfs_mount_retrans": _metric(
+        "1/s", "repeated transmissions", "all operations, number 2 - number 1"
+    ),
+    "nfs_mount_timeouts": _metric("1/s", "major timeouts", "all operations, number 3"),
+    "nfs_mount_errors": _metric(
+        "1/s", "operations that ended with an error, since Linux 5.3", "all operations, number 9"
+    ),
+    **{
+        f"nfs_mount_{prefix}{name}": _metric(
+            "s",
+            f"{description}{f'; {operation} only' if operation else ''}",
+            f"{operation or 'all operations'}, number {number} / number 1",
+        )
+        for prefix, operation in _CLASSES.items()
+        for name, _, description, number in _MEANS
+    },
+}
+
+
+class _Figures(NamedTuple):
+    """Counters of a mount: of all operations, and of those with a class of their own."""
+
+    total: OperationCounters
+    by_prefix: dict[str, OperationCounters]
+
+
+class NfsMountsReader(Reader[NfsMountsSettings]):
+    """Each NFS mount by its mount point; nothing is read unless a metric is wanted.
+
+    Several mounts of one file system share its counters: each has the same values.
+    """
+
+    name = "nfs-mounts"
+    Settings = NfsMountsSettings
+    metrics: ClassVar[dict[str, Metric]] = _METRICS
+
+    def __init__(self, settings: NfsMountsSettings | None = None) -> None:
+        super().__init__(settings)
+        self._before: dict[str, _Figures] = {}
+
+    def read(self, node: Node) -> Iterable[Gauge | Count]:
+        """Read the counters of all mounts. Raise NotHereError without an NFS mount."""
+        self.errors = []
+        if not self.is_wanted:
+            return []
+        mounts, problems = parse_nfs_mounts(node.read(_STATISTICS))
+        if not mounts and not problems:
+            raise NotHereError(f"/{_STATISTICS}: no NFS mount")
+        if problems:
+            more = f"; {len(problems) - 1} more" if len(problems) > 1 else ""
+            self.errors.append(f"/{_STATISTICS}: {problems[0]}{more}")
+        chosen = self._choose(mounts)
+        before, self._before = self._before, {}
+        found: list[Gauge | Count] = []
+        for label, mount in chosen.items():
+            place = Place(stype="filesystem", stype_id=label)
+            figures = _figures(mount)
+            self._before[label] = figures
+            found += _counts(mount, figures, place)
+            if label in before:
+                found += _means(before[label], figures, place)
+        return found
+
+    def _choose(self, mounts: Iterable[NfsMount]) -> Mapping[str, NfsMount]:
+        """Return the visible mounts by label, at most a thousand of them."""
+        chosen: dict[str, NfsMount] = {}
+        for mount in mounts:
+            label = clean_label(mount.point)
+            if not label or any(fnmatchcase(mount.point, each) for each in self.settings.exclude):
+                continue
+            if len(chosen) == _MOST_MOUNTS and label not in chosen:
+                self.errors.append(
+                    f"more than {_MOST_MOUNTS} NFS mounts: the others are not read;"
+                    " set agents.metrics.nfs-mounts.exclude"
+                )
+                break
+            chosen[label] = mount
+        return chosen
+
+
+def _figures(mount: NfsMount) -> _Figures:
+    total = total_operations(mount)
+    by_prefix = {
+        prefix: mount.operations.get(operation, OperationCounters()) if operation else total
+        for prefix, operation in _CLASSES.items()
+    }
+    return _Figures(total, by_prefix)
+
+
+def _counts(mount: NfsMount, figures: _Figures, place: Place) -> Iterator[Count]:
+    for (name, _, _), value in zip(_MOVED, mount.moved, strict=True):
+        yield Count(f"nfs_mount_{name}", value, place)
+    total = figures.total
+    yield Count("nfs_mount_ops", total.operations, place)
+    yield Count("nfs_mount_reads", figures.by_prefix["read_"].operations, place)
+    yield Count("nfs_mount_writes", figures.by_prefix["write_"].operations, place)
+    yield Count("nfs_mount_retrans", max(0, total.sent - total.operations), place)
+    yield Count("nfs_mount_timeouts", total.timeouts, place)
+    if total.errors is not None:
+        yield Count("nfs_mount_errors", total.errors, place)
+
+
+def _means(before: _Figures, now: _Figures, place: Place) -> Iterator[Gauge]:
+    """Yield the mean times of the operations since the last reading; none without operations."""
+    for prefix, new in now.by_prefix.items():
+        old = before.by_prefix[prefix]
+        if new.operations < old.operations:
+            old = OperationCounters()  # mounted anew
+        operations = new.operations - old.operations
+        if not operations:
+            continue
+        for name, field, _, _ in _MEANS:
+            milliseconds = max(0, getattr(new, field) - getattr(old, field))
+            yield Gauge(f"nfs_mount_{prefix}{name}", milliseconds / operations / 1000, place)

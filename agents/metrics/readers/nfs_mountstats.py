@@ -1,0 +1,106 @@
+"""Parser for the NFS mounts in /proc/self/mountstats.
+
+Source: nfs_show_stats() in fs/nfs/super.c and rpc_clnt_show_stats() in net/sunrpc/stats.c of Linux.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ccagent.agents.metrics.readers.filesystem import plain
+from ccagent.errors import UnparsableError
+from ccagent.records.envelopes import LARGEST_UINT
+
+_MOUNT = re.compile(rb"(?:device )?(\S+) mounted on (\S+) with fstype nfs4? ")
+_BYTES = re.compile(rb"\n\tbytes:\t?([0-9 ]+)\n")
+_OPERATION = re.compile(rb"\n[\t ]+([A-Z][A-Z0-9_]*): ([0-9][0-9 ]*)(?=\n)")
+_BYTE_COUNTERS = 8
+_OPERATION_COUNTERS = 8
+
+
+class OperationCounters(NamedTuple):
+    """Counters of operations since the mount.
+
+    sent: transmissions, repetitions included. queued, rtt, execution: sums of milliseconds before
+    the transmission, until the reply, and in all. errors: None before Linux 5.3 (statvers 1.0).
+    """
+
+    operations: int = 0
+    sent: int = 0
+    timeouts: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    queued: int = 0
+    rtt: int = 0
+    execution: int = 0
+    errors: int | None = None
+
+
+class NfsMount(NamedTuple):
+    """Counters of a mount.
+
+    moved: bytes by read(2) and write(2), those with O_DIRECT, bytes from and to the server, pages
+    read and written. operations: by name, such as READ.
+    """
+
+    point: str
+    moved: tuple[int, ...]
+    operations: dict[str, OperationCounters]
+
+
+def parse_nfs_mounts(content: bytes) -> tuple[list[NfsMount], list[str]]:
+    """Parse the mounts in their order, the last of a mount point being the visible one.
+
+    Also return a sentence for each mount that is incomplete or damaged; that mount is left out.
+    """
+    mounts: list[NfsMount] = []
+    problems: list[str] = []
+    for block in content.split(b"\ndevice "):
+        found = _MOUNT.match(block)
+        if found is None:
+            continue
+        point = plain(found[2].decode("utf-8", "surrogateescape"))
+        try:
+            mounts.append(_parse_mount(point, block))
+        except UnparsableError as error:
+            problems.append(f"mount {ascii(point)[:80]}: {error}")
+    return mounts, problems
+
+
+def _parse_mount(point: str, block: bytes) -> NfsMount:
+    moved = _BYTES.search(block)
+    if moved is None:
+        raise UnparsableError("no line of bytes")
+    operations: dict[str, OperationCounters] = {}
+    _, label, table = block.partition(b"per-op statistics")
+    if not label:
+        raise UnparsableError("no statistics of operations")
+    # The last line counts only if its end is there.
+    for name, numbers in _OPERATION.findall(table):
+        counters = _numbers(numbers)
+        if len(counters) < _OPERATION_COUNTERS:
+            raise UnparsableError(f"{name.decode()}: {len(counters)} numbers, not 8 or 9")
+        operations[name.decode()] = OperationCounters(*counters[: len(OperationCounters._fields)])
+    if not operations:
+        raise UnparsableError("no operation")
+    numbers_moved = _numbers(moved[1])
+    if len(numbers_moved) < _BYTE_COUNTERS:
+        raise UnparsableError(f"bytes: {len(numbers_moved)} numbers, not 8")
+    return NfsMount(point, tuple(numbers_moved[:_BYTE_COUNTERS]), operations)
+
+
+def _numbers(text: bytes) -> list[int]:
+    numbers: list[int] = []
+    for word in text.split():
+        if len(word) > 20 or int(word) > LARGEST_UINT:
+            raise UnparsableError(f"out of range: {word[:40]!r}")
+        numbers.append(int(word))
+    return numbers
+
+
+def total_operations(mount: NfsMount) -> OperationCounters:
+    """Return the sums over all operations of a mount."""
+    errors = [each.errors for each in mount.operations.values() if each.errors is not None]
+    columns = zip(*(each[:_OPERATION_COUNTERS] for each in mount.operations.values()), strict=True)
+    return OperationCounters(*map(sum, columns))._replace(errors=sum(errors) if errors else None)

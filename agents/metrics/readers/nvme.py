@@ -1,0 +1,218 @@
+"""Health of NVMe drives: wear, errors, temperatures and lifetime counters."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from msgspec import Meta
+
+from ccagent.agents.metrics.pipeline.repeated_call import PATIENCE, RepeatedCall
+from ccagent.agents.metrics.readers.base import Gauge, Metric, Place, Reader, ReaderSettings
+from ccagent.agents.metrics.readers.nvme_ioctl import read_smart_log
+from ccagent.agents.metrics.readers.nvme_smart import SmartLog, parse_smart_log
+from ccagent.config.duration import Duration
+from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ccagent.machine.node import Node
+
+_CONTROLLERS = "sys/class/nvme"
+_NAME = re.compile(r"nvme([0-9]{1,4})", re.ASCII)
+_FABRICS = frozenset({"tcp", "rdma", "fc", "loop"})
+"""Transports to drives of another machine."""
+_MOST = 64
+
+_FIELDS = {
+    "nvme_critical_warning": (
+        "", "max", "critical_warning",
+        "critical warnings as bits: 1 spare, 2 temperature, 4 reliability, 8 read-only, 16 backup",
+        "byte 0",
+    ),
+    "nvme_temp": ("degC", "max", "temperature", "temperature", "bytes 1-2"),
+    "nvme_spare": ("%", "mean", "spare", "spare capacity left", "byte 3"),
+    "nvme_spare_threshold": (
+        "%", "mean", "spare_threshold", "spare capacity below which the drive warns", "byte 4"
+    ),
+    "nvme_percentage_used": (
+        "%", "max", "percentage_used", "part of the endurance that is used, up to 255", "byte 5"
+    ),
+    "nvme_bytes_read": ("B", "sum", "bytes_read", "bytes read, so far", "bytes 32-47 * 512000"),
+    "nvme_bytes_written": (
+        "B", "sum", "bytes_written", "bytes written, so far", "bytes 48-63 * 512000"
+    ),
+    "nvme_host_reads": ("", "sum", "host_reads", "read commands, so far", "bytes 64-79"),
+    "nvme_host_writes": ("", "sum", "host_writes", "write commands, so far", "bytes 80-95"),
+    "nvme_busy_time": (
+        "s", "sum", "busy_time", "time busy with commands, so far", "bytes 96-111 * 60"
+    ),
+    "nvme_power_cycles": ("", "sum", "power_cycles", "power cycles, so far", "bytes 112-127"),
+    "nvme_power_on_time": (
+        "s", "max", "power_on_time", "time switched on, so far", "bytes 128-143 * 3600"
+    ),
+    "nvme_unsafe_shutdowns": (
+        "", "sum", "unsafe_shutdowns", "losses of power without notice, so far", "bytes 144-159"
+    ),
+    "nvme_media_errors": (
+        "", "sum", "media_errors", "unrecovered data integrity errors, so far", "bytes 160-175"
+    ),
+    "nvme_error_log_entries": (
+        "", "sum", "error_log_entries", "entries of the error log, so far", "bytes 176-191"
+    ),
+    "nvme_warning_temp_time": (
+        "s", "sum", "warning_temperature_time",
+        "time above the warning temperature, so far", "bytes 192-195 * 60",
+    ),
+    "nvme_critical_temp_time": (
+        "s", "sum", "critical_temperature_time",
+        "time above the critical temperature, so far", "bytes 196-199 * 60",
+    ),
+}  # fmt: skip
+"""By metric: unit, aggregation, field of SmartLog, description, bytes of the log."""
+
+
+class NvmeSettings(ReaderSettings, frozen=True, kw_only=True):
+    """The keys of [agents.metrics.nvme]."""
+
+    every: Annotated[
+        Duration, Meta(description="read it this often only; 0s: with every sample")
+    ] = Duration("1m")
+    exclude: Annotated[
+        tuple[str, ...], Meta(description="patterns of controllers that are not read, as nvme0")
+    ] = ()
+    time_limit: Annotated[
+        Duration, Meta(description="after this long the kernel gives a drive up")
+    ] = Duration("5s")
+
+
+def _metric(unit: str, aggregation: str, description: str, source: str) -> Metric:
+    return Metric(
+        unit=unit,
+        type="node",
+        description=description,
+        source=f"SMART log (02h) of /dev/nvmeN, {source}",
+        aggregation="max" if aggregation == "max" else "mean" if aggregation == "mean" else "sum",
+        is_default=False,
+    )
+
+
+class NvmeReader(Reader[NvmeSettings]):
+    """The SMART log of each local NVMe controller; no drive is asked unless a metric is wanted."""
+
+    name = "nvme"
+    Settings = NvmeSettings
+    has_own_pace = True
+    metrics: ClassVar[dict[str, Metric]] = {
+        **{
+            name: _metric(unit, aggregation, f"{description}, by drive (stype disk)", source)
+            for name, (unit, aggregation, _, description, source) in _FIELDS.items()
+        },
+        "nvme_temp_sensor": _metric(
+            "degC", "max", "temperature, by sensor of a drive (stype sensor)", "bytes 200-215"
+        ),
+    }
+
+    def __init__(
+        self,
+        settings: NvmeSettings | None = None,
+        read_log: Callable[[Node, str, float], bytes] = read_smart_log,
+    ) -> None:
+        super().__init__(settings)
+        self._read_log = read_log
+        self._call: RepeatedCall[tuple[dict[str, SmartLog], list[str]]] = RepeatedCall(
+            self.name, self.settings.every.seconds
+        )
+        self._controllers: list[str] = []
+        self._is_begun = False
+
+    def begin(self, node: Node) -> None:
+        """Start reading the logs in the background if it is time."""
+        self.errors = []
+        self._is_begun = True
+        if not self.is_wanted:
+            return
+        self._controllers = controllers = self._find(node)
+        if controllers:
+            self._call.begin(
+                node.clock.time(),
+                lambda: self._read_all(node, controllers),
+                self.errors,
+                is_due=self.is_patient,
+            )
+
+    def read(self, node: Node) -> Iterable[Gauge]:
+        """Return the values of logs that were read. Raise NotHereError without an NVMe drive."""
+        if not self._is_begun:
+            self.begin(node)
+        self._is_begun = False
+        if not self.is_wanted:
+            return []
+        if not self._controllers:
+            raise NotHereError(f"/{_CONTROLLERS}: no local NVMe controller")
+        limit = (self.settings.time_limit.seconds + 1) * len(self._controllers)
+        result = self._call.result(limit if self.is_patient else PATIENCE, self.errors)
+        if result is None:
+            return []
+        logs, problems = result
+        self.errors += problems
+        return [gauge for name, log in logs.items() for gauge in gauges(name, log)]
+
+    def _find(self, node: Node) -> list[str]:
+        try:
+            names = node.list(_CONTROLLERS)
+        except NotHereError:
+            return []
+        except CcagentError as error:
+            self.errors.append(str(error))
+            return []
+        numbers = sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
+        return [
+            name
+            for name in (f"nvme{number}" for number in numbers)
+            if not any(fnmatchcase(name, each) for each in self.settings.exclude)
+            and _transport(node, name) not in _FABRICS
+        ][:_MOST]
+
+    def _read_all(
+        self, node: Node, controllers: list[str]
+    ) -> tuple[dict[str, SmartLog], list[str]]:
+        """Return the logs by controller, and a sentence for each that cannot be read."""
+        logs: dict[str, SmartLog] = {}
+        problems: list[str] = []
+        for name in controllers:
+            try:
+                content = self._read_log(node, name, self.settings.time_limit.seconds)
+                logs[name] = parse_smart_log(content)
+            except NotPermittedError as error:
+                problems.append(f"{error}: reading SMART logs needs CAP_SYS_ADMIN")
+            except NotHereError as error:
+                problems.append(f"{error}: a service with PrivateDevices=yes does not see it")
+            except UnparsableError as error:
+                problems.append(f"/dev/{name}: {error}")
+            except CcagentError as error:
+                problems.append(str(error))
+        return logs, problems
+
+
+def gauges(controller: str, log: SmartLog) -> Iterator[Gauge]:
+    """Yield the values of a drive."""
+    place = Place(stype="disk", stype_id=controller)
+    for metric, (_, _, field, _, _) in _FIELDS.items():
+        value: int | None = getattr(log, field)
+        if value is not None:
+            yield Gauge(metric, value, place)
+    for number, degrees in log.sensors.items():
+        place = Place(stype="sensor", stype_id=f"{controller}/{number}")
+        yield Gauge("nvme_temp_sensor", degrees, place)
+
+
+def _transport(node: Node, controller: str) -> str:
+    """Return the transport of a controller, empty before Linux 4.10."""
+    try:
+        path = f"{_CONTROLLERS}/{controller}/transport"
+        return node.read_single(path).decode("ascii", "replace").strip()
+    except CcagentError:
+        return ""

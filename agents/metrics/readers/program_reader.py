@@ -1,0 +1,146 @@
+"""Base of readers that run a program of the site: in the background, with a time limit."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Annotated, Generic, NamedTuple, TypeVar
+
+from msgspec import Meta
+
+from ccagent.agents.metrics.pipeline.rates import Rates
+from ccagent.agents.metrics.pipeline.repeated_call import GRACE, PATIENCE, RepeatedCall
+from ccagent.agents.metrics.readers.base import Count, Gauge, Reader, ReaderSettings
+from ccagent.config.duration import Duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ccagent.machine.node import Node
+
+_OUTPUT_LIMIT = 4 * 1024 * 1024
+
+
+class ProgramReaderSettings(ReaderSettings, frozen=True, kw_only=True):
+    """The keys that the tables of these readers share."""
+
+    every: Annotated[
+        Duration, Meta(description="run the program this often; 0s: with every sample")
+    ] = Duration("1m")
+    time_limit: Annotated[Duration, Meta(description="after this long the program is killed")] = (
+        Duration("30s")
+    )
+
+    def check_command(self, command: tuple[str, ...]) -> None:
+        """Raise ValueError for a command that no program can get."""
+        if any("\0" in word for word in command):
+            raise ValueError("command: with a NUL")
+        if command and not command[0]:
+            raise ValueError("command: without a program")
+
+
+P = TypeVar("P", bound=ProgramReaderSettings)
+
+
+class Programs:
+    """Runs programs for a reader until its descriptor `stop` can be read."""
+
+    def __init__(self, node: Node, time_limit: float, stop: int) -> None:
+        self._node = node
+        self._time_limit = time_limit
+        self._stop = stop
+
+    def run(self, command: Sequence[str], standard_input: bytes = b"") -> bytes:
+        """Return what a program prints. Raise NotHereError without it, else ProgramError."""
+        return self._node.run(
+            command,
+            time_limit=self._time_limit,
+            output_limit=_OUTPUT_LIMIT,
+            stop=self._stop,
+            standard_input=standard_input,
+        )
+
+
+class Outcome(NamedTuple):
+    """What the programs of a round printed and when they ended, and what went wrong."""
+
+    moment: float
+    values: list[Gauge | Count]
+    problems: list[str]
+
+
+class ProgramReader(Reader[P], Generic[P]):
+    """Runs its program from one sample to the next, at most once at a time.
+
+    A sample waits a tenth of a second; a later one has the values of a program that takes longer.
+    Rates are over the time between the ends of two runs.
+    """
+
+    has_own_pace = True
+
+    def __init__(self, settings: P | None = None) -> None:
+        super().__init__(settings)
+        self._call: RepeatedCall[Outcome] = RepeatedCall(self.name, self.settings.every.seconds)
+        self._rates = Rates()
+        self._stop: tuple[int, int] | None = None
+
+    @abstractmethod
+    def targets(self, node: Node) -> list[str]:
+        """Return what the program is run for, such as mount points.
+
+        Raise NotHereError on a machine without any.
+        """
+
+    @abstractmethod
+    def collect(
+        self, programs: Programs, targets: list[str]
+    ) -> tuple[list[Gauge | Count], list[str]]:
+        """Run the programs, in a thread. Return values, and problems that cost only some.
+
+        Raise CcagentError if there are no values.
+        """
+
+    def runs(self, targets: list[str]) -> int:
+        """Return how many programs `collect` runs one after the other."""
+        return max(1, len(targets))
+
+    def read(self, node: Node) -> Iterable[Gauge]:
+        """Start the program if it is time. Return the values of one that has ended."""
+        self.errors = []
+        if not self.is_wanted:
+            return []
+        targets = self.targets(node)
+        if self._stop is None:
+            self._stop = os.pipe()
+        programs = Programs(node, self.settings.time_limit.seconds, self._stop[0])
+
+        def call() -> Outcome:
+            values, problems = self.collect(programs, targets)
+            return Outcome(node.clock.monotonic(), values, problems)
+
+        # A program that ended between two samples has its values in the second one.
+        outcome = self._call.result(0.0, self.errors)
+        self._call.begin(node.clock.time(), call, self.errors, is_due=self.is_patient)
+        longest = (self.settings.time_limit.seconds + 2 * GRACE) * self.runs(targets)
+        newer = self._call.result(longest if self.is_patient else PATIENCE, self.errors)
+        outcome = newer or outcome
+        if outcome is None:
+            return []
+        self.errors += outcome.problems
+        return self._gauges(outcome)
+
+    def close(self) -> None:
+        """Kill a program that still runs."""
+        if self._stop is None:
+            return
+        end, begin = self._stop
+        os.close(begin)
+        if self._call.is_over():
+            os.close(end)  # otherwise a thread may wait for it, and the number be another file's
+        self._stop = None
+
+    def _gauges(self, outcome: Outcome) -> list[Gauge]:
+        gauges = [each for each in outcome.values if isinstance(each, Gauge)]
+        counts = [each for each in outcome.values if isinstance(each, Count)]
+        rates = self._rates.of(counts, self.metrics, outcome.moment)
+        return gauges + [Gauge(*each) for each in rates]

@@ -1,0 +1,207 @@
+"""Client statistics of BeeGFS, by beegfs-ctl and beegfs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ccagent.agents.metrics.readers.beegfs import BeegfsReader, BeegfsSettings
+from ccagent.agents.metrics.readers.beegfs_stats import (
+    META_OPERATIONS,
+    STORAGE_OPERATIONS,
+    parse_client_stats,
+)
+from ccagent.errors import NotHereError, UnparsableError
+from tests.scripted_programs import ProgramNode
+
+# Composed by hand, in the form of ClientStats::printStats() of BeeGFS 7.
+META = """
+====== 0 s ======
+Sum:              56630 [sum]  0 [ack]  10 [close]  30911 [stat]  17 [mkdir]
+10.0.0.1          56000 [sum]  0 [ack]  9 [close]  30900 [stat]  17 [mkdir]
+10.0.0.12         630 [sum]  0 [ack]  1 [close]  11 [stat]  0 [mkdir]
+"""
+STORAGE = """
+====== 0 s ======
+Sum:              61957 [sum]  22385 [ops-rd]  328770000000 [B-rd]  21504 [ops-wr]  88080384 [B-wr]
+10.0.0.1          61957 [sum]  22385 [ops-rd]  328770000000 [B-rd]  21504 [ops-wr]  88080384 [B-wr]
+"""
+# That of `beegfs stats client --all --retro` of BeeGFS 8.
+RETRO = """\
+------- 0s -------
+10.0.0.1: 61957 [sum] 22385 [ops-rd] 306Gi [rd] 21504 [ops-wr] 84Mi [wr] 
+Summary: 61957 [sum] 22385 [ops-rd] 306Gi [rd] 21504 [ops-wr] 84Mi [wr] 
+"""  # noqa: W291 - as it prints it
+
+
+def test_the_sum_is_that_of_all_clients() -> None:
+    assert parse_client_stats(META.encode()) == {
+        "sum": 56630, "ack": 0, "close": 10, "stat": 30911, "mkdir": 17,
+    }  # fmt: skip
+
+
+def test_one_client_has_its_own_line() -> None:
+    assert parse_client_stats(META.encode(), "10.0.0.12")["sum"] == 630
+    assert parse_client_stats(META.encode(), "10.0.0.1")["sum"] == 56000
+    assert parse_client_stats(META.encode(), "10.0.0.3") == {}
+
+
+@pytest.mark.parametrize(
+    ("printed", "value"),
+    [
+        ("84 [MiB-wr]", 84 << 20), ("0.500 [MiB-wr]", 1 << 19), ("3.5e+03 [MiB-wr]", 3500 << 20),
+        ("9007199254740993 [B-wr]", 9007199254740993),
+    ],
+)  # fmt: skip
+def test_bytes_have_units(printed: str, value: int) -> None:
+    assert parse_client_stats(f"====== 0 s ======\nSum: {printed}\n".encode()) == {"B-wr": value}
+
+
+def test_rounded_bytes_and_rates_are_left_out() -> None:
+    assert parse_client_stats(RETRO.encode()) == {"sum": 61957, "ops-rd": 22385, "ops-wr": 21504}
+    assert parse_client_stats(b"====== 10 s ======\nSum: 5 [sum]  3.5 [MiB-rd/s]\n") == {"sum": 5}
+
+
+def test_servers_without_requests_have_no_sum() -> None:
+    assert parse_client_stats(b"\n====== 0 s ======\n") == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "Management node communication failed\n", "Sum: many [sum]\n", "Sum: \n"],
+)
+def test_what_are_no_statistics(text: str) -> None:
+    with pytest.raises(UnparsableError):
+        parse_client_stats(text.encode())
+
+
+@given(st.binary(max_size=100), st.integers(0, len(STORAGE)), st.integers(0, 60))
+def test_any_damage_is_counters_or_an_error(junk: bytes, start: int, length: int) -> None:
+    text = STORAGE.encode()
+    try:
+        counters = parse_client_stats(text[:start] + junk + text[start + length :])
+    except UnparsableError:
+        return
+    assert all(0 <= value <= 1 << 70 for value in counters.values())
+
+
+ON_DEMAND = "30 1 0:44 / /mnt/beeond rw - beegfs beegfs_ondemand rw\n"
+SHARED = "31 1 0:45 / /data rw - beegfs beegfs_nodev rw\n"
+
+
+def meta(total: int, stat: int) -> str:
+    return f"\n====== 0 s ======\nSum:    {total} [sum]  {stat} [stat]\n"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> ProgramNode:
+    node = ProgramNode(tmp_path)
+    node.write("self/mountinfo", ON_DEMAND + SHARED)
+    node.programs = {
+        "beegfs-ctl --clientstats --nodetype=meta": meta(100, 50),
+        "beegfs-ctl --clientstats --nodetype=storage": STORAGE,
+    }
+    return node
+
+
+def patient(settings: BeegfsSettings | None = None) -> BeegfsReader:
+    reader = BeegfsReader(settings)
+    reader.is_patient = True
+    return reader
+
+
+def test_rates_are_those_between_two_runs(node: ProgramNode) -> None:
+    reader = patient()
+    assert list(reader.read(node)) == []
+    node.clock.sleep(10)
+    node.programs["beegfs-ctl --clientstats --nodetype=meta"] = meta(140, 60)
+    found = {each.metric: each.value for each in reader.read(node)}
+    assert found == {
+        "beegfs_meta_sum": 4, "beegfs_meta_stat": 1, "beegfs_storage_sum": 0,
+        "beegfs_storage_ops_rd": 0, "beegfs_storage_read": 0, "beegfs_storage_ops_wr": 0,
+        "beegfs_storage_write": 0,
+    }  # fmt: skip
+    assert {command[3] for command in node.commands} == {"--mount=/mnt/beeond"}
+    assert "--interval=0" in node.commands[0]
+    assert "--rwunit=B" in node.commands[0]
+    reader.close()
+
+
+def test_only_those_servers_are_asked_that_have_wanted_metrics(node: ProgramNode) -> None:
+    reader = patient()
+    reader.wanted = frozenset({"beegfs_meta_open"})
+    list(reader.read(node))
+    assert [command[2] for command in node.commands] == ["--nodetype=meta"]
+    reader.close()
+
+
+def test_mounts_can_be_named(node: ProgramNode) -> None:
+    reader = patient(BeegfsSettings(mounts=("/data",)))
+    list(reader.read(node))
+    assert {command[3] for command in node.commands} == {"--mount=/data"}
+    reader.close()
+
+
+def test_a_server_that_restarted_makes_no_peak(node: ProgramNode) -> None:
+    """Of two servers with 50 requests each one restarts: 50 requests are no growth."""
+    reader = patient()
+    reader.wanted = frozenset({"beegfs_meta_sum"})
+    rates: list[list[float]] = []
+    for total in (100, 50, 60, 70):
+        node.programs["beegfs-ctl --clientstats --nodetype=meta"] = meta(total, 1)
+        rates.append([each.value for each in reader.read(node) if each.metric == "beegfs_meta_sum"])
+        node.clock.sleep(10)
+    assert rates == [[], [], [], [1]]
+    reader.close()
+
+
+def test_beegfs_8_has_another_program(node: ProgramNode) -> None:
+    node.programs = {"beegfs stats client": RETRO}
+    reader = patient()
+    list(reader.read(node))
+    assert reader.errors == []
+    assert node.commands[0] == (
+        "beegfs", "stats", "client", "--node-type=meta", "--interval=0s", "--all", "--retro",
+        "--mount=/mnt/beeond",
+    )  # fmt: skip
+    reader.close()
+
+
+def test_a_mount_that_fails_costs_itself(node: ProgramNode) -> None:
+    node.programs["beegfs-ctl --clientstats --nodetype=meta"] = "Node download failed.\n"
+    reader = patient()
+    list(reader.read(node))
+    assert reader.errors == [
+        "beegfs: mount '/mnt/beeond', meta: no client statistics: 'Node download failed.\\n'"
+    ]
+    node.clock.sleep(10)
+    assert {each.metric for each in reader.read(node)} > {"beegfs_storage_sum"}
+    reader.close()
+
+
+def test_a_missing_program_is_an_error_that_names_the_key(node: ProgramNode) -> None:
+    node.programs = {}
+    reader = patient()
+    reader.wanted = frozenset({"beegfs_meta_sum"})
+    assert list(reader.read(node)) == []
+    assert reader.errors == [
+        (
+            "beegfs: mount '/mnt/beeond', meta: no program beegfs-ctl or beegfs: install it,"
+            " or set agents.metrics.beegfs.command"
+        )
+    ]
+    reader.close()
+
+
+def test_a_machine_without_beegfs_runs_nothing(node: ProgramNode) -> None:
+    node.write("self/mountinfo", SHARED)
+    with pytest.raises(NotHereError, match="BeeOND"):
+        patient().read(node)
+    assert node.commands == []
+
+
+def test_each_operation_has_a_metric() -> None:
+    assert len(BeegfsReader.metrics) == len(META_OPERATIONS) + len(STORAGE_OPERATIONS)
