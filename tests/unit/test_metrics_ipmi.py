@@ -15,6 +15,8 @@ from ccagent.errors import NotHereError, UnparsableError
 from ccagent.records.points import tags_text
 from tests.scripted_programs import ProgramNode
 
+RECORDED = Path(__file__).parent.parent / "data" / "metrics" / "ipmi"
+
 # Composed by hand, in the forms of ipmitool 1.8.19 and FreeIPMI 1.6.10.
 SENSOR = """\
 CPU1 Temp        | 42.000     | degrees C  | ok    | 0.000     | 0.000     | 0.000     | 85.000 |
@@ -75,6 +77,17 @@ ID,Name,Type,Reading,Units,Event
 )  # fmt: skip
 def test_sensors_with_numbers_have_a_kind(text: str, sensors: list[tuple[str, str, float]]) -> None:
     assert parse_ipmi_sensors(text.encode()) == sensors
+
+
+@pytest.mark.parametrize(
+    "name", ["ipmitool-sdr", "ipmitool-csv", "ipmitool-sensor", "ipmi-sensors"]
+)
+def test_recorded_outputs_have_the_same_sensors(name: str) -> None:
+    """Outputs of real tools; see the README beside them."""
+    assert parse_ipmi_sensors((RECORDED / f"{name}.txt").read_bytes()) == [
+        ("CPU1 Temp", "temp", 42), ("FAN1", "fan", 84), ("Rail, 12 V", "voltage", 12),
+        ("PSU1 Iin", "current", 2), ("Pwr", "power", 200),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["", "Could not open device at /dev/ipmi0\n", "CPU1 Temp,42"])
@@ -192,20 +205,6 @@ def test_a_slow_program_stalls_no_sample(node: ProgramNode) -> None:
     node.let_end()
     reader.is_patient = True
     assert list(reader.read(node))
-    reader.close()
-
-
-def test_a_program_is_run_as_often_as_the_key_says(node: ProgramNode) -> None:
-    node.programs = {"ipmitool": CSV}
-    reader = IpmiReader(IpmiSettings(every=Duration("1m")))
-    rounds = 0
-    for _ in range(12):
-        rounds += bool(list(reader.read(node)))
-        node.wait_for_programs()
-        node.clock.sleep(10)
-    rounds += bool(list(reader.read(node)))
-    assert len(node.commands) in {2, 3}
-    assert rounds == len(node.commands)
     reader.close()
 
 

@@ -159,22 +159,6 @@ def test_a_drive_that_hangs_stalls_no_sample(node: TreeNode) -> None:
     assert list(reader.read(node))
 
 
-def test_drives_are_asked_as_often_as_the_key_says(node: TreeNode) -> None:
-    asked: list[str] = []
-
-    def read_log(_node: Node, controller: str, _seconds: float) -> bytes:
-        asked.append(controller)
-        return smart_log()
-
-    reader = NvmeReader(read_log=read_log)
-    for _ in range(12):
-        reader.begin(node)
-        assert reader._call.is_over()
-        list(reader.read(node))
-        node.clock.sleep(10)
-    assert len(asked) in {2, 3}
-
-
 def test_controllers_can_be_excluded(node: TreeNode) -> None:
     with pytest.raises(NotHereError):
         NvmeReader(NvmeSettings(exclude=("nvme*",)), log_of_drive).read(node)

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from ccagent.errors import NotHereError, NotPermittedError, ProgramError
+from ccagent.machine import program
 from ccagent.machine.node import Node
 from ccagent.machine.program import run, stream
 
@@ -191,3 +192,30 @@ def test_nothing_is_left_whatever_happens() -> None:
         run(["no-such-program"], time_limit=1, output_limit=1)
     assert set(os.listdir("/proc/self/fd")) <= descriptors
     assert psutil.Process().children() == children
+
+
+def test_one_that_cannot_be_killed_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process in uninterruptible sleep outlives SIGKILL: here one that nobody kills stands in."""
+    command = ["sleep", "60"]
+    left = subprocess.Popen(command)
+    try:
+        monkeypatch.setitem(program._unkillable, tuple(command), left)
+        for _ in range(3):
+            with pytest.raises(ProgramError, match=f"sleep: process {left.pid} of an earlier run"):
+                run(command, time_limit=1, output_limit=10)
+        assert run(["sleep", "0"], time_limit=30, output_limit=10) == b""
+    finally:
+        left.kill()
+        left.wait()
+    with pytest.raises(ProgramError, match="not finished"):
+        run(command, time_limit=0.1, output_limit=10)
+
+
+def test_one_that_outlives_its_kill_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "_GRACE", 0.01)
+    monkeypatch.setattr(os, "killpg", lambda *_: None)
+    with pytest.raises(ProgramError, match="not finished"):
+        run(["sleep", "61"], time_limit=0.1, output_limit=10)
+    left = program._unkillable.pop(("sleep", "61"))
+    left.kill()
+    left.wait()

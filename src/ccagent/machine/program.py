@@ -75,6 +75,7 @@ def _started(
     command: Sequence[str], environment: Mapping[str, str], standard_input: bytes
 ) -> subprocess.Popen[bytes]:
     name = command[0]
+    _refuse_second(command)
     search = {"PATH": os.environ.get("PATH", ENVIRONMENT["PATH"])}
     # A file, not a pipe: the program may print before it has read all.
     given = _as_file(standard_input) if standard_input else subprocess.DEVNULL
@@ -188,6 +189,32 @@ def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
     if kill:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        # One in uninterruptible sleep can't be killed: it is left, and reaped if it ever ends.
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            # It is in uninterruptible sleep, as on a file system that hangs.
+            _unkillable[_key(process.args)] = process
+
+
+_unkillable: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
+"""Programs that could not be killed, by command."""
+
+
+def _key(command: object) -> tuple[str, ...]:
+    return tuple(map(str, command)) if isinstance(command, list | tuple) else (str(command),)
+
+
+def _refuse_second(command: Sequence[str]) -> None:
+    """Raise ProgramError while an earlier run of the command can't be killed.
+
+    Otherwise each time slot would add another process that hangs.
+    """
+    for key, process in tuple(_unkillable.items()):
+        if process.poll() is not None:
+            _unkillable.pop(key, None)
+    process_left = _unkillable.get(_key(command))
+    if process_left is not None:
+        raise ProgramError(
+            f"{command[0]}: process {process_left.pid} of an earlier run hangs in the kernel;"
+            " it is not started again before that has ended"
+        )
