@@ -213,7 +213,11 @@ def test_one_that_cannot_be_killed_is_not_started_again(monkeypatch: pytest.Monk
 
 def test_one_that_outlives_its_kill_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "_GRACE", 0.01)
-    monkeypatch.setattr(os, "killpg", lambda *_: None)
+
+    def kill_nothing(_group: int, _signal: int) -> None:
+        """Stand in for a kernel that does not get to it."""
+
+    monkeypatch.setattr(os, "killpg", kill_nothing)
     with pytest.raises(ProgramError, match="not finished"):
         run(["sleep", "61"], time_limit=0.1, output_limit=10)
     left = program._unkillable.pop(("sleep", "61"))

@@ -63,7 +63,7 @@ def stream(
         yield from _collect(process, limits, complaint)
         finished = True
     finally:
-        _end(process, kill=not finished)
+        _end(process, command, kill=not finished)
     if process.returncode:
         reason = complaint.decode("utf-8", "replace").strip()
         raise ProgramError(
@@ -181,7 +181,7 @@ def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
     return True
 
 
-def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
+def _end(process: subprocess.Popen[bytes], command: Sequence[str], *, kill: bool) -> None:
     """Close the pipes; kill the program with its children if it still runs."""
     for pipe in (process.stdout, process.stderr):
         if pipe is not None:
@@ -193,15 +193,11 @@ def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
             process.wait(_GRACE)
         except subprocess.TimeoutExpired:
             # It is in uninterruptible sleep, as on a file system that hangs.
-            _unkillable[_key(process.args)] = process
+            _unkillable[tuple(command)] = process
 
 
 _unkillable: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
 """Programs that could not be killed, by command."""
-
-
-def _key(command: object) -> tuple[str, ...]:
-    return tuple(map(str, command)) if isinstance(command, list | tuple) else (str(command),)
 
 
 def _refuse_second(command: Sequence[str]) -> None:
@@ -212,7 +208,7 @@ def _refuse_second(command: Sequence[str]) -> None:
     for key, process in tuple(_unkillable.items()):
         if process.poll() is not None:
             _unkillable.pop(key, None)
-    process_left = _unkillable.get(_key(command))
+    process_left = _unkillable.get(tuple(command))
     if process_left is not None:
         raise ProgramError(
             f"{command[0]}: process {process_left.pid} of an earlier run hangs in the kernel;"
