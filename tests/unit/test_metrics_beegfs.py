@@ -175,7 +175,7 @@ def test_a_mount_that_fails_costs_itself(node: ProgramNode) -> None:
     reader = patient()
     list(reader.read(node))
     assert reader.errors == [
-        "beegfs: mount '/mnt/beeond', meta: no client statistics: 'Node download failed.\\n'"
+        "mount '/mnt/beeond', meta: no client statistics: 'Node download failed.\\n'"
     ]
     node.clock.sleep(10)
     assert {each.metric for each in reader.read(node)} > {"beegfs_storage_sum"}
@@ -189,7 +189,7 @@ def test_a_missing_program_is_an_error_that_names_the_key(node: ProgramNode) -> 
     assert list(reader.read(node)) == []
     assert reader.errors == [
         (
-            "beegfs: mount '/mnt/beeond', meta: no program beegfs-ctl or beegfs: install it,"
+            "mount '/mnt/beeond', meta: no program beegfs-ctl or beegfs: install it,"
             " or set agents.metrics.beegfs.command"
         )
     ]

@@ -132,7 +132,7 @@ def test_a_missing_program_is_an_error_that_names_the_key(node: ProgramNode) -> 
     node.programs = {}
     reader = patient()
     assert list(reader.read(node)) == []
-    assert reader.errors == [f"gpfs: {MMPMON}: no such program; see agents.metrics.gpfs.command"]
+    assert reader.errors == [f"{MMPMON}: no such program; see agents.metrics.gpfs.command"]
     reader.close()
 
 

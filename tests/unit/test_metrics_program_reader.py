@@ -60,7 +60,7 @@ def test_one_that_takes_too_long_is_killed(tool: Tool) -> None:
     tool.write("exec sleep 60")
     reader = tool.reader("200ms")
     assert list(reader.read(tool.node)) == []
-    assert reader.errors == [f"ipmi: {tool.path}: not finished after 0.2 s"]
+    assert reader.errors == [f"{tool.path}: not finished after 0.2 s"]
     assert not tool.is_running()
     reader.close()
 
@@ -69,7 +69,7 @@ def test_one_that_fails_is_an_error_with_its_reason(tool: Tool) -> None:
     tool.write("echo 'Could not open device' >&2; exit 1")
     reader = tool.reader()
     assert list(reader.read(tool.node)) == []
-    assert reader.errors == [f"ipmi: {tool.path}: exit status 1: Could not open device"]
+    assert reader.errors == [f"{tool.path}: exit status 1: Could not open device"]
     reader.close()
 
 
@@ -77,7 +77,7 @@ def test_one_that_prints_without_end_is_killed(tool: Tool) -> None:
     tool.write("exec yes 'CPU1 Temp,42,degrees C,ok'")
     reader = tool.reader()
     assert list(reader.read(tool.node)) == []
-    assert reader.errors == [f"ipmi: {tool.path}: printed more than 4194304 bytes"]
+    assert reader.errors == [f"{tool.path}: printed more than 4194304 bytes"]
     assert not tool.is_running()
     reader.close()
 

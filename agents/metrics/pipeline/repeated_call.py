@@ -21,7 +21,7 @@ GRACE = 1.0
 class RepeatedCall(Generic[T]):
     """One call at a time, started once per time slot of `every` seconds.
 
-    name: of the call in messages. every: 0 for each sample.
+    name: of the call in messages, empty if the caller names it. every: 0 for each sample.
     """
 
     def __init__(self, name: str, every: float) -> None:
@@ -44,10 +44,10 @@ class RepeatedCall(Generic[T]):
         self._slot = slot
         self._collect(0.0, errors)
         if self._running is not None:
-            errors.append(f"{self.name}: it still runs, and is not started again")
+            errors.append(self._message("it still runs, and is not started again"))
             return
         try:
-            self._running = Background(call, self.name)
+            self._running = Background(call, self.name or "background call")
         except CcagentError as error:
             errors.append(str(error))
 
@@ -72,4 +72,7 @@ class RepeatedCall(Generic[T]):
         try:
             self._results = [running.answer()]
         except CcagentError as error:
-            errors.append(f"{self.name}: {error}")
+            errors.append(self._message(str(error)))
+
+    def _message(self, text: str) -> str:
+        return f"{self.name}: {text}" if self.name else text

@@ -125,7 +125,7 @@ class BeegfsReader(ProgramReader[BeegfsSettings]):
                     output = self._run(programs, point, servers)
                     counters = parse_client_stats(output, self.settings.client)
                 except CcagentError as error:
-                    problems.append(f"beegfs: mount {ascii(point)[:80]}, {servers}: {error}")
+                    problems.append(f"mount {ascii(point)[:80]}, {servers}: {error}")
                     continue
                 if self._has_fallen(point, servers, counters):
                     continue

@@ -123,7 +123,7 @@ class NvmeReader(Reader[NvmeSettings]):
         super().__init__(settings)
         self._read_log = read_log
         self._call: RepeatedCall[tuple[dict[str, SmartLog], list[str]]] = RepeatedCall(
-            self.name, self.settings.every.seconds
+            "", self.settings.every.seconds
         )
         self._controllers: list[str] = []
         self._is_begun = False

@@ -32,9 +32,7 @@ class ProgramReaderSettings(ReaderSettings, frozen=True, kw_only=True):
     )
 
     def check_command(self, command: tuple[str, ...]) -> None:
-        """Raise ValueError for a command that no program can get."""
-        if any("\0" in word for word in command):
-            raise ValueError("command: with a NUL")
+        """Raise ValueError for a command without a program."""
         if command and not command[0]:
             raise ValueError("command: without a program")
 
@@ -80,7 +78,7 @@ class ProgramReader(Reader[P], Generic[P]):
 
     def __init__(self, settings: P | None = None) -> None:
         super().__init__(settings)
-        self._call: RepeatedCall[Outcome] = RepeatedCall(self.name, self.settings.every.seconds)
+        self._call: RepeatedCall[Outcome] = RepeatedCall("", self.settings.every.seconds)
         self._rates = Rates()
         self._stop: tuple[int, int] | None = None
 
