@@ -118,6 +118,22 @@ def test_the_value_of_the_node_comes_last(node: TreeNode) -> None:
     assert set(last.values()) == {NODE}
 
 
+def test_disks_come_in_the_order_of_their_names(node: TreeNode) -> None:
+    """The order of a set, which differs between processes, would be another one."""
+    names = [f"vd{letter}" for letter in "abcdefgh"]
+    for name in names:
+        node.write(f"../sys/block/{name}/device/vendor", "0x1af4\n")
+    reader = DiskReader(DiskSettings(by_device=True))
+    write(node, **dict.fromkeys(names, EARLIER))
+    reader.read(node)
+    node.still.passed += 1
+    write(node, **dict.fromkeys(names, LATER))
+    for metric in ("disk_busy", "disk_read", "disk_queue"):
+        found = [each.place.stype_id for each in reader.read(node) if each.metric == metric]
+        node.still.passed += 1
+        assert found == [*names, ""]
+
+
 def test_without_the_setting_there_is_only_the_node(node: TreeNode) -> None:
     reader = DiskReader()
     write(node, vda=EARLIER)
