@@ -8,7 +8,7 @@ checks and escapes nothing and knows the tags beforehand: the ratios are to this
 
 * Messages: what agents emit, with tags that points share, up to the bytes of whole messages; with
   points that are there already, with making them, and with tags that never come again.
-* Encoder, decoder: ccagent.records.line_protocol, a line at a time, in the same three ways.
+* Decoder: ccagent.records.line_protocol.decoding, a line at a time.
 
 CPU is user and system time, the median of the runs.
 """
@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING
 
 from ccagent.machine.node import Node
 from ccagent.records import message
-from ccagent.records.line_protocol import Line, decode_lines, encode
-from ccagent.records.points import Point, Tags
+from ccagent.records.line_protocol.decoding import decode_lines
+from ccagent.records.line_protocol.encoding import Tags
+from ccagent.records.points import Point
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -42,14 +43,6 @@ def tag_sets(count: int) -> list[dict[str, str]]:
     return [node | {"type-id": str(number)} for number in range(count)]
 
 
-def points(values: list[float], tags: list[dict[str, str]]) -> list[Line]:
-    """Make points, metric after metric for all threads."""
-    return [
-        Line(f"metric_{index // THREADS % METRICS}", tags[index % len(tags)], "value", value, NOW)
-        for index, value in enumerate(values)
-    ]
-
-
 def emitted(values: list[float], tags: list[dict[str, str]]) -> Iterator[Point]:
     """Make points as agents emit them, in the same order."""
     seconds = NOW / 10**9
@@ -58,28 +51,23 @@ def emitted(values: list[float], tags: list[dict[str, str]]) -> Iterator[Point]:
 
 
 def in_messages(emitted: Iterable[Point]) -> int:
-    """Write points in messages; give the number of bytes."""
+    """Write points in messages; return the number of bytes."""
     return sum(len(one.body) for one in message.encode(emitted, "line", NODE))
 
 
-def plain(lines: list[Line]) -> int:
-    """Write points with an f-string; give the number of characters."""
+def plain(points: list[Point]) -> int:
+    """Write points with an f-string; return the number of characters."""
     return sum(
         len(
-            f"{one.measurement},cluster=fox,hostname=c1-1,type=hwthread,"
+            f"{one.name},cluster=fox,hostname=c1-1,type=hwthread,"
             f"type-id={one.tags['type-id']} value={one.value} {NOW // 10**9}"
         )
-        for one in lines
+        for one in points
     )
 
 
-def encoded(lines: list[Line]) -> int:
-    """Write points with the encoder; give the number of characters."""
-    return sum(len(encode(one)) for one in lines)
-
-
 def measure(what: str, count: int, runs: int, work: Callable[[], int], alone: float = 0) -> float:
-    """Print what a function costs for each of `count` points; give the CPU seconds of a run."""
+    """Print what a function costs for each of `count` points; return the CPU seconds of a run."""
     times: list[float] = []
     work()
     for _ in range(runs):
@@ -101,15 +89,13 @@ def main() -> None:
     generator = random.Random(1)  # noqa: S311
     values = [generator.random() * 1e4 for _ in range(count)]
     tags = tag_sets(THREADS)
-    lines = points(values, tags)
-    others = points(values, tag_sets(count))
-    text = "".join(encode(one) + "\n" for one in lines)
     shared: list[dict[str, str]] = [Tags(each) for each in tags]
     at_hand = list(emitted(values, shared))
     not_shared = list(emitted(values, tag_sets(count)))
+    text = "".join(one.encode_line()[1] + "\n" for one in at_hand)
     gc.freeze()
     print(f"{'':44}{'points/s':>10}{'ns':>8}{'ratio':>7}")
-    alone = measure("f-string", count, runs, lambda: plain(lines))
+    alone = measure("f-string", count, runs, lambda: plain(at_hand))
     measure("messages", count, runs, lambda: in_messages(at_hand), alone)
     measure(
         "making points, messages", count, runs, lambda: in_messages(emitted(values, shared)), alone
@@ -117,9 +103,6 @@ def main() -> None:
     measure(
         "messages, tags that never come again", count, runs, lambda: in_messages(not_shared), alone
     )
-    measure("encoder", count, runs, lambda: encoded(lines), alone)
-    measure("making points, encoder", count, runs, lambda: encoded(points(values, tags)), alone)
-    measure("encoder, tags that never come again", count, runs, lambda: encoded(others), alone)
     measure("decoder", count, runs, lambda: sum(1 for _ in decode_lines(text)), alone)
 
 

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings
-from ccagent.records.message import Format, in_nanoseconds
+from ccagent.records.message import Format, convert_to_nanoseconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +96,7 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
             fitting = fit_message(message, known)
         if fitting is None:
             return None
-        return in_nanoseconds(fitting) if self._is_fine(fitting) else fitting
+        return convert_to_nanoseconds(fitting) if self._is_fine(fitting) else fitting
 
     @property
     def _sends_errors_alone(self) -> bool:

@@ -13,7 +13,8 @@ from ccagent.agents.metrics.pipeline.paced import PacedReader
 from ccagent.agents.metrics.pipeline.wrong_clock import ClockGuard
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.log import logger
-from ccagent.records.points import Point, Tags
+from ccagent.records.line_protocol.encoding import Tags
+from ccagent.records.points import Point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -32,7 +32,7 @@ from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings, nearest
 from ccagent.errors import EncodingError
 from ccagent.log import logger
-from ccagent.records.points import NAME, tags_text
+from ccagent.records.line_protocol.encoding import NAME, encode_tags
 
 if TYPE_CHECKING:
     from ccagent.agents.metrics.readers.base import Reader
@@ -70,7 +70,7 @@ class MetricSettings(Settings, frozen=True, kw_only=True):
         if not math.isfinite(self.scale):
             return f"scale {self.scale} is no number"
         try:
-            tags_text(self.tags)
+            encode_tags(self.tags)
         except EncodingError as error:
             return str(error)
         return ""

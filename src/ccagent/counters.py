@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.records.envelopes import KVPair
-from ccagent.records.events import Event
-from ccagent.records.json_array import JsonArray
-from ccagent.records.log_message import LogMessage
-from ccagent.records.points import Point
+from ccagent.records.envelopes import Envelope, KVPair
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -89,7 +85,7 @@ class Counters(msgspec.Struct, frozen=True):
 
 def with_counters(record: Record, agent: AgentCounters, sinks: dict[str, SinkCounters]) -> Record:
     """Add counters to `meta.attrs` of an envelope: `ccagent.samples`, `ccagent.SINK.sent`, ..."""
-    if isinstance(record, Point | Event | JsonArray | LogMessage):
+    if not isinstance(record, Envelope):
         return record
     pairs = _pairs("ccagent", agent)
     for name, counters in sinks.items():

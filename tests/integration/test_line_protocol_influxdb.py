@@ -7,35 +7,46 @@ from typing import TYPE_CHECKING
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ccagent.records.line_protocol import (
-    Line,
-    LineError,
-    Precision,
-    decode,
-    encode,
-    get_control,
-    put_control,
-)
+from ccagent.machine.node import Node
+from ccagent.records.events import Event
+from ccagent.records.line_protocol.decoding import decode
+from ccagent.records.line_protocol.lines import LineError
+from ccagent.records.log_message import LogMessage
+from ccagent.records.message import convert_to_nanoseconds, encode
+from ccagent.records.points import Point
 from tests.integration import test_influxdb
 from tests.unit.test_line_protocol import NAMES, PRINTABLE, WORDS
 
 if TYPE_CHECKING:
+    from ccagent.records.line_protocol.lines import Precision
+    from ccagent.records.message import Record
     from tests.integration.test_influxdb import Influx
 
 running = test_influxdb.running
 influx = test_influxdb.influx
 
 NOW = 1_700_000_000
-NOW_NS = NOW * 10**9
 NODE = {"cluster": "fox", "hostname": "c1-1", "type": "node"}
 
 
-def write(influx: Influx, *lines: Line, precision: Precision = "s") -> None:
-    post(influx, "\n".join(encode(line, precision) for line in lines), precision)
+class Job(msgspec.Struct):
+    """A payload with text that has to be escaped twice."""
+
+    id: int
+    name: str
+    user: str
+
+
+def write(influx: Influx, *records: Record, precision: Precision = "s") -> None:
+    """Write records as the sinks do."""
+    for message in encode(records, "line", Node(hostname="c1-1", cluster="fox")):
+        fitting = convert_to_nanoseconds(message) if precision == "ns" else message
+        post(influx, fitting.body.decode(), precision)
 
 
 def post(influx: Influx, text: str, precision: Precision = "s") -> None:
@@ -44,39 +55,29 @@ def post(influx: Influx, text: str, precision: Precision = "s") -> None:
         assert answer.status == 204
 
 
-def test_values_of_all_kinds_are_read_back(influx: Influx) -> None:
-    values: dict[str, int | float | str | bool] = {
-        "least": -(2**63), "most": 2**63 - 1, "real": -1.5e300, "small": 1e-300, "yes": True,
-        "no": False, "empty": "", "text": 'a, b = "c" \\ \\n # \u2028 機', "end": "back\\",
-    }  # fmt: skip
-    write(influx, *(Line("m", NODE, field, value, NOW_NS) for field, value in values.items()))
-    assert influx.query("SELECT * FROM m") == [{"time": NOW} | values | NODE]
+@pytest.mark.parametrize("value", [-(2**63), 2**63 - 1, -1.5e300, 1e-300])
+def test_numbers_of_any_size_are_read_back(influx: Influx, value: float) -> None:
+    write(influx, Point("m", NODE, value, NOW))
+    assert influx.query("SELECT * FROM m") == [{"time": NOW, "value": value} | NODE]
 
 
 def test_messages_are_read_back(influx: Influx) -> None:
-    event = '{"jobId": 69, "name": "a \\"b\\"\\n", "user": "C:\\\\x"}'
+    job = Job(69, 'a "b"\n', "C:\\x")
+    text = 'it\'s 5 > 4, \\o/ a, b = "c" \\ \\n # 機 back\\'
     write(
         influx,
-        Line("job", NODE | {"function": "start_job"}, "event", event, NOW_NS),
-        Line("ccnc", NODE | {"loglevel": "warn"}, "log", "it's 5 > 4, \\o/", NOW_NS),
-        get_control("topology", NODE, NOW_NS),
-        put_control("rapl, pkg=0", NODE, "150", NOW_NS),
+        Event("job", "job", NODE | {"function": "start_job"}, job, NOW),
+        LogMessage("ccnc", NODE | {"loglevel": "warn"}, text, NOW),
     )
-    assert influx.query("SELECT event, function FROM job") == [
-        {"time": NOW, "event": event, "function": "start_job"}
-    ]
-    assert influx.query("SELECT log FROM ccnc") == [{"time": NOW, "log": "it's 5 > 4, \\o/"}]
-    assert influx.query("SELECT control, method FROM topology") == [
-        {"time": NOW, "control": "", "method": "GET"}
-    ]
-    assert influx.query('SELECT control, method FROM "rapl, pkg=0"') == [
-        {"time": NOW, "control": "150", "method": "PUT"}
-    ]
+    (found,) = influx.query("SELECT event, function FROM job")
+    assert msgspec.json.decode(str(found["event"]), type=Job) == job
+    assert (found["time"], found["function"]) == (NOW, "start_job")
+    assert influx.query("SELECT log FROM ccnc") == [{"time": NOW, "log": text}]
 
 
 def test_both_precisions_mean_the_same_time(influx: Influx) -> None:
-    write(influx, Line("m", {}, "value", 1, NOW_NS + 999_999_999))
-    write(influx, Line("m", {}, "value", 2, NOW_NS + 10**9), precision="ns")
+    write(influx, Point("m", {}, 1, NOW + 0.9))
+    write(influx, Point("m", {}, 2, NOW + 1), precision="ns")
     assert influx.query("SELECT * FROM m") == [
         {"time": NOW, "value": 1},
         {"time": NOW + 1, "value": 2},
@@ -107,22 +108,24 @@ def test_what_is_encoded_is_read_back(
     influx: Influx, values: list[tuple[dict[str, str], float, str, int]]
 ) -> None:
     name = f"m{next(NUMBERS)}"
-    lines: list[Line] = []
+    records: list[Record] = []
     for number, (tags, real, text, whole) in enumerate(values):
-        time = NOW_NS + number * 10**9
-        lines += [
-            Line(name, tags, "value", real, time),
-            Line(name, tags, "log", text, time),
-            Line(name, tags, "whole", whole, time),
+        time = NOW + number
+        records += [
+            Point(name, tags, real, time),
+            LogMessage(name, tags, text, time),
+            Point(f"{name}_whole", tags, whole, time),
         ]
-    write(influx, *lines)
+    write(influx, *records)
     rows = influx.query(f"SELECT * FROM {name}")
     found = [{key: value for key, value in row.items() if value is not None} for row in rows]
     # JSON has one kind of number: floats without a fraction come as integers.
     assert [row | {"value": float(row["value"])} for row in found] == [
-        {"time": NOW + number, "value": real, "log": text, "whole": whole} | tags
-        for number, (tags, real, text, whole) in enumerate(values)
+        {"time": NOW + number, "value": real, "log": text} | tags
+        for number, (tags, real, text, _) in enumerate(values)
     ]
+    rows = influx.query(f"SELECT value FROM {name}_whole")
+    assert [row["value"] for row in rows] == [whole for *_, whole in values]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.errors import RetryableError
 from ccagent.machine.node import Node
-from ccagent.records.line_protocol import Line, decode_lines
+from ccagent.records.line_protocol.decoding import decode_lines
+from ccagent.records.line_protocol.lines import Line
 from ccagent.records.message import encode
 from ccagent.records.points import Point
 from ccagent.transports.http.settings import HttpSettings

@@ -21,7 +21,8 @@ from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.log import logger
 from ccagent.machine.node import Node
 from ccagent.records.events import Event
-from ccagent.records.line_protocol import Line, decode
+from ccagent.records.line_protocol.decoding import decode
+from ccagent.records.line_protocol.lines import Line
 from ccagent.records.log_message import LogMessage
 from ccagent.records.message import Format, Record, encode
 from ccagent.records.points import Point

@@ -17,9 +17,9 @@ from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import SlurmJob
-from ccagent.records.events import event_line
 from ccagent.records.line_protocol.decoding import decode
 from ccagent.records.message import Message, encode_each
+from tests.line_text import line
 from tests.unit.test_jobs_agent import Slurm, job, queued
 
 STATES = frozenset({
@@ -326,7 +326,7 @@ def test_an_event_that_is_too_large_loses_its_text_first() -> None:
             surroundings=Surroundings(),
         )  # fmt: skip
         assert event is not None
-        text = event_line(event)
+        text = line(event)
         assert len(text) < 512 * 1024
         value = decode(text, "s").value
         assert isinstance(value, str)
@@ -357,7 +357,7 @@ def test_the_states_of_ten_thousand_nodes_are_several_events() -> None:
         )
         for n in range(10_000)
     ]  # fmt: skip
-    lines = [event_line(event) for event in node_events(NODE, states)]
+    lines = [line(event) for event in node_events(NODE, states)]
     assert max(map(len, lines)) < 512 * 1024
     hosts: list[str] = []
     for text in lines:

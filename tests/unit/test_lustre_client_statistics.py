@@ -12,7 +12,8 @@ from ccagent.agents.lustre.parameters import Parameter, parse_parameters
 from ccagent.agents.lustre.statistics.client_rates import ClientRates
 from ccagent.agents.lustre.statistics.client_statistics import COUNTERS
 from ccagent.agents.lustre.statistics.groups import METRICS, points_of
-from ccagent.records.points import Point, line
+from ccagent.records.points import Point
+from tests.line_text import line
 
 RECORDED = Path(__file__).parent.parent / "data" / "lustre" / "params" / "client.txt"
 NODE = {"cluster": "fox", "hostname": "c1-1", "type": "node"}

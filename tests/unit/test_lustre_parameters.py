@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from ccagent.agents.lustre.parameters import Parameter, parse_parameters, shown
 from ccagent.agents.lustre.statistics.groups import GROUPS, METRICS, points_of
-from ccagent.records.points import NAME, Point, line
+from ccagent.records.line_protocol.encoding import NAME
+from ccagent.records.points import Point
+from tests.line_text import line
 
 RECORDED = Path(__file__).parent.parent / "data" / "lustre"
 DUMPS = sorted((RECORDED / "params").glob("*.txt")) + sorted((RECORDED / "captures").glob("*.txt"))

@@ -27,10 +27,11 @@ from ccagent.records.envelopes import (
 )
 from ccagent.records.events import Event
 from ccagent.records.json_array import JsonArray
-from ccagent.records.line_protocol import decode
+from ccagent.records.line_protocol.decoding import decode
+from ccagent.records.line_protocol.encoding import Tags
 from ccagent.records.log_message import LogMessage
 from ccagent.records.message import Message, Record, encode, encode_each
-from ccagent.records.points import Point, Tags
+from ccagent.records.points import Point
 from ccagent.records.unencodable import UnencodableRecords
 from ccagent.transports.base import SinkSettings
 from tests.schema import validate
@@ -202,15 +203,15 @@ def encoded(node: Node, records: list[Record]) -> tuple[list[Message], list[str]
     [
         (Point("load", {"room": ""}, 1, 1.0), "metric load: tag 'room': '' is empty"),
         (Point("load", Tags(room=""), 1, 1.0), "metric load: tag 'room': '' is empty"),
-        (Point("cpu load", {}, 1, 1.0), "metric cpu load: metric name 'cpu load'"),
-        (Point("load", {}, math.nan, 1.0), "metric load: metric load: nan is not a number"),
-        (Point("load", {}, 2**63, 1.0), "metric load: metric load: 9223372036854775808"),
-        (Point("load", {}, 2**999, 1.0), "metric load: metric load: a number of 1000 bits"),
+        (Point("cpu load", {}, 1, 1.0), "metric cpu load: name 'cpu load'"),
+        (Point("load", {}, math.nan, 1.0), "metric load: nan is not a number"),
+        (Point("load", {}, 2**63, 1.0), "metric load: 9223372036854775808"),
+        (Point("load", {}, 2**999, 1.0), "metric load: a number of 1000 bits"),
         (Point("load", {}, 1, math.nan), "metric load: time nan is out of range"),
         (Point("load", cast("dict[str, str]", {"a": 1}), 1, 1.0), "metric load: AttributeError"),
-        (Point("load", {}, cast("int", "1"), 1.0), "metric load: metric load: '1' is not a number"),
+        (Point("load", {}, cast("int", "1"), 1.0), "metric load: '1' is not a number"),
         (Event("job", "job", {}, Payload(2**70), 1.0), "event job: number: a number of 71 bits"),
-        (LogMessage("a b", {}, "x", 1.0), "log message of a b: metric name 'a b'"),
+        (LogMessage("a b", {}, "x", 1.0), "log message of a b: name 'a b'"),
     ],
 )
 def test_a_record_that_cant_be_encoded_costs_itself(

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from ccagent.agents.metrics.custom.points import TYPES, CustomMetrics, is_sendable, parse_points
 from ccagent.agents.metrics.readers.base import NODE, Gauge, Place
 from ccagent.machine.node import Node
-from ccagent.records.points import NAME, Point, line
+from ccagent.records.line_protocol.encoding import NAME
+from ccagent.records.points import Point
+from tests.line_text import line
 
 NODE_OF_FOX = Node(hostname="c1-1", cluster="fox")
 

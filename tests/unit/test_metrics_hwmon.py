@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ccagent.agents.metrics.readers.hwmon import HwmonReader
 from ccagent.agents.metrics.readers.hwmon_sensors import find_sensors, parse_label, parse_sensor
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.records.points import tags_text
+from ccagent.records.line_protocol.encoding import encode_tags
 from tests.tree import TreeNode
 
 # Two chips of an AM4 board in part: lm-sensors/lm-sensors, issue 144. The other files of the
@@ -196,7 +196,7 @@ def test_any_label_is_fit_for_a_tag_or_unparsable(content: bytes) -> None:
     with contextlib.suppress(UnparsableError):
         label = parse_label(content)
         assert len(label) <= 64
-        tags_text({"stype-id": f"chip-0/temp1/{label}"})
+        encode_tags({"stype-id": f"chip-0/temp1/{label}"})
 
 
 _NAMES = st.from_regex(r"(temp|fan|in|curr|power|energy)[0-9]{1,7}_(input|average|max|label)")

@@ -11,7 +11,8 @@ import pytest
 
 from ccagent.agents.metrics.cluster_config.document import cluster_config
 from ccagent.agents.metrics.listing import listed
-from ccagent.records.line_protocol import check_message, decode, decode_lines
+from ccagent.records.line_protocol.checking import check_message
+from ccagent.records.line_protocol.decoding import decode, decode_lines
 from tests.metrics_machines import MACHINES, golden
 from tests.metrics_machines.machine import START, MachineNode, lines
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ccagent.agents.lustre.jobstats.kept_total import KeptTotal
-from ccagent.records.points import NAME, Point
+from ccagent.records.line_protocol.encoding import NAME
+from ccagent.records.points import Point
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

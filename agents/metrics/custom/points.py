@@ -12,14 +12,14 @@ from msgspec import structs
 
 from ccagent.agents.metrics.readers.base import NODE, Gauge, Metric, Place, Type
 from ccagent.machine.gpu.address import canonical
-from ccagent.records.line_protocol import decode_lines
-from ccagent.records.points import NAME
+from ccagent.records.line_protocol.decoding import decode_lines
+from ccagent.records.line_protocol.encoding import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from ccagent.machine.node import Node
-    from ccagent.records.line_protocol import Line
+    from ccagent.records.line_protocol.lines import Line
 
 TYPES: tuple[Type, ...] = get_args(Type)
 

@@ -12,7 +12,7 @@ import msgspec
 from ccagent.agents.slurm.jobs.node_topology import number_hwthreads
 from ccagent.agents.slurm.tres import count, count_gpus, total_memory
 from ccagent.machine.hostlist import expand
-from ccagent.records.events import Event, event_line
+from ccagent.records.events import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -221,7 +221,7 @@ def _bounded(event: Event, payload: StartJob) -> Event:
         ),
     )
     for reduce in smaller:
-        if len(event_line(event)) <= _LARGEST:
+        if len(event.encode_line()[1]) <= _LARGEST:
             break
         event = Event(event.name, event.subject, event.tags, reduce(), event.time)
     return event

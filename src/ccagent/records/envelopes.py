@@ -12,6 +12,9 @@ from typing import ClassVar
 
 import msgspec
 
+from ccagent.records.json_encoding import encode_value
+from ccagent.records.message import JsonRecord
+
 NO_FLOAT = 0.0
 """The default of the floats. msgspec omits a default it recognises by identity: assign this."""
 
@@ -52,6 +55,25 @@ class ErrorObject(Structure, frozen=True, kw_only=True):
     detail: str
     cluster: str = ""
     node: str = ""
+
+
+class Envelope(
+    JsonRecord, omit_defaults=True, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
+    """Base of all envelopes. kind: of the message."""
+
+    kind: ClassVar[str]
+
+    meta: MetadataObject
+
+    def label(self) -> str:
+        """Return the envelope's name in the log."""
+        return f"a part of {self.kind}"
+
+    def encode_json(self) -> tuple[str, bytes, list[str]]:
+        """Return kind and JSON of the message, and a phrase for each part that is left out."""
+        body, lost = encode_value(self)
+        return self.kind, body, lost
 
 
 class SampleDisk(Structure, frozen=True, kw_only=True):
@@ -226,12 +248,11 @@ class SampleData(Structure, frozen=True, kw_only=True):
     attributes: SampleAttributes
 
 
-class SampleEnvelope(Structure, frozen=True, kw_only=True):
+class SampleEnvelope(Envelope, frozen=True, kw_only=True):
     """A sample; `data` and `errors` exclude each other."""
 
     kind: ClassVar[str] = "sample"
 
-    meta: MetadataObject
     data: SampleData | None = None
     errors: list[ErrorObject] = []
 
@@ -308,12 +329,11 @@ class SysinfoData(Structure, frozen=True, kw_only=True):
     attributes: SysinfoAttributes
 
 
-class SysinfoEnvelope(Structure, frozen=True, kw_only=True):
+class SysinfoEnvelope(Envelope, frozen=True, kw_only=True):
     """A node's description; `data` and `errors` exclude each other."""
 
     kind: ClassVar[str] = "sysinfo"
 
-    meta: MetadataObject
     data: SysinfoData | None = None
     errors: list[ErrorObject] = []
 
@@ -399,12 +419,11 @@ class JobsData(Structure, frozen=True, kw_only=True):
     attributes: JobsAttributes
 
 
-class JobsEnvelope(Structure, frozen=True, kw_only=True):
+class JobsEnvelope(Envelope, frozen=True, kw_only=True):
     """Jobs; `data` and `errors` exclude each other."""
 
     kind: ClassVar[str] = "job"
 
-    meta: MetadataObject
     data: JobsData | None = None
     errors: list[ErrorObject] = []
 
@@ -440,14 +459,10 @@ class ClusterData(Structure, frozen=True, kw_only=True):
     attributes: ClusterAttributes
 
 
-class ClusterEnvelope(Structure, frozen=True, kw_only=True):
+class ClusterEnvelope(Envelope, frozen=True, kw_only=True):
     """A cluster; `data` and `errors` exclude each other."""
 
     kind: ClassVar[str] = "cluster"
 
-    meta: MetadataObject
     data: ClusterData | None = None
     errors: list[ErrorObject] = []
-
-
-Envelope = SampleEnvelope | SysinfoEnvelope | JobsEnvelope | ClusterEnvelope

@@ -1,4 +1,4 @@
-"""An event as the line protocol carries it: something happened that others act upon.
+"""An event as a line: something happened that others act upon.
 
 Source: ClusterCockpit's flavor of the InfluxData line protocol, category "event": one field
 `event`, a string of JSON; the measurement is its class, the tag `function` its purpose.
@@ -6,17 +6,23 @@ Source: ClusterCockpit's flavor of the InfluxData line protocol, category "event
 
 from __future__ import annotations
 
-import msgspec
+from typing import TYPE_CHECKING
 
 from ccagent.errors import EncodingError
-from ccagent.records.json_encoding import encode_json
-from ccagent.records.points import measurement, seconds
+from ccagent.records.json_encoding import encode_value
+from ccagent.records.line_protocol.encoding import encode_start, encode_string, encode_time
+from ccagent.records.message import LineRecord
+
+if TYPE_CHECKING:
+    import msgspec
 
 
-class Event(msgspec.Struct, frozen=True):
-    """name: the measurement. tags: `hostname`, `type` and more. payload: becomes JSON.
+class Event(LineRecord, frozen=True):
+    """One event.
 
-    subject: where it belongs below `<cluster>.events`: `job` or `slurm`. time: seconds since 1970.
+    name: the measurement. subject: `job` or `slurm`, the part of the topic below
+    `<cluster>.events`. tags: `hostname`, `type` and more. payload: becomes JSON. time: seconds
+    since 1970.
     """
 
     name: str
@@ -25,13 +31,16 @@ class Event(msgspec.Struct, frozen=True):
     payload: msgspec.Struct
     time: float
 
+    def label(self) -> str:
+        """Return the event's name."""
+        return f"event {self.name}"
 
-def event_line(event: Event) -> str:
-    """Write an event as one line. Raises EncodingError."""
-    body, lost = encode_json(event.payload, has_null=True)
-    if lost:
-        raise EncodingError(lost[0])
-    text = body.decode()
-    # A line break of the text is `\n` in JSON already.
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'{measurement(event.name, event.tags)} event="{escaped}" {seconds(event.time)}'
+    def encode_line(self) -> tuple[str, str]:
+        """Return the kind of message, and the line. Raises EncodingError."""
+        body, lost = encode_value(self.payload, has_null=True)
+        if lost:
+            raise EncodingError(lost[0])
+        start = encode_start(self.name, self.tags)
+        # JSON holds a line break as `\n` already.
+        line = f"{start} event={encode_string(body.decode())} {encode_time(self.time)}"
+        return f"events.{self.subject}", line

@@ -1,4 +1,4 @@
-"""JSON of records, checked for what its readers can't take."""
+"""JSON of structures, without values that its readers refuse."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ _NULL_FIELD = re.compile(rb'[^\\]":null[,}]')
 """A field without a number: text has a backslash before its quotation marks."""
 
 
-def encode_json(value: object, *, has_null: bool = False) -> tuple[bytes, list[str]]:
-    """Encode a structure; return it with a phrase for each part that had to be left out.
+def encode_value(value: object, *, has_null: bool = False) -> tuple[bytes, list[str]]:
+    """Return the JSON of a structure, and a phrase for each part that is left out.
 
-    Readers have numbers of 64 bits at most. Raises EncodingError.
-
-    has_null: the structure may hold None, NaN and infinity, which are null.
+    has_null: None, NaN and infinity are written as null; otherwise they are left out, as are
+    numbers of more than 64 bits. Raises EncodingError.
     """
     try:
         body = _encode(value)
@@ -39,6 +38,7 @@ def encode_json(value: object, *, has_null: bool = False) -> tuple[bytes, list[s
 
 
 def _is_suspect(body: bytes, *, has_null: bool) -> bool:
+    """Return whether JSON may hold a number that readers refuse."""
     # Searches for fixed bytes come first: a regular expression costs as much as the encoding.
     if not has_null and b'":null' in body and _NULL_FIELD.search(body):
         return True  # msgspec writes null for NaN and infinity

@@ -1,4 +1,4 @@
-"""A log message as the line protocol carries it.
+"""A log message as a line.
 
 Source: ClusterCockpit's flavor of the InfluxData line protocol, category "log": one field `log`,
 the measurement is the id of the component.
@@ -6,14 +6,14 @@ the measurement is the id of the component.
 
 from __future__ import annotations
 
-import msgspec
+from ccagent.records.line_protocol.encoding import encode_start, encode_string, encode_time
+from ccagent.records.message import LineRecord
 
-from ccagent.records.points import measurement, seconds
 
+class LogMessage(LineRecord, frozen=True):
+    """One log message.
 
-class LogMessage(msgspec.Struct, frozen=True):
-    """component: such as `ccnc`; the message goes to `<cluster>.log.<component>`.
-
+    component: such as `ccnc`; the message goes to `<cluster>.log.<component>`.
     tags: `cluster`, `hostname`, `type`, `loglevel`. time: seconds since 1970.
     """
 
@@ -22,10 +22,13 @@ class LogMessage(msgspec.Struct, frozen=True):
     text: str
     time: float
 
+    def label(self) -> str:
+        """Return the component's name."""
+        return f"log message of {self.component}"
 
-def log_line(message: LogMessage) -> str:
-    """Write a log message as one line. Raises EncodingError."""
-    text = "".join(character if character.isprintable() else " " for character in message.text)
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    start = measurement(message.component, message.tags)
-    return f'{start} log="{escaped}" {seconds(message.time)}'
+    def encode_line(self) -> tuple[str, str]:
+        """Return the kind of message, and the line. Raises EncodingError."""
+        text = "".join(character if character.isprintable() else " " for character in self.text)
+        start = encode_start(self.component, self.tags)
+        line = f"{start} log={encode_string(text)} {encode_time(self.time)}"
+        return f"log.{self.component}", line

@@ -1,4 +1,4 @@
-"""Messages: encoded records on their way to a sink."""
+"""Records, and the messages that they become on their way to a sink."""
 
 from __future__ import annotations
 
@@ -8,30 +8,49 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from ccagent.errors import EncodingError
-from ccagent.records.envelopes import Envelope
-from ccagent.records.events import Event, event_line
-from ccagent.records.json_array import JsonArray
-from ccagent.records.json_encoding import encode_json
-from ccagent.records.log_message import LogMessage, log_line
-from ccagent.records.points import Point, line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from ccagent.machine.node import Node
 
+    _Complain = Callable[[str, EncodingError], None]
+
 Format = Literal["sonar", "line"]
 """Sonar JSON envelopes, or line protocol."""
 
 FORMATS: tuple[Format, ...] = ("sonar", "line")
 
-Record = Envelope | JsonArray | Point | Event | LogMessage
-"""What an agent emits. Envelopes and arrays are for the format `sonar`, the others for `line`."""
-
-_LINES = (Point, Event, LogMessage)
 _ID_BYTES = 12
 _LARGEST = 512 * 1024
 """Bytes of lines that go into one message: servers refuse large ones (NATS: above 1 MiB)."""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """Base of all that agents emit: JsonRecord for the format `sonar`, LineRecord for `line`."""
+
+    def label(self) -> str:
+        """Return the record's name in the log."""
+        return type(self).__name__
+
+
+class JsonRecord(Record, frozen=True):
+    """A record that is a message of JSON."""
+
+    def encode_json(self) -> tuple[str, bytes, list[str]]:
+        """Return kind and JSON of the message, and a phrase for each part that is left out.
+
+        Raises EncodingError.
+        """
+        raise NotImplementedError
+
+
+class LineRecord(Record, frozen=True):
+    """A record that is a line; lines of one kind share messages."""
+
+    def encode_line(self) -> tuple[str, str]:
+        """Return the kind of message, and the line without its end. Raises EncodingError."""
+        raise NotImplementedError
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -42,7 +61,7 @@ class Message(msgspec.Struct, frozen=True):
     time: seconds since 1970 of the sample.
     body: one JSON object or array without line breaks, or lines of line protocol, each ended.
     prefix: the configured topic prefix; may be empty.
-    id: tells the message from all others, so that a receiver can tell when it comes twice.
+    id: unique, so that a receiver recognises a repetition.
     """
 
     cluster: str
@@ -64,7 +83,7 @@ class Message(msgspec.Struct, frozen=True):
 def encode(
     records: Iterable[Record], wanted: Format, node: Node, *, prefix: str = ""
 ) -> list[Message]:
-    """Encode those of `records` that `wanted` can carry, as `encode_each` does."""
+    """Return the messages of those records that a format can carry, as `encode_each` does."""
     return list(encode_each(records, (wanted,), node, prefix=prefix))
 
 
@@ -74,15 +93,15 @@ def encode_each(
     node: Node,
     *,
     prefix: str = "",
-    complain: Callable[[str, EncodingError], None] | None = None,
+    complain: _Complain | None = None,
 ) -> Iterator[Message]:
     """Encode records as they come, each for those of the wanted formats that can carry it.
 
-    An envelope or array is a message, at once. Points share messages, and so do the events of a
-    subject; these come at the end, or before when one has grown large.
+    An envelope or array is a message, returned at once. Lines of one kind share messages, which are
+    returned at the end, or before when one has grown large.
 
-    complain: called with the name of a record, and why, for each that can't be encoded; the record
-    is left out. Without it the first such record raises EncodingError.
+    complain: called with the name and the error of each record that can't be encoded; the record is
+    left out. Without it the first such record raises EncodingError.
     """
     now = node.clock.time()
 
@@ -90,23 +109,20 @@ def encode_each(
         number = os.urandom(_ID_BYTES).hex()
         return Message(node.cluster, node.hostname, kind, form, now, body, prefix, number)
 
-    takes_envelopes, takes_lines = "sonar" in wanted, "line" in wanted
+    takes_json, takes_lines = "sonar" in wanted, "line" in wanted
     batches: dict[str, _Batch] = {}
     for record in records:
-        is_line = isinstance(record, _LINES)
-        if not (takes_lines if is_line else takes_envelopes):
+        if not isinstance(record, LineRecord):
+            if (
+                takes_json
+                and isinstance(record, JsonRecord)
+                and (encoded := _encode_json(record, complain)) is not None
+            ):
+                yield message(encoded[0], "sonar", encoded[1])
             continue
-        try:
-            if not isinstance(record, _LINES):
-                body, lost = _json(record)
-                for error in lost:
-                    _report(record, error, complain)
-                yield message(record.kind, "sonar", body)
-                continue
-            kind, text = _as_line(record)
-        except EncodingError as error:
-            _report(record, error, complain)
+        if not takes_lines or (line := _encode_line(record, complain)) is None:
             continue
+        kind, text = line
         size = (len(text) if text.isascii() else len(text.encode())) + 1
         batch = batches.get(kind)
         if batch is None:
@@ -120,8 +136,8 @@ def encode_each(
         yield message(kind, "line", batch.body())
 
 
-def in_nanoseconds(message: Message) -> Message:
-    """Return a message with the times of its lines in nanoseconds; one without lines as it is."""
+def convert_to_nanoseconds(message: Message) -> Message:
+    """Return a message with the times of its lines in nanoseconds; any other one unchanged."""
     if message.format != "line":
         return message
     # A line ends with whole seconds, and nothing in it can be a line break.
@@ -129,17 +145,16 @@ def in_nanoseconds(message: Message) -> Message:
     return msgspec.structs.replace(message, body=body)
 
 
-def _as_line(record: Point | Event | LogMessage) -> tuple[str, str]:
-    """Return the kind of message and the line. Raises EncodingError."""
+def _encode_line(record: LineRecord, complain: _Complain | None) -> tuple[str, str] | None:
+    """Return kind of message and line; None if the record can't be encoded."""
     try:
-        if isinstance(record, Point):
-            return "metrics", line(record)
-        if isinstance(record, LogMessage):
-            return f"log.{record.component}", log_line(record)
-        return f"events.{record.subject}", event_line(record)
+        return record.encode_line()
+    except EncodingError as error:
+        _report(record, error, complain)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        # A record of a type that it must not have, such as a tag that is no text.
-        raise EncodingError(f"{type(error).__name__}: {error}") from error
+        # A value of another type than declared, such as a tag that is no text.
+        _report(record, EncodingError(f"{type(error).__name__}: {error}"), complain)
+    return None
 
 
 class _Batch:
@@ -155,26 +170,20 @@ class _Batch:
         return ("\n".join(self.lines) + "\n").encode()
 
 
-def _json(record: Envelope | JsonArray) -> tuple[bytes, list[EncodingError]]:
-    """Return the JSON, and an error for each part that is left out. Raises EncodingError."""
-    if isinstance(record, JsonArray):
-        body, lost = encode_json(record.items, has_null=True)
-    else:
-        body, lost = encode_json(record)
-    return body, [EncodingError(text) for text in lost]
+def _encode_json(record: JsonRecord, complain: _Complain | None) -> tuple[str, bytes] | None:
+    """Return kind and body of the message; None if the record can't be encoded."""
+    try:
+        kind, body, lost = record.encode_json()
+    except EncodingError as error:
+        _report(record, error, complain)
+        return None
+    for phrase in lost:
+        _report(record, EncodingError(phrase), complain)
+    return kind, body
 
 
-def _report(
-    record: Record, error: EncodingError, complain: Callable[[str, EncodingError], None] | None
-) -> None:
-    if isinstance(record, LogMessage):
-        name = f"log message of {record.component}"
-    elif isinstance(record, Point):
-        name = f"metric {record.name}"
-    elif isinstance(record, Event):
-        name = f"event {record.name}"
-    else:
-        name = f"a part of {record.kind}"
+def _report(record: Record, error: EncodingError, complain: _Complain | None) -> None:
+    """Call `complain` with a record's name and error. Raises EncodingError if there is none."""
     if complain is None:
-        raise EncodingError(f"{name}: {error}") from error
-    complain(name, error)
+        raise EncodingError(f"{record.label()}: {error}") from error
+    complain(record.label(), error)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from ccagent.log import logger
-from ccagent.records.points import shortened
+from ccagent.records.line_protocol.encoding import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -172,7 +172,7 @@ def _split_lines(body: bytes, limit: int) -> _Parts:
         if len(line) < limit:
             lines.append(line + b"\n")
         else:
-            lost.append(f"line {shortened(line.partition(b' ')[0].decode('utf-8', 'replace'))}")
+            lost.append(f"line {shorten(line.partition(b' ')[0].decode('utf-8', 'replace'))}")
     return _Parts([b"".join(part) for part in _in_parts(lines, limit, 0)], lost)
 
 
@@ -209,8 +209,8 @@ def _named(item: bytes) -> str:
         for keys in _NAMES:
             if keys[0] in fields:
                 values = (bytes(fields[key]) for key in keys if key in fields)
-                return " ".join(shortened(value.decode("utf-8", "replace")) for value in values)
-    return shortened(item.decode("utf-8", "replace"))
+                return " ".join(shorten(value.decode("utf-8", "replace")) for value in values)
+    return shorten(item.decode("utf-8", "replace"))
 
 
 def _split_envelope(body: bytes, limit: int) -> _Parts:
@@ -226,7 +226,7 @@ def _split_envelope(body: bytes, limit: int) -> _Parts:
     if kind == "sysinfo":
         return _shortened(frame, attributes, limit)
     if kind not in _SPREAD:
-        return _Parts([], [f"all of it, since data of type {shortened(kind)} can't be split"])
+        return _Parts([], [f"all of it, since data of type {shorten(kind)} can't be split"])
     return _spread(frame, _SPREAD[kind], attributes, limit, [])
 
 

@@ -1,11 +1,11 @@
-"""What a component of ClusterCockpit would miss in a message."""
+"""Checks of a message against the specification of ClusterCockpit."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ccagent.records.line_protocol.encoding import NAME, shorten
 from ccagent.records.line_protocol.lines import CATEGORIES, LOG_LEVELS, TYPES
-from ccagent.records.points import NAME, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,40 +14,40 @@ if TYPE_CHECKING:
 
 
 def check_message(line: Line, *, node_id: bool = False) -> list[str]:
-    """Say, a sentence each, what a component of ClusterCockpit would miss in a message.
+    """Return a sentence for each fault that a component of ClusterCockpit would find.
 
     node_id: metrics of type=node may have a type-id, as the specification recommends; the store
-    hides such values beside those of the same metric that come without.
+    hides such values beside values of the same metric without one.
     """
     category, tags = line.category, line.tags
     if category is None:
-        return [f"field {shortened(line.field)} is none of {', '.join(CATEGORIES)}"]
-    # A control without hostname is meant for all nodes.
+        return [f"field {shorten(line.field)} is none of {', '.join(CATEGORIES)}"]
+    # A control without hostname addresses all nodes.
     mandatory = {"metric": ("cluster", "hostname", "type"), "control": ("type",)}
     keys = mandatory.get(category, ("hostname", "type"))
     missing = [f"no tag {key}" for key in keys if not tags.get(key)]
-    missing += _wrong_place(tags, is_metric=category == "metric", node_id=node_id)
-    missing += _wrong_content(line, category)
+    missing += _check_scope(tags, is_metric=category == "metric", node_id=node_id)
+    missing += _check_content(line, category)
     if line.time is None:
         missing.append("no time")
     return missing
 
 
-def _wrong_place(tags: dict[str, str], *, is_metric: bool, node_id: bool) -> Iterator[str]:
-    place, number, part = tags.get("type"), tags.get("type-id"), tags.get("stype")
-    if place and place not in TYPES:
-        yield f"type {shortened(place)} is none of {', '.join(TYPES)}"
-    elif place and place != "node" and not number:
-        yield f"type {place} without type-id"
-    elif place == "node" and number and is_metric and not node_id:
+def _check_scope(tags: dict[str, str], *, is_metric: bool, node_id: bool) -> Iterator[str]:
+    scope, number, part = tags.get("type"), tags.get("type-id"), tags.get("stype")
+    if scope and scope not in TYPES:
+        yield f"type {shorten(scope)} is none of {', '.join(TYPES)}"
+    elif scope and scope != "node" and not number:
+        yield f"type {scope} without type-id"
+    elif scope == "node" and number and is_metric and not node_id:
         yield "type node with type-id: the store hides it beside values without"
     if bool(part) != bool(tags.get("stype-id")):
         yield "stype and stype-id go together"
-    elif part and place == "node" and is_metric:
+    elif part and scope == "node" and is_metric:
         yield "type node with stype: the store ignores stype, one value overwrites the other"
 
 
-def _wrong_content(line: Line, category: Category) -> Iterator[str]:
+def _check_content(line: Line, category: Category) -> Iterator[str]:
     tags, value = line.tags, line.value
     if category == "metric":
         if isinstance(value, bool | str):
@@ -55,7 +55,7 @@ def _wrong_content(line: Line, category: Category) -> Iterator[str]:
     elif not isinstance(value, str):
         yield f"the {category} is no string"
     if category in {"metric", "event"} and NAME.fullmatch(line.measurement) is None:
-        yield f"name {shortened(line.measurement)}: letters, digits and '_' only"
+        yield f"name {shorten(line.measurement)}: letters, digits and '_' only"
     if category == "event" and line.measurement == "job" and not tags.get("function"):
         yield "no tag function"
     # cc-node-controller calls it `level` and writes it in capitals.

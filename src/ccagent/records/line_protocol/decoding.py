@@ -1,4 +1,4 @@
-"""Reading lines: what is wrong is said with line and column."""
+"""Reading lines; errors name line and column."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from ccagent.records.line_protocol.lines import SECOND, SIGNED, UNSIGNED, Line, LineError, Unsigned
+from ccagent.records.line_protocol.lines import SECOND, SIGNED, UNSIGNED, Line, LineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,13 +39,13 @@ _BETWEEN = re.compile(r"(?: *+(?:#[^\n]*+|\r)?\n)* *+(?:#[^\n]*+|\r?\Z)?")
 
 
 def decode(text: str, precision: Precision | None = None) -> Line:
-    """Read the only line of a text. Raises LineError.
+    """Return the only line of a text. Raises LineError.
 
-    precision: the unit of times. Without it, what can be seconds (until 2262) is taken for them,
-    and what can be nanoseconds since 1973 for these; a time in between is an error.
+    precision: the unit of times. Without it, a time that can be seconds (until 2262) is read as
+    seconds, one that can be nanoseconds since 1973 as nanoseconds; a time in between is an error.
     """
-    reader = _Reader(text, precision)
-    line = reader.line()
+    reader = _LineReader(text, precision)
+    line = reader.read_line()
     if not reader.is_at_end():
         raise reader.error("the end of the text")
     return line
@@ -57,15 +57,15 @@ def decode_lines(
     *,
     complain: Callable[[LineError], None] | None = None,
 ) -> Iterator[Line]:
-    """Read lines; empty ones and comments (`#`) are passed over.
+    """Return the lines of a text without empty ones and comments (`#`).
 
-    The first error is raised and ends the reading, as it does in ClusterCockpit's store; with
-    `complain` it is handed to that, and costs only its line.
+    The first error is raised and ends the reading, as in ClusterCockpit's store. With `complain`,
+    each error is passed to that and costs only its line.
     """
-    reader = _Reader(text, precision)
+    reader = _LineReader(text, precision)
     while not reader.is_at_end():
         try:
-            line = reader.line()
+            line = reader.read_line()
         except LineError as error:
             if complain is None:
                 raise
@@ -75,8 +75,8 @@ def decode_lines(
             yield line
 
 
-class _Reader:
-    """Reads a text from left to right, and stops where a line may begin."""
+class _LineReader:
+    """Reads a text from left to right. Between two calls it stands where a line may begin."""
 
     def __init__(self, text: str, precision: Precision | None) -> None:
         self._text = text
@@ -84,18 +84,19 @@ class _Reader:
         self._position = 0
         self._lines = 0
         self._counted = 0
-        self._skips(_BETWEEN)
+        self._skip(_BETWEEN)
 
     def is_at_end(self) -> bool:
+        """Return whether the whole text is read."""
         return self._position == len(self._text)
 
     def skip_line(self) -> None:
-        """Go on behind the next line break."""
+        """Go on after the next line break."""
         self._position = self._text.find("\n", self._position) + 1 or len(self._text)
-        self._skips(_BETWEEN)
+        self._skip(_BETWEEN)
 
     def error(self, expected: str) -> LineError:
-        """Say what should be where the reader is."""
+        """Return an error at the current position."""
         # Positions only grow, so no line is counted twice however many are bad.
         self._lines += self._text.count("\n", self._counted, self._position)
         self._counted = self._position
@@ -103,65 +104,70 @@ class _Reader:
         found = self._text[self._position : self._position + 1].strip("\n")
         return LineError(self._lines + 1, column, expected, repr(found) if found else "the end")
 
-    def line(self) -> Line:
-        measurement = self._name(_MEASUREMENT, "a measurement")
+    def read_line(self) -> Line:
+        """Read a line, and the empty lines and comments after it. Raises LineError."""
+        measurement = self._read_name(_MEASUREMENT, "a measurement")
         tags: dict[str, str] = {}
-        while self._skips(_COMMA):
+        while self._skip(_COMMA):
             begin = self._position
-            key = self._name(_WORD, "the key of a tag")
+            key = self._read_name(_WORD, "the key of a tag")
             self._take(_EQUALS, "'=' and the value of a tag")
-            value = self._name(_WORD, "the value of a tag")
+            value = self._read_name(_WORD, "the value of a tag")
             if key in tags:
                 self._position = begin
                 raise self.error("a tag that the line doesn't have yet")
             tags[key] = value
         self._take(_SPACES, "',' and a tag or ' ' and a field")
-        field = self._name(_WORD, "the key of a field")
+        field = self._read_name(_WORD, "the key of a field")
         self._take(_EQUALS, "'=' and the value of a field")
-        content = self._value()
+        content = self._read_value()
         time = None
-        if not self._skips(_END):
+        if not self._skip(_END):
             self._take(_SPACES, "' ' and a time or the end of the line after its only field")
-            time = self._time()
-            self._skips(_SPACES)
+            time = self._read_time()
+            self._skip(_SPACES)
             self._take(_END, "the end of the line after the time")
-        self._skips(_BETWEEN)
+        self._skip(_BETWEEN)
         return Line(measurement, tags, field, content, time)
 
-    def _skips(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+    def _skip(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """Go past a pattern if it matches here."""
         found = pattern.match(self._text, self._position)
         if found:
             self._position = found.end()
         return found
 
     def _take(self, pattern: re.Pattern[str], expected: str) -> re.Match[str]:
-        found = self._skips(pattern)
+        """Go past a pattern. Raises LineError if it does not match here."""
+        found = self._skip(pattern)
         if found is None:
             raise self.error(expected)
         return found
 
-    def _name(self, pattern: re.Pattern[str], expected: str) -> str:
+    def _read_name(self, pattern: re.Pattern[str], expected: str) -> str:
         text = self._take(pattern, expected)[0]
         return _ESCAPES[pattern].sub(r"\1", text) if "\\" in text else text
 
-    def _value(self) -> int | float | str | bool:
+    def _read_value(self) -> int | float | str | bool:
         begin = self._position
         found = self._take(_VALUE, "a number, a boolean or a string between quotation marks")
         kind = found.lastgroup or ""
         text = found[kind]
         if kind == "string":
-            return _STRING_ESCAPE.sub(lambda sign: _WRITTEN_AS_LETTER.get(sign[1], sign[1]), text)
+            return _STRING_ESCAPE.sub(
+                lambda found: _WRITTEN_AS_LETTER.get(found[1], found[1]), text
+            )
         if kind in {"true", "false"}:
             return kind == "true"
         if kind == "real":
             if math.isfinite(float(text)):
                 return float(text)
         elif int(text) in (SIGNED if kind == "signed" else UNSIGNED):
-            return int(text) if kind == "signed" else Unsigned(text)
+            return int(text)
         self._position = begin
         raise self.error("a number of 64 bits")
 
-    def _time(self) -> int:
+    def _read_time(self) -> int:
         begin = self._position
         time = int(self._take(_TIME, "a time")[0])
         if self._precision != "ns" and abs(time) <= _LATEST_SECOND:

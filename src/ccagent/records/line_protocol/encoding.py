@@ -1,107 +1,90 @@
-"""Writing lines: nothing that is invalid comes out."""
+"""The parts of a line as text: name and tags, value, time. No invalid line can be made of them."""
 
 from __future__ import annotations
 
 import math
 import re
-from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from ccagent.errors import EncodingError
-from ccagent.records.line_protocol.lines import CATEGORIES, SECOND, SIGNED, UNSIGNED, Unsigned
-from ccagent.records.points import MOST_DIGITS, NAME, float_text, shortened, without_remainder
+from ccagent.records.line_protocol.floats import format_float
 
-if TYPE_CHECKING:
-    from ccagent.records.line_protocol.lines import Line, Precision
+NAME = re.compile(r"[A-Za-z0-9_]+")
+"""The names that metrics, events and components may have."""
 
-_REMEMBERED = 4096
-_UNSENDABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
+CHECKED_NAMES: set[str] = set()
+"""Names that have been found valid, a bounded number."""
 
+EARLIEST, LATEST = -float(2**63 // 10**9), float(2**63 // 10**9)
+"""Times in seconds since 1970 whose nanoseconds have 64 bits."""
 
-def encode(line: Line, precision: Precision = "s") -> str:
-    """Write a line, tags sorted, without a line break.
-
-    The value of a metric is a number, that of the other categories a string; fields that
-    ClusterCockpit doesn't have may be anything. Raises EncodingError for what consumers refuse or
-    would take for something else: a bad or empty name or tag, control characters, NaN, infinity,
-    an integer out of range.
-    """
-    name, field = _start(line.measurement, line.field)
-    # Tags come again with every tick; they are looked up by what they hold, since it may change.
-    tags = _tag_set(tuple(line.tags.items()))
-    value = line.value
-    if type(value) is float and line.field == "value" and math.isfinite(value):
-        text = repr(value)
-        if len(text) >= MOST_DIGITS:
-            text = without_remainder(value, text)
-    else:
-        text = _value(line.measurement, line.field, value)
-    time = line.time
-    if time is None:
-        return f"{name}{tags}{field}{text}"
-    if type(time) is not int or time not in SIGNED:
-        raise EncodingError(f"{name}: time can't be {shortened(time)}")
-    if precision == "s":
-        time = time // SECOND if time >= 0 else -(-time // SECOND)
-    return f"{name}{tags}{field}{text} {time}"
+_INTEGERS = range(-(2**63), 2**63)
+_MOST_NAMES = 10_000
+_SHOWN = 40
+_MOST_BITS_SHOWN = 128
 
 
-@lru_cache(_REMEMBERED)
-def _start(measurement: str, field: str) -> tuple[str, str]:
-    """Write measurement and field key, this with what surrounds it."""
-    if field in {"value", "event"}:
-        if NAME.fullmatch(measurement) is None:
-            raise EncodingError(f"name {shortened(measurement)}: letters, digits and '_' only")
-    elif measurement.startswith("#"):
-        raise EncodingError(f"name {shortened(measurement)}: its line would be a comment")
-    if "\\" in field:
-        # Readers disagree on what a backslash before an escaped character is in a field's key.
-        raise EncodingError(f"field {shortened(field)}: with a backslash")
-    name = _checked("name", measurement).replace(",", "\\,").replace(" ", "\\ ")
-    return name, f" {_word('field', field)}="
+class Tags(dict[str, str]):
+    """Tags that many points share: they are encoded once. Don't change them after that."""
+
+    _text: str | None = None
+
+    def text(self) -> str:
+        """Return the text of the tags in a line. Raises EncodingError."""
+        if self._text is None:
+            self._text = encode_tags(self)
+        return self._text
 
 
-@lru_cache(_REMEMBERED)
-def _tag_set(tags: tuple[tuple[str, str], ...]) -> str:
-    return "".join(f",{_word('tag', key)}={_word('tag', value)}" for key, value in sorted(tags))
+def encode_start(name: str, tags: dict[str, str]) -> str:
+    """Return the start of a line: name and tags. Raises EncodingError."""
+    if NAME.fullmatch(name) is None:
+        raise EncodingError(f"name {shorten(name)}: letters, digits and '_' only")
+    if len(CHECKED_NAMES) < _MOST_NAMES:
+        CHECKED_NAMES.add(name)
+    return name + encode_tags(tags)
 
 
-def _word(what: str, text: str) -> str:
-    """Escape a key or the value of a tag."""
-    return _checked(what, text).replace(",", "\\,").replace("=", "\\=").replace(" ", "\\ ")
+def encode_tags(tags: dict[str, str]) -> str:
+    """Return the text of tags in a line, sorted. Raises EncodingError."""
+    return "".join(
+        f",{_escape(key, key)}={_escape(key, value)}" for key, value in sorted(tags.items())
+    )
 
 
-def _checked(what: str, text: str) -> str:
+def encode_number(value: object) -> str:
+    """Return the text of a number, also of a subclass. Raises EncodingError."""
+    if isinstance(value, float) and math.isfinite(value):
+        return format_float(value)
+    if isinstance(value, int) and not isinstance(value, bool) and int(value) in _INTEGERS:
+        return f"{int(value)}i"
+    raise EncodingError(f"{shorten(value)} is not a number of 64 bits")
+
+
+def encode_string(text: str) -> str:
+    """Return a text without control characters as the value of a field."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def encode_time(time: float) -> int:
+    """Return whole seconds since 1970. Raises EncodingError if they exceed 64 bits in ns."""
+    if EARLIEST <= time <= LATEST:
+        return int(time)
+    raise EncodingError(f"time {time!r} is out of range")
+
+
+def shorten(value: object) -> str:
+    """Return a value for an error message, printable and of bounded length."""
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS_SHOWN:
+        return f"a number of {value.bit_length()} bits"
+    return repr(value[:_SHOWN]) if isinstance(value, str) else ascii(value)[:_SHOWN]
+
+
+def _escape(key: str, text: str) -> str:
+    """Escape comma, equals sign and space of a tag's key or value. Raises EncodingError."""
     if not text or not text.isprintable() or text.endswith("\\"):
         raise EncodingError(
-            f"{what} {shortened(text)}: empty, with control characters or a final backslash"
+            f"tag {shorten(key)}: {shorten(text)} is empty, or has control characters or a "
+            "final backslash"
         )
-    return text
-
-
-def _value(measurement: str, field: str, value: object) -> str:
-    text = ""
-    if isinstance(value, str):
-        if field != "value" and _UNSENDABLE.search(value) is None:
-            text = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-            text = '"' + text.replace("\r", "\\r").replace("\t", "\\t") + '"'
-    elif field not in CATEGORIES or (field == "value" and not isinstance(value, bool)):
-        text = _bare(value)
-    if not text:
-        raise EncodingError(f"{measurement}: {field} can't be {shortened(value)}")
-    return text
-
-
-def _bare(value: object) -> str:
-    """Write a number or boolean; nothing for what can't be written."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        # A range looks for an instance of a subclass in all its numbers.
-        number = int(value)
-        if isinstance(value, Unsigned):
-            return f"{number}u" if number in UNSIGNED else ""
-        return f"{number}i" if number in SIGNED else ""
-    if isinstance(value, float) and math.isfinite(value):
-        return float_text(value)
-    return ""
+    return text.replace(",", "\\,").replace("=", "\\=").replace(" ", "\\ ")

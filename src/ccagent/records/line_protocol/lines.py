@@ -1,4 +1,4 @@
-"""What lines are: messages of ClusterCockpit's categories."""
+"""Lines as structures: messages of ClusterCockpit's categories."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ Category = Literal["metric", "event", "log", "control", "query"]
 CATEGORIES: dict[str, Category] = {
     "value": "metric", "event": "event", "log": "log", "control": "control", "query": "query",
 }  # fmt: skip
-"""Field keys and what they say of the message."""
+"""Categories of messages by the key of their field."""
 
 TYPES = ("node", "socket", "die", "memoryDomain", "llc", "core", "hwthread", "accelerator")
 LOG_LEVELS = ("debug", "info", "warn", "error")
-"""What the tags `type` and `loglevel` may be."""
+"""Values that the tags `type` and `loglevel` may have."""
 
 SECOND = 10**9
-"""Nanoseconds."""
+"""Nanoseconds of a second."""
 
 SIGNED = range(-(2**63), 2**63)
 UNSIGNED = range(2**64)
-"""The integers that fields and times hold."""
+"""The integers that fields (with `i` and `u`) and times can hold."""
 
 
 class LineError(UnparsableError):
-    """Text that isn't line protocol. `line` and `column` count lines and characters from 1."""
+    """Text that is not line protocol. `line` and `column` count lines and characters from 1."""
 
     def __init__(self, line: int, column: int, expected: str, found: str) -> None:
         super().__init__(f"line {line}, column {column}: expected {expected}, found {found}")
@@ -40,32 +40,16 @@ class LineError(UnparsableError):
         self.expected = expected
 
 
-class Unsigned(int):
-    """An integer below 2**64 that is written with `u`."""
-
-    __slots__ = ()
-
-
 class Line(msgspec.Struct, frozen=True):
     """One message. time: nanoseconds since 1970, or None for the time of receipt."""
 
     measurement: str
     tags: dict[str, str]
     field: str
-    value: int | float | str | bool | Unsigned
+    value: int | float | str | bool
     time: int | None
 
     @property
     def category(self) -> Category | None:
-        """What kind of message it is; None if ClusterCockpit has no such field."""
+        """The category of the message; None if ClusterCockpit has no such field."""
         return CATEGORIES.get(self.field)
-
-
-def get_control(measurement: str, tags: dict[str, str], time: int) -> Line:
-    """Ask for the value of a control."""
-    return Line(measurement, tags | {"method": "GET"}, "control", "", time)
-
-
-def put_control(measurement: str, tags: dict[str, str], value: str, time: int) -> Line:
-    """Set a control to a value."""
-    return Line(measurement, tags | {"method": "PUT"}, "control", value, time)
