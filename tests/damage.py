@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ccagent.config.configuration import OutboxSettings
-from ccagent.queue.files import file_of
+from ccagent.queue.files import make_file_name
 from ccagent.queue.queue import Queue
 from ccagent.queue.sink import Sink
 from ccagent.records.message import Message
 from ccagent.transports.base import SinkSettings, Transport
 
-FILE = file_of("backend")
+FILE = make_file_name("backend")
 REMOVED = 10
 REJECTED = 2
 SENT = 60

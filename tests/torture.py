@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ccagent.config.configuration import OutboxSettings
-from ccagent.queue.files import file_of, open_disk
+from ccagent.queue.files import make_file_name, open_disk
 
 _DISK = "8m"
 _PATIENCE = 300.0
@@ -87,7 +87,7 @@ class Torture:
         self.messages = messages
         self.collector = Collector()
         self.damaged: set[int] = set()
-        self.outbox = directory / "outbox" / file_of("backend")
+        self.outbox = directory / "outbox" / make_file_name("backend")
         self._chance = random.Random(kills)
 
     def run(self) -> Result:
@@ -155,7 +155,7 @@ class Torture:
         """Damage a row of the file at random, and remember whose it was."""
         where = OutboxSettings(directory=str(self.outbox.parent))
         database = open_disk(str(self.outbox), where)
-        found, _ = database.oldest(200, 10**9)
+        found, _ = database.read_oldest(200, 10**9)
         database.close()
         if not found:
             return

@@ -1,1 +1,1 @@
-"""Transports: each carries messages to one kind of receiver."""
+"""Transports: each delivers messages to one kind of receiver."""

@@ -1,4 +1,4 @@
-"""What every transport is."""
+"""The base classes of transports and of their settings."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
     from ccagent.records.receivers import Receiver
 
 _ERRORS = b'"errors":['
-"""In each envelope without data, and in samples that have errors of their own."""
+"""A part of every envelope without data, and of samples that have errors of their own."""
 
 _PRECISION = re.compile(r"[?&]precision=(s|ns)(?=&|#|$)")
-"""How InfluxDB, and stores that take its place, are asked to read times."""
+"""The parameter by which InfluxDB and its replacements learn the unit of times."""
 
 
 class SinkSettings(Settings, frozen=True, kw_only=True):
-    """The keys that every table `[sinks.NAME]` knows."""
+    """Keys of every table `[sinks.NAME]`."""
 
-    url: Annotated[str, Meta(description="where to: the scheme names the transport")]
+    url: Annotated[str, Meta(description="destination; the scheme names the transport")]
     format: Annotated[
         Format, Meta(description="'sonar': JSON envelopes; 'line': line protocol")
     ] = "sonar"
     receiver: Annotated[
         Literal["", "jobanalyzer", "slurm-monitor", "cc-metric-store", "cc-backend"],
-        Meta(description="program at the other end: what it refuses is left out; empty: any"),
+        Meta(description="program that receives: records that it refuses are left out; empty: any"),
     ] = ""
     error_envelopes: Annotated[
         Literal["auto", "send", "log"],
         Meta(
-            description="what becomes of envelopes with errors and no data; auto: 'log' over HTTP "
-            "and for jobanalyzer, whose insert breaks at them, else 'send'"
+            description="use of envelopes with errors and no data; auto: 'log' over HTTP "
+            "and for jobanalyzer, which fails at them, else 'send'"
         ),
     ] = "auto"
     precision: Annotated[
@@ -51,14 +51,15 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
         ),
     ] = "auto"
     sending_window: Annotated[
-        Duration, Meta(description="send at a random moment within it, so that nodes spread out")
+        Duration,
+        Meta(description="random delay before sending, so that nodes spread out"),
     ] = Duration("0s")
 
     takes_errors_alone: ClassVar[bool] = True
-    """False where receivers are known that break at an envelope without data."""
+    """False where known receivers fail at an envelope without data."""
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts the receiver. Raises ValueError."""
+        """Check that format and precision suit the receiver. Raises ValueError."""
         known = self.preset
         if known is None:
             return
@@ -76,10 +77,10 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
 
         return RECEIVERS[self.receiver]
 
-    def fitted(self, message: Message) -> Message | None:
-        """Return a message as the receiver takes it, None if it does not.
+    def fit(self, message: Message) -> Message | None:
+        """Return a message in the form that the receiver takes; None if it takes no form of it.
 
-        Errors of an envelope that is not sent for want of data are logged.
+        The errors of an envelope without data that is not sent are logged.
         """
         if message.format != self.format:
             return None
@@ -96,7 +97,7 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
             fitting = fit_message(message, known)
         if fitting is None:
             return None
-        return convert_to_nanoseconds(fitting) if self._is_fine(fitting) else fitting
+        return convert_to_nanoseconds(fitting) if self._needs_nanoseconds(fitting) else fitting
 
     @property
     def _sends_errors_alone(self) -> bool:
@@ -105,8 +106,8 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
         known = self.preset
         return self.takes_errors_alone and (known is None or known.takes_errors_alone)
 
-    def _is_fine(self, message: Message) -> bool:
-        """True if times in lines are nanoseconds.
+    def _needs_nanoseconds(self, message: Message) -> bool:
+        """Return whether the times in lines are to be nanoseconds.
 
         ClusterCockpit's store takes metrics in seconds only; its other programs decode times as
         nanoseconds.
@@ -120,50 +121,50 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
         return asked[1] == "ns" if asked else message.kind != "metrics"
 
 
-class Reached(NamedTuple):
-    """What came of reaching the other side without giving it anything.
+class ProbeResult(NamedTuple):
+    """The result of trying a receiver without delivering a message.
 
-    said: what it answered, in half a sentence. ahead: seconds by which our clock is ahead of its
-    own, None if it doesn't tell; doubt: by how much that may be wrong.
+    message: the answer, in half a sentence. clock_offset: seconds by which our clock is ahead of
+    the receiver's, None if unknown; uncertainty: seconds by which that may be wrong.
     """
 
-    said: str
-    ahead: float | None = None
-    doubt: float = 0.0
+    message: str
+    clock_offset: float | None = None
+    uncertainty: float = 0.0
 
 
 class Transport(ABC):
-    """Carries messages to one receiver. Used by one thread at a time."""
+    """Delivers messages to one receiver. Used by one thread at a time."""
 
     Settings: ClassVar[type[SinkSettings]] = SinkSettings
     is_network: ClassVar[bool] = True
-    """False for a receiver on this machine, whose messages need not wait on disk."""
+    """False for a receiver on this machine, whose queue need not be on disk."""
 
     is_one_shot: bool = False
-    """True for one in a command that ends after it has sent, which may run beside the daemon."""
+    """True in a command that ends after it has sent, and may run beside the daemon."""
 
     largest_body: int | None = None
     """Bytes of the largest body that the receiver takes; None until it is known."""
 
     answer: str = ""
-    """What the other side said when it took the last message, in half a sentence."""
+    """The receiver's answer to the last message that it took, in half a sentence."""
 
-    def __init__(self, settings: SinkSettings) -> None:  # noqa: B027 - not all have any to check
-        """Check the settings; connect nowhere yet. Raises ConfigurationError."""
+    def __init__(self, settings: SinkSettings) -> None:  # noqa: B027 - optional
+        """Check the settings without connecting. Raises ConfigurationError."""
 
     @abstractmethod
     def send(self, messages: Sequence[Message]) -> None:
-        """Deliver messages in order and return when the other side has taken them all.
+        """Deliver messages in order. Return when the receiver has taken them all.
 
-        Raises RetryableError or RejectedError, whose `delivered` says how many were taken.
+        Raises RetryableError or RejectedError, whose `delivered` counts the messages taken before.
         """
 
-    def reach(self, message: Message) -> Reached | None:  # noqa: ARG002 - for those that can
+    def probe(self, message: Message) -> ProbeResult | None:  # noqa: ARG002 - optional
         """Connect and log in as for this message, without delivering it or disturbing others.
 
-        None: it can't be told without delivering. Raises as `send` does.
+        Return None if only a delivery can show whether the receiver is there. Raises as `send`.
         """
         return None
 
-    def close(self) -> None:  # noqa: B027 - not all hold any
-        """Let go of connections and files."""
+    def close(self) -> None:  # noqa: B027 - optional
+        """Close connections and files."""

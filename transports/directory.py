@@ -1,4 +1,4 @@
-"""`dir:PATH` appends messages to files in the tree that Jobanalyzer reads.
+"""The transport `dir:PATH`, which appends messages to the tree of files that Jobanalyzer reads.
 
     PATH/yyyy/mm/dd/0+sample-HOST.json      one envelope a line; the date is that of UTC
                     0+sysinfo-HOST.json
@@ -7,11 +7,11 @@
                     metrics-HOST.line       line protocol
 
 A line is written whole or not at all, by any number of writers: they lock the file for the
-length of one write, and what a full disk cut off is taken back. The lock (F_OFD_SETLK) is one that
-only those who may write the file can hold, so that no reader can stall the writers.
+length of one write, and remove a line that a full disk has cut off. Only a process that may write
+the file can hold the lock (F_OFD_SETLK), so that no reader can stall the writers.
 
-No link of another user is followed, also not in the place of a directory of a date. Directories
-have mode 755 and files 644, whatever the umask.
+No link of another user is followed, also not in place of a directory of a date. Directories have
+mode 755 and files 644, whatever the umask.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ccagent.machine.private_files import (
     open_private_at,
     write_all,
 )
-from ccagent.transports.base import Reached, SinkSettings, Transport
+from ccagent.transports.base import ProbeResult, SinkSettings, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +53,7 @@ _LONGEST_FRAGMENT = 64 * 1024 * 1024
 
 
 class DirectorySettings(SinkSettings, frozen=True, kw_only=True):
-    """The keys of a sink `dir:`."""
+    """Keys of a sink `dir:`."""
 
     fsync: Annotated[
         bool, Meta(description="wait for the disk after each message (survives power loss)")
@@ -61,7 +61,7 @@ class DirectorySettings(SinkSettings, frozen=True, kw_only=True):
 
 
 class DirectoryTransport(Transport):
-    """Appends to `PATH/yyyy/mm/dd/0+TYPE-HOST.json`, whole lines only, several writers allowed."""
+    """Appends whole lines to `PATH/yyyy/mm/dd/0+TYPE-HOST.json`; several writers are allowed."""
 
     Settings = DirectorySettings
     is_network = False
@@ -73,40 +73,41 @@ class DirectoryTransport(Transport):
         self._fsync = isinstance(settings, DirectorySettings) and settings.fsync
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Append messages. What the file system refuses is a RetryableError."""
+        """Append messages. Raises RetryableError for every error of the file system."""
         for number, message in enumerate(messages):
-            path = os.path.join(self._directory, file_of(message))
+            path = os.path.join(self._directory, build_path(message))
             body = message.body if message.body.endswith(b"\n") else message.body + b"\n"
             try:
                 self._append(path, body)
             except NotPermittedError as error:
-                raise RetryableError(str(error), delivered=number) from None
+                raise RetryableError(str(error), delivered=number) from error
             except OSError as error:
                 reason = error.strerror or str(error)
-                raise RetryableError(f"{path}: {reason}", delivered=number) from None
+                raise RetryableError(f"{path}: {reason}", delivered=number) from error
             self.answer = f"appended to {path}"
 
-    def reach(self, message: Message) -> Reached:
-        """Tell whether the file could be written, or made. Raises RetryableError."""
-        file = path = os.path.join(self._directory, file_of(message))
+    def probe(self, message: Message) -> ProbeResult:
+        """Return that the file can be written or created. Raises RetryableError."""
+        file = path = os.path.join(self._directory, build_path(message))
         while not os.path.lexists(path) and path != "/":
             path = str(os.path.dirname(path))
         try:
             opened = open_private(path, os.O_WRONLY) if path == file else open_directory(path)
             os.close(opened)
         except NotPermittedError as error:
-            raise RetryableError(str(error)) from None
+            raise RetryableError(str(error)) from error
         except OSError as error:
-            raise RetryableError(f"{path}: {error.strerror}") from None
+            raise RetryableError(f"{path}: {error.strerror}") from error
         if not os.access(path, os.W_OK):
             raise RetryableError(f"{path}: {os.strerror(errno.EACCES)}")
-        return Reached(f"{path} can be written")
+        return ProbeResult(f"{path} can be written")
 
     def _append(self, path: str, lines: bytes) -> None:
+        """Append lines, and undo that after an error. Raises OSError, NotPermittedError."""
         descriptor = _open(path)
         try:
             _lock(descriptor)
-            size = _mended(descriptor, path)
+            size = _cut_fragment(descriptor, path)
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
                 lines = b"\n" + lines
             try:
@@ -122,7 +123,7 @@ class DirectoryTransport(Transport):
 
 
 def _open(path: str) -> int:
-    """Open a file to append to, and make it and its directories. Raises as `open_private`."""
+    """Open a file for appending; create it and its directories. Raises as `open_private`."""
     parent = os.path.dirname(path)
     try:
         directory = open_directory(parent)
@@ -136,23 +137,23 @@ def _open(path: str) -> int:
 
 
 def _lock(descriptor: int) -> None:
-    """Lock a file for writing. Raises TimeoutError if somebody keeps it for too long."""
+    """Lock a file for writing. Raises TimeoutError if another process holds it for too long."""
     deadline = time.monotonic() + _LONGEST_LOCK
     while True:
         try:
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
         except (BlockingIOError, PermissionError):
             if time.monotonic() > deadline:
-                raise TimeoutError(errno.ETIMEDOUT, "another writer keeps it locked") from None
+                raise TimeoutError(errno.ETIMEDOUT, "another writer holds its lock") from None
             time.sleep(_LOCK_PAUSE)
         else:
             return
 
 
-def _mended(descriptor: int, path: str) -> int:
-    """Cut off half an envelope that a crash has left at the end of a file; give the file's size.
+def _cut_fragment(descriptor: int, path: str) -> int:
+    """Cut off half an envelope that a crash has left at the end of a file. Return the file's size.
 
-    A reader refuses the whole file for it. What is whole, and only lacks its line end, stays.
+    A reader refuses the whole file for it. A whole envelope that only lacks its line end stays.
     """
     size = os.fstat(descriptor).st_size
     begin = max(0, size - _LONGEST_FRAGMENT)
@@ -161,7 +162,7 @@ def _mended(descriptor: int, path: str) -> int:
     tail = os.pread(descriptor, size - begin, begin)
     cut = tail.rfind(b"\n") + 1
     if begin and not cut:
-        return size  # too long to be one of ours
+        return size  # too long for one of our envelopes
     try:
         msgspec.json.decode(tail[cut:])
     except msgspec.DecodeError:
@@ -171,8 +172,8 @@ def _mended(descriptor: int, path: str) -> int:
     return size
 
 
-def file_of(message: Message) -> str:
-    """Give a message's file, relative to the directory: `2026/01/31/0+sample-c1-1.json`."""
+def build_path(message: Message) -> str:
+    """Return the path of a message's file below the directory: `2026/01/31/0+sample-c1-1.json`."""
     day = time.strftime("%Y/%m/%d", time.gmtime(message.time))
     if message.format == "line":
         return f"{day}/{message.kind}-{message.node}.line"

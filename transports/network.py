@@ -1,4 +1,4 @@
-"""What the transports that cross a network have in common: logins, certificates, time limits."""
+"""Settings of the transports that cross a network: logins, certificates, time limits."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _LONGEST = 86400.0
 
 
-class NetworkSettings(SinkSettings, frozen=True, kw_only=True):
-    """The keys that every sink on the network knows."""
+class NetworkSinkSettings(SinkSettings, frozen=True, kw_only=True):
+    """Keys of every sink on the network."""
 
     renamed: ClassVar[dict[str, str]] = {"allow-clear": "allow-cleartext"}
 
@@ -33,7 +33,7 @@ class NetworkSettings(SinkSettings, frozen=True, kw_only=True):
     certificate_file: Annotated[str, Meta(description="our own certificate")] = ""
     key_file: Annotated[str, Meta(description="the key of that certificate, not encrypted")] = ""
     insecure: Annotated[
-        bool, Meta(description="do not verify who the server is; said at each start")
+        bool, Meta(description="do not verify the server; a warning at each start")
     ] = False
     allow_cleartext: Annotated[
         bool, Meta(description="send a password or token unencrypted to another machine")
@@ -44,11 +44,12 @@ class NetworkSettings(SinkSettings, frozen=True, kw_only=True):
 
 
 def check_network(
-    settings: NetworkSettings, hosts: Iterable[str], *, is_encrypted: bool, secret: str = ""
+    settings: NetworkSinkSettings, hosts: Iterable[str], *, is_encrypted: bool, secret: str = ""
 ) -> None:
-    """Refuse what would leak or can't work, and say what is unsafe.
+    """Check logins, certificates and time limit; log a warning about insecure settings.
 
-    `secret` is the file of what would travel to one of `hosts`. Raises ConfigurationError.
+    secret: the file of a password or token that is sent to one of `hosts`. Raises
+    ConfigurationError where it would be sent unencrypted to another machine.
     """
     if not 0 < settings.time_limit.seconds <= _LONGEST:
         raise ConfigurationError("time-limit: from 1ms to 1d")
@@ -57,33 +58,36 @@ def check_network(
     if secret:
         read_secret(secret)
     if is_encrypted:
-        tls_context(settings)
+        make_tls_context(settings)
     elif settings.ca_file or settings.certificate_file or settings.insecure:
         raise ConfigurationError("ca-file, certificate-file and insecure are for TLS only")
     elif secret and not settings.allow_cleartext and not all(map(is_loopback, hosts)):
         raise ConfigurationError(
-            f"url: {secret} would travel unencrypted: use TLS or set allow-cleartext = true"
+            f"url: {secret} would be sent unencrypted: use TLS or set allow-cleartext = true"
         )
     if settings.insecure:
         place = settings.url.partition("?")[0]
-        logger.warning("%s: insecure = true: nobody verifies who the server is", place)
+        logger.warning("%s: insecure = true: the server is not verified", place)
 
 
-def tls_context(settings: NetworkSettings) -> ssl.SSLContext:
-    """Make what verifies the server and shows our certificate. Raises ConfigurationError."""
+def make_tls_context(settings: NetworkSinkSettings) -> ssl.SSLContext:
+    """Return a context that verifies the server and has our certificate.
+
+    Raises ConfigurationError.
+    """
     import ssl
 
     try:
         context = ssl.create_default_context(cafile=settings.ca_file or None)
     except OSError as error:
-        raise ConfigurationError(f"ca-file: {settings.ca_file}: {error.strerror}") from None
+        raise ConfigurationError(f"ca-file: {settings.ca_file}: {error.strerror}") from error
     if settings.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if settings.certificate_file:
         read_secret(settings.key_file)
         try:
-            # Without a password given, OpenSSL would ask for one on the terminal.
+            # Without a password, OpenSSL would ask for one on the terminal.
             context.load_cert_chain(
                 settings.certificate_file, secret_path(settings.key_file), password=""
             )
@@ -91,5 +95,5 @@ def tls_context(settings: NetworkSettings) -> ssl.SSLContext:
             raise ConfigurationError(
                 f"certificate-file {settings.certificate_file}, key-file {settings.key_file}: "
                 f"{getattr(error, 'strerror', None) or error}"
-            ) from None
+            ) from error
     return context

@@ -1,4 +1,4 @@
-"""`stdout:` prints messages: raw, or wrapped as Sonar's daemon prints them."""
+"""The transport `stdout:`, which prints messages raw or wrapped as Sonar's daemon does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
-from ccagent.transports.base import Reached, SinkSettings, Transport
+from ccagent.transports.base import ProbeResult, SinkSettings, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ccagent.records.message import Message
 
 
-class Wrapped(msgspec.Struct):
+class WrappedMessage(msgspec.Struct):
     """A message as Sonar's daemon prints it; `value` is the envelope, or lines as a string."""
 
     topic: str
@@ -40,22 +40,22 @@ class StdoutTransport(Transport):
             raise ConfigurationError(f"{settings.url}: there are 'stdout:' and 'stdout:wrapped'")
         self._wrapped = form == "wrapped"
 
-    def reach(self, message: Message) -> Reached:  # noqa: ARG002 - it is there for any
-        """Standard output is there as long as we are."""
-        return Reached("standard output")
+    def probe(self, message: Message) -> ProbeResult:  # noqa: ARG002 - the same for any
+        """Return that standard output is there."""
+        return ProbeResult("standard output")
 
     def send(self, messages: Sequence[Message]) -> None:
         """Print messages.
 
-        Nobody misses what a reader that has gone did not take: the program is about to end. A
-        one-shot learns of it by BrokenPipeError, the daemon by `has_reader`.
+        A pipe without a reader takes nothing more, and the program is about to end. A one-shot
+        notices by BrokenPipeError, the daemon by `has_reader`.
         """
         if sys.stdout is None:
-            # Started without one; what has its number now is some other file.
+            # Started without one: its number may belong to another file now.
             raise RejectedError("stdout: it is closed")
         indented = not self._wrapped and sys.stdout.isatty()
         for number, message in enumerate(messages):
-            text = self._text(message, indented=indented)
+            text = self._format(message, indented=indented)
             self.answer = "written to standard output"
             try:
                 _write_all(sys.stdout.fileno(), text)
@@ -64,12 +64,13 @@ class StdoutTransport(Transport):
                     raise
                 return
             except OSError as error:
-                raise RetryableError(f"stdout: {error.strerror}", delivered=number) from None
+                raise RetryableError(f"stdout: {error.strerror}", delivered=number) from error
 
-    def _text(self, message: Message, *, indented: bool) -> bytes:
+    def _format(self, message: Message, *, indented: bool) -> bytes:
+        """Return a message as it is printed."""
         body = message.body
         if self._wrapped:
-            wrapped = Wrapped(
+            wrapped = WrappedMessage(
                 topic=message.topic,
                 key=message.node,
                 client=f"{message.cluster}/{message.node}",
@@ -82,7 +83,7 @@ class StdoutTransport(Transport):
 
 
 def has_reader() -> bool:
-    """Return False once the reader of a pipe on standard output has gone."""
+    """Return False once a pipe on standard output has lost its reader."""
     if sys.stdout is None:
         return True
     import select
@@ -93,6 +94,7 @@ def has_reader() -> bool:
 
 
 def _write_all(descriptor: int, text: bytes) -> None:
+    """Write a text whole, also to a descriptor that does not block."""
     rest = memoryview(text)
     while rest:
         try:
@@ -100,7 +102,7 @@ def _write_all(descriptor: int, text: bytes) -> None:
         except BlockingIOError:
             import select
 
-            # Whoever shares it made it non-blocking; giving up here would tear the line.
+            # Another process made it non-blocking; giving up would cut the line.
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)
             poll.poll()

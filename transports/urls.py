@@ -1,4 +1,4 @@
-"""URLs of sinks. No complaint here shows the URL, for a password or token could be in it."""
+"""URLs of sinks. No error shows the URL, since a password or token could be in it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ class Server(NamedTuple):
 
 
 def split_url(url: str) -> SplitResult:
-    """Split the URL of one server. Raises ConfigurationError if it is malformed or has a login."""
+    """Return the parts of a URL. Raises ConfigurationError if it is malformed or has a login."""
     _refuse_login(url)
     try:
         target = urlsplit(url)
         port = target.port
     except ValueError:
+        # The cause shows the URL.
         raise ConfigurationError("url: its host or port is malformed") from None
     if not url.isprintable() or not url.isascii() or " " in url:
         raise ConfigurationError("url: printable ASCII without spaces is expected")
@@ -38,7 +39,10 @@ def split_url(url: str) -> SplitResult:
 
 
 def split_servers(url: str, default_port: int) -> list[Server]:
-    """Split `SCHEME://HOST[:PORT],HOST[:PORT]...`; the scheme may stand before each of them."""
+    """Return the servers of `SCHEME://HOST[:PORT],HOST[:PORT]...`.
+
+    The scheme may stand before each of them. Raises ConfigurationError.
+    """
     _refuse_login(url)
     scheme = url.partition("://")[0]
     servers: list[Server] = []
@@ -54,7 +58,7 @@ def split_servers(url: str, default_port: int) -> list[Server]:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether what is sent to a host stays on this machine."""
+    """Return whether a host is this machine."""
     if host == "localhost":
         return True
     try:
@@ -64,6 +68,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _refuse_login(url: str) -> None:
+    """Raise ConfigurationError if a URL has a login."""
     if "@" in url.partition("?")[0]:
         raise ConfigurationError(
             "url: with a user, password or token in it: set user and password-file, or token-file"

@@ -165,11 +165,11 @@ def test_another_token_needs_no_restart_and_none_is_shown(
         transport.send(messages)
     assert "expired" not in str(refusal.value)
     with pytest.raises(RejectedError, match="the token is refused"):
-        transport.reach(messages[0])
+        transport.probe(messages[0])
     token.write_text(TOKEN)
     transport.send(messages)
     assert backend.states == {(2, 1699999000): "running"}
-    assert transport.reach(messages[0]).said == "it answers HEAD with 200 OK"
+    assert transport.probe(messages[0]).message == "it answers HEAD with 200 OK"
 
 
 def test_nobody_answers(

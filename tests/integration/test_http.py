@@ -21,7 +21,7 @@ from ccagent.errors import (
     TransportError,
 )
 from ccagent.records.message import Format, Message
-from ccagent.transports.http.answers import seconds_of
+from ccagent.transports.http.answers import parse_retry_after
 from ccagent.transports.http.settings import HttpSettings
 from ccagent.transports.http.transport import HttpTransport
 from ccagent.transports.peer_text import WITHHELD
@@ -590,7 +590,7 @@ def test_an_envelope_arrives_as_it_was_encoded(
     ],
 )
 def test_retry_after(value: str, seconds: float) -> None:
-    assert seconds_of(value, 1_700_000_000.0) == seconds
+    assert parse_retry_after(value, 1_700_000_000.0) == seconds
 
 
 def test_a_busy_server_says_when_to_come_back(

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from ccagent.errors import RejectedError, RetryableError, TooLargeError
-from ccagent.transports.kafka.connection import Connection
+from ccagent.transports.kafka.connection import KafkaConnection
 from ccagent.transports.kafka.settings import KafkaSettings
 from ccagent.transports.urls import Server
 from tests.kafka_cluster import (
@@ -98,7 +98,7 @@ def test_the_size_is_limited_by_the_broker_alone(
 @pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4"])
 def test_the_library_knows_the_other_compressions(compression: str) -> None:
     settings = KafkaSettings(url="kafka://h", compression=cast("Any", compression))
-    Connection(settings, [Server("127.0.0.1", 1)], "fox").close()
+    KafkaConnection(settings, [Server("127.0.0.1", 1)], "fox").close()
 
 
 def test_a_message_that_the_library_refuses(cluster: Cluster, transport: KafkaTransport) -> None:

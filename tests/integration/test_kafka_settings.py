@@ -11,7 +11,7 @@ from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError
 from ccagent.transports.base import SinkSettings
 from ccagent.transports.kafka.settings import KafkaSettings
-from ccagent.transports.kafka.topics import topic_of
+from ccagent.transports.kafka.topics import fill_topic
 from ccagent.transports.kafka.transport import KafkaTransport
 from tests.kafka_cluster import PASSWORD, message
 
@@ -45,7 +45,7 @@ def make(url: str, **keys: Any) -> KafkaTransport:
 )
 def test_topics(template: str, prefix: str, topic: str) -> None:
     make("kafka://h", topic=template)
-    assert topic_of(template, message(prefix=prefix)) == topic
+    assert fill_topic(template, message(prefix=prefix)) == topic
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "localhost,kafka.example.org", "[2001:db8::1]:9"])

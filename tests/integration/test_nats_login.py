@@ -173,7 +173,7 @@ def test_no_stream_name_shows_a_secret(bench: Bench) -> None:
     server.ask(add, token=TOKEN)
     transport.send([message()])
     assert TOKEN not in transport.answer
-    assert TOKEN not in transport.reach(message()).said
+    assert TOKEN not in transport.probe(message()).message
 
 
 @pytest.mark.parametrize("key", ["password_file", "token_file", "nkey_file", "creds_file"])

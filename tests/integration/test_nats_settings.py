@@ -9,7 +9,7 @@ import pytest
 
 from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError
-from ccagent.transports.nats.settings import NatsSettings, checked, is_encrypted
+from ccagent.transports.nats.settings import NatsSettings, check_settings, is_encrypted
 from tests.certificates import Authority
 from tests.nats_server import Bench, new_seed
 
@@ -35,7 +35,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     ],
 )
 def test_servers(url: str, servers: list[str]) -> None:
-    assert [str(server) for server in checked(NatsSettings(url=url))] == servers
+    assert [str(server) for server in check_settings(NatsSettings(url=url))] == servers
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from ccagent.cli import once
 from ccagent.config.configuration import check
 from ccagent.machine.node import Node
 from ccagent.queue.database import QueueDatabase
-from ccagent.queue.files import file_of
+from ccagent.queue.files import make_file_name
 from ccagent.records.json_array import JsonArray
 from tests.http_server import Server
 
@@ -50,7 +50,7 @@ def sample(directory: Path, port: int) -> subprocess.CompletedProcess[str]:
 
 def stored(directory: Path) -> int:
     database = QueueDatabase(
-        str(directory / file_of("backend")), max_bytes=1 << 30, max_age=86400.0
+        str(directory / make_file_name("backend")), max_bytes=1 << 30, max_age=86400.0
     )
     try:
         return database.count()
@@ -63,7 +63,7 @@ def make_file(place: Path) -> None:
 
 
 def make_directory_instead_of_the_file(place: Path) -> None:
-    (place / file_of("backend")).mkdir(parents=True)
+    (place / make_file_name("backend")).mkdir(parents=True)
 
 
 def make_open_directory(place: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.config.configuration import OutboxSettings
-from ccagent.queue.files import file_of
+from ccagent.queue.files import make_file_name
 from ccagent.queue.queue import Queue
 from ccagent.records.message import Message
 from tests.http_server import Server
@@ -81,7 +81,7 @@ def test_an_unknown_sink_is_an_error_that_names_those_there_are(site: Path) -> N
 def test_a_file_that_cant_be_used_is_a_sentence_and_exit_status_1(
     site: Path, arguments: tuple[str, ...]
 ) -> None:
-    file = site / "outbox" / file_of("backend")
+    file = site / "outbox" / make_file_name("backend")
     file.unlink()
     file.mkdir()
     done = outbox(site, *arguments)
@@ -94,7 +94,7 @@ def test_a_file_that_cant_be_used_is_a_sentence_and_exit_status_1(
 def test_a_damaged_file_is_a_sentence_and_exit_status_1(
     site: Path, arguments: tuple[str, ...]
 ) -> None:
-    file = site / "outbox" / file_of("backend")
+    file = site / "outbox" / make_file_name("backend")
     file.write_bytes(b"\0" * 100 + file.read_bytes()[100:])
     done = outbox(site, *arguments)
     assert done.returncode == 1
@@ -103,7 +103,7 @@ def test_a_damaged_file_is_a_sentence_and_exit_status_1(
 
 
 def test_flush_sends_what_is_undamaged(site: Path, server: Server) -> None:
-    file = site / "outbox" / file_of("backend")
+    file = site / "outbox" / make_file_name("backend")
     file.write_bytes(b"\0" * 100 + file.read_bytes()[100:])
     done = outbox(site, "flush")
     assert done.returncode == 0

@@ -91,11 +91,12 @@ def send(table: dict[str, Any], sent: list[Message]) -> list[tuple[Message | Non
     """Send messages through a queue to a sink; return the dead letters, with the reasons."""
     settings = check_sink(table, "backend", "test")
     queue = Queue("backend", OutboxSettings())
-    queue.put([fitted for message in sent if (fitted := settings.fitted(message)) is not None])
+    queue.put([fitted for message in sent if (fitted := settings.fit(message)) is not None])
     sender = Sender("backend", queue, HttpTransport(settings))
     sender.send_all()
     dead = [
-        (each.entry.message if each.entry else None, each.reason) for each in queue.dead_letters()
+        (each.entry.message if each.entry else None, each.reason)
+        for each in queue.read_dead_letters()
     ]
     assert queue.count() == 0
     sender.close()

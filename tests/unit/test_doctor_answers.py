@@ -18,7 +18,7 @@ from ccagent.errors import (
     RejectedError,
 )
 from ccagent.machine.interpreter import install_command
-from ccagent.transports.base import Reached
+from ccagent.transports.base import ProbeResult
 
 FATAL = "sinfo: exit status 1: sinfo: error: lookup failed\nsinfo: fatal: No configuration source"
 
@@ -92,7 +92,7 @@ def test_targets() -> None:
 @pytest.mark.parametrize(
     ("outcome", "state", "said", "advised"),
     [
-        (Reached("it lets us in"), "good", "nats://host: it lets us in", ""),
+        (ProbeResult("it lets us in"), "good", "nats://host: it lets us in", ""),
         (None, "good", "nats://host: not tried", "--deliver"),
         (ProgramError("not finished after 20 s"), "problem", "nats://host: not fin", "firewalls"),
         (
@@ -109,7 +109,9 @@ def test_targets() -> None:
         ),
     ],
 )
-def test_sinks(outcome: Reached | CcagentError | None, state: str, said: str, advised: str) -> None:
+def test_sinks(
+    outcome: ProbeResult | CcagentError | None, state: str, said: str, advised: str
+) -> None:
     finding = judge_sink("a", "nats://host", outcome)
     assert finding.state == state
     assert said in finding.found

@@ -77,7 +77,7 @@ def test_files_and_directories_of_a_date(theirs: HostileDirectory, name: str, ki
     with pytest.raises(RetryableError, match=str(theirs.path)):
         transport.send([message()])
     with pytest.raises(RetryableError, match=str(theirs.path)):
-        transport.reach(message())
+        transport.probe(message())
     theirs.check()
 
 

@@ -313,7 +313,7 @@ def test_a_sink_has_its_times_in_nanoseconds_if_it_wants(node: Node) -> None:
     wanted = SinkSettings(url="http://store", format="line", precision="ns")
     quoted = LogMessage("ccnc", {"hostname": "c1-1"}, 'two\nlines, "quoted"', 1.0)
     for message in encode([LOAD, MEMORY, quoted], "line", node):
-        fitted = wanted.fitted(message)
+        fitted = wanted.fit(message)
         assert fitted is not None
         plain, fine = message.body.decode().splitlines(), fitted.body.decode().splitlines()
         assert [decode(text, "ns") for text in fine] == [decode(text, "s") for text in plain]
@@ -328,7 +328,7 @@ def test_precision_follows_the_kind_of_a_message(node: Node) -> None:
     times = {
         message.kind: fitted.body.decode().split()[-1]
         for message in encode([LOAD, event, text], "line", node)
-        if (fitted := sink.fitted(message)) is not None
+        if (fitted := sink.fit(message)) is not None
     }
     assert times == {
         "metrics": "1700000000",
@@ -353,7 +353,7 @@ def test_one_precision_can_be_forced(
 ) -> None:
     sink = SinkSettings(url=url, format="line", precision=precision)
     records: list[Record] = [Point("load", {}, 1, 7.0), Event("job", "job", {}, Payload(1), 7.0)]
-    fitted = [sink.fitted(message) for message in encode(records, "line", node)]
+    fitted = [sink.fit(message) for message in encode(records, "line", node)]
     assert [message.body.decode().split()[-1] for message in fitted if message is not None] == [
         metric,
         event,
@@ -363,4 +363,4 @@ def test_one_precision_can_be_forced(
 def test_a_sink_takes_messages_of_its_format_alone(node: Node) -> None:
     envelope, points = encode([sample()], "sonar", node), encode([LOAD], "line", node)
     settings = SinkSettings(url="http://store", precision="ns")
-    assert [settings.fitted(message) for message in [*envelope, *points]] == [*envelope, None]
+    assert [settings.fit(message) for message in [*envelope, *points]] == [*envelope, None]

@@ -9,7 +9,7 @@ import pytest
 from ccagent.config.configuration import build_transport, check_sink
 from ccagent.errors import ConfigurationError
 from ccagent.transports.base import SinkSettings
-from ccagent.transports.mqtt.settings import MqttSettings, checked
+from ccagent.transports.mqtt.settings import MqttSettings, check_settings
 from ccagent.transports.mqtt.transport import MqttTransport
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def test_the_scheme_names_the_transport(scheme: str) -> None:
 )
 def test_urls_that_cant_work_are_refused(url: str, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason) as caught:
-        checked(MqttSettings(url=url))
+        check_settings(MqttSettings(url=url))
     assert "hidden" not in str(caught.value)
 
 
@@ -70,20 +70,20 @@ def test_urls_that_cant_work_are_refused(url: str, reason: str) -> None:
 )
 def test_keys_that_cant_work_are_refused(keys: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
-        checked(MqttSettings(url="mqtt://broker", **keys))
+        check_settings(MqttSettings(url="mqtt://broker", **keys))
 
 
 def test_a_password_needs_a_user_and_encryption(secret: str) -> None:
     with pytest.raises(ConfigurationError, match="need each other"):
-        checked(MqttSettings(url="mqtts://broker", password_file=secret))
+        check_settings(MqttSettings(url="mqtts://broker", password_file=secret))
     keys: dict[str, Any] = {"user": "node", "password_file": secret}
     for scheme in ("mqtt", "ws"):
         with pytest.raises(ConfigurationError, match="unencrypted"):
-            checked(MqttSettings(url=f"{scheme}://broker", **keys))
-        checked(MqttSettings(url=f"{scheme}://broker", allow_cleartext=True, **keys))
-        checked(MqttSettings(url=f"{scheme}://[::1]:1", **keys))
-        checked(MqttSettings(url=f"{scheme}s://broker", **keys))
+            check_settings(MqttSettings(url=f"{scheme}://broker", **keys))
+        check_settings(MqttSettings(url=f"{scheme}://broker", allow_cleartext=True, **keys))
+        check_settings(MqttSettings(url=f"{scheme}://[::1]:1", **keys))
+        check_settings(MqttSettings(url=f"{scheme}s://broker", **keys))
 
 
 def test_no_status_topic() -> None:
-    checked(MqttSettings(url="ws://broker/path?a=b", status_topic=""))
+    check_settings(MqttSettings(url="ws://broker/path?a=b", status_topic=""))

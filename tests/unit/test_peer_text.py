@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.transports.peer_text import WITHHELD, peer_text
+from ccagent.transports.peer_text import WITHHELD, hide_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,13 +71,13 @@ ESCAPES: dict[str, Callable[[str], str]] = {
 @pytest.mark.parametrize("form", ESCAPES)
 def test_no_form_of_a_secret_is_shown(secret: str, form: str) -> None:
     said = f"'unknown command: CONNECT {{pass: {ESCAPES[form](secret)}}}'"
-    assert peer_text(said, [secret]) == WITHHELD
+    assert hide_secrets(said, [secret]) == WITHHELD
 
 
 @pytest.mark.parametrize("secret", ["x1", "abc", "!?%"])
 def test_a_short_secret_is_sought_as_a_whole(secret: str) -> None:
-    assert peer_text(f"bad login {secret}", [secret]) == WITHHELD
-    assert peer_text("bad login", [secret]) == "bad login"
+    assert hide_secrets(f"bad login {secret}", [secret]) == WITHHELD
+    assert hide_secrets("bad login", [secret]) == "bad login"
 
 
 @pytest.mark.parametrize(
@@ -92,24 +92,24 @@ def test_a_short_secret_is_sought_as_a_whole(secret: str) -> None:
     ],
 )
 def test_other_text_is_shown(text: str) -> None:
-    assert peer_text(f" {text}\n", SECRETS) == text
+    assert hide_secrets(f" {text}\n", SECRETS) == text
 
 
 def test_without_a_login_all_is_shown_as_one_line() -> None:
     assert (
-        peer_text("two\nlines \x1b[2J" + "x" * 500, [""])
+        hide_secrets("two\nlines \x1b[2J" + "x" * 500, [""])
         == ("two\\nlines \\x1b[2J" + "x" * 500)[:200]
     )
 
 
 def test_names_of_ours_may_resemble_a_secret() -> None:
     said = "kafka1.example.org: Connection refused"
-    assert peer_text(said, ["kafka-2024"], own=["kafka1.example.org"]) == said
-    assert peer_text(said, ["kafka-2024"]) == WITHHELD
+    assert hide_secrets(said, ["kafka-2024"], own=["kafka1.example.org"]) == said
+    assert hide_secrets(said, ["kafka-2024"]) == WITHHELD
 
 
 def test_a_name_that_holds_the_secret_excuses_nothing() -> None:
-    assert peer_text("you said: kafka-2024", ["kafka-2024"], own=["kafka-2024"]) == WITHHELD
+    assert hide_secrets("you said: kafka-2024", ["kafka-2024"], own=["kafka-2024"]) == WITHHELD
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_a_name_that_holds_the_secret_excuses_nothing() -> None:
 )
 def test_a_name_that_a_secret_begins_with_excuses_only_itself(said: str) -> None:
     own = ("fritz", "n1", "sample", "")
-    assert peer_text(said, ["fritz123"], own) == WITHHELD
-    assert peer_text("401: no user fritz", ["fritz123"], own) == "401: no user fritz"
+    assert hide_secrets(said, ["fritz123"], own) == WITHHELD
+    assert hide_secrets("401: no user fritz", ["fritz123"], own) == "401: no user fritz"
 
 
 @given(st.text(min_size=4), st.text(), st.text(), st.sampled_from(["JSON", "URL", "as it is"]))
@@ -133,11 +133,11 @@ def test_no_secret_passes(secret: str, before: str, after: str, form: str) -> No
     secret = secret.encode("utf-8", "ignore").decode().strip()
     if len(secret) >= 4:
         said = f"{before[:400]} {ESCAPES[form](secret)} {after}"
-        assert secret not in peer_text(said, [secret])
+        assert secret not in hide_secrets(said, [secret])
 
 
 @given(st.text(), st.lists(st.text()))
 def test_any_text_gives_one_short_line(text: str, secrets: list[str]) -> None:
-    shown = peer_text(text, secrets)
+    shown = hide_secrets(text, secrets)
     assert shown.isprintable()
     assert len(shown) <= 200

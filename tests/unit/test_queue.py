@@ -18,7 +18,7 @@ from ccagent.config.configuration import OutboxSettings
 from ccagent.config.duration import Duration
 from ccagent.errors import EncodingError
 from ccagent.queue.database import QueueDatabase
-from ccagent.queue.files import file_of
+from ccagent.queue.files import make_file_name
 from ccagent.queue.queue import Queue
 from ccagent.records.message import Message
 from tests import damage
@@ -81,7 +81,7 @@ def test_only_its_owner_can_read_it_whatever_the_umask(tmp_path: Path, umask: in
 
 def test_a_sink_of_any_name_has_a_file_of_its_own() -> None:
     assert (
-        file_of("--sink nats://x:4222/../a b")
+        make_file_name("--sink nats://x:4222/../a b")
         == "--sink%20nats%3A%2F%2Fx%3A4222%2F..%2Fa%20b.outbox"
     )
 
@@ -90,7 +90,7 @@ def test_a_sink_of_any_name_has_a_file_of_its_own() -> None:
 def test_a_damaged_file_is_set_aside_and_a_new_one_begun(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = tmp_path / file_of("backend")
+    file = tmp_path / make_file_name("backend")
     file.write_bytes(content)
     queue = Queue("backend", settings(tmp_path))
     queue.put([message("0")])
@@ -102,7 +102,7 @@ def test_a_damaged_file_is_set_aside_and_a_new_one_begun(
 
 
 def test_a_foreign_database_is_set_aside(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / file_of("backend")) as other:
+    with sqlite3.connect(tmp_path / make_file_name("backend")) as other:
         other.executescript("CREATE TABLE messages (x); CREATE TABLE state (y)")
     other.close()
     queue = Queue("backend", settings(tmp_path))
@@ -116,7 +116,7 @@ def test_a_file_damaged_while_it_is_used_loses_nothing(tmp_path: Path) -> None:
     queue = Queue("backend", settings(tmp_path))
     queue.put([message("0")])
     queue.put([message("1")])
-    file = tmp_path / file_of("backend")
+    file = tmp_path / make_file_name("backend")
     for path in (file, Path(f"{file}-wal")):
         with path.open("r+b") as opened:
             opened.write(b"\xff" * 100)
@@ -135,7 +135,7 @@ def test_of_many_damaged_files_two_are_kept(
 ) -> None:
     monkeypatch.setattr("ccagent.queue.queue._BEGUN_AT_MOST_EVERY", 0.0)
     for _ in range(5):
-        (tmp_path / file_of("backend")).write_bytes(b"nonsense" * 1000)
+        (tmp_path / make_file_name("backend")).write_bytes(b"nonsense" * 1000)
         queue = Queue("backend", settings(tmp_path))
         queue.check()
         queue.close()
@@ -219,7 +219,7 @@ def test_a_flipped_salt_of_the_log_loses_no_message(tmp_path: Path) -> None:
         queue.put([message(f"new{number}")])
     shutil.copytree(tmp_path / "x", tmp_path / "killed")
     queue.close()
-    log = tmp_path / "killed" / f"{file_of('backend')}-wal"
+    log = tmp_path / "killed" / f"{make_file_name('backend')}-wal"
     content = bytearray(log.read_bytes())
     content[17] ^= 4
     log.write_bytes(content)
@@ -240,8 +240,8 @@ def test_dead_letters_survive_memory_and_removal(tmp_path: Path) -> None:
     queue.close()
     assert queue._file is None
     letters = QueueDatabase(
-        str(tmp_path / "x" / file_of("backend")), max_bytes=1 << 30, max_age=1e6
-    ).dead_letters()
+        str(tmp_path / "x" / make_file_name("backend")), max_bytes=1 << 30, max_age=1e6
+    ).read_dead_letters()
     assert [letter.reason for letter in letters] == ["on disk", "later"]
 
 
@@ -250,7 +250,7 @@ def test_what_was_in_memory_keeps_its_age_on_a_disk_whose_clock_is_ahead(tmp_pat
     queue = Queue("backend", where)
     assert queue._disk is not None
     queue._disk._now = queue._disk._now._replace(clock=8 * 86400.0)
-    queue._put_off("database is locked")
+    queue._postpone("database is locked")
     queue.put([message("0")])
     assert queue.count_in_memory() == 1
     queue._retry_at = 0.0
@@ -277,7 +277,7 @@ def test_messages_in_a_log_that_was_never_checkpointed_are_recovered(tmp_path: P
     queue = Queue("backend", settings(tmp_path))
     for number in range(30):
         queue.put([message(str(number), 6000)])
-    file = tmp_path / file_of("backend")
+    file = tmp_path / make_file_name("backend")
     found = salvage(file.read_bytes(), Path(f"{file}-wal").read_bytes())
     assert [entry.message.id for _, _, entry in found] == [str(number) for number in range(30)]
     queue.close()
@@ -285,7 +285,7 @@ def test_messages_in_a_log_that_was_never_checkpointed_are_recovered(tmp_path: P
 
 @pytest.mark.parametrize("truncated", [0, 1, 50, 511, 4095, 4096, 20_000])
 def test_a_truncated_file_is_no_obstacle(intact: Path, tmp_path: Path, truncated: int) -> None:
-    (tmp_path / file_of("backend")).write_bytes(intact.read_bytes()[:truncated])
+    (tmp_path / make_file_name("backend")).write_bytes(intact.read_bytes()[:truncated])
     queue = Queue("backend", settings(tmp_path))
     queue.put([message("new")])
     assert drained(queue)[-1] == "new"
@@ -332,7 +332,7 @@ def test_a_directory_that_cant_be_made_is_logged_and_memory_used(
 
 
 def test_what_is_in_memory_alone_at_the_end_is_lost_and_counted(tmp_path: Path) -> None:
-    (tmp_path / file_of("backend")).mkdir()
+    (tmp_path / make_file_name("backend")).mkdir()
     queue = Queue("backend", settings(tmp_path))
     queue.put([message("0"), message("1")])
     assert "not a regular file" in queue.error
@@ -351,7 +351,7 @@ def test_a_directory_that_others_may_write_is_not_used(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_tried_again_and_again_costs_no_descriptors(tmp_path: Path) -> None:
-    (tmp_path / file_of("backend")).mkdir()
+    (tmp_path / make_file_name("backend")).mkdir()
     queue = Queue("backend", settings(tmp_path))
     queue.retry_after = 0.0
     queue._retry_at = 0.0
@@ -372,7 +372,7 @@ def test_no_link_of_another_user_is_followed(tmp_path: Path, suffix: str, kind: 
     directory = tmp_path / "nobody"
     directory.mkdir()
     os.chown(directory, 65534, 65534)
-    place = directory / (file_of("backend") + suffix)
+    place = directory / (make_file_name("backend") + suffix)
     match kind:
         case "symlink":
             place.symlink_to(victim)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.queue.database import MEMORY, QueueDatabase, Waiting
+from ccagent.queue.database import MEMORY, QueueDatabase, QueuedMessage
 from ccagent.records.message import Message
 
 
@@ -23,8 +23,10 @@ def database(path: Path | str = MEMORY, **keys: Any) -> QueueDatabase:
     return QueueDatabase(str(path), **options | keys)
 
 
-def oldest(box: QueueDatabase, count: int = 1000, size: int = 10**9, **keys: Any) -> list[Waiting]:
-    found, damaged = box.oldest(count, size, **keys)
+def oldest(
+    box: QueueDatabase, count: int = 1000, size: int = 10**9, **keys: Any
+) -> list[QueuedMessage]:
+    found, damaged = box.read_oldest(count, size, **keys)
     assert damaged == []
     return found
 
@@ -79,8 +81,8 @@ def test_too_much_drops_the_oldest_and_counts_them() -> None:
     assert box.put([message(str(n), 1000) for n in range(3)]) == 0
     assert box.put([message("3", 1000), message("4", 1000)]) == 2
     assert texts(box) == ["2", "3", "4"]
-    assert box.summary().dropped == 2
-    assert 3000 < box.summary().size <= 3450
+    assert box.summarise().dropped == 2
+    assert 3000 < box.summarise().size <= 3450
 
 
 def test_a_message_larger_than_all_room_is_kept_alone() -> None:
@@ -96,10 +98,12 @@ def test_dead_letters_count_in_max_bytes_and_give_way_first() -> None:
     for waiting in oldest(box, 2):
         box.reject(waiting.number, "no")
     assert box.put([message("3", 1000)]) == 1
-    assert [letter.entry.message.id for letter in box.dead_letters() if letter.entry] == ["id-1"]
+    assert [letter.entry.message.id for letter in box.read_dead_letters() if letter.entry] == [
+        "id-1"
+    ]
     assert texts(box) == ["2", "3"]
     assert box.put([message("4", 1000), message("5", 1000)]) == 2
-    assert box.dead_letters() == []
+    assert box.read_dead_letters() == []
     assert texts(box) == ["3", "4", "5"]
 
 
@@ -108,11 +112,11 @@ def test_a_rejected_message_is_a_dead_letter_with_its_reason() -> None:
     box.put([message("0"), message("1")])
     box.reject(oldest(box)[0].number, "422: unknown field")
     assert texts(box) == ["1"]
-    (letter,) = box.dead_letters()
+    (letter,) = box.read_dead_letters()
     assert letter.entry is not None
     assert letter.entry.message == message("0")
     assert (letter.rejected, letter.reason) == (1000.0, "422: unknown field")
-    summary = box.summary()
+    summary = box.summarise()
     assert (summary.messages, summary.dead_letters) == (1, 1)
 
 
@@ -121,11 +125,11 @@ def test_a_dead_letter_can_be_sent_again_or_dropped() -> None:
     box.put([message("0"), message("1"), message("2")])
     for waiting in oldest(box, 2):
         box.reject(waiting.number, "no")
-    first, second = box.dead_letters()
+    first, second = box.read_dead_letters()
     box.retry([first.number])
     box.drop([second.number])
     assert texts(box) == ["2", "0"]
-    assert box.dead_letters() == []
+    assert box.read_dead_letters() == []
 
 
 @pytest.mark.parametrize(
@@ -137,15 +141,15 @@ def test_an_entry_of_anything_else_costs_only_itself(tmp_path: Path, damage: str
     box.put([message("0"), message("1"), message("2")])
     with sqlite3.connect(tmp_path / "x") as other:
         other.execute(f"UPDATE messages SET entry = {damage} WHERE number = 2")
-    found, damaged = box.oldest(10, 10**9)
+    found, damaged = box.read_oldest(10, 10**9)
     assert [waiting.message.id for waiting in found] == ["id-0", "id-2"]
     ((number, reason),) = damaged
     assert number == 2
     assert "damaged" in reason
     box.reject(number, reason)
-    (letter,) = box.dead_letters()
+    (letter,) = box.read_dead_letters()
     assert letter.entry is None
-    assert box.summary().messages == 2
+    assert box.summarise().messages == 2
     box.close()
 
 
@@ -156,7 +160,7 @@ def test_a_flipped_bit_in_a_body_is_noticed(tmp_path: Path) -> None:
     content = (tmp_path / "x").read_bytes()
     (tmp_path / "x").write_bytes(content.replace(b"here it is", b"here it iz"))
     again = database(tmp_path / "x")
-    found, damaged = again.oldest(10, 10**9)
+    found, damaged = again.read_oldest(10, 10**9)
     assert [waiting.message.id for waiting in found] == ["id-before", "id-after"]
     assert [reason for _, reason in damaged] == ["damaged: the checksum of the message is wrong"]
     again.close()
@@ -184,7 +188,7 @@ def test_damaged_totals_drop_nothing(tmp_path: Path, value: str) -> None:
         other.execute(f"UPDATE state SET bytes = {value}, messages = {value}")
     assert box.put([message("1")]) == 0
     assert texts(box) == ["0", "1"]
-    assert box.summary().messages == 2
+    assert box.summarise().messages == 2
     box.close()
 
 
@@ -215,11 +219,11 @@ def test_too_old_ones_are_dropped_and_counted() -> None:
     box.put([message("0")])
     machine.passes(60)
     box.put([message("1")])
-    assert box.summary().age == 60
+    assert box.summarise().age == 60
     machine.passes(60)
     assert box.put([message("2")]) == 1
     assert texts(box) == ["1", "2"]
-    assert box.summary().dropped == 1
+    assert box.summarise().dropped == 1
 
 
 def test_dead_letters_grow_old_too() -> None:
@@ -229,7 +233,7 @@ def test_dead_letters_grow_old_too() -> None:
     box.reject(oldest(box)[0].number, "no")
     machine.passes(120)
     assert box.put([message("1")]) == 1
-    assert box.dead_letters() == []
+    assert box.read_dead_letters() == []
 
 
 @pytest.mark.parametrize("jump", [8 * 86400.0, -1_699_000_000.0])
@@ -255,13 +259,13 @@ def test_age_goes_on_over_restarts_and_counts_what_passed_since_a_boot(tmp_path:
     box.close()
     machine.passes(40)
     box = machine.open(tmp_path / "x")
-    assert box.summary().age == 40
+    assert box.summarise().age == 40
     box.put([message("1")])
     box.close()
     # Off for nobody knows how long, then up for 30 s.
     machine.boot, machine.up, machine.wall = b"second boot", 30.0, 0.0
     box = machine.open(tmp_path / "x")
-    assert box.summary().age == 70
+    assert box.summarise().age == 70
     machine.passes(35)
     assert box.put([message("2")]) == 1
     assert texts(box) == ["1", "2"]
@@ -279,7 +283,7 @@ def test_a_damaged_clock_drops_nothing(tmp_path: Path) -> None:
     box = machine.open(tmp_path / "x")
     box.put([message("1")])
     assert texts(box) == ["0", "1"]
-    assert box.summary().age < 100
+    assert box.summarise().age < 100
     box.close()
 
 
@@ -289,7 +293,7 @@ def test_two_processes_may_use_one_file(tmp_path: Path) -> None:
     other.put([message("1")])
     assert texts(one) == texts(other) == ["0", "1"]
     one.remove([1])
-    assert other.summary().messages == 1
+    assert other.summarise().messages == 1
     one.close()
     other.close()
 
@@ -320,7 +324,7 @@ def test_messages_of_version_0_1_are_taken_over(tmp_path: Path) -> None:
     old.close()
     box = database(tmp_path / "x")
     assert texts(box) == ["0", "1"]
-    assert [(letter.entry is None, letter.reason[:7]) for letter in box.dead_letters()] == [
+    assert [(letter.entry is None, letter.reason[:7]) for letter in box.read_dead_letters()] == [
         (True, "damaged"),
         (False, "no"),
     ]
@@ -371,18 +375,18 @@ def test_it_behaves_as_a_bounded_queue(steps: list[int | str]) -> None:
                 box.reject(first.number, "no")
                 letters.append(waiting.pop(0))
         assert [len(each.message.body) for each in oldest(box)] == waiting
-        bodies = [len(each.entry.message.body) for each in box.dead_letters() if each.entry]
+        bodies = [len(each.entry.message.body) for each in box.read_dead_letters() if each.entry]
         assert bodies == letters
-        assert box.count() == box.summary().messages == len(waiting)
-        assert box.size() == box.summary().size
+        assert box.count() == box.summarise().messages == len(waiting)
+        assert box.size() == box.summarise().size
     box.close()
 
 
 def overhead(size: int) -> int:
     """Return the bytes of an entry beside its body."""
-    from ccagent.queue.entry import Entry, encode_entry
+    from ccagent.queue.entry import QueueEntry, encode_entry
 
-    return len(encode_entry(Entry(0.0, 0.0, message("", size)))) - size
+    return len(encode_entry(QueueEntry(0.0, 0.0, message("", size)))) - size
 
 
 def test_undecodable_rows_keep_no_others_from_growing_old(tmp_path: Path) -> None:

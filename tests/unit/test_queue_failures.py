@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ccagent.queue.database import Waiting
-from ccagent.queue.entry import Entry
-from ccagent.queue.failures import Failures, Verdict
+from ccagent.queue.database import QueuedMessage
+from ccagent.queue.entry import QueueEntry
+from ccagent.queue.failures import Failures, FailureVerdict
 from ccagent.records.message import Message
 
 
-def waiting(number: int, kind: str = "sample") -> Waiting:
-    return Waiting(number, Entry(0.0, 0.0, Message("c", "n", kind, "sonar", 0.0, b"{}")))
+def waiting(number: int, kind: str = "sample") -> QueuedMessage:
+    return QueuedMessage(number, QueueEntry(0.0, 0.0, Message("c", "n", kind, "sonar", 0.0, b"{}")))
 
 
 def failures() -> Failures:
@@ -19,31 +19,31 @@ def failures() -> Failures:
 def test_a_sink_that_is_away_is_no_fault_of_a_message() -> None:
     noted = failures()
     for _ in range(2):
-        assert noted.failed(waiting(1), 0.0, is_about_message=False) == Verdict()
+        assert noted.note_failure(waiting(1), 0.0, is_about_message=False) == FailureVerdict()
         assert noted.choose(0.0).is_any
 
 
 def test_after_three_failures_other_kinds_are_tried_first() -> None:
     noted = failures()
     for _ in range(3):
-        noted.failed(waiting(1), 0.0, is_about_message=False)
+        noted.note_failure(waiting(1), 0.0, is_about_message=False)
     assert noted.choose(0.0).without_kinds == ["c.sample"]
     # There are none: it is this one's turn again.
-    assert noted.found_nothing()
+    assert noted.note_empty()
     assert noted.choose(0.0).is_any
-    assert not noted.found_nothing()
+    assert not noted.note_empty()
 
 
 def test_one_that_fails_while_others_pass_does_not_hold_them_up() -> None:
     noted = failures()
     for _ in range(3):
-        noted.failed(waiting(1), 0.0, is_about_message=False)
-    noted.passed([waiting(2, "job")], 0.0)
-    assert noted.failed(waiting(1), 0.0, is_about_message=False).is_alone
+        noted.note_failure(waiting(1), 0.0, is_about_message=False)
+    noted.note_success([waiting(2, "job")], 0.0)
+    assert noted.note_failure(waiting(1), 0.0, is_about_message=False).is_alone
     assert noted.choose(0.0).without_kinds == ["c.sample"]
-    noted.passed([waiting(3, "job")], 1.0)
+    noted.note_success([waiting(3, "job")], 1.0)
     # Due again, failed again: now it is overtaken by those of its own kind too.
-    assert noted.failed(waiting(1), 2.0, is_about_message=False).is_alone
+    assert noted.note_failure(waiting(1), 2.0, is_about_message=False).is_alone
     choice = noted.choose(2.0)
     assert (choice.without_kinds, choice.without_numbers) == ([], [1])
 
@@ -51,28 +51,28 @@ def test_one_that_fails_while_others_pass_does_not_hold_them_up() -> None:
 def test_one_that_fails_while_others_of_its_kind_pass_is_hopeless_in_the_end() -> None:
     noted = failures()
     for _ in range(3):
-        noted.failed(waiting(1), 0.0, is_about_message=True)
+        noted.note_failure(waiting(1), 0.0, is_about_message=True)
     assert noted.choose(0.0).without_numbers == [1]
     now, verdicts = 0.0, list[bool]()
     for number in range(2, 8):
-        noted.passed([waiting(number)], now)
+        noted.note_success([waiting(number)], now)
         now += 600
         assert noted.choose(now).number == 1
-        verdicts.append(noted.failed(waiting(1), now, is_about_message=True).is_hopeless)
+        verdicts.append(noted.note_failure(waiting(1), now, is_about_message=True).is_hopeless)
     assert verdicts == [False] * 5 + [True]
 
 
 def test_pauses_between_the_attempts_of_one_grow() -> None:
     noted = failures()
     for _ in range(3):
-        noted.failed(waiting(1), 0.0, is_about_message=True)
+        noted.note_failure(waiting(1), 0.0, is_about_message=True)
     now, pauses = 0.0, list[float]()
     for _ in range(11):
         due = noted.next_due()
         assert due is not None
         pauses.append(due - now)
         now = due
-        noted.failed(waiting(1), now, is_about_message=True)
+        noted.note_failure(waiting(1), now, is_about_message=True)
     assert pauses == sorted(pauses)
     assert pauses[-1] == 600
 
@@ -85,12 +85,12 @@ def test_a_whole_kind_that_fails_becomes_no_dead_letters() -> None:
         if choice.number is not None:
             one = waiting(choice.number)
         elif choice.without_kinds:
-            noted.passed([waiting(1000, "job")], now)
+            noted.note_success([waiting(1000, "job")], now)
             now = noted.next_due() or now
             continue
         else:
             one = waiting(max(choice.without_numbers, default=0) + 1)
-        assert not noted.failed(one, now, is_about_message=True).is_hopeless
+        assert not noted.note_failure(one, now, is_about_message=True).is_hopeless
     assert len(noted.choose(now).without_numbers) <= 3
 
 
@@ -98,34 +98,34 @@ def test_when_a_kind_passes_again_those_overtaken_are_tried_at_once() -> None:
     noted = failures()
     for number in (1, 2):
         for _ in range(3):
-            noted.failed(waiting(number), 0.0, is_about_message=True)
-    noted.failed(waiting(3), 0.0, is_about_message=True)
-    noted.passed([waiting(3)], 1.0)
+            noted.note_failure(waiting(number), 0.0, is_about_message=True)
+    noted.note_failure(waiting(3), 0.0, is_about_message=True)
+    noted.note_success([waiting(3)], 1.0)
     assert noted.choose(1.0).number == 1
 
 
 def test_another_message_of_the_kind_is_tried_when_there_is_nothing_else() -> None:
     noted = failures()
-    verdicts = [noted.failed(waiting(1), 0.0, is_about_message=False) for _ in range(5)]
-    assert [verdict.is_probe_wanted for verdict in verdicts] == [False] * 4 + [True]
+    verdicts = [noted.note_failure(waiting(1), 0.0, is_about_message=False) for _ in range(5)]
+    assert [verdict.is_trial_wanted for verdict in verdicts] == [False] * 4 + [True]
     assert noted.choose(0.0).without_numbers == [1]
     assert noted.cut([waiting(2), waiting(3)]) == [waiting(2)]
-    noted.passed([waiting(2)], 5.0)
+    noted.note_success([waiting(2)], 5.0)
     assert noted.choose(5.0).number == 1
 
 
 def test_a_probe_that_fails_too_blames_nobody() -> None:
     noted = failures()
     for _ in range(5):
-        noted.failed(waiting(1), 0.0, is_about_message=False)
-    assert noted.failed(waiting(2), 0.0, is_about_message=False) == Verdict()
-    assert noted.found_nothing()  # no other kind either
+        noted.note_failure(waiting(1), 0.0, is_about_message=False)
+    assert noted.note_failure(waiting(2), 0.0, is_about_message=False) == FailureVerdict()
+    assert noted.note_empty()  # no other kind either
     assert noted.choose(0.0).is_any
 
 
 def test_a_message_of_a_kind_that_has_failed_is_sent_by_itself() -> None:
     noted = failures()
-    noted.failed(waiting(3), 0.0, is_about_message=False)
+    noted.note_failure(waiting(3), 0.0, is_about_message=False)
     batch = [waiting(1, "job"), waiting(2, "job"), waiting(3), waiting(4)]
     assert noted.cut(batch) == batch[:2]
     assert noted.cut(batch[2:]) == [waiting(3)]
@@ -134,7 +134,7 @@ def test_a_message_of_a_kind_that_has_failed_is_sent_by_itself() -> None:
 def test_what_was_dropped_meanwhile_is_forgotten() -> None:
     noted = failures()
     for _ in range(3):
-        noted.failed(waiting(1), 0.0, is_about_message=True)
+        noted.note_failure(waiting(1), 0.0, is_about_message=True)
     assert noted.choose(9.0).number == 1
-    assert noted.found_nothing()
+    assert noted.note_empty()
     assert noted.next_due() is None

@@ -78,7 +78,7 @@ class Bench:
         """Return id and reason of each dead letter."""
         return [
             (each.entry.message.id if each.entry else "", each.reason)
-            for each in self.queue.dead_letters()
+            for each in self.queue.read_dead_letters()
         ]
 
 
@@ -340,7 +340,7 @@ def test_only_the_record_that_is_refused_becomes_a_dead_letter(bench: Bench) -> 
     bench.transport.verdict = verdict
     bench.queue.put([lines("metrics-0", *"abcd", "bad", *"efg"), lines("metrics-1", "h")])
     bench.run(0.001)
-    assert [each.entry and each.entry.message.body for each in bench.queue.dead_letters()] == [
+    assert [each.entry and each.entry.message.body for each in bench.queue.read_dead_letters()] == [
         b"bad value=1 7\n"
     ]
     passed = b"".join(bench.transport.bodies).replace(b" value=1 7\n", b"")
@@ -357,7 +357,7 @@ def test_a_part_of_a_large_message_that_is_refused_is_halved(bench: Bench) -> No
     bench.transport.verdict = verdict
     bench.queue.put([lines("metrics-0", *(f"m{n}" for n in range(300)), "bad")])
     bench.run(0.001)
-    assert [each.entry and each.entry.message.body for each in bench.queue.dead_letters()] == [
+    assert [each.entry and each.entry.message.body for each in bench.queue.read_dead_letters()] == [
         b"bad value=1 7\n"
     ]
     assert b"".join(bench.transport.bodies).count(b"\n") == 300

@@ -202,7 +202,7 @@ def test_a_successor_gets_what_is_queued_and_what_comes_yet(
         old = Sink("test", SinkSettings(url="test:"), receiver, first)
         old.put(message("1"))
         new = Sink("test", SinkSettings(url="test:"), other, where)
-        old.hand_over(new)
+        old.retire(new)
         old.put(message("2"))
         until(lambda: len(other.taken) == 2)
         old.join(5)
@@ -242,7 +242,7 @@ def test_a_sink_without_a_thread_hands_over_what_it_has(
         context.setattr(threading.Thread, "start", refuse)
         old = Sink("test", SinkSettings(url="test:"), receiver)
         old.put(message("1"))
-        old.hand_over(new)
+        old.retire(new)
     until(lambda: new.is_idle)
     assert other.taken == [b"1"]
     new.close()
@@ -261,7 +261,7 @@ def test_a_backlog_is_handed_over_once_another_process_lets_go_of_its_file(
     old.put(message("1"))
     other = Receiver()
     new = Sink("test", SinkSettings(url="test:"), other)
-    old.hand_over(new)
+    old.retire(new)
     time.sleep(0.05)
     assert other.taken == []
     one_shot.close()

@@ -86,7 +86,7 @@ def test_slurm_monitor_imports_what_it_refuses_otherwise(record: Record) -> None
     whole = message(record)
     with pytest.raises(RefusedError):
         import_as_slurm_monitor(whole.body)
-    fitted = SinkSettings(url="kafka://k", receiver="slurm-monitor").fitted(whole)
+    fitted = SinkSettings(url="kafka://k", receiver="slurm-monitor").fit(whole)
     assert fitted is not None
     assert fitted.id == whole.id
     import_as_slurm_monitor(fitted.body)
@@ -94,7 +94,7 @@ def test_slurm_monitor_imports_what_it_refuses_otherwise(record: Record) -> None
 
 def test_nothing_else_changes_in_an_envelope() -> None:
     whole = message(sample())
-    fitted = SinkSettings(url="kafka://k", receiver="jobanalyzer").fitted(whole)
+    fitted = SinkSettings(url="kafka://k", receiver="jobanalyzer").fit(whole)
     assert fitted is not None
     expected: dict[str, Any] = json.loads(whole.body)
     del expected["data"]["attributes"]["jobs"][0]["cgroup"]
@@ -111,14 +111,14 @@ def test_an_envelope_that_is_fine_is_not_encoded_again() -> None:
     )
     whole = message(plain)
     for receiver in ("jobanalyzer", "slurm-monitor"):
-        assert check_sink({"url": "stdout:", "receiver": receiver}, "x", "t").fitted(whole) is whole
+        assert check_sink({"url": "stdout:", "receiver": receiver}, "x", "t").fit(whole) is whole
 
 
 @pytest.mark.parametrize("kind", ["jobstats", "sample"])
 def test_arrays_are_not_sent_to_readers_of_envelopes(kind: str) -> None:
     array = message(JsonArray(kind, [{"a": 1}]))
-    assert SinkSettings(url="kafka://k").fitted(array) is array
-    assert SinkSettings(url="kafka://k", receiver="jobanalyzer").fitted(array) is None
+    assert SinkSettings(url="kafka://k").fit(array) is array
+    assert SinkSettings(url="kafka://k", receiver="jobanalyzer").fit(array) is None
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_arrays_are_not_sent_to_readers_of_envelopes(kind: str) -> None:
 def test_lines_go_to_receivers_that_decode_them(kind: str, receiver: str, *, is_sent: bool) -> None:
     line = Message("fox", "c1-1", kind, "line", 0.0, b"x,type=node value=1 7\n")
     table = {"url": "nats://n", "format": "line", "receiver": receiver}
-    assert (check_sink(table, "x", "t").fitted(line) is not None) == is_sent
+    assert (check_sink(table, "x", "t").fit(line) is not None) == is_sent
 
 
 def test_only_jobs_of_a_node_are_left_out_of_lines() -> None:
@@ -148,7 +148,7 @@ def test_only_jobs_of_a_node_are_left_out_of_lines() -> None:
     ]
     whole = Message("fox", "h", "metrics", "line", 0.0, b"".join(lines))
     sink = SinkSettings(url="nats://n", format="line", receiver="cc-metric-store")
-    fitted = sink.fitted(whole)
+    fitted = sink.fit(whole)
     assert fitted is not None
     assert fitted.body.splitlines(keepends=True) == [lines[0], *lines[2:]]
 
@@ -171,13 +171,13 @@ ERRORS_ALONE = JobsEnvelope(meta=META, errors=[ERROR])
 def test_errors_without_data_are_sent_or_logged(
     sink: SinkSettings, caplog: pytest.LogCaptureFixture, *, is_sent: bool
 ) -> None:
-    assert (sink.fitted(message(ERRORS_ALONE)) is not None) == is_sent
+    assert (sink.fit(message(ERRORS_ALONE)) is not None) == is_sent
     assert ("sacct: not found" in caplog.text) != is_sent
 
 
 def test_errors_beside_data_are_sent_over_http() -> None:
     whole = message(sample())
-    assert HttpSettings(url="http://h").fitted(whole) is whole
+    assert HttpSettings(url="http://h").fit(whole) is whole
 
 
 @pytest.mark.parametrize(

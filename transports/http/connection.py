@@ -1,18 +1,19 @@
-"""One kept connection to an HTTP server, with limits of time and size for each whole answer."""
+"""One kept connection to an HTTP server, with limits of time and size for each answer."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
 import io
-import socket
 import ssl
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ccagent.transports.peer_text import peer_text
+from ccagent.transports.network_errors import explain_network_error
+from ccagent.transports.peer_text import hide_secrets
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterable
 
     from _typeshed import WriteableBuffer
@@ -23,17 +24,16 @@ _LARGEST_ANSWER = 64 * 1024
 """Bytes of the body of an answer that are read."""
 
 _LARGEST_READ = 256 * 1024
-"""Bytes that are read for one answer: head, body and what a transfer coding adds."""
+"""Bytes that are read for one answer: head, body and the framing of a transfer coding."""
 
 _CLOSED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
-"""What it looks like when the other side has closed the connection."""
+"""Errors of a connection that the server has closed."""
+
+_TOO_MUCH = f"the answer has more than {_LARGEST_READ // 1024} KiB around its text"
 
 
-_TOO_MUCH = f"its answer has more than {_LARGEST_READ // 1024} KiB around its text"
-
-
-class Answer(NamedTuple):
-    """The parts of an answer that matter."""
+class HttpAnswer(NamedTuple):
+    """The parts of an answer that are used."""
 
     status: int
     body: bytes
@@ -41,8 +41,8 @@ class Answer(NamedTuple):
     date: str
 
 
-class Connection:
-    """Posts over one connection, which is made when it is needed. Redirects are not followed."""
+class HttpConnection:
+    """Posts over one connection, which is opened on demand. Redirects are not followed."""
 
     def __init__(
         self, server: Server, context: ssl.SSLContext | None, seconds: float, proxy: Server | None
@@ -53,15 +53,19 @@ class Connection:
         self._proxy = proxy
         self._connection: http.client.HTTPConnection | None = None
         self.is_sent = False
-        """Whether the last request has left, so that no answer may be due to what it holds."""
+        """True if the last request was sent, so that a missing answer may be due to its content."""
 
-    def post(self, path: str, body: bytes, headers: dict[str, str]) -> Answer:
+    def post(self, path: str, body: bytes, headers: dict[str, str]) -> HttpAnswer:
         """Post a body and read the answer. Raises HTTPException or OSError."""
         return self._request("POST", path, body, headers)
 
-    def ask(self, path: str, headers: dict[str, str]) -> Answer:
-        """Ask without a body for nothing but the head of an answer (HEAD). Raises as `post`."""
+    def request_head(self, path: str, headers: dict[str, str]) -> HttpAnswer:
+        """Request only the head of an answer (HEAD). Raises as `post`."""
         return self._request("HEAD", path, None, headers)
+
+    def explain(self, error: Exception, secrets: Iterable[str] = ()) -> str:
+        """Return in half a sentence, without secrets, why a request got no answer."""
+        return _explain(error, self._seconds, secrets)
 
     def close(self) -> None:
         """Close the connection."""
@@ -71,7 +75,7 @@ class Connection:
 
     def _request(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str]
-    ) -> Answer:
+    ) -> HttpAnswer:
         if self._proxy is not None and self._context is None:
             path = f"http://{self._server}{path}"
         is_kept = self._connection is not None
@@ -80,7 +84,7 @@ class Connection:
                 return self._exchange(method, path, body, headers)
             except BaseException as error:
                 self.close()
-                # A server may close a kept connection at any time: that is worth one more try.
+                # A server may close a kept connection at any time: try once more.
                 if is_kept and isinstance(error, _CLOSED):
                     is_kept = False
                     continue
@@ -88,15 +92,15 @@ class Connection:
 
     def _exchange(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str]
-    ) -> Answer:
+    ) -> HttpAnswer:
         self.is_sent = False
         if self._connection is None:
-            self._connection = self._made()
+            self._connection = self._make_connection()
             self._connection.connect()
         connection = self._connection
         if connection.sock is not None:
             connection.sock.settimeout(self._seconds)
-        # A server that refuses a body half-way has answered, and says why.
+        # A server that refuses a body half-way has sent its answer before.
         with contextlib.suppress(*_CLOSED):
             connection.request(method, path, body, headers)
         self.is_sent = True
@@ -108,9 +112,9 @@ class Connection:
         finally:
             response.close()
         after, date = (response.getheader(name, "") for name in ("Retry-After", "Date"))
-        return Answer(response.status, answer, after, date)
+        return HttpAnswer(response.status, answer, after, date)
 
-    def _made(self) -> http.client.HTTPConnection:
+    def _make_connection(self) -> http.client.HTTPConnection:
         host, port = self._proxy or self._server
         connection: http.client.HTTPConnection
         if self._context is not None:
@@ -132,7 +136,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
         while len(body) < _LARGEST_ANSWER and (part := response.read(_LARGEST_ANSWER - len(body))):
             body += part
         if len(body) < _LARGEST_ANSWER and response.length:
-            raise http.client.IncompleteRead(body, response.length)  # noqa: TRY301 - as read does
+            raise http.client.IncompleteRead(body, response.length)  # noqa: TRY301 - as read() does
     except (http.client.IncompleteRead, *_CLOSED):
         if 200 <= response.status < 300:
             raise
@@ -140,10 +144,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
 
 
 class _UntilDeadline(io.RawIOBase):
-    """Reads a socket for its time limit in all, however slowly the other side drips.
-
-    And not more than the limit for one answer, however much the other side sends.
-    """
+    """Reads one answer from a socket within the socket's time limit, up to a number of bytes."""
 
     def __init__(self, connected: socket.socket, raw: io.RawIOBase) -> None:
         self._socket = connected
@@ -171,7 +172,7 @@ class _UntilDeadline(io.RawIOBase):
 
 
 class _Response(http.client.HTTPResponse):
-    """An answer that has the time limit for all of it, not for each of its packets."""
+    """An answer whose time limit is for all of it, not for each of its packets."""
 
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
@@ -179,30 +180,19 @@ class _Response(http.client.HTTPResponse):
 
 
 def is_broken_off(error: Exception) -> bool:
-    """Return whether the other side has ended the connection instead of answering."""
+    """Return whether the server has ended the connection instead of answering."""
     return isinstance(error, (*_CLOSED, http.client.IncompleteRead))
 
 
-def explained(error: Exception, secrets: Iterable[str] = ()) -> str:
-    """Return in half a sentence why a request got no answer, without our secrets."""
+def _explain(error: Exception, seconds: float, secrets: Iterable[str]) -> str:
+    if sentence := explain_network_error(error, seconds):
+        return sentence
     match error:
-        case socket.gaierror():
-            return f"the name does not resolve: {error.strerror}"
-        case UnicodeError():
-            return "the name does not resolve: it is no host name"
-        case ssl.SSLCertVerificationError():
-            return f"its certificate can't be trusted: {error.verify_message}"
-        case ConnectionRefusedError():
-            return "Connection refused: nobody listens there"
-        case ssl.SSLError():
-            return f"TLS failed ({error.reason or error.strerror}); perhaps it does not speak TLS"
-        case TimeoutError():
-            return "no answer in time"
         case http.client.IncompleteRead():
-            return "the connection ended in the middle of its answer"
+            return "the connection ended in the middle of the answer"
         case http.client.RemoteDisconnected():
-            return "it closed the connection without an answer"
+            return "the server closed the connection without an answer"
         case OSError(strerror=str(text)) if text:
             return text
         case _:
-            return peer_text(str(error), secrets) or type(error).__name__
+            return hide_secrets(str(error), secrets) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Which messages go together in one request."""
+"""Grouping of messages into requests."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Post(NamedTuple):
     messages: int
 
 
-def posts(messages: Sequence[Message], limit: int) -> Iterator[Post]:
-    """Make the requests: an envelope each, points of consecutive messages together.
+def group_posts(messages: Sequence[Message], limit: int) -> Iterator[Post]:
+    """Return the bodies of the requests: an envelope each, lines of consecutive messages together.
 
-    Points are split at the ends of lines so that no body is larger than `limit`, unless a single
-    line is. Only messages that go to the same place go together.
+    Lines are split at their ends so that no body is larger than `limit`, unless a single line is.
+    Only messages for the same URL share a request.
     """
-    for (form, *_), group in groupby(messages, _place):
+    for (form, *_), group in groupby(messages, _target_of):
         if form != "line":
             yield from (Post(message.body, 1) for message in group)
             continue
@@ -34,20 +34,20 @@ def posts(messages: Sequence[Message], limit: int) -> Iterator[Post]:
             if bodies and size + len(message.body) > limit:
                 yield Post(b"".join(bodies), len(bodies))
                 bodies, size = [], 0
-            *parts, rest = _parts(message.body, limit)
+            *parts, rest = _split_lines(message.body, limit)
             yield from (Post(part, 0) for part in parts)
             bodies.append(rest)
             size += len(rest)
         yield Post(b"".join(bodies), len(bodies))
 
 
-def _place(message: Message) -> tuple[str, str, str, str, str]:
-    """Give what decides over URL and headers."""
+def _target_of(message: Message) -> tuple[str, str, str, str, str]:
+    """Return the values that URL and headers depend on."""
     return message.format, message.cluster, message.node, message.kind, message.prefix
 
 
-def _parts(lines: bytes, limit: int) -> Iterator[bytes]:
-    """Split lines at their ends; the last part is what remains."""
+def _split_lines(lines: bytes, limit: int) -> Iterator[bytes]:
+    """Return parts of lines, split at their ends; the last part is the rest."""
     begin = 0
     while len(lines) - begin > limit:
         end = lines.rfind(b"\n", begin, begin + limit) + 1 or lines.find(b"\n", begin) + 1

@@ -1,24 +1,23 @@
-"""The keys of a sink `http://` or `https://`, and what they must not be."""
+"""The keys of a sink `http://` or `https://`, and their check."""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
 from ccagent.errors import ConfigurationError
-from ccagent.transports.network import NetworkSettings, check_network
+from ccagent.transports.network import NetworkSinkSettings, check_network
+from ccagent.transports.templates import check_template
 from ccagent.transports.urls import Server, split_url
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
 _PORTS = {"http": 80, "https": 443}
-_PLACEHOLDERS = {"{kind}", "{cluster}", "{node}"}
 
 
-class HttpSettings(NetworkSettings, frozen=True, kw_only=True):
+class HttpSettings(NetworkSinkSettings, frozen=True, kw_only=True):
     """The keys of a sink `http://` or `https://`."""
 
     user: Annotated[
@@ -26,7 +25,7 @@ class HttpSettings(NetworkSettings, frozen=True, kw_only=True):
     ] = ""
     token_file: Annotated[str, Meta(description="file with a Bearer token")] = ""
     proxy: Annotated[
-        str, Meta(description="http://HOST:PORT to go through; the environment has no say")
+        str, Meta(description="http://HOST:PORT to go through; the environment is not read")
     ] = ""
     max_payload: Annotated[
         int, Meta(ge=1, description="bytes of the largest body, before compression")
@@ -39,20 +38,16 @@ class HttpSettings(NetworkSettings, frozen=True, kw_only=True):
 
     @property
     def largest_body(self) -> int:
-        """Bytes of the largest body, of all that set a limit."""
+        """Bytes of the largest body: the smaller of `max-payload` and the receiver's limit."""
         known = self.preset
         limit = known.largest_body if known is not None else None
         return self.max_payload if limit is None else min(limit, self.max_payload)
 
 
-def checked(settings: HttpSettings) -> SplitResult:
-    """Split the URL and refuse what would leak or can't work. Raises ConfigurationError."""
+def check_settings(settings: HttpSettings) -> SplitResult:
+    """Check the keys and return the URL in parts. Raises ConfigurationError."""
     target = split_url(settings.url)
-    found = set(re.findall(r"\{.*?\}", f"{target.path}?{target.query}"))
-    if found - _PLACEHOLDERS:
-        raise ConfigurationError(
-            "url: its path and query may hold {kind}, {cluster} and {node}, nothing else in braces"
-        )
+    check_template("url", f"{target.path}?{target.query}", ("kind", "cluster", "node"))
     if settings.user and not settings.password_file:
         raise ConfigurationError("user: needs a password-file")
     if ":" in settings.user:
@@ -61,7 +56,7 @@ def checked(settings: HttpSettings) -> SplitResult:
         raise ConfigurationError(f"gzip: {settings.receiver} refuses compressed requests")
     if settings.token_file and settings.password_file:
         raise ConfigurationError("token-file and password-file exclude each other")
-    proxy = proxy_of(settings)
+    proxy = split_proxy(settings)
     check_network(
         settings,
         [target.hostname or "", *([proxy.host] if proxy else [])],
@@ -71,8 +66,8 @@ def checked(settings: HttpSettings) -> SplitResult:
     return target
 
 
-def proxy_of(settings: HttpSettings) -> Server | None:
-    """Split the proxy's URL. Raises ConfigurationError."""
+def split_proxy(settings: HttpSettings) -> Server | None:
+    """Return host and port of the proxy, None if there is none. Raises ConfigurationError."""
     if not settings.proxy:
         return None
     try:
@@ -81,9 +76,9 @@ def proxy_of(settings: HttpSettings) -> Server | None:
         target = None
     if target is None or target.scheme != "http" or target.path.strip("/") or target.query:
         raise ConfigurationError("proxy: expected http://HOST:PORT, without user or password")
-    return server_of(target)
+    return server_of_url(target)
 
 
-def server_of(target: SplitResult) -> Server:
-    """Give host and port of a split URL."""
+def server_of_url(target: SplitResult) -> Server:
+    """Return host and port of a URL, with the default of its scheme."""
     return Server(target.hostname or "", target.port or _PORTS[target.scheme])

@@ -1,6 +1,6 @@
-"""A producer of librdkafka, and what it says of its brokers.
+"""A producer of librdkafka, and its errors.
 
-librdkafka sends from threads of its own and reports each message's fate when it is polled.
+librdkafka sends from threads of its own and reports the result of each message when it is polled.
 """
 
 from __future__ import annotations
@@ -30,56 +30,56 @@ if TYPE_CHECKING:
 
 _TICK = 0.1
 _DOWN_FOR = 2.0
-"""Seconds after which brokers that are all down are given up: long enough to reconnect."""
+"""Seconds after which sending ends if all brokers are down: long enough to reconnect."""
 _LONGEST_CLOSE = 3.0
 _LARGEST_MESSAGE = 64 * 1024 * 1024
 """Bytes before compression; the limit that counts is the broker's."""
 
 _LARGEST_ANSWER = 8_000_000
-"""Bytes of one answer of a broker; that to `reach` names all topics of the cluster."""
+"""Bytes of one answer of a broker; the one to `probe` names all topics of the cluster."""
 
 LARGEST_BODY = _LARGEST_MESSAGE - 4096
 """Bytes of the largest body: the library counts key, headers and framing, too."""
 
 Reports = dict[int, "KafkaError | None"]
-"""What became of messages, by their number; None: all replicas in sync have it."""
+"""Results of messages by their number; None: all replicas in sync have it."""
 
 
-class Outcome(NamedTuple):
-    """The reports that came, and why the others are not worth waiting for, if so."""
+class KafkaOutcome(NamedTuple):
+    """The reports received, and why waiting for the others has ended, if it has."""
 
     reports: Reports
     given_up: str
 
 
-class Connection:
+class KafkaConnection:
     """Produces idempotently. After giving up it may still hold messages: then close it."""
 
     def __init__(self, settings: KafkaSettings, servers: Sequence[Server], cluster: str) -> None:
-        """Make the producer. Raises ConfigurationError, ImportError."""
+        """Create the producer. Raises ConfigurationError, ImportError."""
         from confluent_kafka import KafkaException, Producer
 
         self.last: Report | None = None
         """The last message that was acknowledged."""
         self._settings = settings
-        self._troubles = _Troubles()
+        self._errors = _ConnectionErrors()
         self._user = self._secret = ""
         self._own = [*(server.host for server in servers), cluster, PRODUCER]
         if settings.password_file:
             self._user = settings.user or cluster
             self._secret = read_secret(settings.password_file)
             self._own.append(self._user)
-        options = _options(settings, servers, self._user, self._secret)
-        options["error_cb"] = self._troubles.note
+        options = _build_options(settings, servers, self._user, self._secret)
+        options["error_cb"] = self._errors.note
         try:
-            # Destroyed where its last reference goes: see close.
+            # Destroyed with its last reference: see close.
             self._held: list[Producer] = [
-                Producer(options, logger=_Log(self._troubles, self._secret, self._own))
+                Producer(options, logger=_Log(self._errors, self._secret, self._own))
             ]
         except KafkaException as error:
-            raise ConfigurationError(error.args[0].str()) from None
+            raise ConfigurationError(error.args[0].str()) from error
 
-    def send(self, batch: Sequence[tuple[str, Message]]) -> Outcome:
+    def send(self, batch: Sequence[tuple[str, Message]]) -> KafkaOutcome:
         """Send messages to topics, as many as the queue takes, and wait for their reports."""
         from confluent_kafka import KafkaException
 
@@ -102,10 +102,10 @@ class Connection:
                 expected += 1
                 break
             expected += 1
-        return Outcome(reports, self._awaited(reports, expected))
+        return KafkaOutcome(reports, self._await_reports(reports, expected))
 
-    def reach(self, topic: str) -> str:
-        """Ask for the brokers, and tell of them and of a topic. Raises RetryableError."""
+    def probe(self, topic: str) -> str:
+        """Return how many brokers there are, and whether a topic exists. Raises RetryableError."""
         from confluent_kafka import KafkaException
 
         producer, deadline = self._held[0], time.monotonic() + self._settings.time_limit.seconds
@@ -115,27 +115,27 @@ class Connection:
                 brokers = producer.list_topics(timeout=max(_TICK, min(rest, _DOWN_FOR)))
             except KafkaException as error:
                 producer.poll(0)
-                reason = self._explained_trouble() or faults.plain(
-                    self._checked(error.args[0].str())
+                reason = self._explain_errors() or faults.shorten_text(
+                    self._hide_secret(error.args[0].str())
                 )
-                if self._troubles.are_lasting or rest <= _DOWN_FOR:
-                    raise RetryableError(reason) from None
+                if self._errors.are_lasting or rest <= _DOWN_FOR:
+                    raise RetryableError(reason) from None  # the cause may repeat a secret
             else:
                 known = "there" if topic in brokers.topics else "not there yet"
                 return f"{len(brokers.brokers)} brokers; the topic {topic} is {known}"
 
-    def explained(self, error: KafkaError, topic: str, message: Message) -> str:
+    def explain(self, error: KafkaError, topic: str, message: Message) -> str:
         """Return why a message was not taken."""
-        return faults.refusal(error, topic, len(message.body), self._user)
+        return faults.explain_refusal(error, topic, len(message.body), self._user)
 
     def close(self) -> None:
         """Destroy the producer with all that it still holds."""
-        # Looking up a name can't be interrupted: then the thread is left to end by itself.
+        # The lookup of a name can't be interrupted: then the thread ends by itself later.
         thread = threading.Thread(target=_destroy, args=(self._held,), name="kafka", daemon=True)
         try:
             thread.start()
         except RuntimeError:
-            _destroy(self._held)  # there are no more threads
+            _destroy(self._held)  # no thread can be started
         else:
             thread.join(_LONGEST_CLOSE)
 
@@ -146,45 +146,48 @@ class Connection:
         if error is None:
             self.last = report
 
-    def _awaited(self, reports: Reports, expected: int) -> str:
-        """Wait for reports; give the reason if it is given up."""
+    def _await_reports(self, reports: Reports, expected: int) -> str:
+        """Wait for reports. Return why waiting has ended before the last one, if so."""
         from confluent_kafka import KafkaException
 
-        troubles, limit = self._troubles, self._settings.time_limit
+        errors, limit = self._errors, self._settings.time_limit
         before, deadline = 0, time.monotonic() + limit.seconds
         while len(reports) < expected:
             try:
                 self._held[0].flush(_TICK)
             except KafkaException as error:
-                return faults.end(error.args[0].name(), self._checked(error.args[0].str()))
+                return faults.explain_end(
+                    error.args[0].name(), self._hide_secret(error.args[0].str())
+                )
             acknowledged = sum(error is None for error in reports.values())
             if acknowledged > before:
                 before, deadline = acknowledged, time.monotonic() + limit.seconds
-                troubles.clear()
-            elif troubles.are_lasting:
-                return self._explained_trouble() or "no broker answers"
+                errors.clear()
+            elif errors.are_lasting:
+                return self._explain_errors() or "no broker answers"
             elif time.monotonic() > deadline:
-                reason = self._explained_trouble()
+                reason = self._explain_errors()
                 return f"no acknowledgement within {limit}" + (f": {reason}" if reason else "")
         return ""
 
-    def _explained_trouble(self) -> str:
-        troubles = self._troubles
-        text = self._checked(troubles.text or troubles.logged)
-        text = faults.trouble(text, self._settings)
-        if troubles.name == "_AUTHENTICATION":
+    def _explain_errors(self) -> str:
+        """Return why there is no connection; empty if no error is known."""
+        errors = self._errors
+        text = self._hide_secret(errors.text or errors.logged)
+        text = faults.explain_trouble(text, self._settings)
+        if errors.name == "_AUTHENTICATION":
             return f"login as {self._user!r} failed: {text}"
         return text
 
-    def _checked(self, text: str) -> str:
-        """Return what the library says, unless a broker may have repeated our login in it."""
+    def _hide_secret(self, text: str) -> str:
+        """Return a text of the library, unless a broker may have repeated our login in it."""
         if faults.is_of_library(text) or not repeats_secret(text, [self._secret], self._own):
             return text
         return WITHHELD
 
 
-class _Troubles:
-    """What a producer has said of its connections since something was last acknowledged."""
+class _ConnectionErrors:
+    """Errors of a producer's connections since the last acknowledgement."""
 
     def __init__(self) -> None:
         self.clear()
@@ -200,7 +203,7 @@ class _Troubles:
         if name == "_ALL_BROKERS_DOWN":
             self.down_since = self.down_since or time.monotonic()
         elif not self.text or ": Disconnected" in self.text or name == "_AUTHENTICATION":
-            # The first one says most, unless it only says that a connection ended.
+            # The first one is the most precise, unless it is the end of a connection.
             self.name, self.text = name, error.str()
 
     @property
@@ -211,27 +214,27 @@ class _Troubles:
 
 
 class _Log:
-    """Sends what librdkafka logs to our log, as details: what matters is in our errors."""
+    """Sends the log of librdkafka to our own, as details: its errors are raised as well."""
 
-    def __init__(self, troubles: _Troubles, secret: str, own: Sequence[str]) -> None:
+    def __init__(self, errors: _ConnectionErrors, secret: str, own: Sequence[str]) -> None:
         self._logger = logger.library().getChild("kafka")
-        self._troubles = troubles
+        self._errors = errors
         self._secret = secret
         self._own = own
 
     def log(self, _level: int, text: str, *args: object) -> None:
         if args[:1] == ("FAIL",):
-            # Connections that the other side closes are no errors to the library.
-            self._troubles.logged = self._troubles.logged or str(args[-1])
+            # The library reports no error for a connection that the broker has closed.
+            self._errors.logged = self._errors.logged or str(args[-1])
         line = text % args
         is_safe = not repeats_secret(line, [self._secret], self._own)
         self._logger.debug("%s", line if is_safe else WITHHELD)
 
 
-def _options(
+def _build_options(
     settings: KafkaSettings, servers: Sequence[Server], user: str, secret: str
 ) -> dict[str, Any]:
-    """Give the configuration of librdkafka. Raises ConfigurationError."""
+    """Return the configuration of librdkafka. Raises ConfigurationError."""
     milliseconds = round(settings.time_limit.seconds * 1000)
     protocol = "ssl" if settings.is_encrypted else "plaintext"
     options: dict[str, Any] = {
@@ -243,7 +246,7 @@ def _options(
         "compression.type": settings.compression,
         "message.max.bytes": _LARGEST_MESSAGE,
         "receive.message.max.bytes": _LARGEST_ANSWER,
-        "message.timeout.ms": 0,  # we watch the time, and purge
+        "message.timeout.ms": 0,  # the connection checks the time, and purges
         "socket.connection.setup.timeout.ms": min(max(milliseconds, 1000), 30_000),
         "topic.metadata.propagation.max.ms": min(milliseconds // 2, 10_000),
     }

@@ -1,4 +1,4 @@
-"""What goes wrong with Kafka, in words for whoever has to mend it."""
+"""Sentences for the errors of librdkafka and of brokers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import ssl
 from typing import TYPE_CHECKING
 
 from ccagent.errors import ConfigurationError
-from ccagent.transports.network import tls_context
+from ccagent.transports.network import make_tls_context
+from ccagent.transports.network_errors import explain_certificate
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -20,19 +21,17 @@ _WHILE = re.compile(r"(?: \(see [^()]*\))? \(after \d+ms in state \w+.*\)$")
 _PLACE_IN_OPENSSL = re.compile(r"(?:\S+\.c:\d+:\w+ )?error:[0-9A-F]+:SSL routines:\w*:")
 _UNTRUSTED = "certificate verify failed"
 _CLOSED_AT_ONCE = re.compile(r"Disconnected(: | \().* in state (APIVERSION_QUERY|SSL_HANDSHAKE)")
-
-
 _LIBRARY = re.compile(
     r"(?:\[thrd:\S+\]: )?(?:\S+: )?"
     r"(?:Connect to \S+ failed: [A-Z][\w ]+|Failed to resolve '[^']*': [\w ,-]+"
     r"|Disconnected(?:: [\w ]+)?|\d+/\d+ brokers are down)"
     r"(?: \(see [^()]*\))?(?: \(after [^()]*\))?"
 )
-"""What the library says of connections in words of its own."""
+"""Texts of the library about connections that hold no text of a broker."""
 
 TOO_LARGE = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
 INVALID = frozenset({"INVALID_MSG_SIZE", "INVALID_RECORD", "_INVALID_DIFFERENT_RECORD"})
-"""Errors that are the message's fault, or that of one beside it in the same batch."""
+"""Errors that are due to the message, or to another one of the same batch."""
 
 ABOUT_MESSAGE = frozenset({
     "INVALID_TIMESTAMP", "POLICY_VIOLATION", "TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION",
@@ -42,17 +41,17 @@ ABOUT_MESSAGE = frozenset({
 
 
 def is_of_library(text: str) -> bool:
-    """Return whether a text has nothing in it that a broker could have said."""
+    """Return whether a text holds no text of a broker."""
     return _LIBRARY.fullmatch(text) is not None
 
 
-def refusal(error: KafkaError, topic: str, size: int, user: str) -> str:
-    """Say why a message of `size` bytes was not taken by its topic."""
+def explain_refusal(error: KafkaError, topic: str, size: int, user: str) -> str:
+    """Return why a topic did not take a message of `size` bytes."""
     match error.name():
         case "UNKNOWN_TOPIC_OR_PART" | "_UNKNOWN_TOPIC":
             return f"there is no topic {topic!r}, and the broker creates none"
         case "TOPIC_AUTHORIZATION_FAILED":
-            who = f"user {user!r}" if user else "without a login one"
+            who = f"user {user!r}" if user else "a client without a login"
             return f"{who} may not write to the topic {topic!r}"
         case "MSG_SIZE_TOO_LARGE" | "RECORD_LIST_TOO_LARGE":
             return (
@@ -60,34 +59,35 @@ def refusal(error: KafkaError, topic: str, size: int, user: str) -> str:
                 "raise its max.message.bytes, or set compression"
             )
         case "INVALID_TIMESTAMP":
-            return f"topic {topic!r} doesn't take the time of the message: check the clocks"
+            return f"the topic {topic!r} refuses the time of the message: check the clocks"
         case name:
-            return f"topic {topic!r}: {plain(error.str())} ({name})"
+            return f"topic {topic!r}: {shorten_text(error.str())} ({name})"
 
 
-def end(name: str, text: str) -> str:
+def explain_end(name: str, text: str) -> str:
     """Return why a producer can't go on, by the name and the text of its error."""
-    text = plain(text)
+    text = shorten_text(text)
     if name == "CLUSTER_AUTHORIZATION_FAILED":
         text += ": the user needs the right IdempotentWrite"
     return text
 
 
-def trouble(text: str, settings: KafkaSettings) -> str:
-    """Say why there is no connection, from what librdkafka says of it."""
+def explain_trouble(text: str, settings: KafkaSettings) -> str:
+    """Return why there is no connection, from a text of librdkafka."""
     broker = _BROKER.match(text)
     if broker is not None and _UNTRUSTED in text:
-        fault = _certificate_fault(broker[1], settings)
+        fault = _find_certificate_fault(broker[1], settings)
         if fault:
-            return f"{broker[1]}: its certificate can't be trusted: {fault}"
+            return f"{broker[1]}: {explain_certificate(fault)}"
     if broker is not None and _CLOSED_AT_ONCE.match(text, broker.end()):
-        hint = "does it speak TLS?" if settings.is_encrypted else "does it want TLS (kafkas://)?"
-        return f"{plain(text)}: {hint}"
-    return plain(text)
+        expected = "does not speak TLS" if settings.is_encrypted else "wants TLS (kafkas://)"
+        hint = f"perhaps the broker {expected}"
+        return f"{shorten_text(text)}: {hint}"
+    return shorten_text(text)
 
 
-def plain(text: str) -> str:
-    """Shorten librdkafka's words to what a user wants to know."""
+def shorten_text(text: str) -> str:
+    """Return a text of librdkafka without its internal details."""
     text = _WHILE.sub("", text).replace("ipv4#", "").replace("ipv6#", "")
     text = _PLACE_IN_OPENSSL.sub("", text)
     broker = _BROKER.match(text)
@@ -97,14 +97,17 @@ def plain(text: str) -> str:
     return rest if broker[1] in rest else f"{broker[1]}: {rest}"
 
 
-def _certificate_fault(broker: str, settings: KafkaSettings) -> str:
-    """Find out what is wrong with a certificate: librdkafka doesn't say, not even in its log."""
+def _find_certificate_fault(broker: str, settings: KafkaSettings) -> str:
+    """Return why a certificate is not trusted, empty if that is not the reason.
+
+    librdkafka does not report it.
+    """
     host, _, port = broker.rpartition(":")
     host = host.strip("[]")
     try:
         with (
             socket.create_connection((host, int(port)), timeout=2) as connected,
-            tls_context(settings).wrap_socket(connected, server_hostname=host),
+            make_tls_context(settings).wrap_socket(connected, server_hostname=host),
         ):
             return ""
     except ssl.SSLCertVerificationError as error:

@@ -1,4 +1,4 @@
-"""The keys of a sink `kafka://` or `kafkas://`, and what they must not be."""
+"""The keys of a sink `kafka://` or `kafkas://`, and their check."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from ccagent.errors import ConfigurationError
 from ccagent.transports.kafka.topics import check_template
-from ccagent.transports.network import NetworkSettings, check_network
+from ccagent.transports.network import NetworkSinkSettings, check_network
 from ccagent.transports.urls import split_servers
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _PORTS = {"kafka": 9092, "kafkas": 9093}
 
 
-class KafkaSettings(NetworkSettings, frozen=True, kw_only=True):
+class KafkaSettings(NetworkSinkSettings, frozen=True, kw_only=True):
     """The keys of a sink `kafka://` or `kafkas://`."""
 
     user: Annotated[
@@ -25,14 +25,14 @@ class KafkaSettings(NetworkSettings, frozen=True, kw_only=True):
     ] = ""
     sasl_mechanism: Annotated[
         Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
-        Meta(description="how the password is presented"),
+        Meta(description="how the password is sent"),
     ] = "PLAIN"
     topic: Annotated[
         str,
         Meta(description="with {cluster}, {node}, {kind}, {prefix}; empty: [PREFIX.]CLUSTER.KIND"),
     ] = ""
     compression: Annotated[
-        Literal["none", "gzip", "snappy", "lz4", "zstd"], Meta(description="of what is sent")
+        Literal["none", "gzip", "snappy", "lz4", "zstd"], Meta(description="compression of batches")
     ] = "none"
 
     @property
@@ -42,12 +42,12 @@ class KafkaSettings(NetworkSettings, frozen=True, kw_only=True):
 
     @property
     def is_encrypted(self) -> bool:
-        """True when brokers are spoken to over TLS."""
+        """True for connections over TLS."""
         return self.scheme == "kafkas"
 
 
-def checked(settings: KafkaSettings) -> list[Server]:
-    """Split the URL and refuse what would leak or can't work. Raises ConfigurationError."""
+def check_settings(settings: KafkaSettings) -> list[Server]:
+    """Check the keys and return the servers. Raises ConfigurationError."""
     servers = split_servers(settings.url, _PORTS[settings.scheme])
     if settings.user and not settings.password_file:
         raise ConfigurationError("user: needs a password-file")

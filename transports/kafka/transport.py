@@ -1,4 +1,4 @@
-"""`kafka://` and `kafkas://` produce messages to topics of Apache Kafka.
+"""The transport `kafka://` and `kafkas://`: messages for topics of Apache Kafka.
 
 The topic is `[prefix.]<cluster>.<kind>` unless a template says otherwise, the key is the node, so
 that a node's messages stay in order, and the header `id` is the same each time a message is sent.
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError, TooLargeError
 from ccagent.log import printable
 from ccagent.machine.interpreter import install_command
-from ccagent.transports.base import Reached, SinkSettings, Transport
+from ccagent.transports.base import ProbeResult, SinkSettings, Transport
 from ccagent.transports.kafka import faults
-from ccagent.transports.kafka.connection import LARGEST_BODY, Connection
-from ccagent.transports.kafka.settings import KafkaSettings, checked
-from ccagent.transports.kafka.topics import is_topic, topic_of
+from ccagent.transports.kafka.connection import LARGEST_BODY, KafkaConnection
+from ccagent.transports.kafka.settings import KafkaSettings, check_settings
+from ccagent.transports.kafka.topics import fill_topic, is_topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,9 +28,9 @@ _LONGEST_ERROR = 400
 
 
 class KafkaTransport(Transport):
-    """Produces to topics of Kafka, and is done when all replicas in sync have every message.
+    """Produces to topics of Kafka. A message is delivered when all replicas in sync have it.
 
-    After a failure the producer is destroyed with all it holds, for the outbox sends that again.
+    After a failure the producer is destroyed with its messages, since the queue sends them again.
     """
 
     Settings = KafkaSettings
@@ -42,18 +42,18 @@ class KafkaTransport(Transport):
             if isinstance(settings, KafkaSettings)
             else KafkaSettings(url=settings.url, format=settings.format)
         )
-        self._servers = checked(self._settings)
+        self._servers = check_settings(self._settings)
         scheme = self._settings.scheme
         if importlib.util.find_spec("confluent_kafka") is None:
             raise ConfigurationError(
                 f"url: {scheme}:// needs a library: {install_command('confluent-kafka')}"
             )
         self._place = f"{scheme}://{','.join(map(str, self._servers))}"
-        self._connection: Connection | None = None
+        self._connection: KafkaConnection | None = None
 
     def send(self, messages: Sequence[Message]) -> None:
         """Produce messages and wait until each is acknowledged."""
-        topics = [topic_of(self._settings.topic, message) for message in messages]
+        topics = [fill_topic(self._settings.topic, message) for message in messages]
         waiting: list[int] = [*range(len(messages))]
         alone = False
         while waiting:
@@ -61,9 +61,9 @@ class KafkaTransport(Transport):
             wanted = waiting[:1] if alone else waiting
             sent = [*takewhile(lambda number: is_topic(topics[number]), wanted)]
             if not sent:
-                text = f"{topics[first]!r} can't be a topic: letters, digits, '.', '_' and '-' can"
-                raise RejectedError(self._said(text), delivered=first)
-            connection = self._connected(messages[first].cluster, delivered=first)
+                text = f"{topics[first]!r} is no topic: letters, digits, '.', '_' and '-' only"
+                raise RejectedError(self._describe(text), delivered=first)
+            connection = self._get_connection(messages[first].cluster, delivered=first)
             outcome = connection.send([(topics[number], messages[number]) for number in sent])
             reports = {sent[place]: error for place, error in outcome.reports.items()}
             waiting = [n for n in waiting if n not in reports or reports[n] is not None]
@@ -74,48 +74,49 @@ class KafkaTransport(Transport):
             if outcome.given_up:
                 self.close()
                 delivered = waiting[0] if waiting else len(messages)
-                raise RetryableError(self._said(outcome.given_up), delivered=delivered)
+                raise RetryableError(self._describe(outcome.given_up), delivered=delivered)
             failed = reports.get(waiting[0]) if waiting else None
             if failed is None:
-                continue  # all went well as far as the library's queue reached
+                continue  # the library's queue was full; the rest follows
             first = waiting[0]
-            text = self._said(connection.explained(failed, topics[first], messages[first]))
+            text = self._describe(connection.explain(failed, topics[first], messages[first]))
             name = failed.name()
             if name not in faults.TOO_LARGE | faults.INVALID:
                 self.close()
                 is_about = name in faults.ABOUT_MESSAGE
                 raise RetryableError(text, delivered=first, is_about_message=is_about)
             if len(sent) == 1:
-                # The library tells the limits of neither broker nor topic.
+                # The library reports the limit of neither broker nor topic.
                 error = TooLargeError if name in faults.TOO_LARGE else RejectedError
                 raise error(text, delivered=first)
-            # A broker judges whole batches: only a message sent alone can be blamed.
+            # A broker refuses whole batches: only a message sent alone is surely the cause.
             alone = True
 
-    def reach(self, message: Message) -> Reached:
-        """Connect, log in, and ask for the brokers and the topic. Raises RetryableError."""
-        topic = topic_of(self._settings.topic, message)
+    def probe(self, message: Message) -> ProbeResult:
+        """Connect, log in, and look up the brokers and the topic. Raises RetryableError."""
+        topic = fill_topic(self._settings.topic, message)
         try:
-            return Reached(self._connected(message.cluster, delivered=0).reach(topic))
+            return ProbeResult(self._get_connection(message.cluster, delivered=0).probe(topic))
         except RetryableError as error:
-            raise RetryableError(self._said(str(error))) from None
+            raise RetryableError(self._describe(str(error))) from error
         finally:
             self.close()
 
     def close(self) -> None:
-        """Destroy the producer with all that it still holds."""
+        """Destroy the producer with the messages that it still holds."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
-    def _connected(self, cluster: str, *, delivered: int) -> Connection:
+    def _get_connection(self, cluster: str, *, delivered: int) -> KafkaConnection:
         if self._connection is None:
             try:
-                self._connection = Connection(self._settings, self._servers, cluster)
+                self._connection = KafkaConnection(self._settings, self._servers, cluster)
             except (ConfigurationError, ImportError) as error:
-                # Files and libraries may be replaced at any moment, and be right the next time.
-                raise RetryableError(self._said(str(error)), delivered=delivered) from None
+                # Files and libraries may be right again at the next attempt.
+                raise RetryableError(self._describe(str(error)), delivered=delivered) from error
         return self._connection
 
-    def _said(self, text: str) -> str:
+    def _describe(self, text: str) -> str:
+        """Return an error message: the brokers and a text, printable and of bounded length."""
         return f"{self._place}: {printable(text)[:_LONGEST_ERROR]}"

@@ -1,4 +1,4 @@
-"""paho's client, where it must be different."""
+"""A client of paho-mqtt with limits, and without its faults."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REFUSED = 0x80
 _KEEP_ALIVE = 60
 _SESSION_SECONDS = 86400
 _LARGEST_INCOMING = 64 * 1024
-"""Bytes of one packet, WebSocket frame or handshake; those that we ask for have a few."""
+"""Bytes of one packet, WebSocket frame or handshake; expected ones have a few."""
 
 _LONGEST_LENGTH = 4
 """Bytes of a packet's length (MQTT 5, section 1.5.5)."""
@@ -38,20 +38,20 @@ AFTER_LOGIN = frozenset({*map(int, _ANSWERS), int(paho.PINGRESP), int(paho.DISCO
 """Types of the packets that a broker may send to a client that subscribes to nothing."""
 
 
-class UnwantedError(OSError):
-    """The broker sends what was not asked for, or more than it may.
+class UnwantedPacketError(OSError):
+    """The broker has sent a packet that was not asked for, or that is too large.
 
-    An OSError, for paho takes that for the end of the connection.
+    An OSError, since paho ends the connection for one.
     """
 
 
-class Options(NamedTuple):
-    """Where to connect, and as whom."""
+class MqttOptions(NamedTuple):
+    """Address, login and limits of a connection."""
 
     host: str
     port: int
     path: str
-    """Of the WebSocket; empty: plain TCP."""
+    """Path of the WebSocket; empty: plain TCP."""
     context: ssl.SSLContext | None
     protocol: str
     qos: int
@@ -60,35 +60,35 @@ class Options(NamedTuple):
     password: str
     status_topic: str
     retains: bool
-    """Whether messages are to be retained."""
+    """True if the broker is to retain some messages."""
     seconds: float
-    """The longest wait for any answer."""
+    """The time limit for any answer."""
     is_passing: bool = False
-    """Whether the broker is to forget us when we go."""
+    """True if the broker is to forget the session at its end."""
 
 
-class _Greeting:
-    """Counts what is read while a WebSocket's handshake goes on."""
+class _LimitedHandshake:
+    """Limits the bytes that are read during a WebSocket's handshake."""
 
     left: int | None = _LARGEST_INCOMING
-    """Bytes that the handshake may still have; None after it."""
+    """Bytes left for the handshake; None after it."""
 
     def count(self, size: int) -> None:
-        """Raise UnwantedError if the handshake is too long."""
+        """Count bytes. Raises UnwantedPacketError if the handshake is too long."""
         if self.left is not None:
             self.left -= size
             if self.left < 0:
-                raise UnwantedError("its answer to the WebSocket handshake has no end")
+                raise UnwantedPacketError("the answer to the WebSocket handshake has no end")
 
 
-class _Whole(socket.socket, _Greeting):
-    """Sends all that it is given, or nothing: paho loses a WebSocket frame that is sent in parts.
+class _WholeFrameSocket(socket.socket, _LimitedHandshake):
+    """Sends data whole or not at all: paho loses a WebSocket frame that is sent in parts.
 
-    TLS needs no such care: Python's SSLSocket sends the same way.
+    Python's SSLSocket does the same by itself.
     """
 
     seconds = 0.0
-    """The longest wait for the other side to take more."""
+    """The time limit for the broker to take more."""
 
     def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
         self.count(bufsize)
@@ -107,39 +107,39 @@ class _Whole(socket.socket, _Greeting):
         return sent
 
 
-class _GreetedTls(ssl.SSLSocket, _Greeting):
-    """The same limit over TLS."""
+class _LimitedTlsSocket(ssl.SSLSocket, _LimitedHandshake):
+    """A TLS socket with a limit for the handshake."""
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
         self.count(buflen)
         return super().recv(buflen, flags)
 
 
-class Client(paho.Client):
-    """Keeps each refusal, takes nothing but answers, and leaves no socket open after a failure.
+class MqttClient(paho.Client):
+    """Keeps each refusal, reads only answers, and leaves no socket open after a failure.
 
-    What has an underscore is not public, but the same in paho-mqtt 2.0, 2.1 and 2.2.
+    The members with an underscore are not public, but the same in paho-mqtt 2.0, 2.1 and 2.2.
     """
 
     opened: socket.socket | None = None
-    """The socket below TLS's records and WebSocket's frames, once there is one."""
+    """The socket below TLS and WebSocket, once there is one."""
     context: ssl.SSLContext
     refusals: dict[int, int]
     """Reason codes of refused messages by their packet identifiers."""
     received: set[bytes]
-    """Packet identifiers of QoS 2 whose PUBREC has come."""
+    """Packet identifiers of QoS 2 whose PUBREC was received."""
     wanted = _BEFORE_LOGIN
-    """Types of the packets that may come next."""
+    """Types of the packets that the broker may send next."""
 
-    def shake_hands(self, options: Options) -> None:
+    def shake_hands(self, options: MqttOptions) -> None:
         """Connect and send CONNECT. Raises OSError or, for WebSocket, ValueError, IndexError."""
-        # A limit for WebSocket's handshake as a whole: paho's own, if any, is for each byte of it.
+        # paho's time limit is for each byte of a WebSocket's handshake; this one is for all of it.
         is_late = threading.Event()
 
         def expire() -> None:
             is_late.set()
             if self.opened is not None:
-                # Not SSLSocket's own, which would take TLS away from under the other thread.
+                # SSLSocket.shutdown would remove TLS while the other thread uses it.
                 with contextlib.suppress(OSError):
                     socket.socket.shutdown(self.opened, socket.SHUT_RDWR)
 
@@ -158,10 +158,10 @@ class Client(paho.Client):
                 self.connect(options.host, options.port, _KEEP_ALIVE)
         except (OSError, ValueError, IndexError):
             if is_late.is_set():
-                raise TimeoutError from None
+                raise TimeoutError from None  # the socket was closed under its reader
             raise
         else:
-            if isinstance(self.opened, _Whole | _GreetedTls):
+            if isinstance(self.opened, _WholeFrameSocket | _LimitedTlsSocket):
                 self.opened.left = None
         finally:
             timer.cancel()
@@ -170,11 +170,11 @@ class Client(paho.Client):
     def _create_socket_connection(self) -> socket.socket:
         self.opened = super()._create_socket_connection()
         if self.transport == "websockets":
-            whole = _Whole(fileno=self.opened.detach())
+            whole = _WholeFrameSocket(fileno=self.opened.detach())
             whole.seconds = self.connect_timeout
             whole.settimeout(self.connect_timeout)
             self.opened = whole
-        # Else the last messages of a batch wait for TCP's delayed acknowledgement.
+        # Otherwise the last messages of a batch wait for a delayed acknowledgement of TCP.
         self.opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return self.opened
 
@@ -193,43 +193,47 @@ class Client(paho.Client):
         finally:
             # paho keeps a WebSocket frame until its end.
             if len(getattr(self._sock, "_readbuffer", b"")) > _LARGEST_INCOMING:
-                raise UnwantedError(f"it sends a frame of more than {_LARGEST_INCOMING} bytes")
+                raise UnwantedPacketError(
+                    f"the broker sends a frame of more than {_LARGEST_INCOMING} bytes"
+                )
 
     def _check(self, packet: Any) -> None:
-        """Raise UnwantedError if a packet must not come, or is too large, before it is read."""
+        """Raise UnwantedPacketError before a packet is read that is unwanted or too large."""
         kind = packet["command"] & 0xF0
         if kind not in self.wanted:
             if kind == paho.PUBLISH and self.wanted is AFTER_LOGIN:
-                raise UnwantedError(
-                    "it sends messages that were not asked for: has another program subscribed"
-                    " under the same client-id?"
+                raise UnwantedPacketError(
+                    "the broker sends messages that were not asked for: another program may have"
+                    " subscribed under the same client-id"
                 )
-            raise UnwantedError(f"it sends a packet of type {kind >> 4}, which it must not")
+            raise UnwantedPacketError(f"the broker sends an unexpected packet of type {kind >> 4}")
         if packet["remaining_length"] > _LARGEST_INCOMING:
-            raise UnwantedError(f"it sends a packet of more than {_LARGEST_INCOMING} bytes")
+            raise UnwantedPacketError(
+                f"the broker sends a packet of more than {_LARGEST_INCOMING} bytes"
+            )
         if not packet["have_remaining"] and len(packet["remaining_count"]) >= _LONGEST_LENGTH:
-            raise UnwantedError("it sends a packet whose length has no end")
+            raise UnwantedPacketError("the broker sends a packet whose length has no end")
 
     def _packet_handle(self) -> MQTTErrorCode:
-        # paho goes on after a refusing PUBREC as if all was well, and takes a PUBACK with a
-        # reason that only mosquitto gives there (packet too large) for a broken packet.
+        # paho ignores the refusal in a PUBREC, and treats a PUBACK with the reason "packet too
+        # large", which mosquitto sends, as malformed.
         packet: Any = self._in_packet
         content = packet["packet"]
         if len(content) > 2 and content[2] >= REFUSED and packet["command"] & 0xF0 in _ANSWERS:
             self.refusals[int.from_bytes(content[:2], "big")] = content[2]
             packet.update(command=paho.PUBCOMP, packet=content[:2], remaining_length=2)
         if packet["command"] & 0xF0 == paho.PUBREC:
-            # paho would answer each repetition.
+            # paho answers each repetition.
             if bytes(content[:2]) in self.received:
-                raise UnwantedError("it acknowledges the same message again and again")
+                raise UnwantedPacketError("the broker repeats an acknowledgement again and again")
             self.received.add(bytes(content[:2]))
         elif packet["command"] & 0xF0 == paho.PUBCOMP:
             self.received.discard(bytes(content[:2]))
         return super()._packet_handle()
 
 
-class Heard(logging.Logger):
-    """Keeps the last error that paho logs: it is all that it tells of why a connection ended."""
+class ErrorKeeper(logging.Logger):
+    """A logger that keeps paho's last error, which says why a connection ended."""
 
     last: Exception | None = None
 
@@ -237,19 +241,19 @@ class Heard(logging.Logger):
         super().__init__("paho", logging.ERROR)
 
     def handle(self, record: logging.LogRecord) -> None:
-        """Keep the error instead of writing it anywhere."""
+        """Keep the error of a record."""
         last = record.args[-1] if isinstance(record.args, tuple) and record.args else None
         if isinstance(last, Exception):
             self.last = last
 
 
-def make_client(options: Options, heard: Heard) -> Client:
-    """Make a client that connects nowhere yet."""
+def make_client(options: MqttOptions, heard: ErrorKeeper) -> MqttClient:
+    """Return a client that is not connected yet."""
     is_5 = options.protocol == "5"
-    # A client that remembers no packet identifiers must not use those of an old session at
-    # QoS 2: the broker would take a new message for the repetition of an old one.
+    # At QoS 2 a client that has forgotten its packet identifiers must not resume a session: the
+    # broker would take a new message for a repetition of an old one.
     clean = options.qos == 2 or options.is_passing
-    client = Client(
+    client = MqttClient(
         CallbackAPIVersion.VERSION2,
         options.client_id,
         clean_session=None if is_5 else clean,
@@ -267,7 +271,7 @@ def make_client(options: Options, heard: Heard) -> Client:
     if options.context is not None:
         client.context = options.context
         if options.path:
-            options.context.sslsocket_class = _GreetedTls
+            options.context.sslsocket_class = _LimitedTlsSocket
         cast("Any", client).tls_set_context(options.context)
     if options.user:
         client.username_pw_set(options.user, options.password)

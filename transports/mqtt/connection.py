@@ -1,8 +1,8 @@
-"""One connection to an MQTT broker: what goes out, and what the broker has said to each.
+"""One connection to an MQTT broker: messages, and the broker's answer to each.
 
-A connection that has failed is never mended: the next one is a new client, so that no message
-waits in the library unseen or is sent again by it while the outbox sends it again too.
-The thread that sends also reads; in between, a thread of the connection keeps it alive.
+A connection that has failed is not used again: the next one is a new client, so that the library
+holds no message that the queue sends too. The thread that sends also reads; in between, a thread of
+the connection keeps it alive.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from paho.mqtt.packettypes import PacketTypes
 from ccagent.transports.mqtt.client import (
     AFTER_LOGIN,
     REFUSED,
-    Heard,
+    ErrorKeeper,
     Properties,
-    UnwantedError,
+    UnwantedPacketError,
     make_client,
 )
 from ccagent.transports.mqtt.reasons import (
     DUE_TO_MESSAGE,
-    ended_connection,
-    no_connection,
-    refused_connection,
+    explain_ended_connection,
+    explain_no_connection,
+    explain_refused_connection,
 )
 
 if TYPE_CHECKING:
     from paho.mqtt import client as paho
     from paho.mqtt.reasoncodes import ReasonCode
 
-    from ccagent.transports.mqtt.client import Options
+    from ccagent.transports.mqtt.client import MqttOptions
 
 _LARGEST_PACKET = 268_435_460
 _BYTES_IN_FLIGHT = 1024 * 1024
 _IN_FLIGHT = 100
 _IN_FLIGHT_UNLIMITED = 20
-"""How many messages of QoS 2 a broker of MQTT 3.1.1, which names no limit, surely keeps."""
+"""Messages of QoS 2 in flight that any broker of MQTT 3.1.1, which names no limit, takes."""
 
 _LONGEST_ID = 64
 _LONGEST_KIND = 64
@@ -54,29 +54,29 @@ _STATUS = -1
 _CLOSED = "the broker closed the connection"
 
 
-class LostError(Exception):
-    """The connection could not be made, is gone, or nothing was heard for too long."""
+class MqttLostError(Exception):
+    """There is no connection, it has ended, or no answer came within the time limit."""
 
     def __init__(self, reason: str, *, is_closed: bool = False, code: int = 0) -> None:
         super().__init__(reason)
         self.is_closed = is_closed
-        """Whether the other side has closed a connection that worked, without a reason of its own.
+        """True if the broker closed a working connection without a reason of its own.
 
-        Then it may have been a message that made it do so.
+        A message may be the cause.
         """
         self.code = code
         """The reason code of the broker's DISCONNECT, if there was one."""
 
 
-class Connection:
-    """Publishes with a bounded number of messages in flight and notes each one's answer."""
+class MqttConnection:
+    """Publishes with a bounded number of messages in flight, and keeps each answer."""
 
-    def __init__(self, options: Options) -> None:
-        """Connect. Raises LostError."""
+    def __init__(self, options: MqttOptions) -> None:
+        """Connect. Raises MqttLostError."""
         self.results: dict[int, int] = {}
-        """Reason codes by the key that a message was published with; below REFUSED: taken."""
+        """Reason codes by the key of a message; below REFUSED: taken."""
         self.has_refused = False
-        """True when any message since was refused."""
+        """True when a message was refused."""
         self.largest_packet = _LARGEST_PACKET
         self._options = options
         self._is_5 = options.protocol == "5"
@@ -88,14 +88,16 @@ class Connection:
         self._is_own_fault = False
         self._code = 0
         self._user_property = Properties(PacketTypes.PUBLISH)
-        self._heard = Heard()
+        self._heard = ErrorKeeper()
         self._client = make_client(options, self._heard)
         self._client.on_connect = self._on_connect
         self._client.on_disconnect = self._on_disconnect
         self._client.on_publish = self._on_publish
         self._lock = threading.RLock()
         self._closing = threading.Event()
-        self._keeper = threading.Thread(target=self._keep, name="mqtt keep-alive", daemon=True)
+        self._keeper = threading.Thread(
+            target=self._keep_alive, name="mqtt keep-alive", daemon=True
+        )
         try:
             self._connect()
             self._keeper.start()
@@ -105,12 +107,12 @@ class Connection:
 
     @property
     def is_status_refused(self) -> bool:
-        """Whether this user may not publish to the status topic."""
+        """True if this user may not publish to the status topic."""
         return self.results.get(_STATUS, 0) >= REFUSED
 
     @property
     def is_down_to_one(self) -> bool:
-        """Whether exactly one message has no answer yet."""
+        """True if exactly one message has no answer yet."""
         return len(self._pending) == 1
 
     def largest_body(self, topic: str) -> int | None:
@@ -121,10 +123,10 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """False when the broker has gone meanwhile."""
+        """False when the connection has ended."""
         with self._lock:
             if not self._ended:
-                self._turn(0.0)
+                self._run_once(0.0)
             return not self._ended
 
     def publish(
@@ -137,14 +139,14 @@ class Connection:
         retain: bool = False,
         name: str = "",
     ) -> None:
-        """Send a message as soon as there is room in the window. Raises LostError."""
+        """Send a message as soon as there is room in the window. Raises MqttLostError."""
         with self._lock:
             if len(self._pending) >= self._window or self._bytes + len(payload) > _BYTES_IN_FLIGHT:
-                # Half of it, since each wait has a cost.
+                # Wait for half of it, since each wait has a cost.
                 self._wait(self._window // 2, _BYTES_IN_FLIGHT // 2, self._options.seconds)
-            sent = self._client.publish(topic, payload, qos, retain, self._named(name))
+            sent = self._client.publish(topic, payload, qos, retain, self._make_properties(name))
             if sent.rc != MQTTErrorCode.MQTT_ERR_SUCCESS:
-                raise self._lost()
+                raise self._make_error()
             if qos == 0 and sent.is_published():
                 self.results[key] = 0
             else:
@@ -152,100 +154,109 @@ class Connection:
                 self._bytes += len(payload)
 
     def settle(self) -> None:
-        """Wait until every message has its answer. Raises LostError."""
+        """Wait until every message has its answer. Raises MqttLostError."""
         with self._lock:
             self._wait(0, 0, self._options.seconds)
 
-    def excess(self, topic: str, payload: bytes, name: str) -> int:
-        """Return the size of a message on the wire if the broker won't take it, else 0."""
+    def find_excess(self, topic: str, payload: bytes, name: str) -> int:
+        """Return the size of a message on the wire if it is too large for the broker, else 0."""
         size = len(payload) + self._overhead(topic, len(name.encode()))
         size -= (size < 128) + (size < 16_384) + (size < 2_097_152)
         return size if size > self.largest_packet else 0
 
     def _overhead(self, topic: str, name_size: int) -> int:
-        """Return the bytes around a large body; smaller ones have up to three fewer."""
+        """Return the bytes around a large body; a smaller one has up to three fewer."""
         size = 5 + 2 + len(topic.encode()) + (2 if self._options.qos else 0)
         if self._is_5:
             size += 1 + (7 + name_size if name_size else 0)
         return size
 
     def close(self) -> None:
-        """Take leave of the broker, if it still listens, and let go of thread and socket."""
+        """Publish `offline`, disconnect, and end thread and socket."""
         with self._lock:
             if not self._ended:
-                with contextlib.suppress(LostError):
-                    self._say(b"offline")
+                with contextlib.suppress(MqttLostError):
+                    self._publish_status(b"offline")
                     self._wait(0, 0, _LAST_WORDS)
                 self._client.disconnect()
                 deadline = time.monotonic() + _LAST_WORDS
                 while not self._ended and (rest := deadline - time.monotonic()) > 0:
-                    self._turn(rest)
+                    self._run_once(rest)
         self.abandon()
 
     def abandon(self) -> None:
-        """Close without a word: the broker then publishes the last will."""
+        """Close without a DISCONNECT: the broker then publishes the last will."""
         self._closing.set()
         self._keeper.join()
         self._release()
 
     def _release(self) -> None:
+        """Close the sockets."""
         for opened in (self._client.socket(), self._client.opened):
             if opened is not None:
                 opened.close()
 
     def _connect(self) -> None:
+        """Log in and publish `online`. Raises MqttLostError."""
         options = self._options
         try:
             self._client.shake_hands(options)
         except (OSError, ValueError, IndexError) as error:
-            raise LostError(self._explained(error)) from None
+            raise MqttLostError(self._explain(error)) from error
         deadline = time.monotonic() + options.seconds
         while not self._is_ready and not self._ended:
             rest = deadline - time.monotonic()
             if rest <= 0:
-                raise LostError(
-                    f"the connection is accepted, but no answer came within {options.seconds:g} s"
+                raise MqttLostError(
+                    f"the connection is accepted, but no answer within {options.seconds:g} s"
                 )
-            self._turn(rest)
+            self._run_once(rest)
         if self._ended:
-            raise LostError(self._ended)
+            raise MqttLostError(self._ended)
         try:
-            self._say(b"online")
+            self._publish_status(b"online")
             self.settle()
-        except LostError as error:
+        except MqttLostError as error:
             hint = f": perhaps this user may not publish to {options.status_topic}"
-            raise LostError(f"{error}{hint if str(error) == _CLOSED else ''}") from None
+            raise MqttLostError(f"{error}{hint if str(error) == _CLOSED else ''}") from error
 
-    def _say(self, status: bytes) -> None:
+    def _publish_status(self, status: bytes) -> None:
+        """Publish to the status topic, if there is one."""
         if self._options.status_topic:
             qos = min(self._options.qos, 1)
             self.publish(_STATUS, self._options.status_topic, status, qos, retain=True)
 
-    def _named(self, name: str) -> Any:
+    def _make_properties(self, name: str) -> Any:
+        """Return properties with the id of a message; None for MQTT 3.1.1."""
         if not name or not self._is_5:
             return None
-        # One for all, since it costs more to make than a message to send.
+        # Shared, since making one costs more than sending a message.
         self._user_property.clear()
         self._user_property.UserProperty = ("id", name)
         return self._user_property
 
     def _wait(self, count: int, size: int, seconds: float) -> None:
-        """Wait until at most so many messages and bytes are without an answer."""
+        """Wait until at most these numbers of messages and bytes have no answer.
+
+        Raises MqttLostError.
+        """
         deadline = time.monotonic() + seconds
         while len(self._pending) > count or self._bytes > size:
             if self._ended:
-                raise self._lost()
+                raise self._make_error()
             rest = deadline - time.monotonic()
             if rest <= 0:
-                raise LostError(f"no acknowledgement came within {seconds:g} s")
-            if self._turn(rest):
+                raise MqttLostError(f"no acknowledgement came within {seconds:g} s")
+            if self._run_once(rest):
                 deadline = time.monotonic() + seconds
 
-    def _lost(self) -> LostError:
-        return LostError(self._ended or _CLOSED, is_closed=not self._is_own_fault, code=self._code)
+    def _make_error(self) -> MqttLostError:
+        return MqttLostError(
+            self._ended or _CLOSED, is_closed=not self._is_own_fault, code=self._code
+        )
 
-    def _turn(self, seconds: float) -> bool:
-        """Write what waits, read what comes within `seconds`; return whether anything moved."""
+    def _run_once(self, seconds: float) -> bool:
+        """Write what is pending, and read for up to `seconds`. Return whether anything moved."""
         client = self._client
         connected: Any = client.socket()
         if connected is None:
@@ -253,7 +264,7 @@ class Connection:
             return False
         poll = select.poll()
         poll.register(connected, select.POLLIN | (select.POLLOUT if client.want_write() else 0))
-        # What TLS has read already, the kernel doesn't know of.
+        # The kernel does not know of bytes that TLS has read already.
         is_read = bool(connected.pending()) if hasattr(connected, "pending") else False
         events = poll.poll(0 if is_read else seconds * 1000)
         event = events[0][1] if events else 0
@@ -263,27 +274,27 @@ class Connection:
                 client.loop_write()
             if is_read or event & ~select.POLLOUT:
                 client.loop_read()
-                # A broker with Nagle's algorithm sends one acknowledgement, and the next only
-                # when TCP has confirmed that one: the kernel would take 40 ms for it.
+                # A broker with Nagle's algorithm sends one acknowledgement, and the next only after
+                # TCP has confirmed it, which the kernel delays by 40 ms.
                 if client.opened is not None:
                     with contextlib.suppress(OSError):
                         client.opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
             client.loop_misc()
-        except UnwantedError as error:
+        except UnwantedPacketError as error:
             self._end(str(error))
-        except Exception as error:  # noqa: BLE001 - paho 2.0 and 2.1 stumble over what isn't MQTT
-            self._end(f"what it answers is not MQTT ({type(error).__name__})")
+        except Exception as error:  # noqa: BLE001 - paho 2.0 and 2.1 fail on what is not MQTT
+            self._end(f"the answer is not MQTT ({type(error).__name__})")
         return bool(event & select.POLLOUT) or len(self._pending) < waiting
 
     def _end(self, reason: str) -> None:
-        """Note why the connection is of no use any more, for which no message is to blame."""
+        """Note why the connection has ended, where no message is the cause."""
         if not self._ended:
             self._ended = reason
             self._is_own_fault = True
 
-    def _keep(self) -> None:
-        """Answer for the connection while nobody sends."""
-        # A broker may ask for another interval; 0 is for none at all.
+    def _keep_alive(self) -> None:
+        """Answer the broker while no message is sent."""
+        # A broker may ask for another interval; 0 means none.
         interval = (self._client.keepalive or _USUAL_KEEP_ALIVE) / 4
         while not self._closing.wait(max(interval, _SHORTEST_KEEP_ALIVE)) and self.is_open:
             pass
@@ -308,7 +319,7 @@ class Connection:
     ) -> None:
         options = self._options
         if reason.is_failure:
-            self._ended = refused_connection(
+            self._ended = explain_refused_connection(
                 str(reason), user=options.user, status_topic=options.status_topic
             )
             return
@@ -316,11 +327,13 @@ class Connection:
         self._window = min(self._window, limits.get("ReceiveMaximum", self._window))
         self.largest_packet = limits.get("MaximumPacketSize", _LARGEST_PACKET)
         if not self.largest_packet:
-            self._ended = "the broker says that it takes packets of no size"
+            self._ended = "the broker takes packets of 0 bytes only"
         elif limits.get("MaximumQoS", 2) < options.qos:
             self._ended = f"the broker offers no QoS {options.qos}: set qos"
         elif not limits.get("RetainAvailable", 1) and options.retains:
-            self._ended = refused_connection("Retain not supported", user="", status_topic="")
+            self._ended = explain_refused_connection(
+                "Retain not supported", user="", status_topic=""
+            )
         self._client.wanted = AFTER_LOGIN
         self._is_ready = True
 
@@ -335,27 +348,26 @@ class Connection:
         if self._ended:
             return
         if flags.is_disconnect_packet_from_server:
-            self._ended = ended_connection(str(reason), self._options.client_id)
+            self._ended = explain_ended_connection(str(reason), self._options.client_id)
             self._code = reason.value
             self._is_own_fault = reason.value not in DUE_TO_MESSAGE
             return
         error, is_encrypted = self._heard.last, self._options.context is not None
         is_broken = isinstance(error, ConnectionError | ssl.SSLEOFError)
-        if isinstance(error, UnwantedError):
-            self._end(str(error) if self._is_ready else f"what it answers is not MQTT: {error}")
+        if isinstance(error, UnwantedPacketError):
+            self._end(str(error) if self._is_ready else f"the answer is not MQTT: {error}")
         elif self._is_ready and (error is None or is_broken):
             self._ended = _CLOSED
         elif error is not None and (is_encrypted or not is_broken):
-            self._ended = self._explained(error)
+            self._ended = self._explain(error)
         else:
             tls = "" if is_encrypted else ", or it expects TLS"
             self._ended = f"no broker of MQTT {self._options.protocol} answers there{tls}"
 
-    def _explained(self, error: Exception) -> str:
+    def _explain(self, error: Exception) -> str:
         options = self._options
-        return no_connection(
+        return explain_no_connection(
             error,
-            host=options.host,
             path=options.path,
             seconds=options.seconds,
             is_encrypted=options.context is not None,

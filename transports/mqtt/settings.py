@@ -1,4 +1,4 @@
-"""The keys of a sink `mqtt://`, `mqtts://`, `ws://` or `wss://`, and what they must not be."""
+"""The keys of a sink `mqtt://`, `mqtts://`, `ws://` or `wss://`, and their check."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from ccagent.errors import ConfigurationError
 from ccagent.transports.mqtt.topics import check_template
-from ccagent.transports.network import NetworkSettings, check_network
+from ccagent.transports.network import NetworkSinkSettings, check_network
 from ccagent.transports.urls import split_url
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ ENCRYPTED = frozenset({"mqtts", "wss"})
 WEBSOCKETS = frozenset({"ws", "wss"})
 
 
-class MqttSettings(NetworkSettings, frozen=True, kw_only=True):
-    """The keys of a sink `mqtt://`, `mqtts://`, `ws://` or `wss://`."""
+class MqttSettings(NetworkSinkSettings, frozen=True, kw_only=True):
+    """Keys of a sink `mqtt://`, `mqtts://`, `ws://` or `wss://`."""
 
     protocol: Annotated[Literal["3.1.1", "5"], Meta(description="version of MQTT")] = "5"
     qos: Annotated[
@@ -29,7 +29,7 @@ class MqttSettings(NetworkSettings, frozen=True, kw_only=True):
     ] = 1
     topic: Annotated[
         str,
-        Meta(description="where to publish; a level {prefix} is left out when there is none"),
+        Meta(description="topic of a message; an empty level {prefix} is left out"),
     ] = "{prefix}/{cluster}/{kind}/{node}"
     status_topic: Annotated[
         str, Meta(description="topic that holds 'online' or 'offline'; empty: none")
@@ -37,19 +37,19 @@ class MqttSettings(NetworkSettings, frozen=True, kw_only=True):
     retain_sysinfo: Annotated[
         bool, Meta(description="have the broker keep the latest sysinfo of each node")
     ] = False
-    client_id: Annotated[
-        str, Meta(description="tells this sink from all other clients of the broker")
-    ] = "ccagent-{node}"
+    client_id: Annotated[str, Meta(description="unique among all clients of the broker")] = (
+        "ccagent-{node}"
+    )
 
 
-def checked(settings: MqttSettings) -> SplitResult:
-    """Split the URL and refuse what would leak or can't work. Raises ConfigurationError."""
+def check_settings(settings: MqttSettings) -> SplitResult:
+    """Check the keys and return the URL in parts. Raises ConfigurationError."""
     target = split_url(settings.url)
     if target.fragment or (
         target.scheme not in WEBSOCKETS and (target.path.strip("/") or target.query)
     ):
         raise ConfigurationError(
-            f"url: expected {target.scheme}://HOST[:PORT]; topic says where to publish"
+            f"url: expected {target.scheme}://HOST[:PORT]; the topic is set by the key topic"
         )
     check_template("topic", settings.topic, "prefix", "cluster", "kind", "node")
     check_template("client-id", settings.client_id, "cluster", "node")

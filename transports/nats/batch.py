@@ -1,4 +1,4 @@
-"""Messages that are on their way together, and what became of each of them."""
+"""Messages in flight together, and the result of each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from ccagent.errors import RejectedError, RetryableError, TooLargeError
-from ccagent.transports.nats.client import shown
+from ccagent.transports.nats.client import clean_text
 
 if TYPE_CHECKING:
     import asyncio
@@ -15,39 +15,39 @@ if TYPE_CHECKING:
 
     from nats.aio.msg import Msg
 
-Answer = RetryableError | RejectedError | None
-"""What became of a message: taken, if there is no error."""
+NatsAnswer = RetryableError | RejectedError | None
+"""The result of a message: None if it was taken."""
 
 _TOO_LARGE = 10054
 """JetStream's code for a message above the limit of the stream."""
 
 
 class Outgoing(NamedTuple):
-    """One message as NATS sees it."""
+    """One message for NATS."""
 
     subject: str
     body: bytes
     id: str
 
 
-class _Refusal(msgspec.Struct):
+class _JetStreamError(msgspec.Struct):
     description: str = "no reason given"
     err_code: int = 0
 
 
-class _Reply(msgspec.Struct):
-    """What JetStream says to a message."""
+class _JetStreamReply(msgspec.Struct):
+    """The answer of JetStream to a message."""
 
     stream: str = ""
     seq: int = 0
-    error: _Refusal | None = None
+    error: _JetStreamError | None = None
 
 
-_decoder = msgspec.json.Decoder(_Reply)
+_decoder = msgspec.json.Decoder(_JetStreamReply)
 
 
-class Batch:
-    """Collects the answers to messages, each of which gets its first; `settled` tells the end."""
+class NatsBatch:
+    """Collects the first answer to each message; `settled` is done when all have one."""
 
     def __init__(
         self,
@@ -57,64 +57,64 @@ class Batch:
         secrets: Sequence[str] = (),
     ) -> None:
         self.messages = messages
-        self.answers: list[Answer] = [None] * len(messages)
+        self.answers: list[NatsAnswer] = [None] * len(messages)
         self.settled = settled
         self._server = server
         self._secrets = secrets
         self._pending = set(range(len(messages)))
-        self._stored = _Reply()
+        self._stored = _JetStreamReply()
 
     @property
     def stored(self) -> str:
-        """What a stream said of the last message that it took; empty if none did."""
+        """The answer of a stream to the last message that it took; empty if there is none."""
         last = self._stored
         if not last.stream:
             return ""
-        name = shown(last.stream, self._secrets, self._subjects)
+        name = clean_text(last.stream, self._secrets, self._subjects)
         return f"stream {name!r} has stored it as number {last.seq}"
 
     @property
     def is_down_to_one(self) -> bool:
-        """Whether exactly one message has no answer yet."""
+        """True if exactly one message has no answer yet."""
         return len(self._pending) == 1
 
     @property
     def _subjects(self) -> list[str]:
         return [message.subject for message in self.messages]
 
-    def settle(self, number: int, answer: Answer) -> None:
-        """Note what became of a message."""
+    def settle(self, number: int, answer: NatsAnswer) -> None:
+        """Keep the result of a message."""
         if number not in self._pending:
             return
         self._pending.remove(number)
         self.answers[number] = answer
-        # It is cancelled if nobody waits any more.
+        # It is cancelled if no caller waits any more.
         if not self._pending and not self.settled.done():
             self.settled.set_result(None)
 
-    def settle_rest(self, answer: Answer) -> None:
-        """Note what became of all that have no answer yet."""
+    def settle_rest(self, answer: NatsAnswer) -> None:
+        """Keep a result for all messages that have none yet."""
         for number in list(self._pending):
             self.settle(number, answer)
 
     def reject(self, number: int, reason: str, limit: int | None = None) -> None:
-        """Note that a message is larger than the server or the stream takes."""
+        """Keep that a message is larger than the server or the stream takes."""
         self.settle(number, TooLargeError(f"{self._server}: {reason}", limit=limit))
 
     def put_off(self, number: int, reason: str) -> None:
-        """Note that a message may be taken later, and that others may be taken now."""
+        """Keep that a message may be taken later, and others may be taken now."""
         text = f"{self._server}: {reason}"
         self.settle(number, RetryableError(text, is_about_message=True))
 
-    def forbid(self, said: str) -> None:
-        """Note for the messages whose subject is named in an error that we may not publish them."""
+    def forbid(self, text: str) -> None:
+        """Keep that this user may not publish to the subject that an error names."""
         for number in list(self._pending):
             subject = self.messages[number].subject
-            if f'"{subject.lower()}"' in said.lower():
-                self.put_off(number, f"we may not publish to the subject {subject!r}")
+            if f'"{subject.lower()}"' in text.lower():
+                self.put_off(number, f"this user may not publish to the subject {subject!r}")
 
     def take_reply(self, number: int, reply: Msg) -> None:
-        """Note what JetStream, or nobody, says to a message."""
+        """Keep the answer of JetStream, or of the server if no stream takes the subject."""
         if not 0 <= number < len(self.messages):
             return
         subject = self.messages[number].subject
@@ -122,15 +122,15 @@ class Batch:
             self.put_off(number, f"no stream takes the subject {subject!r}")
             return
         try:
-            said = _decoder.decode(reply.data)
+            answer = _decoder.decode(reply.data)
         except msgspec.MsgspecError:
-            said = _Reply()
-        if said.error is not None:
-            refuse = self.reject if said.error.err_code == _TOO_LARGE else self.put_off
-            reason = shown(said.error.description, self._secrets, (subject,))
+            answer = _JetStreamReply()
+        if answer.error is not None:
+            refuse = self.reject if answer.error.err_code == _TOO_LARGE else self.put_off
+            reason = clean_text(answer.error.description, self._secrets, (subject,))
             refuse(number, f"{subject}: {reason}")
-        elif not said.stream:
-            self.put_off(number, f"what answers on the subject {subject!r} is no stream")
+        elif not answer.stream:
+            self.put_off(number, f"the answer on the subject {subject!r} is not that of a stream")
         else:
-            self._stored = said
+            self._stored = answer
             self.settle(number, None)

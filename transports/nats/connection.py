@@ -1,7 +1,7 @@
-"""One connection to a NATS server: nats-py's event loop in a thread, under time limits.
+"""One connection to a NATS server: nats-py's event loop in a thread, with time limits.
 
-nats-py's own reconnecting is off, for it buffers silently what it can't send. A connection that
-failed in any way is not mended but thrown away, with its loop and all that is left in it.
+nats-py does not reconnect here, since it would buffer messages meanwhile. A connection that failed
+in any way is discarded with its loop.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ import nats.errors
 
 from ccagent.errors import RetryableError
 from ccagent.log import logger
-from ccagent.transports.nats.batch import Batch
+from ccagent.transports.nats.batch import NatsBatch
 from ccagent.transports.nats.client import (
     THREADS,
-    Client,
-    explained,
+    NatsClient,
+    clean_text,
+    explain_error,
     is_lost,
     may_be_due_to_message,
-    shown,
 )
+from ccagent.transports.network_errors import explain_network_error
 
 if TYPE_CHECKING:
     import ssl
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 
     from nats.aio.msg import Msg
 
-    from ccagent.transports.nats.batch import Answer, Outgoing
-    from ccagent.transports.nats.login import Login
+    from ccagent.transports.nats.batch import NatsAnswer, Outgoing
+    from ccagent.transports.nats.login import NatsLogin
     from ccagent.transports.urls import Server
 
 T = TypeVar("T")
@@ -45,28 +46,29 @@ _GRACE = 1.0
 
 _LOOK = 0.2
 _STREAM_NAMES = "$JS.API.STREAM.NAMES"
-"""Where JetStream is asked for streams by subject (JetStream wire API reference)."""
+"""The subject of requests for streams by subject (JetStream wire API reference)."""
 
 _HEADER_SIZE = len("NATS/1.0\r\nNats-Msg-Id: \r\n\r\n")
 _LONGEST_ID = 64
 _WAITING_ANSWERS = 65536
 _WAITING_BYTES = 8 * 1024 * 1024
-"""Acknowledgements that may wait to be looked at; more than those of what is on its way."""
+"""Acknowledgements that may be pending; more than the messages in flight."""
 
 _LIFE = 1.0
-"""Seconds between looks whether the thread of the event loop is alive."""
+"""Seconds between checks that the thread of the event loop is alive."""
 
 
-class Way(NamedTuple):
+class NatsOptions(NamedTuple):
     """How to connect to the servers of a sink.
 
-    name: what we call ourselves. context: how certificates are checked; with one, TLS is a must.
-    has_certificate: whether we show one. acknowledged: publish with acknowledgements of JetStream.
+    name: of this client. context: checks certificates; with one, TLS is required.
+    has_certificate: the context has our own certificate. acknowledged: publish with
+    acknowledgements of JetStream.
     """
 
     scheme: str
     name: str
-    login: Login
+    login: NatsLogin
     context: ssl.SSLContext | None
     has_certificate: bool
     seconds: float
@@ -74,23 +76,23 @@ class Way(NamedTuple):
 
 
 class _Streams(msgspec.Struct):
-    """What JetStream says to the question for streams."""
+    """The answer of JetStream to a request for streams."""
 
     streams: list[str] | None = None
 
 
-class Connection:
+class NatsConnection:
     """A connection, from its login to its first failure."""
 
-    def __init__(self, way: Way, server: Server, address: str) -> None:
+    def __init__(self, way: NatsOptions, server: Server, address: str) -> None:
         """Connect to one of the server's addresses and log in. Raises RetryableError."""
-        self._way = way
+        self._options = way
         self._host = server.host
         self._server = f"{way.scheme}://{server}"
-        self._client = Client()
+        self._client = NatsClient()
         self._inbox = ""
         self._sent = 0
-        self._batch: Batch | None = None
+        self._batch: NatsBatch | None = None
         self._broken = False
         self._cause: BaseException | None = None
         self._loop = _new_loop()
@@ -106,50 +108,50 @@ class Connection:
             raise
         host = f"[{address}]" if ":" in address else address
         try:
-            self._wait(self._limited(self._open(f"nats://{host}:{server.port}")))
+            self._wait(self._run_limited(self._open(f"nats://{host}:{server.port}")))
         except BaseException:
             self.close()
             raise
 
     @property
     def is_open(self) -> bool:
-        """False once anything has failed: then it is good for nothing but `close`."""
+        """False after any failure: then only `close` may be called."""
         return not self._broken and self._client.is_connected and self._thread.is_alive()
 
     @property
     def largest_body(self) -> int:
         """Bytes of the largest body that the server takes."""
-        overhead = _HEADER_SIZE + _LONGEST_ID if self._way.acknowledged else 0
+        overhead = _HEADER_SIZE + _LONGEST_ID if self._options.acknowledged else 0
         return max(1, self._client.max_payload - overhead)
 
-    def publish(self, messages: Sequence[Outgoing]) -> list[Answer]:
-        """Publish messages: None for those taken, else the reason."""
+    def publish(self, messages: Sequence[Outgoing]) -> list[NatsAnswer]:
+        """Publish messages. Return None for each one taken, else the error."""
         return self._wait(self._publish(messages)) if messages else []
 
-    def stream_of(self, subject: str) -> str:
+    def find_stream(self, subject: str) -> str:
         """Return the stream that takes a subject, empty for none. Raises RetryableError."""
-        stream = self._wait(self._named_stream(subject))
-        return shown(stream, self._way.login.secrets, (subject,))
+        stream = self._wait(self._ask_for_stream(subject))
+        return clean_text(stream, self._options.login.secrets, (subject,))
 
     @property
     def server(self) -> str:
-        """Which of the servers it is, as a URL."""
+        """The URL of the server."""
         return self._server
 
     @property
     def answer(self) -> str:
-        """What the server said to the last messages."""
+        """The answer of the server to the last messages."""
         stored = self._batch.stored if self._batch is not None else ""
-        return stored or f"{self._server} has it, and does not tell whether anybody subscribes"
+        return stored or f"{self._server} has it; subscribers are not confirmed by core NATS"
 
     def close(self) -> None:
-        """End the connection, politely if it works, and the thread. Takes seconds at most."""
+        """End the connection and the thread. Takes seconds at most."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(4 * _GRACE)
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run in the event loop. Raises RetryableError if its thread has ended."""
+        """Run a coroutine in the event loop. Raises RetryableError if its thread has ended."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             while not concurrent.futures.wait((future,), _LIFE).done:
@@ -158,7 +160,7 @@ class Connection:
                     raise RetryableError(text)  # noqa: TRY301 - the connection is broken
             return future.result()
         except BaseException:
-            # What was interrupted may have left the connection in the middle of something.
+            # An interruption may have left a message half-sent.
             self._broken = True
             future.cancel()
             raise
@@ -173,16 +175,16 @@ class Connection:
                 self._loop.close()
 
     async def _open(self, url: str) -> None:
-        way = self._way
+        way = self._options
         self._client.encrypted = way.context is not None
         if self._client.encrypted and not self._client.can_insist:
-            raise nats.errors.Error("this version of nats-py can't be told to insist on TLS")
+            raise nats.errors.Error("this version of nats-py can't insist on TLS")
         try:
             await self._client.connect(
                 url,
                 name=way.name,
                 allow_reconnect=False,
-                # The time limit is that of all of it, and ours.
+                # Ours is the time limit for the whole login.
                 connect_timeout=int(way.seconds) + 1,
                 tls=way.context,
                 tls_hostname=self._host,
@@ -195,10 +197,12 @@ class Connection:
             if not is_lost(error):
                 raise
         if not self._client.is_connected:
-            raise nats.errors.Error("it closed the connection during the login" + self._hint())
+            raise nats.errors.Error(
+                "the server closed the connection during the login" + self._hint()
+            )
         limit: Any = self._client.max_payload
         if not isinstance(limit, int) or limit < 1:
-            raise nats.errors.Error("it says that it takes messages of no size")
+            raise nats.errors.Error("the server takes messages of 0 bytes only")
         if way.acknowledged:
             self._inbox = self._client.new_inbox()
             await self._client.subscribe(  # pyright: ignore[reportUnknownMemberType]
@@ -209,22 +213,22 @@ class Connection:
             )
 
     def _hint(self) -> str:
-        """Say what is likely: with TLS 1.3, that a certificate is refused may not reach us."""
-        if self._way.context is None:
+        """Return a likely reason: with TLS 1.3, the refusal of a certificate may not arrive."""
+        if self._options.context is None:
             return ""
-        if self._way.has_certificate:
+        if self._options.has_certificate:
             return ": it may not trust our certificate"
         return ": it may want a certificate of ours (certificate-file, key-file)"
 
-    async def _publish(self, messages: Sequence[Outgoing]) -> list[Answer]:
-        secrets = self._way.login.secrets
-        batch = Batch(self._server, messages, self._loop.create_future(), secrets)
+    async def _publish(self, messages: Sequence[Outgoing]) -> list[NatsAnswer]:
+        secrets = self._options.login.secrets
+        batch = NatsBatch(self._server, messages, self._loop.create_future(), secrets)
         first, self._sent = self._sent, self._sent + len(messages)
         self._batch = batch
         try:
-            await self._limited(self._transfer(batch, first))
+            await self._run_limited(self._transfer(batch, first))
         except RetryableError as error:
-            # Of several it is not known which one the server ended the connection for.
+            # With several messages it is not known which one made the server end the connection.
             error.is_about_message = (
                 batch.is_down_to_one
                 and self._cause is not None
@@ -233,7 +237,7 @@ class Connection:
             batch.settle_rest(error)
         return batch.answers
 
-    async def _transfer(self, batch: Batch, first: int) -> None:
+    async def _transfer(self, batch: NatsBatch, first: int) -> None:
         client, limit = self._client, self._client.max_payload
         for number, (subject, body, identity) in enumerate(batch.messages):
             size = len(body) + (_HEADER_SIZE + len(identity) if self._inbox and identity else 0)
@@ -246,37 +250,40 @@ class Connection:
             else:
                 await client.publish(subject, body)
         if not self._inbox:
-            # A flush sends its PING ahead of what is still pending in the client: its PONG tells
-            # nothing about that. Whatever was pending has left before the second one.
+            # A flush sends its PING ahead of messages that are still pending in the client, so its
+            # PONG does not confirm those. They have left before the second PING.
             while True:
                 was_empty = client.pending_data_size == 0
-                await client.flush(int(self._way.seconds) + 1)
+                await client.flush(int(self._options.seconds) + 1)
                 if was_empty:
                     break
             batch.settle_rest(None)
         await batch.settled
 
-    async def _named_stream(self, subject: str) -> str:
+    async def _ask_for_stream(self, subject: str) -> str:
         found: list[str] = []
 
         async def ask() -> None:
             question = msgspec.json.encode({"subject": subject})
-            reply = await self._client.request(_STREAM_NAMES, question, self._way.seconds)
+            reply = await self._client.request(_STREAM_NAMES, question, self._options.seconds)
             found.extend(msgspec.json.decode(reply.data, type=_Streams).streams or ())
 
-        await self._limited(ask())
+        await self._run_limited(ask())
         return found[0] if found else ""
 
-    async def _limited(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run until it is done, the time limit is over, or the connection has failed."""
+    async def _run_limited(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine until it is done, the time limit is over, or the connection has failed.
+
+        Raises RetryableError.
+        """
         task = self._loop.create_task(coroutine)
-        deadline = self._loop.time() + self._way.seconds
+        deadline = self._loop.time() + self._options.seconds
         try:
             while not task.done():
                 rest = deadline - self._loop.time()
                 if rest <= 0:
-                    raise TimeoutError  # noqa: TRY301 - explained below like all others
-                # A look now and then, for the client may hang in closing before it tells.
+                    raise TimeoutError  # noqa: TRY301 - explain_error below like all others
+                # Checked at intervals, since the client may hang in closing before it reports.
                 watched: set[asyncio.Future[Any]] = {task, self._failed}
                 await asyncio.wait(
                     watched, timeout=min(rest, _LOOK), return_when=asyncio.FIRST_COMPLETED
@@ -284,18 +291,19 @@ class Connection:
                 if not task.done() and (self._failed.done() or self._client.is_closed):
                     raise self._failed.result() if self._failed.done() else ConnectionResetError  # noqa: TRY301
             task.result()
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever comes
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - raises of the library
             self._broken = True
             self._cause = error
-            # Only this is sure to unblock it, should it wait for a socket that nobody reads.
+            # Only this unblocks a client that waits for a socket that nobody reads.
             self._client.abort()
             task.cancel()
-            raise RetryableError(f"{self._server}: {self._reason(error)}") from None
+            text = f"{self._server}: {self._explain(error)}"
+            raise RetryableError(text) from None  # the cause may repeat a secret
 
-    def _reason(self, error: BaseException) -> str:
+    def _explain(self, error: BaseException) -> str:
         if isinstance(error, (TimeoutError, nats.errors.TimeoutError)):
-            return f"no answer within {self._way.seconds:g} seconds"
-        return self._client.excess or explained(error, self._way.login.secrets)
+            return explain_network_error(TimeoutError(), self._options.seconds)
+        return self._client.excess or explain_error(error, self._options.login.secrets)
 
     async def _on_answer(self, message: Msg) -> None:
         if self._batch is not None:
@@ -314,7 +322,7 @@ class Connection:
             self._failed.set_result(self._client.last_error or ConnectionResetError())
 
     async def _end(self) -> None:
-        """Leave nothing behind in the loop, whatever state the client is in."""
+        """Close the client and end all tasks of the loop, in any state of the client."""
         if self.is_open:
             await asyncio.wait({self._loop.create_task(self._client.close())}, timeout=_GRACE)
         self._client.abort()
@@ -327,8 +335,8 @@ class Connection:
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    """Make an event loop. Raises OSError if there are no descriptors left."""
-    # A loop that fails half-way would complain on stderr: whether it can be made is tried first.
+    """Return an event loop. Raises OSError if there are no descriptors left."""
+    # A loop that fails half-way would print to stderr, so its descriptors are tried first.
     with selectors.DefaultSelector():
         for end in socket.socketpair():
             end.close()
@@ -336,6 +344,6 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _log(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what goes wrong behind the back of a failed connection, without what a server said."""
+    """Log errors in the loop of a failed connection, without texts of a server."""
     kind = type(context.get("exception")).__name__
     logger.library().getChild("nats").debug("%s: %s", context.get("message"), kind)

@@ -15,8 +15,8 @@ _CREDENTIALS = re.compile(
 )
 
 
-class Login(NamedTuple):
-    """What we show a server. Empty is what isn't used; `seed` signs and never travels."""
+class NatsLogin(NamedTuple):
+    """The login at a server; unused fields are empty. `seed` only signs and is not sent."""
 
     user: str = ""
     password: str = ""
@@ -25,9 +25,9 @@ class Login(NamedTuple):
     jwt: str = ""
 
     def options(self) -> dict[str, Any]:
-        """Give the arguments of nats-py's `connect`."""
+        """Return the arguments of nats-py's `connect`."""
         if self.jwt:
-            return {"user_jwt_cb": self.jwt.encode, "signature_cb": self._signed}
+            return {"user_jwt_cb": self.jwt.encode, "signature_cb": self._sign}
         if self.seed:
             return {"nkeys_seed_str": self.seed}
         if self.token:
@@ -36,25 +36,25 @@ class Login(NamedTuple):
 
     @property
     def secrets(self) -> list[str]:
-        """What must not be shown."""
+        """The parts that must not be shown."""
         return [*filter(None, (self.password, self.token, self.seed, self.jwt))]
 
-    def _signed(self, nonce: str) -> bytes:
+    def _sign(self, nonce: str) -> bytes:
         nkeys: Any = import_module("nkeys")  # has no types
         key = nkeys.from_seed(bytearray(self.seed.encode()))
         return base64.b64encode(key.sign(nonce.encode()))
 
 
-def credentials(text: str) -> Login | None:
-    """Find a user's JWT and seed in the text of a creds file."""
+def parse_credentials(text: str) -> NatsLogin | None:
+    """Return a user's JWT and seed from the text of a creds file; None if they are missing."""
     found = _CREDENTIALS.search(text)
     if found is None or not is_seed(found["seed"]):
         return None
-    return Login(seed=found["seed"], jwt=found["jwt"])
+    return NatsLogin(seed=found["seed"], jwt=found["jwt"])
 
 
 def is_seed(text: str) -> bool:
-    """Tell whether this is a user's seed: base32 that ends in a CRC-16 of the rest."""
+    """Return whether a text is a user's seed: base32 that ends in a CRC-16 of the rest."""
     if not _SEED.fullmatch(text):
         return False
     raw = base64.b32decode(text + "======")

@@ -1,4 +1,4 @@
-"""The keys of a sink `nats://` or `tls://`, and what they must not be."""
+"""The keys of a sink `nats://` or `tls://`, and their check."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from msgspec import Meta
 from ccagent.config.secret import read_secret, secret_text
 from ccagent.errors import ConfigurationError
 from ccagent.machine.interpreter import install_command
-from ccagent.transports.nats.login import Login, credentials, is_seed
+from ccagent.transports.nats.login import NatsLogin, is_seed, parse_credentials
 from ccagent.transports.nats.subject import check_subject
-from ccagent.transports.network import NetworkSettings, check_network
+from ccagent.transports.network import NetworkSinkSettings, check_network
 from ccagent.transports.urls import Server, split_servers
 
 _PORT = 4222
 
 
-class NatsSettings(NetworkSettings, frozen=True, kw_only=True):
+class NatsSettings(NetworkSinkSettings, frozen=True, kw_only=True):
     """The keys of a sink `nats://` or `tls://`."""
 
     jetstream: Annotated[
@@ -36,8 +36,8 @@ class NatsSettings(NetworkSettings, frozen=True, kw_only=True):
     creds_file: Annotated[str, Meta(description="file with a user's JWT and seed (.creds)")] = ""
 
 
-def checked(settings: NatsSettings) -> list[Server]:
-    """Split the URL and refuse what would leak or can't work. Raises ConfigurationError."""
+def check_settings(settings: NatsSettings) -> list[Server]:
+    """Check the keys and return the servers. Raises ConfigurationError."""
     servers = split_servers(settings.url, _PORT)
     check_subject(settings.subject)
     chosen = {
@@ -55,7 +55,7 @@ def checked(settings: NatsSettings) -> list[Server]:
         settings,
         [server.host for server in servers],
         is_encrypted=is_encrypted(settings),
-        # The seeds of nkeys and creds files only sign: they never travel.
+        # The seeds of nkeys and creds files only sign and are not sent.
         secret=settings.password_file or settings.token_file,
     )
     read_login(settings)
@@ -64,34 +64,34 @@ def checked(settings: NatsSettings) -> list[Server]:
     return servers
 
 
-def read_login(settings: NatsSettings) -> Login:
-    """Read the secrets. Raises ConfigurationError."""
+def read_login(settings: NatsSettings) -> NatsLogin:
+    """Return the login with its secrets. Raises ConfigurationError."""
     if settings.password_file:
-        return Login(user=settings.user, password=read_secret(settings.password_file))
+        return NatsLogin(user=settings.user, password=read_secret(settings.password_file))
     if settings.token_file:
-        return Login(token=read_secret(settings.token_file))
+        return NatsLogin(token=read_secret(settings.token_file))
     if settings.nkey_file:
         seed = read_secret(settings.nkey_file)
         if not is_seed(seed):
             raise ConfigurationError(f"{settings.nkey_file}: not the seed of a user's nkey (SU...)")
-        return Login(seed=seed)
+        return NatsLogin(seed=seed)
     if settings.creds_file:
-        login = credentials(secret_text(settings.creds_file))
+        login = parse_credentials(secret_text(settings.creds_file))
         if login is None:
-            raise ConfigurationError(f"{settings.creds_file}: no user's JWT and seed in it")
+            raise ConfigurationError(f"{settings.creds_file}: it holds no user's JWT and seed")
         return login
-    return Login()
+    return NatsLogin()
 
 
-def scheme_of(settings: NatsSettings) -> str:
-    """Give the scheme of the URL."""
+def get_scheme(settings: NatsSettings) -> str:
+    """Return the scheme of the URL."""
     return settings.url.partition(":")[0].lower()
 
 
 def is_encrypted(settings: NatsSettings) -> bool:
-    """Tell whether TLS is a must. `nats://` with certificates configured means it, too."""
+    """Return whether TLS is required: `tls://`, or `nats://` with certificates configured."""
     return bool(
-        scheme_of(settings) == "tls"
+        get_scheme(settings) == "tls"
         or settings.ca_file
         or settings.certificate_file
         or settings.insecure

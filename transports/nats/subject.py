@@ -1,4 +1,4 @@
-"""Subjects: names of tokens with dots between them."""
+"""Subjects of NATS: tokens with dots between them."""
 
 from __future__ import annotations
 
@@ -6,41 +6,35 @@ import re
 from typing import TYPE_CHECKING
 
 from ccagent.errors import ConfigurationError
+from ccagent.transports.templates import check_template, fill_template, get_values
 
 if TYPE_CHECKING:
     from ccagent.records.message import Message
 
 _DEFAULT = "{prefix}.{cluster}.{kind}"
-_PLACEHOLDER = re.compile(r"\{(?:cluster|node|kind|prefix)\}")
 _TOKEN = re.compile(r"[\w!#$%&'+,/:;=?@^`|~-]+", re.ASCII)
 
 
 def check_subject(template: str) -> None:
-    """Refuse a template that gives no subject. Raises ConfigurationError."""
+    """Check a template of a subject. Raises ConfigurationError."""
     if not template:
         return
-    if "{" in _PLACEHOLDER.sub("", template):
-        raise ConfigurationError("subject: its placeholders are {cluster} {node} {kind} {prefix}")
+    example = check_template("subject", template)
     if template == "{prefix}":
         raise ConfigurationError("subject: {prefix} alone may be empty")
-    if not all(map(_TOKEN.fullmatch, _PLACEHOLDER.sub("x", template).split("."))):
+    if not all(map(_TOKEN.fullmatch, example.split("."))):
         raise ConfigurationError("subject: tokens with dots between them, no spaces, no wildcards")
 
 
-def subject_of(message: Message, template: str) -> str:
-    """Give the subject of a message; dots in names separate tokens, empty tokens are left out."""
-    values = {
-        "{prefix}": message.prefix,
-        "{cluster}": message.cluster,
-        "{node}": message.node,
-        "{kind}": message.kind,
-    }
-    subject = _PLACEHOLDER.sub(lambda found: _cleaned(values[found[0]]), template or _DEFAULT)
+def fill_subject(message: Message, template: str) -> str:
+    """Return the subject of a message; dots in names separate tokens, empty tokens are left out."""
+    values = {name: _clean_value(value) for name, value in get_values(message).items()}
+    subject = fill_template(template or _DEFAULT, values)
     return ".".join(filter(None, subject.split(".")))
 
 
-def _cleaned(value: str) -> str:
-    """Replace what NATS would take for something else."""
+def _clean_value(value: str) -> str:
+    """Return a value with `_` for characters that have a meaning in subjects."""
     if value.isascii() and value.replace("-", "").replace(".", "").isalnum():
         return value
     return "".join("_" if c in " *>" or not c.isprintable() else c for c in value)

@@ -1,7 +1,7 @@
-"""`nats://` and `tls://` publish messages to NATS subjects, by core NATS or into JetStream.
+"""The transport `nats://` and `tls://`: messages to subjects, by core NATS or into JetStream.
 
-Core NATS tells that the server has a batch, not that anybody listens; a stream of JetStream
-acknowledges every message, and knows one that comes twice by its id (`Nats-Msg-Id`).
+Core NATS confirms that the server has a batch, not that there is a subscriber. A stream of
+JetStream acknowledges every message and recognises a repetition by its id (`Nats-Msg-Id`).
 """
 
 from __future__ import annotations
@@ -12,34 +12,35 @@ from typing import TYPE_CHECKING
 
 from ccagent import PRODUCER
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
-from ccagent.transports.base import Reached, SinkSettings, Transport
+from ccagent.transports.base import ProbeResult, SinkSettings, Transport
 from ccagent.transports.nats.settings import (
     NatsSettings,
-    checked,
+    check_settings,
+    get_scheme,
     is_encrypted,
     read_login,
-    scheme_of,
 )
-from ccagent.transports.nats.subject import subject_of
-from ccagent.transports.network import tls_context
+from ccagent.transports.nats.subject import fill_subject
+from ccagent.transports.network import make_tls_context
+from ccagent.transports.network_errors import explain_network_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ccagent.records.message import Message
-    from ccagent.transports.nats.connection import Connection, Way
+    from ccagent.transports.nats.connection import NatsConnection, NatsOptions
     from ccagent.transports.urls import Server
 
 _WINDOW = 1024 * 1024
-"""Bytes on their way at once: what a slow line must carry within the time limit."""
+"""Bytes in flight at once: a slow line must carry them within the time limit."""
 
 _REMEMBERED = 10_000
 
 
 class NatsTransport(Transport):
-    """Publishes to subjects of NATS, or into a stream of JetStream.
+    """Publishes to subjects of NATS, or into a stream of JetStream, over one kept connection.
 
-    Over one kept connection; what isn't acknowledged is not delivered.
+    A message that is not acknowledged counts as not delivered.
     """
 
     Settings = NatsSettings
@@ -50,59 +51,59 @@ class NatsTransport(Transport):
             if isinstance(settings, NatsSettings)
             else NatsSettings(url=settings.url, format=settings.format)
         )
-        self._servers = checked(self._settings)
-        self._connection: Connection | None = None
+        self._servers = check_settings(self._settings)
+        self._connection: NatsConnection | None = None
         self._taken: set[str] = set()
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Publish messages; return when the server has them or, with JetStream, has stored them.
+        """Publish messages. Return when the server has them or, with JetStream, has stored them.
 
-        Messages are on their way side by side, so those behind a failed one may be taken. Their
-        ids are kept, for a stream recognizes them only for a while (2 minutes by default).
+        Many messages are in flight at once, so those behind a failed one may be taken. Their ids
+        are kept, since a stream recognises a repetition only for a while (2 minutes by default).
         """
         done = 0
         while done < len(messages):
             try:
-                connection = self._connected(messages[done].node)
+                connection = self._get_connection(messages[done].node)
             except RetryableError as error:
-                raise RetryableError(str(error), delivered=done) from None
+                raise RetryableError(str(error), delivered=done) from error
             done = self._publish(connection, messages, done)
 
-    def reach(self, message: Message) -> Reached:
-        """Connect and log in; for JetStream ask which stream takes the subject.
+    def probe(self, message: Message) -> ProbeResult:
+        """Connect and log in; with JetStream, ask which stream takes the subject.
 
-        Raises RetryableError, RejectedError if no stream does.
+        Raises RetryableError, and RejectedError if no stream takes it.
         """
-        connection = self._connected(message.node)
-        said = f"{connection.server if len(self._servers) > 1 else 'it'} lets us in"
+        connection = self._get_connection(message.node)
+        text = f"{connection.server if len(self._servers) > 1 else 'it'} accepts the login"
         if not self._settings.jetstream:
-            return Reached(said)
-        subject = subject_of(message, self._settings.subject)
+            return ProbeResult(text)
+        subject = fill_subject(message, self._settings.subject)
         try:
-            stream = connection.stream_of(subject)
+            stream = connection.find_stream(subject)
         except RetryableError as error:
             if "no responders" in str(error):
-                raise RejectedError(f"{connection.server}: no JetStream for this user") from None
-            return Reached(f"{said}, but not ask whether a stream takes {subject!r}")
+                raise RejectedError(f"{connection.server}: no JetStream for this user") from error
+            return ProbeResult(f"{text}, but not the question which stream takes {subject!r}")
         if not stream:
             raise RejectedError(f"{connection.server}: no stream takes the subject {subject!r}")
-        return Reached(f"{said}; stream {stream!r} takes the subject {subject!r}")
+        return ProbeResult(f"{text}; stream {stream!r} takes the subject {subject!r}")
 
     def close(self) -> None:
-        """Let go of the connection. Nothing is pending on it: `send` has waited for all."""
+        """Close the connection. Nothing is pending on it: `send` has waited for every answer."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def _publish(self, connection: Connection, messages: Sequence[Message], begin: int) -> int:
-        """Publish as many messages as may be on their way at once; give the number of the next."""
+    def _publish(self, connection: NatsConnection, messages: Sequence[Message], begin: int) -> int:
+        """Publish as many messages as may be in flight at once. Return the number of the next."""
         from ccagent.transports.nats.batch import Outgoing
 
-        end = _window(messages, begin)
+        end = _find_window(messages, begin)
         fresh = [n for n in range(begin, end) if messages[n].id not in self._taken]
         answers = connection.publish(
             [
-                Outgoing(subject_of(m, self._settings.subject), m.body, m.id)
+                Outgoing(fill_subject(m, self._settings.subject), m.body, m.id)
                 for m in (messages[n] for n in fresh)
             ]
         )
@@ -122,30 +123,30 @@ class NatsTransport(Transport):
         error.delivered = delivered
         raise error
 
-    def _connected(self, node: str) -> Connection:
-        """Give the connection, a new one if there is none. Raises RetryableError."""
+    def _get_connection(self, node: str) -> NatsConnection:
+        """Return the connection, a new one if there is none. Raises RetryableError."""
         if self._connection is not None and self._connection.is_open:
             return self._connection
         self.close()
-        from ccagent.transports.nats.connection import Connection
+        from ccagent.transports.nats.connection import NatsConnection
 
         try:
-            way = self._way(node)
+            way = self._options(node)
         except ConfigurationError as error:
-            # The file may be replaced at any moment, and be right again the next time.
-            raise RetryableError(str(error)) from None
+            # The file may be right again at the next attempt.
+            raise RetryableError(str(error)) from error
         errors: dict[str, None] = {}
         # In random order, so that the nodes of a cluster spread over the servers.
         for server in random.sample(self._servers, len(self._servers)):
             place = f"{way.scheme}://{server}"
             try:
-                addresses = _addresses(server)
-            except OSError as error:
-                errors[f"{place}: the name does not resolve: {error.strerror}"] = None
+                addresses = _resolve(server)
+            except (OSError, UnicodeError) as error:
+                errors[f"{place}: {explain_network_error(error, 0) or error}"] = None
                 continue
             for address in addresses:
                 try:
-                    self._connection = Connection(way, server, address)
+                    self._connection = NatsConnection(way, server, address)
                 except RetryableError as error:
                     errors[str(error)] = None
                 except (OSError, RuntimeError) as error:
@@ -156,24 +157,24 @@ class NatsTransport(Transport):
                     return self._connection
         raise RetryableError("; ".join(errors))
 
-    def _way(self, node: str) -> Way:
-        """Read secrets and certificates anew. Raises ConfigurationError."""
-        from ccagent.transports.nats.connection import Way
+    def _options(self, node: str) -> NatsOptions:
+        """Read secrets and certificates again. Raises ConfigurationError."""
+        from ccagent.transports.nats.connection import NatsOptions
 
         settings = self._settings
-        return Way(
-            scheme=scheme_of(settings),
+        return NatsOptions(
+            scheme=get_scheme(settings),
             name=f"{PRODUCER} {node}",
             login=read_login(settings),
-            context=tls_context(settings) if is_encrypted(settings) else None,
+            context=make_tls_context(settings) if is_encrypted(settings) else None,
             has_certificate=bool(settings.certificate_file),
             seconds=settings.time_limit.seconds,
             acknowledged=settings.jetstream,
         )
 
 
-def _window(messages: Sequence[Message], begin: int) -> int:
-    """Give the end of the messages that may be on their way at once: one, or more up to a bound."""
+def _find_window(messages: Sequence[Message], begin: int) -> int:
+    """Return the end of the messages that may be in flight at once: one at least."""
     size, end = len(messages[begin].body), begin + 1
     while end < len(messages) and size + len(messages[end].body) <= _WINDOW:
         size += len(messages[end].body)
@@ -181,10 +182,10 @@ def _window(messages: Sequence[Message], begin: int) -> int:
     return end
 
 
-def _addresses(server: Server) -> list[str]:
-    """Resolve a name here: asyncio would leave a thread behind that nobody can stop."""
-    try:
-        found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
-    except UnicodeError:
-        raise OSError(0, "not a host name") from None
+def _resolve(server: Server) -> list[str]:
+    """Return the addresses of a server. Raises OSError, UnicodeError.
+
+    asyncio would resolve the name in a thread that can't be stopped.
+    """
+    found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))

@@ -44,7 +44,7 @@ def print_messages(configuration: Configuration, name: str) -> None:
 
 def _print(configuration: Configuration, sink: str, messages: list[Message]) -> None:
     settings = configuration.sinks[sink]
-    found = [fitted for message in messages if (fitted := settings.fitted(message)) is not None]
+    found = [fitted for message in messages if (fitted := settings.fit(message)) is not None]
     title = sink
     if not sink.startswith("--sink "):
         title = f"sink {sink} ({public_url(settings.url)})"

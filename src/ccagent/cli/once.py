@@ -104,7 +104,7 @@ class _Delivery:
 
     def take(self, messages: list[Message]) -> None:
         """Queue messages, or send them if there is no queue."""
-        fitted = (self._settings.fitted(message) for message in messages)
+        fitted = (self._settings.fit(message) for message in messages)
         wanted = [message for message in fitted if message is not None]
         try:
             if self._queue is not None:

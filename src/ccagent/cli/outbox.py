@@ -55,9 +55,9 @@ def _add_selection(function: Callable[..., None]) -> Callable[..., None]:
 @add_file_options
 def retry(names: tuple[str, ...], reason: str, common: Common) -> None:
     """Queue dead letters again; the daemon sends them, or `ccagent outbox flush`."""
-    from ccagent.queue.commands import Selection, retry
+    from ccagent.queue.commands import DeadLetterSelection, retry
 
-    count = retry(load(common, needs_file=True), Selection(names, reason))
+    count = retry(load(common, needs_file=True), DeadLetterSelection(names, reason))
     click.echo(f"queued again: {count}")
 
 
@@ -67,9 +67,11 @@ def retry(names: tuple[str, ...], reason: str, common: Common) -> None:
 @add_file_options
 def drop(names: tuple[str, ...], reason: str, is_whole: bool, common: Common) -> None:
     """Delete dead letters."""
-    from ccagent.queue.commands import Selection, drop
+    from ccagent.queue.commands import DeadLetterSelection, drop
 
     if is_whole and reason:
         raise click.UsageError("--all and --reason exclude each other")
     configuration = load(common, needs_file=True)
-    click.echo(f"deleted: {drop(configuration, Selection(names, reason), is_whole=is_whole)}")
+    click.echo(
+        f"deleted: {drop(configuration, DeadLetterSelection(names, reason), is_whole=is_whole)}"
+    )

@@ -16,7 +16,7 @@ from ccagent.records.points import Point
 if TYPE_CHECKING:
     from ccagent.config.configuration import Configuration
     from ccagent.records.message import Message
-    from ccagent.transports.base import Reached
+    from ccagent.transports.base import ProbeResult
 
 MARK = "this is a test: ccagent sinks test"
 """What the message says of itself, in `errors` of the sample."""
@@ -34,11 +34,11 @@ def try_sink(configuration: Configuration, name: str) -> str:
         transport.close()
 
 
-def reach_sink(configuration: Configuration, name: str) -> Reached | None:
+def reach_sink(configuration: Configuration, name: str) -> ProbeResult | None:
     """Connect and log in without delivering; None if that can't be. Raises TransportError."""
     transport = build_transport(configuration.sinks[name])
     try:
-        return transport.reach(_messages(configuration, name)[0])
+        return transport.probe(_messages(configuration, name)[0])
     finally:
         transport.close()
 
@@ -68,4 +68,4 @@ def _messages(configuration: Configuration, name: str) -> list[Message]:
     )
     sink = configuration.sinks[name]
     messages = encode([envelope, point], sink.format, node, prefix=settings.topic_prefix)
-    return [fitted for message in messages if (fitted := sink.fitted(message)) is not None]
+    return [fitted for message in messages if (fitted := sink.fit(message)) is not None]

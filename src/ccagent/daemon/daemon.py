@@ -409,7 +409,7 @@ class Daemon:
         self._outboxes |= opened
         for outbox in self._leaving_outboxes:
             if outbox.name in self._outboxes:
-                outbox.hand_over(self._outboxes[outbox.name])
+                outbox.retire(self._outboxes[outbox.name])
 
     def _goes_on(self, name: str, configuration: Configuration) -> bool:
         """Return whether a running agent can stay, with what it knows of the last sample."""

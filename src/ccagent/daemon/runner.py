@@ -193,7 +193,7 @@ class Runner:
         )
         for message in messages:
             for outbox in self._in_use:
-                fitted = outbox.settings.fitted(message)
+                fitted = outbox.settings.fit(message)
                 if fitted is not None:
                     outbox.put(fitted)
 

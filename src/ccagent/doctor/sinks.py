@@ -11,7 +11,7 @@ from ccagent.doctor.clock import judge_other_clock
 from ccagent.doctor.finding import Finding
 from ccagent.doctor.together import together
 from ccagent.errors import CcagentError, ProgramError
-from ccagent.transports.base import Reached
+from ccagent.transports.base import ProbeResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,11 +48,11 @@ def check_sinks(site: Site) -> Iterator[Finding]:
     tasks = [partial(_reached, configuration, name, delivers=site.delivers) for name in names]
     for name, outcome in zip(names, together(tasks, SECONDS), strict=True):
         yield judge_sink(name, configuration.sinks[name].url, outcome)
-        if isinstance(outcome, Reached) and outcome.ahead is not None:
-            yield judge_other_clock(name, outcome.ahead, outcome.doubt)
+        if isinstance(outcome, ProbeResult) and outcome.clock_offset is not None:
+            yield judge_other_clock(name, outcome.clock_offset, outcome.uncertainty)
 
 
-def judge_sink(name: str, url: str, outcome: Reached | CcagentError | None) -> Finding:
+def judge_sink(name: str, url: str, outcome: ProbeResult | CcagentError | None) -> Finding:
     """Judge what reaching a sink has given; None: it can't be without delivering."""
     subject = f"sink {name}"
     if isinstance(outcome, CcagentError):
@@ -73,7 +73,7 @@ def judge_sink(name: str, url: str, outcome: Reached | CcagentError | None) -> F
         advice = f"`ccagent sinks test {name}` or --deliver sends one"
         return Finding(area="sinks", subject=subject, state="good", found=found, fix=advice)
     return Finding(
-        area="sinks", subject=subject, state="good", found=f"{shown(url)}: {outcome.said}"
+        area="sinks", subject=subject, state="good", found=f"{shown(url)}: {outcome.message}"
     )
 
 
@@ -94,7 +94,7 @@ def _remedy(reason: str) -> str:
     return "see to what the other side says"
 
 
-def _reached(configuration: Configuration, name: str, *, delivers: bool) -> Reached | None:
+def _reached(configuration: Configuration, name: str, *, delivers: bool) -> ProbeResult | None:
     if delivers:
-        return Reached(f"took a message; {try_sink(configuration, name)}".rstrip("; "))
+        return ProbeResult(f"took a message; {try_sink(configuration, name)}".rstrip("; "))
     return reach_sink(configuration, name)

@@ -12,7 +12,7 @@ from ccagent.doctor.outbox_files import check_files
 from ccagent.doctor.service import read_unit, state_directories
 from ccagent.doctor.service_user import find_service_user, find_unwritable
 from ccagent.errors import CcagentError, NotHereError
-from ccagent.queue.files import file_of
+from ccagent.queue.files import make_file_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -154,7 +154,7 @@ def _room(site: Site, directory: str, sinks: Sequence[str]) -> Room | CcagentErr
                     raise
                 path = os.path.dirname(path.rstrip("/"))
         user = find_service_user(site, path)
-        files = [os.path.join(directory, file_of(sink)) for sink in sinks]
+        files = [os.path.join(directory, make_file_name(sink)) for sink in sinks]
         existing = [file for file in files if _exists(node, file)]
         refused = _find_refused(node, user, [path, *existing])
         is_made_by_systemd = path != directory and directory in state_directories(read_unit(node))

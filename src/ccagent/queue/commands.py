@@ -12,7 +12,7 @@ from ccagent.config.configuration import build_transport
 from ccagent.errors import CcagentError, ConfigurationError, QueueError
 from ccagent.log import logger, printable
 from ccagent.machine.clock import timestamp
-from ccagent.queue.files import SUFFIX, file_of, open_disk
+from ccagent.queue.files import SUFFIX, make_file_name, open_disk
 from ccagent.queue.queue import Queue
 from ccagent.queue.sender import Sender
 
@@ -28,13 +28,13 @@ _HEAD = (
 )
 
 
-class Selection(NamedTuple):
+class DeadLetterSelection(NamedTuple):
     """The dead letters a command concerns: of these sinks (empty: all), with this reason."""
 
     sinks: tuple[str, ...] = ()
     reason: str = ""
 
-    def of(self, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
+    def select(self, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
         """Return those of some dead letters that are selected."""
         return [each for each in letters if self.reason.lower() in each.reason.lower()]
 
@@ -43,10 +43,10 @@ def report(configuration: Configuration) -> tuple[str, bool]:
     """Return a table of the queues with their dead letters, and whether all could be read."""
     lines = [_HEAD]
     is_readable = True
-    for sink in _queues(configuration):
+    for sink in _list_queues(configuration):
         try:
-            with _opened(configuration, sink) as database:
-                summary, letters = database.summary(), database.dead_letters()
+            with _open_queue(configuration, sink) as database:
+                summary, letters = database.summarise(), database.read_dead_letters()
         except QueueError as error:
             lines.append(f"{printable(sink):20} {printable(str(error))}")
             is_readable = False
@@ -55,7 +55,7 @@ def report(configuration: Configuration) -> tuple[str, bool]:
             f"{printable(sink):20} {summary.messages:9} {summary.size:12} {summary.age:8.0f}s "
             f"{summary.dead_letters:13} {summary.dropped:8}"
         )
-        lines += [_described(letter) for letter in letters[:_SHOWN]]
+        lines += [_describe(letter) for letter in letters[:_SHOWN]]
         if len(letters) > _SHOWN:
             lines.append(f"  ... and {len(letters) - _SHOWN} more dead letters")
     return "\n".join(lines) + "\n", is_readable
@@ -64,7 +64,7 @@ def report(configuration: Configuration) -> tuple[str, bool]:
 def flush(configuration: Configuration) -> bool:
     """Send what is queued for the configured sinks; return whether all is sent."""
     is_sent = True
-    for sink in _queues(configuration):
+    for sink in _list_queues(configuration):
         if sink not in configuration.sinks:
             continue
         transport = build_transport(configuration.sinks[sink])
@@ -88,12 +88,12 @@ def send_queued(sink: str, sender: Sender) -> bool:
     return is_sent
 
 
-def retry(configuration: Configuration, selection: Selection) -> int:
+def retry(configuration: Configuration, selection: DeadLetterSelection) -> int:
     """Queue dead letters again. Return how many. Raises QueueError."""
     count = 0
-    for sink in _selected(configuration, selection):
-        with _opened(configuration, sink) as database:
-            letters = selection.of(database.dead_letters())
+    for sink in _select_queues(configuration, selection):
+        with _open_queue(configuration, sink) as database:
+            letters = selection.select(database.read_dead_letters())
             numbers = [letter.number for letter in letters if letter.entry is not None]
             database.retry(numbers)
             count += len(numbers)
@@ -107,12 +107,12 @@ def retry(configuration: Configuration, selection: Selection) -> int:
     return count
 
 
-def drop(configuration: Configuration, selection: Selection, *, is_whole: bool) -> int:
+def drop(configuration: Configuration, selection: DeadLetterSelection, *, is_whole: bool) -> int:
     """Delete dead letters, or with `is_whole` all that is queued too. Return how many."""
     count = 0
-    for sink in _selected(configuration, selection):
-        with _opened(configuration, sink) as database:
-            numbers = [letter.number for letter in selection.of(database.dead_letters())]
+    for sink in _select_queues(configuration, selection):
+        with _open_queue(configuration, sink) as database:
+            numbers = [letter.number for letter in selection.select(database.read_dead_letters())]
             database.drop(numbers)
             count += len(numbers)
             if is_whole:
@@ -120,7 +120,7 @@ def drop(configuration: Configuration, selection: Selection, *, is_whole: bool) 
     return count
 
 
-def _described(letter: DeadLetter) -> str:
+def _describe(letter: DeadLetter) -> str:
     if letter.entry is None:
         message = f"{letter.size} bytes"
     else:
@@ -132,9 +132,9 @@ def _described(letter: DeadLetter) -> str:
 
 
 @contextlib.contextmanager
-def _opened(configuration: Configuration, sink: str) -> Generator[QueueDatabase]:
+def _open_queue(configuration: Configuration, sink: str) -> Generator[QueueDatabase]:
     """Open the queue of a sink. Raises QueueError naming the file and the reason."""
-    path = os.path.join(_directory(configuration), file_of(sink))
+    path = os.path.join(_directory(configuration), make_file_name(sink))
     database = None
     try:
         database = open_disk(path, configuration.outbox)
@@ -160,7 +160,7 @@ def _directory(configuration: Configuration) -> str:
     return directory
 
 
-def _queues(configuration: Configuration) -> list[str]:
+def _list_queues(configuration: Configuration) -> list[str]:
     """Return the names of the sinks that have a queue on disk."""
     directory = _directory(configuration)
     try:
@@ -172,9 +172,9 @@ def _queues(configuration: Configuration) -> list[str]:
     return sorted(unquote(name.removesuffix(SUFFIX)) for name in names if name.endswith(SUFFIX))
 
 
-def _selected(configuration: Configuration, selection: Selection) -> list[str]:
+def _select_queues(configuration: Configuration, selection: DeadLetterSelection) -> list[str]:
     """Return the queues that a command concerns. Raises ConfigurationError for an unknown one."""
-    queues = _queues(configuration)
+    queues = _list_queues(configuration)
     for sink in selection.sinks:
         if sink not in queues:
             raise ConfigurationError(f"--sink {sink}: has no queue; there are {', '.join(queues)}")

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import EncodingError, UnparsableError
-from ccagent.queue.entry import Entry, decode_entry, encode_entry
+from ccagent.queue.entry import QueueEntry, decode_entry, encode_entry
 from ccagent.queue.queue_clock import (
     Moment,
     advance,
@@ -55,11 +55,11 @@ _EXPIRED_AT_ONCE = 100
 _AT_ONCE = 500
 
 
-class Waiting(NamedTuple):
+class QueuedMessage(NamedTuple):
     """One queued message: its number in the database, and the entry."""
 
     number: int
-    entry: Entry
+    entry: QueueEntry
 
     @property
     def message(self) -> Message:
@@ -76,7 +76,7 @@ class DeadLetter(NamedTuple):
     number: int
     rejected: float
     reason: str
-    entry: Entry | None
+    entry: QueueEntry | None
     size: int
 
 
@@ -124,7 +124,7 @@ class QueueDatabase:
             path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
         # A damaged text must not keep its row from being read.
-        self._database.text_factory = _text
+        self._database.text_factory = _decode_text
         try:
             self._database.execute(f"PRAGMA page_size = {PAGE_SIZE}")
             self._database.execute("PRAGMA journal_mode = WAL")
@@ -152,14 +152,14 @@ class QueueDatabase:
         now, stored = self._advance(), self._wall_clock()
         try:
             rows = [
-                (message.topic, encode_entry(Entry(stored, now.clock, message)))
+                (message.topic, encode_entry(QueueEntry(stored, now.clock, message)))
                 for message in messages
             ]
         except (ValueError, TypeError, OverflowError) as error:
             raise EncodingError(f"a message can't be stored: {error}") from error
         return self._insert(rows, now)
 
-    def restore(self, entries: Iterable[Entry], age_of: Callable[[Entry], float]) -> int:
+    def restore(self, entries: Iterable[QueueEntry], age_of: Callable[[QueueEntry], float]) -> int:
         """Store entries of another database, whose clock is another one, with their age there.
 
         Return how many messages were deleted to make room.
@@ -168,13 +168,13 @@ class QueueDatabase:
         rows = [
             (
                 each.message.topic,
-                encode_entry(Entry(each.stored, now.clock - age_of(each), each.message)),
+                encode_entry(QueueEntry(each.stored, now.clock - age_of(each), each.message)),
             )
             for each in entries
         ]
         return self._insert(rows, now)
 
-    def oldest(
+    def read_oldest(
         self,
         count: int,
         size: int,
@@ -182,19 +182,19 @@ class QueueDatabase:
         only_number: int | None = None,
         without_kinds: Collection[str] = (),
         without_numbers: Collection[int] = (),
-    ) -> tuple[list[Waiting], list[tuple[int, str]]]:
+    ) -> tuple[list[QueuedMessage], list[tuple[int, str]]]:
         """Return the oldest messages, and those in between that can't be decoded.
 
         At most `count` messages of about `size` bytes, but at least one; with `only_number` that
         one alone. Each that can't be decoded is a pair of number and reason.
         """
-        found: list[Waiting] = []
+        found: list[QueuedMessage] = []
         damaged: list[tuple[int, str]] = []
         condition = ""
         if only_number is not None:
             condition, without_kinds, without_numbers = "WHERE number = ? ", (), (only_number,)
         elif without_kinds or without_numbers:
-            kinds, numbers = _marks([*without_kinds]), _marks([*without_numbers])
+            kinds, numbers = _make_marks([*without_kinds]), _make_marks([*without_numbers])
             # A damaged kind is NULL or a number: its message must not be left out.
             condition = f"WHERE COALESCE(kind, '') NOT IN ({kinds}) AND number NOT IN ({numbers}) "
         rows = self._database.execute(
@@ -210,7 +210,7 @@ class QueueDatabase:
             size -= len(stored)
             if found and size < 0:
                 break
-            found.append(Waiting(number, entry))
+            found.append(QueuedMessage(number, entry))
         return found, damaged
 
     def remove(self, numbers: Collection[int]) -> None:
@@ -220,8 +220,8 @@ class QueueDatabase:
         """
         with self._transaction():
             deleted = 0
-            for some in _chunks([*numbers]):
-                deleted += self._delete(f"number IN ({_marks(some)})", some)
+            for some in _split_numbers([*numbers]):
+                deleted += self._delete(f"number IN ({_make_marks(some)})", some)
             # Fewer are deleted when another process has dropped some to make room.
             if deleted < len(numbers) and self._has_any(numbers):
                 raise sqlite3.DatabaseError("malformed: deleted messages are still there")
@@ -239,19 +239,19 @@ class QueueDatabase:
     def add_dead_letter(self, message: Message, reason: str) -> None:
         """Store a dead letter that was no message of this database, such as a part of one."""
         stored = self._wall_clock()
-        entry = encode_entry(Entry(stored, self._advance().clock, message))
+        entry = encode_entry(QueueEntry(stored, self._advance().clock, message))
         with self._transaction():
             self._database.execute(
                 "INSERT INTO dead_letters (rejected, reason, entry) VALUES (?, ?, ?)",
                 (stored, reason, entry),
             )
 
-    def dead_letters(self) -> list[DeadLetter]:
+    def read_dead_letters(self) -> list[DeadLetter]:
         """Return the dead letters, oldest first."""
         rows = self._database.execute(
             "SELECT number, rejected, reason, entry FROM dead_letters ORDER BY number"
         )
-        return [_dead_letter(*row) for row in rows]
+        return [_build_dead_letter(*row) for row in rows]
 
     def retry(self, numbers: Collection[int]) -> None:
         """Make messages of dead letters again, the youngest of the queue."""
@@ -263,7 +263,7 @@ class QueueDatabase:
                 ).fetchone()
                 entry = decode_entry(row[0])
                 # They have waited already: their age begins anew.
-                renewed = encode_entry(Entry(entry.stored, now.clock, entry.message))
+                renewed = encode_entry(QueueEntry(entry.stored, now.clock, entry.message))
                 self._store([(entry.message.topic, renewed)], now)
                 self._database.execute("DELETE FROM dead_letters WHERE number = ?", (number,))
 
@@ -285,22 +285,22 @@ class QueueDatabase:
         if not isinstance(row[0], int) or row[0] < 0:
             self._database.execute(_RECOUNT)
             (row,) = self._database.execute("SELECT messages FROM state")
-        return _number(row[0])
+        return _check_number(row[0])
 
     def has_messages(self) -> bool:
         """Return whether a message waits, whatever the count says."""
         return self._database.execute("SELECT 1 FROM messages LIMIT 1").fetchone() is not None
 
-    def age_of(self, entry: Entry) -> float:
+    def compute_age(self, entry: QueueEntry) -> float:
         """Return the seconds for which an entry of this database has certainly waited."""
         return max(0.0, self._advance().clock - entry.clock)
 
     def size(self) -> int:
         """Return the bytes of the messages that wait."""
         (row,) = self._database.execute("SELECT bytes FROM state")
-        return _number(row[0])
+        return _check_number(row[0])
 
-    def summary(self) -> Summary:
+    def summarise(self) -> Summary:
         """Return what is here, counted anew."""
         self._database.execute(_RECOUNT)
         messages, size, letters, letter_size, dropped = self._totals()
@@ -313,7 +313,7 @@ class QueueDatabase:
             break
         return Summary(messages, size, age, letters, letter_size, dropped)
 
-    def entries(self) -> Iterable[Entry]:
+    def read_entries(self) -> Iterable[QueueEntry]:
         """Return all entries that can be decoded, oldest first."""
         for (stored,) in self._database.execute("SELECT entry FROM messages ORDER BY number"):
             try:
@@ -359,7 +359,7 @@ class QueueDatabase:
     def _totals(self) -> tuple[int, int, int, int, int]:
         """Return messages, their bytes, dead letters, their bytes, and what was dropped."""
         (row,) = self._database.execute(_TOTALS)
-        messages, size, letters, letter_size, dropped = map(_number, row)
+        messages, size, letters, letter_size, dropped = map(_check_number, row)
         return messages, size, letters, letter_size, dropped
 
     def _read_clock(self) -> Moment:
@@ -385,17 +385,17 @@ class QueueDatabase:
             return 0
         self._expiry = clock + self._max_age / _EXPIRY_STEPS
         dropped = 0
-        while old := self._old("dead_letters", clock):
+        while old := self._find_expired("dead_letters", clock):
             self._database.execute(
-                f"DELETE FROM dead_letters WHERE number IN ({_marks(old)})",  # noqa: S608
+                f"DELETE FROM dead_letters WHERE number IN ({_make_marks(old)})",  # noqa: S608
                 old,
             )
             dropped += len(old)
-        while old := self._old("messages", clock):
-            dropped += self._delete(f"number IN ({_marks(old)})", old)
+        while old := self._find_expired("messages", clock):
+            dropped += self._delete(f"number IN ({_make_marks(old)})", old)
         return dropped
 
-    def _old(self, table: str, clock: float) -> list[int]:
+    def _find_expired(self, table: str, clock: float) -> list[int]:
         """Return the numbers of the oldest rows that are too old; those undecodable stay."""
         rows = self._database.execute(
             f"SELECT number, entry FROM {table} ORDER BY number"  # noqa: S608
@@ -447,25 +447,25 @@ class QueueDatabase:
         return deleted
 
 
-def _chunks(numbers: list[int]) -> Iterable[list[int]]:
+def _split_numbers(numbers: list[int]) -> Iterable[list[int]]:
     """Return numbers in lists that are short enough for one statement."""
     return (numbers[begin : begin + _AT_ONCE] for begin in range(0, len(numbers), _AT_ONCE))
 
 
-def _marks(values: Sequence[object]) -> str:
+def _make_marks(values: Sequence[object]) -> str:
     return ", ".join("?" * len(values))
 
 
-def _text(content: bytes) -> str:
+def _decode_text(content: bytes) -> str:
     return content.decode("utf-8", "replace")
 
 
-def _number(value: object) -> int:
+def _check_number(value: object) -> int:
     """Return a number of a table that may be damaged."""
     return max(0, value) if isinstance(value, int) else 0
 
 
-def _dead_letter(number: int, rejected: object, reason: object, stored: object) -> DeadLetter:
+def _build_dead_letter(number: int, rejected: object, reason: object, stored: object) -> DeadLetter:
     try:
         entry = decode_entry(stored)
     except UnparsableError:

@@ -17,7 +17,7 @@ HEAD = struct.Struct("<4sII")
 """MAGIC, length of the content in bytes, CRC-32 of the content."""
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class QueueEntry(msgspec.Struct, frozen=True, array_like=True):
     """One queued message.
 
     stored: seconds since 1970 by the wall clock when it was queued; for people only.
@@ -30,16 +30,16 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Entry)
+_decoder = msgspec.msgpack.Decoder(QueueEntry)
 
 
-def encode_entry(entry: Entry) -> bytes:
+def encode_entry(entry: QueueEntry) -> bytes:
     """Return the stored form of an entry."""
     content = _encoder.encode(entry)
     return HEAD.pack(MAGIC, len(content), zlib.crc32(content)) + content
 
 
-def decode_entry(stored: object) -> Entry:
+def decode_entry(stored: object) -> QueueEntry:
     """Return the entry in a column. Raises UnparsableError for whatever else the column holds."""
     if not isinstance(stored, bytes):
         raise UnparsableError("damaged: not a message")

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ccagent.queue.database import Waiting
+    from ccagent.queue.database import QueuedMessage
 
 _ROTATED_AFTER = 3
-_PROBED_AFTER = 5
-_PROBED_EVERY = 4
+_TRIAL_AFTER = 5
+_TRIAL_EVERY = 4
 _ALONE = 2
 _OVERTAKEN_OF_A_KIND = 3
 _OVERTAKEN = 100
@@ -31,7 +31,7 @@ _LONGEST_PAUSE = 60.0
 _LONGEST_OVERTAKEN_PAUSE = 600.0
 
 
-class Choice(NamedTuple):
+class MessageChoice(NamedTuple):
     """What to select from the queue: one message by number, or the oldest without some."""
 
     number: int | None
@@ -44,16 +44,16 @@ class Choice(NamedTuple):
         return self.number is None and not self.without_kinds and not self.without_numbers
 
 
-class Verdict(NamedTuple):
+class FailureVerdict(NamedTuple):
     """What a failure means.
 
     is_alone: others may be sent at once. is_hopeless: the message is to become a dead letter.
-    is_probe_wanted: another message is to be tried at once, to see whether the sink is there.
+    is_trial_wanted: another message is to be tried at once, to see whether the sink is there.
     """
 
     is_alone: bool = False
     is_hopeless: bool = False
-    is_probe_wanted: bool = False
+    is_trial_wanted: bool = False
 
 
 class _Failed:
@@ -94,54 +94,54 @@ class Failures:
         self._held: dict[str, _Held] = {}
         self._overtaken: dict[int, _Overtaken] = {}
         self._passes = 0
-        self._probed: int | None = None
-        self._choice = Choice(None, [], [])
+        self._doubted: int | None = None
+        self._choice = MessageChoice(None, [], [])
 
-    def choose(self, now: float) -> Choice:
+    def choose(self, now: float) -> MessageChoice:
         """Return what to select from the queue at `now`."""
         due = [number for number, one in self._overtaken.items() if one.retry_at <= now]
-        if due and self._probed is None:
-            self._choice = Choice(due[0], [], [])
+        if due and self._doubted is None:
+            self._choice = MessageChoice(due[0], [], [])
             return self._choice
         kinds = [
             kind for kind, held in self._held.items() if held.retry_at > now or held.is_rotated
         ]
         numbers = [*self._overtaken]
-        if self._probed is not None:
-            kinds = [kind for kind in kinds if self._held[kind].number != self._probed]
-            numbers.append(self._probed)
-        self._choice = Choice(None, kinds, numbers)
+        if self._doubted is not None:
+            kinds = [kind for kind in kinds if self._held[kind].number != self._doubted]
+            numbers.append(self._doubted)
+        self._choice = MessageChoice(None, kinds, numbers)
         return self._choice
 
-    def found_nothing(self) -> bool:
+    def note_empty(self) -> bool:
         """Take note that nothing was found for the last choice; return whether to choose again."""
         if self._choice.number is not None:
             self._overtaken.pop(self._choice.number, None)  # dropped meanwhile
             return True
-        if self._probed is not None:
-            self._probed = None
+        if self._doubted is not None:
+            self._doubted = None
             return True
         rotated = [held for held in self._held.values() if held.is_rotated]
         for held in rotated:
             held.is_rotated = False
         return bool(rotated)
 
-    def cut(self, messages: list[Waiting]) -> list[Waiting]:
+    def cut(self, messages: list[QueuedMessage]) -> list[QueuedMessage]:
         """Shorten a batch so that a message of a kind that has failed is sent by itself."""
-        if self._probed is not None:
+        if self._doubted is not None:
             return messages[:1]
         for index, waiting in enumerate(messages):
             if waiting.message.topic in self._held:
                 return messages[: max(1, index)]
         return messages
 
-    def passed(self, taken: Sequence[Waiting], now: float) -> None:
+    def note_success(self, taken: Sequence[QueuedMessage], now: float) -> None:
         """Take note of messages that the sink has taken."""
         if not self._held and not self._overtaken:
             return
         self._passes += 1
-        if self._probed is not None:
-            self._overtake_probed(now)
+        if self._doubted is not None:
+            self._overtake_doubted(now)
         for kind in {waiting.message.topic for waiting in taken}:
             was_held = self._held.pop(kind, None) is not None
             for one in self._overtaken.values():
@@ -153,14 +153,16 @@ class Failures:
         for held in self._held.values():
             held.is_rotated = False
 
-    def failed(self, waiting: Waiting, now: float, *, is_about_message: bool) -> Verdict:
+    def note_failure(
+        self, waiting: QueuedMessage, now: float, *, is_about_message: bool
+    ) -> FailureVerdict:
         """Take note of a message that was not taken, and return what that means."""
         number, kind = waiting.number, waiting.message.topic
         if number in self._overtaken:
-            return self._failed_again(self._overtaken[number], now)
-        if self._probed is not None:
-            self._probed = None
-            return Verdict()
+            return self._note_overtaken_failure(self._overtaken[number], now)
+        if self._doubted is not None:
+            self._doubted = None
+            return FailureVerdict()
         held = self._held.get(kind)
         if held is None or held.number != number:
             held = self._held[kind] = _Held(number)
@@ -177,22 +179,22 @@ class Failures:
             else:
                 held.retry_at = now + held.pause * self._jitter(0.5, 1.0)
                 held.pause = min(held.pause * 2, _LONGEST_PAUSE)
-            return Verdict(is_alone=True)
+            return FailureVerdict(is_alone=True)
         held.is_rotated = held.failures >= _ROTATED_AFTER
-        turn = held.failures - _PROBED_AFTER
-        if turn >= 0 and turn % _PROBED_EVERY == 0 and len(self._held) == 1:
-            self._probed = number
-            return Verdict(is_probe_wanted=True)
-        return Verdict()
+        turn = held.failures - _TRIAL_AFTER
+        if turn >= 0 and turn % _TRIAL_EVERY == 0 and len(self._held) == 1:
+            self._doubted = number
+            return FailureVerdict(is_trial_wanted=True)
+        return FailureVerdict()
 
-    def postpone(self, waiting: Waiting, until: float) -> None:
+    def postpone(self, waiting: QueuedMessage, until: float) -> None:
         """Leave a message alone at least until then."""
         for one in (self._overtaken.get(waiting.number), self._held.get(waiting.message.topic)):
             if one is not None:
                 one.retry_at = max(one.retry_at, until)
                 break
 
-    def forget(self, waiting: Waiting) -> None:
+    def forget(self, waiting: QueuedMessage) -> None:
         """Forget a message that has become a dead letter."""
         self._overtaken.pop(waiting.number, None)
         held = self._held.get(waiting.message.topic)
@@ -204,10 +206,10 @@ class Failures:
         for one in self._all():
             one.retry_at = 0.0
 
-    def probe(self) -> bool:
+    def try_another(self) -> bool:
         """Have another message tried next than the one that failed; False if none has."""
         if self._held:
-            self._probed = next(iter(self._held.values())).number
+            self._doubted = next(iter(self._held.values())).number
         return bool(self._held)
 
     def next_due(self) -> float | None:
@@ -217,13 +219,13 @@ class Failures:
     def _all(self) -> list[_Failed]:
         return [*self._held.values(), *self._overtaken.values()]
 
-    def _failed_again(self, one: _Overtaken, now: float) -> Verdict:
+    def _note_overtaken_failure(self, one: _Overtaken, now: float) -> FailureVerdict:
         if one.have_others_passed:
             one.attempts += 1
             one.have_others_passed = False
         one.retry_at = now + one.pause * self._jitter(0.5, 1.0)
         one.pause = min(one.pause * 2, _LONGEST_OVERTAKEN_PAUSE)
-        return Verdict(is_alone=True, is_hopeless=one.attempts >= _HOPELESS_AFTER)
+        return FailureVerdict(is_alone=True, is_hopeless=one.attempts >= _HOPELESS_AFTER)
 
     def _has_room(self, kind: str) -> bool:
         of_kind = sum(one.kind == kind for one in self._overtaken.values())
@@ -233,9 +235,9 @@ class Failures:
         one = self._overtaken[number] = _Overtaken(kind, retry_at)
         one.pause = min(self._held.pop(kind).pause * 2, _LONGEST_OVERTAKEN_PAUSE)
 
-    def _overtake_probed(self, now: float) -> None:
+    def _overtake_doubted(self, now: float) -> None:
         """Let the message that another one has just passed be tried again at once."""
         for kind, held in [*self._held.items()]:
-            if held.number == self._probed and self._has_room(kind):
+            if held.number == self._doubted and self._has_room(kind):
                 self._overtake(held.number, kind, now)
-        self._probed = None
+        self._doubted = None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Generator
 
     from ccagent.config.configuration import OutboxSettings
-    from ccagent.queue.entry import Entry
+    from ccagent.queue.entry import QueueEntry
 
 SUFFIX = ".outbox"
 """The end of the file names of queues; before it stands the quoted name of the sink."""
@@ -62,7 +62,7 @@ _CODES_OF_DAMAGE = frozenset(
 )
 
 
-def file_of(sink: str) -> str:
+def make_file_name(sink: str) -> str:
     """Return the name of the file of a sink's queue."""
     return quote(sink, safe="") + SUFFIX
 
@@ -189,7 +189,7 @@ def recover_all(path: str, into: QueueDatabase, without: Collection[int]) -> lis
     done: list[tuple[str, int]] = []
     with repair_lock(path):
         for recovering in list_unrecovered(path):
-            known = {each.message.id for each in into.entries()}
+            known = {each.message.id for each in into.read_entries()}
             count = _recover(recovering, into, without, known)
             kept = recovering.replace(_RECOVERING, _DAMAGED)
             for suffix in (*_SIDE_FILES, ""):
@@ -214,8 +214,8 @@ def _delete_old(path: str) -> None:
 def _recover(aside: str, into: QueueDatabase, without: Collection[int], known: set[str]) -> int:
     count = 0
     with contextlib.ExitStack() as stack:
-        contents = [_content(stack, aside + suffix) for suffix in ("", "-wal")]
-        messages: list[Entry] = []
+        contents = [_map_file(stack, aside + suffix) for suffix in ("", "-wal")]
+        messages: list[QueueEntry] = []
         for is_letter, number, entry in salvage(*contents):
             if is_letter:
                 into.add_dead_letter(entry.message, "recovered from a damaged file")
@@ -223,14 +223,14 @@ def _recover(aside: str, into: QueueDatabase, without: Collection[int], known: s
                 messages.append(entry)
                 count += 1
             if len(messages) >= _AT_ONCE:
-                into.restore(messages, _unknown_age)
+                into.restore(messages, _assume_no_age)
                 messages = []
         if messages:
-            into.restore(messages, _unknown_age)
+            into.restore(messages, _assume_no_age)
     return count
 
 
-def _unknown_age(_: Entry) -> float:
+def _assume_no_age(_: QueueEntry) -> float:
     """The clock of a damaged file is not known, so nothing certain is known of an age."""
     return 0.0
 
@@ -245,7 +245,7 @@ def _check_log(path: str) -> None:
     if is_ours:
         return  # closing the file would release SQLite's locks on it
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-        log = _content(stack, path + "-wal")
+        log = _map_file(stack, path + "-wal")
         if not log or _is_used(path):
             return
         if is_log_damaged(log):
@@ -270,7 +270,7 @@ def _is_used(path: str) -> bool:
     return kind != fcntl.F_UNLCK
 
 
-def _content(stack: contextlib.ExitStack, path: str) -> bytes | mmap.mmap:
+def _map_file(stack: contextlib.ExitStack, path: str) -> bytes | mmap.mmap:
     """Map a file into memory; an empty or missing one is empty bytes."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

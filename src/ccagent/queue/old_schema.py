@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.queue.entry import Entry, encode_entry
+from ccagent.queue.entry import QueueEntry, encode_entry
 from ccagent.records.message import Message
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ def take_over(database: sqlite3.Connection, now: float) -> None:
         except (msgspec.MsgspecError, ValueError, TypeError) as error:
             database.execute(_INSERT["refused"], (f"damaged: {error}", content, now))
             continue
-        entry = encode_entry(Entry(_seconds(stored), 0.0, message))
+        entry = encode_entry(QueueEntry(_seconds(stored), 0.0, message))
         database.execute(_INSERT["waiting"], (message.topic, entry))
     rows = database.execute("SELECT stored, reason, message FROM refused ORDER BY number")
     for stored, reason, content in rows:
         entry = content
         with contextlib.suppress(msgspec.MsgspecError, ValueError, TypeError):
-            entry = encode_entry(Entry(_seconds(stored), 0.0, _decoder.decode(content)))
+            entry = encode_entry(QueueEntry(_seconds(stored), 0.0, _decoder.decode(content)))
         database.execute(_INSERT["refused"], (reason, entry, now))
     database.execute(
         "UPDATE state SET messages = (SELECT COUNT(*) FROM messages), "

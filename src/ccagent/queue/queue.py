@@ -15,9 +15,9 @@ from ccagent.queue.database import MEMORY, QueueDatabase
 from ccagent.queue.files import (
     WatchedFile,
     explain,
-    file_of,
     is_damage,
     list_unrecovered,
+    make_file_name,
     open_disk,
     recover_all,
     repair_lock,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from ccagent.config.configuration import OutboxSettings
-    from ccagent.queue.database import DeadLetter, Waiting
+    from ccagent.queue.database import DeadLetter, QueuedMessage
     from ccagent.records.message import Message
 
 _MEMORY_BYTES = 64 * 1024 * 1024
@@ -43,11 +43,11 @@ BATCH = 500
 """The most messages that are sent at once."""
 
 
-class Batch(NamedTuple):
+class QueueBatch(NamedTuple):
     """The next messages to send, and the database that holds them."""
 
     database: QueueDatabase
-    messages: list[Waiting]
+    messages: list[QueuedMessage]
 
 
 class Queue:
@@ -67,7 +67,7 @@ class Queue:
         self.name = name
         self.path = MEMORY
         if settings.directory and not settings.memory:
-            self.path = os.path.join(settings.directory, file_of(name))
+            self.path = os.path.join(settings.directory, make_file_name(name))
         self.retry_after = 10.0
         """Seconds after which a disk that failed is tried again."""
         self._settings = settings
@@ -132,13 +132,13 @@ class Queue:
         only_number: int | None = None,
         without_kinds: Collection[str] = (),
         without_numbers: Collection[int] = (),
-    ) -> Batch:
+    ) -> QueueBatch:
         """Return the oldest messages but some, or only one: at most `count`, those on disk first.
 
         A message that can't be decoded becomes a dead letter on the way.
         """
 
-        def read(database: QueueDatabase) -> Batch:
+        def read(database: QueueDatabase) -> QueueBatch:
             return self._read(database, count, only_number, without_kinds, without_numbers)
 
         with self._lock:
@@ -158,7 +158,7 @@ class Queue:
                     break
             return read(self._memory)
 
-    def remove(self, batch: Batch, numbers: Collection[int]) -> None:
+    def remove(self, batch: QueueBatch, numbers: Collection[int]) -> None:
         """Delete acknowledged messages; those that the disk keeps are deleted later."""
         if not numbers:
             return
@@ -170,7 +170,7 @@ class Queue:
                     self._unremoved.update(numbers)
                     self._fail(error)
 
-    def reject(self, batch: Batch, number: int, reason: str) -> None:
+    def reject(self, batch: QueueBatch, number: int, reason: str) -> None:
         """Make a dead letter of a message."""
         with self._lock:
             try:
@@ -180,7 +180,7 @@ class Queue:
                     self._unremoved.add(number)
                     self._fail(error)
 
-    def add_dead_letter(self, batch: Batch, message: Message, reason: str) -> None:
+    def add_dead_letter(self, batch: QueueBatch, message: Message, reason: str) -> None:
         """Store a dead letter that is a part of a message."""
         with self._lock:
             try:
@@ -193,7 +193,7 @@ class Queue:
         with self._lock:
             if self._is_recovering or self.count_in_memory():
                 return True
-            return bool(self._on_disk(QueueDatabase.has_messages))
+            return bool(self._ask_disk(QueueDatabase.has_messages))
 
     @property
     def dropped(self) -> int:
@@ -203,7 +203,7 @@ class Queue:
     def count(self) -> int:
         """Return the number of messages that wait."""
         with self._lock:
-            return self.count_in_memory() + self._on_disk(QueueDatabase.count)
+            return self.count_in_memory() + self._ask_disk(QueueDatabase.count)
 
     def count_in_memory(self) -> int:
         """Return the number of messages that would be lost with the process."""
@@ -218,15 +218,15 @@ class Queue:
     def size(self) -> int:
         """Return the bytes of the messages that wait; 0 once it is closed."""
         with self._lock:
-            size = self._on_disk(QueueDatabase.size)
+            size = self._ask_disk(QueueDatabase.size)
             with contextlib.suppress(sqlite3.Error):
                 size += self._memory.size()
             return size
 
-    def dead_letters(self) -> list[DeadLetter]:
+    def read_dead_letters(self) -> list[DeadLetter]:
         """Return the dead letters in memory; those on disk are for `ccagent outbox`."""
         with self._lock:
-            return self._memory.dead_letters()
+            return self._memory.read_dead_letters()
 
     def check(self) -> None:
         """Notice a file that was removed or replaced, and move to a disk that works again."""
@@ -276,7 +276,7 @@ class Queue:
                     continue
                 if self._is_current():
                     if self._retry_at:
-                        self._works()
+                        self._note_working()
                     return dropped
                 if self._file is not None and self._file.is_removed():
                     self.check()  # moves these messages too
@@ -297,12 +297,12 @@ class Queue:
         only_number: int | None,
         without_kinds: Collection[str],
         without_numbers: Collection[int],
-    ) -> Batch:
+    ) -> QueueBatch:
         if database is self._disk and self._unremoved:
             database.remove(self._unremoved)
             self._unremoved.clear()
         while True:
-            found, damaged = database.oldest(
+            found, damaged = database.read_oldest(
                 count,
                 _BATCH_BYTES,
                 only_number=only_number,
@@ -314,9 +314,9 @@ class Queue:
                 logger.error("sink %s: message %d is %s", self.name, number, reason)
                 database.reject(number, reason)
             if found or not damaged:
-                return Batch(database, found)
+                return QueueBatch(database, found)
 
-    def _on_disk(self, value: Callable[[QueueDatabase], int]) -> int:
+    def _ask_disk(self, value: Callable[[QueueDatabase], int]) -> int:
         if self._disk is None:
             return 0
         try:
@@ -337,10 +337,10 @@ class Queue:
             try:
                 self._disk.remove(self._unremoved)
                 self._is_memory_used = True
-                for entry in self._disk.entries():
-                    self._note_dropped(self._memory.restore([entry], self._disk.age_of))
+                for entry in self._disk.read_entries():
+                    self._note_dropped(self._memory.restore([entry], self._disk.compute_age))
                     moved += 1
-                for letter in self._disk.dead_letters():
+                for letter in self._disk.read_dead_letters():
                     if letter.entry is not None:
                         self._memory.add_dead_letter(letter.entry.message, letter.reason)
             except _FAILURES as error:
@@ -367,12 +367,12 @@ class Queue:
     def _move_to_disk(self) -> None:
         """Move what had to wait in memory to a disk that works."""
         while self._disk is not None and self._is_memory_used:
-            batch, _ = self._memory.oldest(BATCH, _MOVED_BYTES)
-            letters = [] if batch else self._memory.dead_letters()
+            batch, _ = self._memory.read_oldest(BATCH, _MOVED_BYTES)
+            letters = [] if batch else self._memory.read_dead_letters()
             try:
                 if batch:
                     entries = [waiting.entry for waiting in batch]
-                    self._note_dropped(self._disk.restore(entries, self._memory.age_of))
+                    self._note_dropped(self._disk.restore(entries, self._memory.compute_age))
                 for letter in letters:
                     if letter.entry is not None:
                         self._disk.add_dead_letter(letter.entry.message, letter.reason)
@@ -383,7 +383,7 @@ class Queue:
             self._memory.drop([letter.number for letter in letters])
             if not batch:
                 self._is_memory_used = False
-                self._works()
+                self._note_working()
 
     def _open(self) -> None:
         """Open the file; a damaged one is set aside, and its messages taken over."""
@@ -394,14 +394,14 @@ class Queue:
             self._watch()
         except _FAILURES as error:
             if is_damage(error, self.path):
-                self._begin_anew(error, set())
+                self._replace_file(error, set())
             else:
-                self._put_off(explain(error))
+                self._postpone(explain(error))
         except (OSError, NotPermittedError) as error:
-            self._put_off(explain(error))
+            self._postpone(explain(error))
         else:
             self._is_recovering = bool(list_unrecovered(self.path))
-            self._works()
+            self._note_working()
 
     def _watch(self) -> None:
         """Remember which file is open. Raises OSError."""
@@ -410,17 +410,17 @@ class Queue:
             self._file = None
         self._file = WatchedFile(self.path)
 
-    def _works(self) -> None:
+    def _note_working(self) -> None:
         if self._last_error:
             logger.info("outbox %s: works again", self.path)
         self._last_error = ""
         self._retry_at = 0.0
 
-    def _begin_anew(self, error: Exception, acknowledged: set[int]) -> None:
+    def _replace_file(self, error: Exception, acknowledged: set[int]) -> None:
         """Set a damaged file aside and begin a new one; `_recover` moves its messages."""
         if self._monotonic() < self._begun_at + _BEGUN_AT_MOST_EVERY:
             self._leave_file()
-            self._put_off(explain(error))
+            self._postpone(explain(error))
             return
         self._begun_at = self._monotonic()
         logger.error("outbox %s: %s; its undamaged messages move to a new file", self.path, error)
@@ -432,11 +432,11 @@ class Queue:
                 self._disk = open_disk(self.path, self._settings)
                 self._watch()
         except (*_FAILURES, OSError, NotPermittedError) as reason:
-            self._put_off(explain(reason))
+            self._postpone(explain(reason))
             return
         self._acknowledged = acknowledged
         self._is_recovering = True
-        self._works()
+        self._note_working()
 
     def _recover(self) -> None:
         """Move the messages of damaged files that were set aside, by this process or another."""
@@ -446,7 +446,7 @@ class Queue:
             done = recover_all(self.path, self._disk, self._acknowledged)
         except (*_FAILURES, OSError, NotPermittedError) as error:
             names = ", ".join(list_unrecovered(self.path))
-            self._put_off(f"{explain(error)}; messages in {names} are yet to be recovered")
+            self._postpone(f"{explain(error)}; messages in {names} are yet to be recovered")
             return
         self._is_recovering = False
         self._acknowledged = set()
@@ -463,11 +463,11 @@ class Queue:
         if self._disk is not None and is_damage(error, self.path):
             self._disk.close()
             self._disk = None
-            self._begin_anew(error, {*self._unremoved})
+            self._replace_file(error, {*self._unremoved})
         else:
-            self._put_off(explain(error))
+            self._postpone(explain(error))
 
-    def _put_off(self, reason: str) -> None:
+    def _postpone(self, reason: str) -> None:
         self._retry_at = self._monotonic() + self.retry_after
         if reason != self._last_error:
             logger.error("outbox %s: %s; messages wait in memory", self.path, reason)

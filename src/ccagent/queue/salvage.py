@@ -12,7 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ccagent.errors import UnparsableError
-from ccagent.queue.entry import HEAD, MAGIC, Entry, decode_entry
+from ccagent.queue.entry import HEAD, MAGIC, QueueEntry, decode_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,12 +34,12 @@ _LONGEST_START = 600
 """Bytes of a cell before the entry: lengths, the record's header, and the topic."""
 
 
-def salvage(database: Content, log: Content = b"") -> Iterator[tuple[bool, int, Entry]]:
+def salvage(database: Content, log: Content = b"") -> Iterator[tuple[bool, int, QueueEntry]]:
     """Return the undamaged entries in a database file and its write-ahead log.
 
     In the order of their numbers. Each comes with whether it is a dead letter, and its number.
     """
-    pages = _Pages(database, log)
+    pages = _DatabasePages(database, log)
     places: dict[tuple[bool, int], tuple[int, int]] = {}
     for number in pages.numbers():
         page = pages.page(number)
@@ -56,13 +56,13 @@ def salvage(database: Content, log: Content = b"") -> Iterator[tuple[bool, int, 
             yield cell
 
 
-class _Pages:
+class _DatabasePages:
     """The pages of a database file, with the latest of its write-ahead log in their place."""
 
     def __init__(self, database: Content, log: Content) -> None:
         self._database = database
         self._log = log
-        self._changed = dict(_frames(log))
+        self._changed = dict(_read_frames(log))
 
     def numbers(self) -> Iterator[int]:
         """Return the numbers of all pages: those of the log first, since they are the younger."""
@@ -79,13 +79,13 @@ class _Pages:
         begin = (number - 1) * PAGE_SIZE
         return self._database[begin : begin + PAGE_SIZE]
 
-    def entry_at(self, page: bytes, at: int) -> tuple[bool, int, Entry] | None:
+    def entry_at(self, page: bytes, at: int) -> tuple[bool, int, QueueEntry] | None:
         """Return the entry whose magic number is at an offset, if it is undamaged.
 
         With whether it is a dead letter, and its number.
         """
         for begin in range(at - 5, max(-1, at - _LONGEST_START), -1):
-            cell = _cell(page, begin, at)
+            cell = _parse_cell(page, begin, at)
             if cell is None:
                 continue
             payload, number, offset, length, columns = cell
@@ -121,21 +121,21 @@ class _Pages:
         return b"".join(parts)
 
 
-def _cell(page: bytes, begin: int, at: int) -> tuple[int, int, int, int, int] | None:
+def _parse_cell(page: bytes, begin: int, at: int) -> tuple[int, int, int, int, int] | None:
     """Read the start of a table leaf cell whose last column is the entry at offset `at`.
 
     Returns bytes of the payload, number of the row, offset of the payload from `begin`, bytes of
     the entry, number of columns; None if no such cell starts at `begin`.
     """
-    payload, position = _varint(page, begin)
-    number, position = _varint(page, position)
+    payload, position = _parse_varint(page, begin)
+    number, position = _parse_varint(page, position)
     start = position
-    header, position = _varint(page, position)
+    header, position = _parse_varint(page, position)
     if not HEAD.size < payload < 1 << 31 or not 1 < header < 64 or position >= at:
         return None
     types: list[int] = []
     while position < start + header and len(types) < 6:
-        kind, position = _varint(page, position)
+        kind, position = _parse_varint(page, position)
         types.append(kind)
     if position != start + header or not types:
         return None
@@ -147,7 +147,7 @@ def _cell(page: bytes, begin: int, at: int) -> tuple[int, int, int, int, int] | 
     return payload, number, start - begin, sizes[-1], len(types)
 
 
-def _varint(page: bytes, position: int) -> tuple[int, int]:
+def _parse_varint(page: bytes, position: int) -> tuple[int, int]:
     """Return the variable-length integer at a position, and the position after it."""
     value = 0
     for index in range(9):
@@ -175,24 +175,24 @@ def is_log_damaged(log: Content) -> bool:
 
     SQLite ignores the log from such a place on. Source: sqlite.org/fileformat2.html, 4.2.
     """
-    frames = {offset for _, offset in _frames(log)}
+    frames = {offset for _, offset in _read_frames(log)}
     if not frames:
         return False
     order = "<" if log[:4] == _LITTLE_ENDIAN else ">"
-    sums = _checksum(order, log[: _WAL_HEAD.size - 8], (0, 0))
+    sums = _update_checksum(order, log[: _WAL_HEAD.size - 8], (0, 0))
     if sums != _WAL_HEAD.unpack_from(log)[6:8]:
         return True
     for offset in range(_WAL_HEAD.size + _FRAME_HEAD.size, max(frames) + 1, _STEP):
         head = log[offset - _FRAME_HEAD.size : offset]
-        sums = _checksum(order, head[:8], sums)
-        sums = _checksum(order, log[offset : offset + PAGE_SIZE], sums)
+        sums = _update_checksum(order, head[:8], sums)
+        sums = _update_checksum(order, log[offset : offset + PAGE_SIZE], sums)
         # The checksum does not cover the salt, by which the frames of this log are known.
         if offset not in frames or sums != _FRAME_HEAD.unpack(head)[4:6]:
             return True
     return False
 
 
-def _checksum(order: str, content: bytes, sums: tuple[int, int]) -> tuple[int, int]:
+def _update_checksum(order: str, content: bytes, sums: tuple[int, int]) -> tuple[int, int]:
     first, second = sums
     words = struct.unpack(f"{order}{len(content) // 4}I", content)
     for even, odd in zip(words[::2], words[1::2], strict=True):
@@ -201,7 +201,7 @@ def _checksum(order: str, content: bytes, sums: tuple[int, int]) -> tuple[int, i
     return first, second
 
 
-def _frames(log: Content) -> Iterator[tuple[int, int]]:
+def _read_frames(log: Content) -> Iterator[tuple[int, int]]:
     """Return numbers of pages in a write-ahead log with their offsets, as far as committed."""
     heads = [
         (begin, *_FRAME_HEAD.unpack_from(log, begin)[:4])

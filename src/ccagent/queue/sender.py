@@ -22,8 +22,8 @@ from ccagent.queue.queue import BATCH
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ccagent.queue.database import QueueDatabase, Waiting
-    from ccagent.queue.queue import Batch, Queue
+    from ccagent.queue.database import QueueDatabase, QueuedMessage
+    from ccagent.queue.queue import Queue, QueueBatch
     from ccagent.records.message import Message
     from ccagent.transports.base import Transport
 
@@ -51,7 +51,7 @@ _FEW_PARTS = 6
 """Requests to find that, where all of the message before was refused."""
 
 
-class Outcome(NamedTuple):
+class SendOutcome(NamedTuple):
     """The result of one attempt to send.
 
     done: number of messages that left the queue. wait: seconds until the next attempt makes sense,
@@ -93,8 +93,8 @@ class Sender:
         self._failures = Failures(jitter)
         self._done = 0
         self._taken_parts: set[str] = set()
-        self._unreachable = _Logged()
-        self._alone = _Logged()
+        self._unreachable = _RateLimitedText()
+        self._alone = _RateLimitedText()
         self._refused_wholly: set[str] = set()
         self.counters = SinkCounters()
 
@@ -125,15 +125,15 @@ class Sender:
         self._pause = _FIRST_PAUSE
         self._failures.resume()
 
-    def send_next(self) -> Outcome:
+    def send_next(self) -> SendOutcome:
         """Send the oldest messages that may be sent now."""
         now = self._monotonic()
         if now < self._paused_until:
-            return Outcome(0, self._paused_until - now)
+            return SendOutcome(0, self._paused_until - now)
         batch = self._next_batch(now)
         if not batch.messages:
             due = self._failures.next_due()
-            return Outcome(0, None if due is None else max(0.001, due - now))
+            return SendOutcome(0, None if due is None else max(0.001, due - now))
         self._batch = min(self._batch * _BATCH_GROWTH, BATCH)
         outcome = self._send(batch)
         seconds = self._monotonic() - now
@@ -155,7 +155,7 @@ class Sender:
                 tried_another = False
             if outcome.wait == 0:
                 continue
-            if outcome.wait is None or tried_another or not self._failures.probe():
+            if outcome.wait is None or tried_another or not self._failures.try_another():
                 break
             tried_another = True
             self._paused_until = 0.0
@@ -173,7 +173,7 @@ class Sender:
             os.close(self._lock)
             self._lock = -1
 
-    def _next_batch(self, now: float) -> Batch:
+    def _next_batch(self, now: float) -> QueueBatch:
         """Select what to send: a message that failed and is due again alone, else the oldest."""
         queue, from_disk = self._queue, self._lock >= 0
         while True:
@@ -190,10 +190,10 @@ class Sender:
                 if self._disk is not None:
                     self._failures = Failures(self._jitter)
                 self._disk = batch.database
-            if batch.messages or not self._failures.found_nothing():
+            if batch.messages or not self._failures.note_empty():
                 return batch._replace(messages=self._failures.cut(batch.messages))
 
-    def _send(self, batch: Batch) -> Outcome:
+    def _send(self, batch: QueueBatch) -> SendOutcome:
         """Send a batch, and take note of what became of each message."""
         messages = batch.messages
         self.counters.sent += len(messages)
@@ -212,9 +212,9 @@ class Sender:
             if text != self.counters.last_error:
                 logger.warning("sink %s: unforeseen error", self._name, exc_info=error)
             return self._retry(batch, RetryableError(text))
-        return Outcome(self._done, 0)
+        return SendOutcome(self._done, 0)
 
-    def _send_some(self, batch: Batch, messages: Sequence[Waiting]) -> None:
+    def _send_some(self, batch: QueueBatch, messages: Sequence[QueuedMessage]) -> None:
         """Send messages together up to one that is too large or refused, or that one."""
         limit = self._transport.largest_body or sys.maxsize
         if len(messages[0].message.body) > limit:
@@ -235,7 +235,11 @@ class Sender:
             self.counters.last_error = ""
 
     def _split(
-        self, batch: Batch, waiting: Waiting, limit: int, error: RejectedError | None = None
+        self,
+        batch: QueueBatch,
+        waiting: QueuedMessage,
+        limit: int,
+        error: RejectedError | None = None,
     ) -> None:
         """Send a message in parts of at most `limit` bytes, smaller ones if those are refused.
 
@@ -332,7 +336,7 @@ class Sender:
             self._refused_wholly.add(kind)
         return refused
 
-    def _acknowledge(self, batch: Batch, taken: Sequence[Waiting]) -> None:
+    def _acknowledge(self, batch: QueueBatch, taken: Sequence[QueuedMessage]) -> None:
         """Delete messages that the sink has taken."""
         if not taken:
             return
@@ -344,10 +348,10 @@ class Sender:
         self.counters.acknowledged += len(taken)
         if self._refused_wholly:
             self._refused_wholly.difference_update(waiting.message.topic for waiting in taken)
-        self._failures.passed(taken, self._monotonic())
+        self._failures.note_success(taken, self._monotonic())
         self._queue.remove(batch, [waiting.number for waiting in taken])
 
-    def _reject(self, batch: Batch, waiting: Waiting, reason: str) -> None:
+    def _reject(self, batch: QueueBatch, waiting: QueuedMessage, reason: str) -> None:
         logger.error("sink %s: a message becomes a dead letter: %s", self._name, reason)
         self._done += 1
         self._queue.reject(batch, waiting.number, reason)
@@ -355,7 +359,7 @@ class Sender:
         self.counters.refused += 1
         self.counters.last_error = reason
 
-    def _retry(self, batch: Batch, error: RetryableError) -> Outcome:
+    def _retry(self, batch: QueueBatch, error: RetryableError) -> SendOutcome:
         """Take note of a failure; pause, unless only this message is concerned."""
         failed, now = batch.messages[self._done], self._monotonic()
         text = str(error)
@@ -363,26 +367,26 @@ class Sender:
         self.counters.last_error = text
         # One message is enough to see whether the sink is back.
         self._batch = 1
-        verdict = self._failures.failed(failed, now, is_about_message=error.is_about_message)
+        verdict = self._failures.note_failure(failed, now, is_about_message=error.is_about_message)
         if verdict.is_hopeless:
             self._reject(batch, failed, f"{text}; repeatedly, while others passed")
-            return Outcome(self._done, 0)
+            return SendOutcome(self._done, 0)
         if verdict.is_alone:
             if self._alone.is_new(text, now):
                 logger.warning("sink %s: %s; others are sent meanwhile", self._name, text)
             self._failures.postpone(failed, now + min(error.after, _LONGEST_AFTER))
-            return Outcome(self._done, 0)
-        if verdict.is_probe_wanted:
-            return Outcome(self._done, 0)
+            return SendOutcome(self._done, 0)
+        if verdict.is_trial_wanted:
+            return SendOutcome(self._done, 0)
         rest = max(self._pause * self._jitter(0.5, 1.0), min(error.after, _LONGEST_AFTER))
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
         self._paused_until = now + rest
         if self._unreachable.is_new(text, now):
             logger.warning("sink %s: %s; retrying in %.0f s", self._name, text, rest)
-        return Outcome(self._done, rest)
+        return SendOutcome(self._done, rest)
 
 
-class _Logged:
+class _RateLimitedText:
     """The text that was logged last, so that the same one is logged once per hour."""
 
     def __init__(self) -> None:

@@ -43,7 +43,7 @@ class Sink:
     ) -> None:
         self.name = name
         self.settings = settings
-        self._queue = Queue(name, queue_settings(transport, where))
+        self._queue = Queue(name, choose_queue_settings(transport, where))
         self._sender = Sender(name, self._queue, transport)
         self._queued = 0
         self._restarts = 0
@@ -109,7 +109,7 @@ class Sink:
             self._changed.notify_all()
         self._end_without_thread()
 
-    def hand_over(self, successor: Sink) -> None:
+    def retire(self, successor: Sink) -> None:
         """Ask the thread to end, and to leave what is queued, or comes yet, to another sink."""
         with self._changed:
             self._successor = successor
@@ -117,7 +117,7 @@ class Sink:
             self._changed.notify_all()
         self._end_without_thread()
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """Have the thread look at the queue, into which others have put something."""
         with self._changed:
             self._changed.notify_all()
@@ -209,15 +209,15 @@ class Sink:
         successor = self._successor
         try:
             if successor is not None:
-                self._leave_to(successor)
+                self._drain_to(successor)
         finally:
             self._left = self._queue.count() if successor is None else 0
             self._sender.close()
             self._has_ended = True
         if successor is not None:
-            successor.look()
+            successor.wake()
 
-    def _leave_to(self, successor: Sink) -> None:
+    def _drain_to(self, successor: Sink) -> None:
         """Move what is queued to another sink; what is in a file that both have stays there."""
         is_same_file = self._queue.is_on_disk and self._queue.path == successor._queue.path
         from_disk = not is_same_file and self._wait_for_lock()
@@ -243,6 +243,6 @@ class Sink:
         return True
 
 
-def queue_settings(transport: Transport, where: OutboxSettings | None) -> OutboxSettings:
+def choose_queue_settings(transport: Transport, where: OutboxSettings | None) -> OutboxSettings:
     """Return the settings of the queue for a transport: in memory for one on this machine."""
     return where if where is not None and transport.is_network else OutboxSettings()

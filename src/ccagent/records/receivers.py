@@ -85,7 +85,7 @@ def fit_message(message: Message, receiver: Receiver) -> Message | None:
     if not receiver.takes(message.kind):
         return None
     if message.format == "line":
-        body = message.body if receiver.takes_parts_of_nodes else _without_parts(message.body)
+        body = message.body if receiver.takes_parts_of_nodes else _drop_parts_of_nodes(message.body)
     elif message.body.startswith(b"{"):
         body = _fit_envelope(message, receiver)
     else:
@@ -112,7 +112,7 @@ def log_errors(message: Message, sink: str) -> None:
         )  # fmt: skip
 
 
-def _without_parts(lines: bytes) -> bytes:
+def _drop_parts_of_nodes(lines: bytes) -> bytes:
     """Return lines without those about a job or another part of a node."""
     if b",stype=" not in lines:
         return lines

@@ -56,7 +56,7 @@ _decode_object = msgspec.json.Decoder(_Object).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-class _Parts(NamedTuple):
+class _SplitBodies(NamedTuple):
     """The bodies of the parts, and what fits in none of them, a phrase each."""
 
     bodies: list[bytes]
@@ -84,7 +84,7 @@ def split_message(message: Message, limit: int) -> list[Message]:
     if lost:
         logger.error(
             "message %s of %s: the receiver takes at most %d bytes; %s",
-            message.kind, message.node, limit, _listed(lost),
+            message.kind, message.node, limit, _describe_lost(lost),
         )  # fmt: skip
     return [
         msgspec.structs.replace(
@@ -102,10 +102,10 @@ def halve_message(message: Message) -> list[Message]:
     try:
         if message.format == "line":
             lines = message.body.splitlines(keepends=True)
-            bodies = [b"".join(half) for half in _halves(lines)]
+            bodies = [b"".join(half) for half in _halve(lines)]
         elif message.body.lstrip().startswith(b"["):
             items = [*map(bytes, _decode_list(message.body))]
-            bodies = [b"[" + b",".join(half) + b"]" for half in _halves(items)]
+            bodies = [b"[" + b",".join(half) + b"]" for half in _halve(items)]
         else:
             bodies = _halve_envelope(message.body)
     except (msgspec.MsgspecError, RecursionError):
@@ -118,7 +118,7 @@ def halve_message(message: Message) -> list[Message]:
     ]
 
 
-def _halves(items: list[bytes]) -> list[list[bytes]]:
+def _halve(items: list[bytes]) -> list[list[bytes]]:
     middle = len(items) // 2
     return [items[:middle], items[middle:]] if middle else []
 
@@ -132,23 +132,23 @@ def _halve_envelope(body: bytes) -> list[bytes]:
     name = _HALVED.get(msgspec.json.decode(data["type"], type=str) if "type" in data else "")
     if name is None or name not in attributes:
         return []
-    frame = _Frame(envelope, data, attributes)
+    frame = _EnvelopeFrame(envelope, data, attributes)
     items = [*map(bytes, _decode_list(attributes[name]))]
     # Errors are sent once.
     frames = (frame, frame.without({"errors"}))
     return [
         frame.body({name: msgspec.Raw(b"[" + b",".join(half) + b"]")})
-        for frame, half in zip(frames, _halves(items), strict=False)
+        for frame, half in zip(frames, _halve(items), strict=False)
     ]
 
 
-def _listed(lost: list[str]) -> str:
+def _describe_lost(lost: list[str]) -> str:
     if len(lost) == 1:
         return f"left out: {lost[0]}"
     return f"{len(lost)} records are left out, the first: {lost[0]}"
 
 
-def _packed(sizes: Iterable[int], first_room: int, room: int) -> list[int]:
+def _pack(sizes: Iterable[int], first_room: int, room: int) -> list[int]:
     """Return how many of the items go into each part, in their order.
 
     first_room, room: bytes for items in the first part and in the others; no item is larger than
@@ -165,7 +165,7 @@ def _packed(sizes: Iterable[int], first_room: int, room: int) -> list[int]:
     return counts
 
 
-def _split_lines(body: bytes, limit: int) -> _Parts:
+def _split_lines(body: bytes, limit: int) -> _SplitBodies:
     lines: list[bytes] = []
     lost: list[str] = []
     for line in body.removesuffix(b"\n").split(b"\n"):
@@ -173,24 +173,28 @@ def _split_lines(body: bytes, limit: int) -> _Parts:
             lines.append(line + b"\n")
         else:
             lost.append(f"line {shorten(line.partition(b' ')[0].decode('utf-8', 'replace'))}")
-    return _Parts([b"".join(part) for part in _in_parts(lines, limit, 0)], lost)
+    return _SplitBodies([b"".join(part) for part in _group(lines, limit, 0)], lost)
 
 
-def _split_array(body: bytes, limit: int) -> _Parts:
-    items, lost = _fitting(_decode_list(body), limit - 2, "element")
+def _split_array(body: bytes, limit: int) -> _SplitBodies:
+    items, lost = _select_fitting(_decode_list(body), limit - 2, "element")
     # The last element of a part has no comma behind it.
-    return _Parts([b"[" + b",".join(part) + b"]" for part in _in_parts(items, limit - 1, 1)], lost)
+    return _SplitBodies(
+        [b"[" + b",".join(part) + b"]" for part in _group(items, limit - 1, 1)], lost
+    )
 
 
-def _in_parts(items: list[bytes], room: int, separator: int) -> Iterable[list[bytes]]:
+def _group(items: list[bytes], room: int, separator: int) -> Iterable[list[bytes]]:
     begin = 0
-    for count in _packed((len(item) + separator for item in items), room, room):
+    for count in _pack((len(item) + separator for item in items), room, room):
         if count:
             yield items[begin : begin + count]
         begin += count
 
 
-def _fitting(items: list[msgspec.Raw], room: int, what: str) -> tuple[list[bytes], list[str]]:
+def _select_fitting(
+    items: list[msgspec.Raw], room: int, what: str
+) -> tuple[list[bytes], list[str]]:
     """Return the items of at most `room` bytes, and phrases for the others."""
     fitting: list[bytes] = []
     lost: list[str] = []
@@ -198,11 +202,11 @@ def _fitting(items: list[msgspec.Raw], room: int, what: str) -> tuple[list[bytes
         if len(item) <= room:
             fitting.append(item)
         else:
-            lost.append(f"{what} {_named(item)}")
+            lost.append(f"{what} {_name_record(item)}")
     return fitting, lost
 
 
-def _named(item: bytes) -> str:
+def _name_record(item: bytes) -> str:
     """Return what a record is called, as its own fields say, else how it begins."""
     if item.startswith(b"{"):
         fields = _decode_object(item)
@@ -213,24 +217,24 @@ def _named(item: bytes) -> str:
     return shorten(item.decode("utf-8", "replace"))
 
 
-def _split_envelope(body: bytes, limit: int) -> _Parts:
+def _split_envelope(body: bytes, limit: int) -> _SplitBodies:
     envelope = _decode_object(body)
     if "data" not in envelope:
-        return _spread(_Frame(envelope, None, {}), ("errors",), envelope, limit, [])
+        return _spread(_EnvelopeFrame(envelope, None, {}), ("errors",), envelope, limit, [])
     data = _decode_object(envelope["data"])
     attributes = _decode_object(data["attributes"]) if "attributes" in data else {}
     kind = msgspec.json.decode(data["type"], type=str) if "type" in data else ""
-    frame = _Frame(envelope, data, attributes)
+    frame = _EnvelopeFrame(envelope, data, attributes)
     if kind == "sample":
         return _split_sample(frame, limit)
     if kind == "sysinfo":
-        return _shortened(frame, attributes, limit)
+        return _shorten_envelope(frame, attributes, limit)
     if kind not in _SPREAD:
-        return _Parts([], [f"all of it, since data of type {shorten(kind)} can't be split"])
+        return _SplitBodies([], [f"all of it, since data of type {shorten(kind)} can't be split"])
     return _spread(frame, _SPREAD[kind], attributes, limit, [])
 
 
-class _Frame:
+class _EnvelopeFrame:
     """An envelope around some of its lists. `data` is None for one that has only errors."""
 
     def __init__(self, envelope: _Object, data: _Object | None, attributes: _Object) -> None:
@@ -246,15 +250,15 @@ class _Frame:
         data = _encode(self._data | {"attributes": msgspec.Raw(attributes)})
         return _encode(self._envelope | {"data": msgspec.Raw(data)})
 
-    def without(self, names: Iterable[str]) -> _Frame:
+    def without(self, names: Iterable[str]) -> _EnvelopeFrame:
         """Return the frame without some attributes."""
         kept = {name: raw for name, raw in self._attributes.items() if name not in names}
-        return _Frame(self._envelope, self._data, kept)
+        return _EnvelopeFrame(self._envelope, self._data, kept)
 
-    def with_system(self, system: _Object) -> _Frame:
+    def with_system(self, system: _Object) -> _EnvelopeFrame:
         """Return the frame with another attribute `system`."""
         changed = self._attributes | {"system": msgspec.Raw(_encode(system))}
-        return _Frame(self._envelope, self._data, changed)
+        return _EnvelopeFrame(self._envelope, self._data, changed)
 
     def size(self, names: Iterable[str]) -> int:
         """Return the bytes of the envelope with these lists empty."""
@@ -267,23 +271,23 @@ class _Frame:
 
 
 def _spread(
-    frame: _Frame, names: tuple[str, ...], lists: _Object, limit: int, lost: list[str]
-) -> _Parts:
+    frame: _EnvelopeFrame, names: tuple[str, ...], lists: _Object, limit: int, lost: list[str]
+) -> _SplitBodies:
     """Spread the elements of the lists `names` over envelopes in `frame`."""
     room = limit - frame.size(names)
     items: list[tuple[str, bytes]] = []
     for name in names:
         elements = _decode_list(lists[name]) if name in lists else []
-        fitting, too_large = _fitting(elements, room - 1, f"in {name}")
+        fitting, too_large = _select_fitting(elements, room - 1, f"in {name}")
         lost += too_large
         items += [(name, item) for item in fitting]
     if not items:
-        return _Parts([], lost or ["all of it"])
-    return _Parts(_filled((frame, frame), (room, room), names, items), lost)
+        return _SplitBodies([], lost or ["all of it"])
+    return _SplitBodies(_fill_envelopes((frame, frame), (room, room), names, items), lost)
 
 
-def _filled(
-    frames: tuple[_Frame, _Frame],
+def _fill_envelopes(
+    frames: tuple[_EnvelopeFrame, _EnvelopeFrame],
     rooms: tuple[int, int],
     names: tuple[str, ...],
     items: list[tuple[str, bytes]],
@@ -294,7 +298,7 @@ def _filled(
     """
     bodies: list[bytes] = []
     begin = 0
-    for count in _packed((len(item) + 1 for _, item in items), *rooms):
+    for count in _pack((len(item) + 1 for _, item in items), *rooms):
         part = items[begin : begin + count]
         begin += count
         fields: _Object = {}
@@ -310,7 +314,7 @@ def _filled(
     return bodies
 
 
-def _split_sample(frame: _Frame, limit: int) -> _Parts:
+def _split_sample(frame: _EnvelopeFrame, limit: int) -> _SplitBodies:
     """Spread jobs, and errors, over samples of the same node and time."""
     names = _SPREAD["sample"]
     lists = frame.attributes
@@ -330,10 +334,12 @@ def _split_sample(frame: _Frame, limit: int) -> _Parts:
     first_room = limit - first.size(names)
     room = limit - other.size(names)
     if first_room < 0:
-        return _Parts([], ["all of it, since the limit is smaller than a sample without jobs"])
+        return _SplitBodies(
+            [], ["all of it, since the limit is smaller than a sample without jobs"]
+        )
     errors = _decode_list(lists["errors"]) if "errors" in lists else []
     jobs = _decode_list(lists["jobs"]) if "jobs" in lists else []
-    fitting, too_large = _fitting(errors, room - 1, "error")
+    fitting, too_large = _select_fitting(errors, room - 1, "error")
     lost += too_large
     pieces: list[bytes] = []
     for job in map(bytes, jobs):
@@ -344,10 +350,10 @@ def _split_sample(frame: _Frame, limit: int) -> _Parts:
             pieces += smaller
             lost += too_large
     if lost:
-        text = f"the receiver takes at most {limit} bytes; {_listed(lost)}"
-        fitting = _with_error(text, fitting, lists, first_room)
+        text = f"the receiver takes at most {limit} bytes; {_describe_lost(lost)}"
+        fitting = _add_error(text, fitting, lists, first_room)
     items = [("errors", error) for error in fitting] + [("jobs", piece) for piece in pieces]
-    return _Parts(_filled((first, other), (first_room, room), names, items), lost)
+    return _SplitBodies(_fill_envelopes((first, other), (first_room, room), names, items), lost)
 
 
 def _split_job(job: bytes, room: int) -> tuple[list[bytes], list[str]]:
@@ -361,9 +367,9 @@ def _split_job(job: bytes, room: int) -> tuple[list[bytes], list[str]]:
         if "job" in fields
         else "of a job"
     )
-    fitting, lost = _fitting(processes, room - frame, f"process {of}:")
+    fitting, lost = _select_fitting(processes, room - frame, f"process {of}:")
     pieces: list[bytes] = []
-    for part in _in_parts(fitting, room - frame + 1, 1):
+    for part in _group(fitting, room - frame + 1, 1):
         processes_raw = msgspec.Raw(b"[" + b",".join(part) + b"]")
         pieces.append(_encode(fields | {"processes": processes_raw}))
         # The control group's figures are those of the whole job: they are sent once.
@@ -371,14 +377,14 @@ def _split_job(job: bytes, room: int) -> tuple[list[bytes], list[str]]:
     return pieces, lost if pieces or lost else [f"all {of}"]
 
 
-def _with_error(text: str, errors: list[bytes], lists: _Object, room: int) -> list[bytes]:
+def _add_error(text: str, errors: list[bytes], lists: _Object, room: int) -> list[bytes]:
     """Put an error before the others, if there is room for it in the first part."""
     fields = {name: lists[name] for name in ("time", "cluster", "node") if name in lists}
     error = _encode(fields | {"detail": msgspec.Raw(_encode(text))})
     return [error, *errors] if len(error) < room else errors
 
 
-def _shortened(frame: _Frame, attributes: _Object, limit: int) -> _Parts:
+def _shorten_envelope(frame: _EnvelopeFrame, attributes: _Object, limit: int) -> _SplitBodies:
     """Leave out attributes until the envelope fits."""
     lost: list[str] = []
     for name in _SYSINFO_OPTIONS:
@@ -388,5 +394,5 @@ def _shortened(frame: _Frame, attributes: _Object, limit: int) -> _Parts:
         frame = frame.without({name})
         body = frame.body({})
         if len(body) <= limit:
-            return _Parts([body], lost)
-    return _Parts([], ["all of it"])
+            return _SplitBodies([body], lost)
+    return _SplitBodies([], ["all of it"])

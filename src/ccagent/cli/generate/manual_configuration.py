@@ -21,7 +21,7 @@ from ccagent.config.defaults import agent_sections, explain_key, sink_sections, 
 from ccagent.config.described import describe_keys
 from ccagent.config.registry import AGENTS, TRANSPORTS
 from ccagent.transports.base import SinkSettings
-from ccagent.transports.network import NetworkSettings
+from ccagent.transports.network import NetworkSinkSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -111,7 +111,7 @@ def _sinks() -> Iterator[str]:
     common = describe_keys(SinkSettings)
     yield subheading("Keys of all sinks")
     yield from _keys(common)
-    network = [key for key in describe_keys(NetworkSettings) if key not in common]
+    network = [key for key in describe_keys(NetworkSinkSettings) if key not in common]
     yield subheading("Keys of sinks on the network")
     yield from _keys(network)
     for schemes, section in sink_sections(TRANSPORTS):

@@ -1,0 +1,58 @@
+"""Sentences for the errors of connections, the same for all transports.
+
+Each is the rest of a line that begins with the URL: `nats://127.0.0.1:4222: connection refused`.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+
+_TLS_ALERTS = {
+    "certificate required": ("the server wants a certificate of ours (certificate-file, key-file)"),
+    "alert unknown ca": "the server does not trust our certificate",
+    "alert bad certificate": "the server does not trust our certificate",
+}
+
+
+def explain_network_error(error: BaseException, seconds: float) -> str:
+    """Return why there is no connection or answer; empty for an error of another kind.
+
+    seconds: the time limit.
+    """
+    match error:
+        case socket.gaierror():
+            return f"the name does not resolve: {error.strerror}"
+        case UnicodeError() if not isinstance(error, UnicodeDecodeError):
+            return "the name does not resolve: it is no host name"
+        case ssl.SSLCertVerificationError():
+            return explain_certificate(error.verify_message)
+        case ssl.SSLEOFError():
+            return "TLS was broken off: the server may not speak TLS, or want a certificate-file"
+        case ssl.SSLError():
+            return _explain_tls_error(error)
+        case ConnectionRefusedError():
+            return "connection refused"
+        case TimeoutError():
+            return f"no answer within {seconds:g} s"
+        case _:
+            return ""
+
+
+def explain_certificate(reason: str) -> str:
+    """Return that the certificate of a server is not accepted, and why."""
+    return f"its certificate can't be trusted: {reason}"
+
+
+def explain_tls_alert(text: str) -> str:
+    """Return the meaning of an alert about our certificate; empty for any other text."""
+    text = text.lower().replace("_", " ")
+    return next((meaning for alert, meaning in _TLS_ALERTS.items() if alert in text), "")
+
+
+def _explain_tls_error(error: ssl.SSLError) -> str:
+    text = str(error.reason or error.strerror or error).lower().replace("_", " ")
+    if meaning := explain_tls_alert(text):
+        return meaning
+    hint = "" if "alert" in text else "; perhaps the server does not speak TLS"
+    return f"TLS failed: {text}{hint}"
