@@ -28,7 +28,7 @@ def explain_network_error(error: BaseException, seconds: float) -> str:
         case ssl.SSLCertVerificationError():
             return explain_certificate(error.verify_message)
         case ssl.SSLEOFError():
-            return "TLS was broken off: the server may not speak TLS, or want a certificate-file"
+            return "TLS was broken off: the server may not speak TLS, or refuse clients without key-file"
         case ssl.SSLError():
             return _explain_tls_error(error)
         case ConnectionRefusedError():

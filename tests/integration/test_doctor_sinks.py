@@ -182,7 +182,7 @@ def test_nats(tmp_path: Path) -> None:
         login = f'user = "fox"\npassword-file = "{secret(tmp_path)}"'
         told = Told(tmp_path, backend(server.url, login))
         assert (told.code, told.sink()["state"]) == (0, "good")
-        assert told.sink()["found"] == f"{server.url}: it lets us in"
+        assert told.sink()["found"] == f"{server.url}: it accepts the login"
         secret(tmp_path, "wrong")
         told = Told(tmp_path, backend(server.url, login))
         assert told.code == 1

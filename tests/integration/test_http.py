@@ -292,7 +292,7 @@ def test_success_that_is_cut_off_is_none(
 ) -> None:
     server.script.append(raw(b"HTTP/1.1 200 OK\r\n" + cut))
     transport = connect()
-    with pytest.raises(RetryableError, match="ended in the middle of its answer$") as caught:
+    with pytest.raises(RetryableError, match="ended in the middle of the answer$") as caught:
         transport.send([message()])
     assert caught.value.delivered == 0
     transport.send([message()])
@@ -340,7 +340,7 @@ def test_an_answer_has_a_time_limit(
     server.script.extend([204, step])
     transport = connect(time_limit=Duration("200ms"))
     begin = time.monotonic()
-    with pytest.raises(RetryableError, match="no answer in time") as caught:
+    with pytest.raises(RetryableError, match="no answer within") as caught:
         transport.send([message(), message()])
     assert 0.15 < time.monotonic() - begin < 1
     assert caught.value.delivered == 1
@@ -391,7 +391,7 @@ def test_nobody_listens() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/in"
-        with pytest.raises(RetryableError, match=f"^{url}: Connection refused"):
+        with pytest.raises(RetryableError, match=f"^{url}: connection refused"):
             HttpTransport(HttpSettings(url=url)).send([message()])
 
 

@@ -50,7 +50,7 @@ def test_topics(template: str, prefix: str, topic: str) -> None:
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "localhost,kafka.example.org", "[2001:db8::1]:9"])
 def test_a_password_travels_unencrypted_only_on_demand(secret: str, host: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{secret} would travel unencrypted"):
+    with pytest.raises(ConfigurationError, match=f"{secret} would be sent unencrypted"):
         make(f"kafka://{host}", password_file=secret)
     make(f"kafka://{host}", password_file=secret, allow_cleartext=True)
     make(f"kafkas://{host}", password_file=secret)

@@ -253,7 +253,7 @@ def test_a_new_connection_after_a_restart(
     transport = connect(broker.url())
     transport.send([message(b"1")])
     broker.kill()
-    with pytest.raises(RetryableError, match="connection refused: nobody listens there$") as caught:
+    with pytest.raises(RetryableError, match="connection refused$") as caught:
         transport.send([message(b"2")])
     assert caught.value.delivered == 0
     broker.start()

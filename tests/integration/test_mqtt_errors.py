@@ -132,7 +132,7 @@ def test_logins(
     caplog.set_level(logging.DEBUG)
     broker = serve(passwords={"node": PASSWORD})
     assert failure(connect(broker.url(), protocol=protocol)).endswith(
-        "the broker refuses the login (not authorized): it wants a user and password, "
+        "the broker refuses the login (not authorized): the broker wants a user and password, "
         "or no right to fox/status/c1-1"
     )
     path = secret(WRONG)
@@ -169,13 +169,13 @@ def test_a_secret_that_went_away_may_come_back(
 
 def test_no_such_host(connect: Callable[..., MqttTransport]) -> None:
     text = failure(connect("mqtt://nowhere.invalid"))
-    assert text.startswith("mqtt://nowhere.invalid: the name nowhere.invalid does not resolve: ")
+    assert text.startswith("mqtt://nowhere.invalid: the name does not resolve: ")
 
 
 @pytest.mark.parametrize("scheme", ["mqtt", "mqtts", "ws", "wss"])
 def test_nobody_listens(connect: Callable[..., MqttTransport], scheme: str) -> None:
     url = f"{scheme}://127.0.0.1:{free_port()}"
-    assert failure(connect(url)) == f"{url}: connection refused: nobody listens there"
+    assert failure(connect(url)) == f"{url}: connection refused"
 
 
 @pytest.mark.parametrize("scheme", ["mqtt", "mqtts", "ws", "wss"])
@@ -186,7 +186,7 @@ def test_a_server_that_never_answers(
     begin = time.monotonic()
     text = failure(connect(url, time_limit=Duration("300ms")))
     assert 0.25 < time.monotonic() - begin < 2
-    said = "the connection is accepted, but no answer came" if scheme == "mqtt" else "no answer"
+    said = "the connection is accepted, but no answer" if scheme == "mqtt" else "no answer"
     assert text == f"{url}: {said} within 0.3 s"
 
 
@@ -203,7 +203,7 @@ def test_a_broker_that_falls_silent(
             assert text.endswith(
                 (
                     "no acknowledgement came within 0.3 s",
-                    "the connection is accepted, but no answer came within 0.3 s",
+                    "the connection is accepted, but no answer within 0.3 s",
                 )
             )
     finally:
@@ -255,7 +255,7 @@ def test_what_is_not_mqtt(
         assert text.startswith(
             (
                 f"{url}: no broker of MQTT 5 answers there, or it expects TLS",
-                f"{url}: what it answers is not MQTT",
+                f"{url}: the answer is not MQTT",
             )
         )
 
@@ -505,15 +505,18 @@ def test_a_broker_that_leaves_for_reasons_of_its_own(
 @pytest.mark.parametrize(
     ("sent", "expected"),
     [
-        (b"\x30\xff\xff\xff\x7f" + bytes(1000), "it sends messages that were not asked for"),
-        (b"\x30\x00", "it sends messages that were not asked for"),
-        (b"\x34\x05\x00\x01a\x00\x01" * 1000, "it sends messages that were not asked for"),
-        (b"\x62\x02\x00\x01" * 1000, "it sends a packet of type 6, which it must not"),
-        (b"\xc0\x00" * 1000, "it sends a packet of type 12, which it must not"),
-        (b"\x50\x02\x00\x01" * 1000, "it acknowledges the same message again and again"),
-        (b"\x20\x03\x00\x00\x00", "it sends a packet of type 2, which it must not"),
-        (b"\xe0\xff\xff\x7f" + bytes(1000), "it sends a packet of more than 65536 bytes"),
-        (b"\x40\x80\x80\x80\x80\x80", "it sends a packet whose length has no end"),
+        (
+            b"\x30\xff\xff\xff\x7f" + bytes(1000),
+            "the broker sends messages that were not asked for",
+        ),
+        (b"\x30\x00", "the broker sends messages that were not asked for"),
+        (b"\x34\x05\x00\x01a\x00\x01" * 1000, "the broker sends messages that were not asked for"),
+        (b"\x62\x02\x00\x01" * 1000, "the broker sends an unexpected packet of type 6"),
+        (b"\xc0\x00" * 1000, "the broker sends an unexpected packet of type 12"),
+        (b"\x50\x02\x00\x01" * 1000, "the broker repeats an acknowledgement again and again"),
+        (b"\x20\x03\x00\x00\x00", "the broker sends an unexpected packet of type 2"),
+        (b"\xe0\xff\xff\x7f" + bytes(1000), "the broker sends a packet of more than 65536 bytes"),
+        (b"\x40\x80\x80\x80\x80\x80", "the broker sends a packet whose length has no end"),
     ],
 )
 @pytest.mark.parametrize("qos", [1, 2])

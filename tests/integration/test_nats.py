@@ -123,4 +123,4 @@ def test_the_library_is_imported_at_the_first_send_and_says_nothing_itself() -> 
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (run.returncode, run.stderr) == (0, "")
-    assert run.stdout == "nats://127.0.0.1:1: Connection refused\n"
+    assert run.stdout == "nats://127.0.0.1:1: connection refused\n"

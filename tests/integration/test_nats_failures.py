@@ -54,7 +54,7 @@ def test_a_server_that_never_answers(bench: Bench, script: Script, jetstream: bo
     server = bench.pretend(script)
     transport = bench.connect(server.url, time_limit=Duration("500ms"), jetstream=jetstream)
     begin = time.monotonic()
-    with pytest.raises(RetryableError, match="no answer within 0.5 seconds$") as caught:
+    with pytest.raises(RetryableError, match="no answer within 0.5 s$") as caught:
         # More than all buffers on the way can take.
         transport.send([message(b" " * 1_000_000) for _ in range(30)])
     assert 0.4 < time.monotonic() - begin < 3
@@ -83,18 +83,24 @@ def test_closing_does_not_wait_for_a_server_that_never_answers(bench: Bench) -> 
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (b"SSH-2.0-OpenSSH_9.2\r\n", "it does not speak NATS"),
-        (b"INFO {not json}\r\n", "it does not speak NATS"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "the server does not speak NATS"),
+        (b"INFO {not json}\r\n", "the server does not speak NATS"),
         (b"\x00\xff" * 100_000, ""),
-        (b"", "it does not speak NATS"),
-        (b"INFO {}\r\n", "it closed the connection during the login"),
-        (b"INFO []\r\n", "it does not speak NATS"),
-        (b"INFO {" + b" " * 100_000, "it does not speak NATS: its first line is too long"),
-        (b"INFO {}\r\nPONG\r\nMSG x 1 9999999999\r\n", "it sends more than 1048576 bytes at once"),
-        (b"INFO {}\r\nPONG\r\nHMSG x 1 12 9999999999\r\n", "it sends more than 1048576 bytes"),
-        (b"INFO {}\r\nPONG\r\nINFO " + b"x" * 1_100_000, "it sends more than 1048576 bytes at o"),
-        (b'INFO {"max_payload":0}\r\nPONG\r\n', "it says that it takes messages of no size"),
-        (b'INFO {"max_payload":"x"}\r\nPONG\r\n', "it says that it takes messages of no size"),
+        (b"", "the server does not speak NATS"),
+        (b"INFO {}\r\n", "the server closed the connection during the login"),
+        (b"INFO []\r\n", "the server does not speak NATS"),
+        (b"INFO {" + b" " * 100_000, "the server does not speak NATS: its first line is too long"),
+        (b"INFO {}\r\nPONG\r\nMSG x 1 9999999999\r\n", "the server sends more than 1048576 bytes"),
+        (
+            b"INFO {}\r\nPONG\r\nHMSG x 1 12 9999999999\r\n",
+            "the server sends more than 1048576 bytes",
+        ),
+        (
+            b"INFO {}\r\nPONG\r\nINFO " + b"x" * 1_100_000,
+            "the server sends more than 1048576 bytes",
+        ),
+        (b'INFO {"max_payload":0}\r\nPONG\r\n', "the server takes messages of 0 bytes only"),
+        (b'INFO {"max_payload":"x"}\r\nPONG\r\n', "the server takes messages of 0 bytes only"),
         (b"INFO {}\r\n-ERR 'maximum connections exceeded'\r\n", "maximum connections exceeded"),
         (b"INFO {}\r\n-ERR '\x1b[2J" + b"x" * 500 + b"'\r\n", r"\\x1b\[2Jx+"),
     ],
@@ -117,7 +123,7 @@ def test_nobody_listens(bench: Bench) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"nats://127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(RetryableError, match=f"^{url}: Connection refused$"):
+        with pytest.raises(RetryableError, match=f"^{url}: connection refused$"):
             bench.connect(url).send([message()])
 
 
@@ -140,5 +146,5 @@ def test_one_of_several_servers_is_enough(bench: Bench) -> None:
         server.kill()
         with pytest.raises(RetryableError) as caught:
             bench.connect(f"nats://{dead},nats://nowhere.invalid").send([message()])
-    assert f"nats://{dead}: Connection refused" in str(caught.value)
+    assert f"nats://{dead}: connection refused" in str(caught.value)
     assert "nats://nowhere.invalid:4222: the name does not resolve" in str(caught.value)

@@ -213,7 +213,7 @@ def test_a_seed_that_is_none_is_refused_at_once(bench: Bench, seed: str) -> None
 )
 def test_a_secret_travels_unencrypted_only_on_demand(bench: Bench, host: str) -> None:
     path = bench.secret(TOKEN)
-    with pytest.raises(ConfigurationError, match=f"^url: {path} would travel unencrypted"):
+    with pytest.raises(ConfigurationError, match=f"^url: {path} would be sent unencrypted"):
         bench.connect(f"nats://{host}", token_file=path)
     bench.connect(f"nats://{host}", token_file=path, allow_cleartext=True)
     bench.connect(f"tls://{host}", token_file=path)

@@ -81,7 +81,7 @@ def test_tls_without_any_trust_is_said(
     with caplog.at_level(logging.WARNING):
         transport = bench.connect(server.url, insecure=True)
     assert [r.getMessage() for r in caplog.records if r.name == "ccagent"] == [
-        f"{server.url}: insecure = true: nobody verifies who the server is"
+        f"{server.url}: insecure = true: the server is not verified"
     ]
     transport.send([message()])
 
@@ -129,6 +129,6 @@ def test_a_clear_server_where_tls_was_expected_gets_nothing(bench: Bench) -> Non
 
     server = bench.pretend(script)
     url = server.url.replace("nats", "tls", 1)
-    with pytest.raises(RetryableError, match=f"^{url}: it offers no TLS$"):
+    with pytest.raises(RetryableError, match=f"^{url}: the server offers no TLS$"):
         bench.connect(url, token_file=bench.secret("s3cr3t")).send([message()])
     assert server.got == []

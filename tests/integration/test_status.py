@@ -68,16 +68,14 @@ def test_it_tells_what_agents_and_sinks_have_done(daemon: Running) -> None:
     assert tree["waiting"] == 0
     assert broken["queued"] == broken["waiting"] == agent["samples"]
     assert broken["retried"] == broken["sent"] > 0
-    assert broken["last-error"] == (
-        "http://127.0.0.1:9/in: Connection refused: nobody listens there"
-    )
+    assert broken["last-error"] == ("http://127.0.0.1:9/in: connection refused")
     daemon.stop()
     assert not Path(f"{daemon.out}.sock").exists()
 
 
 def test_people_read_a_table(daemon: Running) -> None:
     daemon.start(CONFIGURATION)
-    until(lambda: "Connection refused" in status(daemon).stdout)
+    until(lambda: "connection refused" in status(daemon).stdout)
     lines = status(daemon).stdout.splitlines()
     assert lines[0].endswith("node c1-1 of x.org")
     assert [line.split()[0] for line in lines if line] == [
@@ -131,7 +129,7 @@ def test_a_socket_that_a_killed_daemon_left_is_taken_over(daemon: Running) -> No
     assert daemon.process is not None
     daemon.process.kill()
     daemon.process.wait()
-    assert "Connection refused" in status(daemon).stderr
+    assert "connection refused" in status(daemon).stderr
     daemon.start(CONFIGURATION)
     until(lambda: status(daemon).returncode == 0)
 
