@@ -6,7 +6,10 @@ Each is the rest of a line that begins with the URL: `nats://127.0.0.1:4222: con
 from __future__ import annotations
 
 import socket
-import ssl
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ssl
 
 _TLS_ALERTS = {
     "certificate required": ("the server wants a certificate of ours (certificate-file, key-file)"),
@@ -20,6 +23,8 @@ def explain_network_error(error: BaseException, seconds: float) -> str:
 
     seconds: the time limit.
     """
+    import ssl  # takes milliseconds
+
     match error:
         case socket.gaierror():
             return f"the name does not resolve: {error.strerror}"
@@ -28,7 +33,7 @@ def explain_network_error(error: BaseException, seconds: float) -> str:
         case ssl.SSLCertVerificationError():
             return explain_certificate(error.verify_message)
         case ssl.SSLEOFError():
-            return "TLS was broken off: the server may not speak TLS, or refuse clients without key-file"
+            return "TLS was broken off: the server may not speak TLS, or require a key-file"
         case ssl.SSLError():
             return _explain_tls_error(error)
         case ConnectionRefusedError():

@@ -215,7 +215,7 @@ def test_jetstream_that_this_user_may_not_ask(tmp_path: Path) -> None:
         login = f'user = "fox"\npassword-file = "{secret(tmp_path)}"\njetstream = true'
         told = Told(tmp_path, backend(server.url, login))
         assert (told.code, told.sink()["state"]) == (0, "good")
-        assert told.sink()["found"].endswith("not ask whether a stream takes 'fox.sample'")
+        assert told.sink()["found"].endswith("not the question which stream takes 'fox.sample'")
         assert told.seconds < 5
 
 

@@ -523,7 +523,7 @@ def test_a_secret_may_stay_on_this_machine(secret: Callable[[str], str], host: s
         ("http://fox:hidden@h:99999/", "password-file"),
         ("http://fox:hid/den@h/", "password-file"),
         ("http://fox:hidden@/\n", "password-file"),
-        ("http://h/{knd}", "{kind}, {cluster} and {node}"),
+        ("http://h/{knd}", "{kind}, {cluster}, {node}"),
         ("http://{cluster}.example/", "HOST"),
     ],
 )

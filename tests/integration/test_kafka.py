@@ -196,7 +196,11 @@ def test_a_topic_that_isnt_there_may_come(cluster: Cluster, connect: Connections
 @pytest.mark.parametrize(
     ("request_", "code", "reason"),
     [
-        (PRODUCE, KafkaError.TOPIC_AUTHORIZATION_FAILED, "without a login one may not write to"),
+        (
+            PRODUCE,
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            "a client without a login may not write to",
+        ),
         (PRODUCE, KafkaError.POLICY_VIOLATION, r"\(POLICY_VIOLATION\)"),
         (PRODUCE, KafkaError.INVALID_REQUIRED_ACKS, r"'fox.sample': .*\(INVALID_REQUIRED_ACKS\)"),
         (INIT_PRODUCER_ID, KafkaError.CLUSTER_AUTHORIZATION_FAILED, "IdempotentWrite"),

@@ -270,7 +270,7 @@ def test_what_is_not_mqtt(
         (b"\x20\x05\x00\x00\x02\x25\x00", "the broker retains no messages: set status-topic"),
         (
             b"\x20\x03\x00\x00\x00\xe0\x06\x8e\x04\x1f\x00\x01x",
-            "session taken over: another client calls itself ccagent-c1-1",
+            "session taken over: another client has the id ccagent-c1-1",
         ),
         (b"\x20\x03\x00\x00\x00", "no acknowledgement came within 0.3 s"),
     ],

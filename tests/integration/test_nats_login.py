@@ -203,7 +203,7 @@ def test_a_seed_that_is_none_is_refused_at_once(bench: Bench, seed: str) -> None
         "-----BEGIN NATS USER JWT-----\ne30.e30.x\n------END NATS USER JWT------\n"
         f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
     )
-    with pytest.raises(ConfigurationError, match=f"^{path}: no user's JWT and seed") as c:
+    with pytest.raises(ConfigurationError, match=f"^{path}: it holds no user's JWT and seed") as c:
         bench.connect("nats://localhost", creds_file=path)
     assert seed not in str(c.value)
 

@@ -86,7 +86,7 @@ def test_keys_that_cant_work_are_refused(bench: Bench, tmp_path: Path) -> None:
         ({"certificate_file": pem}, "need each other"),
         ({"key_file": path}, "need each other"),
         ({"nkey_file": path}, f"^{path}: not the seed"),
-        ({"creds_file": seed}, f"^{seed}: no user's JWT"),
+        ({"creds_file": seed}, f"^{seed}: it holds no user's JWT"),
         ({"time_limit": Duration("0s")}, "time-limit"),
         ({"time_limit": Duration("2d")}, "time-limit"),
         ({"ca_file": "/nowhere/ca.pem"}, "^ca-file: /nowhere/ca.pem: No such file"),

@@ -129,7 +129,7 @@ def test_a_socket_that_a_killed_daemon_left_is_taken_over(daemon: Running) -> No
     assert daemon.process is not None
     daemon.process.kill()
     daemon.process.wait()
-    assert "connection refused" in status(daemon).stderr
+    assert "Connection refused" in status(daemon).stderr
     daemon.start(CONFIGURATION)
     until(lambda: status(daemon).returncode == 0)
 

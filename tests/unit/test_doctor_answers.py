@@ -92,7 +92,7 @@ def test_targets() -> None:
 @pytest.mark.parametrize(
     ("outcome", "state", "said", "advised"),
     [
-        (ProbeResult("it accepts the login"), "good", "nats://host: it lets us in", ""),
+        (ProbeResult("it accepts the login"), "good", "nats://host: it accepts the login", ""),
         (None, "good", "nats://host: not tried", "--deliver"),
         (ProgramError("not finished after 20 s"), "problem", "nats://host: not fin", "firewalls"),
         (

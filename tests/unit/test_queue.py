@@ -133,7 +133,7 @@ def test_a_file_damaged_while_it_is_used_loses_nothing(tmp_path: Path) -> None:
 def test_of_many_damaged_files_two_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ccagent.queue.queue._BEGUN_AT_MOST_EVERY", 0.0)
+    monkeypatch.setattr("ccagent.queue.queue._REPLACED_AT_MOST_EVERY", 0.0)
     for _ in range(5):
         (tmp_path / make_file_name("backend")).write_bytes(b"nonsense" * 1000)
         queue = Queue("backend", settings(tmp_path))
@@ -204,7 +204,7 @@ def test_a_recovery_for_which_there_is_no_room_goes_on_later(tmp_path: Path) -> 
     with pytest.MonkeyPatch.context() as context:
         context.setattr(real, "restore", refuse)
         queue.check()
-        assert "recovering-17 are yet to be recovered" in queue.error
+        assert "recovering-17 are not recovered yet" in queue.error
     assert drained(queue) == damage.expected()
     queue.close()
 
@@ -326,7 +326,7 @@ def test_a_directory_that_cant_be_made_is_logged_and_memory_used(
     queue.put([message("0")])
     assert queue.count_in_memory() == 1
     assert drained(queue) == ["0"]
-    assert "messages wait in memory" in caplog.text
+    assert "messages are kept in memory" in caplog.text
     assert queue.error
     queue.close()
 
@@ -427,7 +427,7 @@ def test_a_full_disk_turns_it_to_memory_and_back(
             pass
     for number in range(50):
         queue.put([message(str(number), 5000)])
-    assert caplog.text.count("messages wait in memory") >= 1
+    assert caplog.text.count("messages are kept in memory") >= 1
     assert queue.count() == 51
     fill.unlink()
     time.sleep(0.2)

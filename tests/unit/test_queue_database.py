@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.queue.database import MEMORY, QueueDatabase, QueuedMessage
+from ccagent.queue.database import MEMORY, QueueDatabase
+from ccagent.queue.rows import QueuedMessage
 from ccagent.records.message import Message
 
 

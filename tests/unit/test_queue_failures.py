@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ccagent.queue.database import QueuedMessage
 from ccagent.queue.entry import QueueEntry
 from ccagent.queue.failures import Failures, FailureVerdict
+from ccagent.queue.rows import QueuedMessage
 from ccagent.records.message import Message
 
 
@@ -109,7 +109,7 @@ def test_another_message_of_the_kind_is_tried_when_there_is_nothing_else() -> No
     verdicts = [noted.note_failure(waiting(1), 0.0, is_about_message=False) for _ in range(5)]
     assert [verdict.is_trial_wanted for verdict in verdicts] == [False] * 4 + [True]
     assert noted.choose(0.0).without_numbers == [1]
-    assert noted.cut([waiting(2), waiting(3)]) == [waiting(2)]
+    assert noted.shorten([waiting(2), waiting(3)]) == [waiting(2)]
     noted.note_success([waiting(2)], 5.0)
     assert noted.choose(5.0).number == 1
 
@@ -127,8 +127,8 @@ def test_a_message_of_a_kind_that_has_failed_is_sent_by_itself() -> None:
     noted = failures()
     noted.note_failure(waiting(3), 0.0, is_about_message=False)
     batch = [waiting(1, "job"), waiting(2, "job"), waiting(3), waiting(4)]
-    assert noted.cut(batch) == batch[:2]
-    assert noted.cut(batch[2:]) == [waiting(3)]
+    assert noted.shorten(batch) == batch[:2]
+    assert noted.shorten(batch[2:]) == [waiting(3)]
 
 
 def test_what_was_dropped_meanwhile_is_forgotten() -> None:

@@ -1,1 +1,1 @@
-"""The queue of a sink: messages stay in it until the sink has acknowledged them."""
+"""The queue of a sink: it keeps messages until the sink has acknowledged them."""

@@ -1,4 +1,4 @@
-"""The commands `ccagent outbox`: show, send, retry and drop what is queued on disk."""
+"""The commands `ccagent outbox`: show, send, retry and drop messages queued on disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
     from ccagent.config.configuration import Configuration
-    from ccagent.queue.database import DeadLetter, QueueDatabase
+    from ccagent.queue.database import QueueDatabase
+    from ccagent.queue.rows import DeadLetter
 
 _SHOWN = 20
 _HEAD = (
@@ -29,18 +30,18 @@ _HEAD = (
 
 
 class DeadLetterSelection(NamedTuple):
-    """The dead letters a command concerns: of these sinks (empty: all), with this reason."""
+    """Selects dead letters: of these sinks (empty: all), with this text in the reason."""
 
     sinks: tuple[str, ...] = ()
     reason: str = ""
 
     def select(self, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
-        """Return those of some dead letters that are selected."""
+        """Return the selected ones of some dead letters."""
         return [each for each in letters if self.reason.lower() in each.reason.lower()]
 
 
 def report(configuration: Configuration) -> tuple[str, bool]:
-    """Return a table of the queues with their dead letters, and whether all could be read."""
+    """Return a table of queues and dead letters, and whether all queues could be read."""
     lines = [_HEAD]
     is_readable = True
     for sink in _list_queues(configuration):
@@ -62,7 +63,7 @@ def report(configuration: Configuration) -> tuple[str, bool]:
 
 
 def flush(configuration: Configuration) -> bool:
-    """Send what is queued for the configured sinks; return whether all is sent."""
+    """Send the backlog of the configured sinks. Return whether nothing is left."""
     is_sent = True
     for sink in _list_queues(configuration):
         if sink not in configuration.sinks:
@@ -78,13 +79,13 @@ def flush(configuration: Configuration) -> bool:
 
 
 def send_queued(sink: str, sender: Sender) -> bool:
-    """Send everything once and close the sender; return whether the queue is empty."""
+    """Send the backlog once and close the sender. Return whether the queue is empty."""
     try:
         is_sent = sender.send_all()
     finally:
         sender.close()
     if not is_sent and sender.counters.last_error:
-        logger.error("sink %s: not everything is sent: %s", sink, sender.counters.last_error)
+        logger.error("sink %s: not all messages were sent: %s", sink, sender.counters.last_error)
     return is_sent
 
 
@@ -108,7 +109,7 @@ def retry(configuration: Configuration, selection: DeadLetterSelection) -> int:
 
 
 def drop(configuration: Configuration, selection: DeadLetterSelection, *, is_whole: bool) -> int:
-    """Delete dead letters, or with `is_whole` all that is queued too. Return how many."""
+    """Delete dead letters, with `is_whole` the queued messages too. Return how many."""
     count = 0
     for sink in _select_queues(configuration, selection):
         with _open_queue(configuration, sink) as database:
@@ -121,6 +122,7 @@ def drop(configuration: Configuration, selection: DeadLetterSelection, *, is_who
 
 
 def _describe(letter: DeadLetter) -> str:
+    """Return the line of a dead letter."""
     if letter.entry is None:
         message = f"{letter.size} bytes"
     else:
@@ -134,7 +136,7 @@ def _describe(letter: DeadLetter) -> str:
 @contextlib.contextmanager
 def _open_queue(configuration: Configuration, sink: str) -> Generator[QueueDatabase]:
     """Open the queue of a sink. Raises QueueError naming the file and the reason."""
-    path = os.path.join(_directory(configuration), make_file_name(sink))
+    path = os.path.join(_get_directory(configuration), make_file_name(sink))
     database = None
     try:
         database = open_disk(path, configuration.outbox)
@@ -153,7 +155,8 @@ def _open_queue(configuration: Configuration, sink: str) -> Generator[QueueDatab
                 database.close()
 
 
-def _directory(configuration: Configuration) -> str:
+def _get_directory(configuration: Configuration) -> str:
+    """Return the configured directory. Raises ConfigurationError if there is none."""
     directory = configuration.outbox.directory
     if not directory:
         raise ConfigurationError(f"{configuration.place}: outbox.directory: none is set")
@@ -162,7 +165,7 @@ def _directory(configuration: Configuration) -> str:
 
 def _list_queues(configuration: Configuration) -> list[str]:
     """Return the names of the sinks that have a queue on disk."""
-    directory = _directory(configuration)
+    directory = _get_directory(configuration)
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
@@ -173,7 +176,7 @@ def _list_queues(configuration: Configuration) -> list[str]:
 
 
 def _select_queues(configuration: Configuration, selection: DeadLetterSelection) -> list[str]:
-    """Return the queues that a command concerns. Raises ConfigurationError for an unknown one."""
+    """Return the names of the selected queues. Raises ConfigurationError for an unknown one."""
     queues = _list_queues(configuration)
     for sink in selection.sinks:
         if sink not in queues:

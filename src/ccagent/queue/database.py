@@ -8,10 +8,18 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ccagent.errors import EncodingError, UnparsableError
 from ccagent.queue.entry import QueueEntry, decode_entry, encode_entry
+from ccagent.queue.limits import (
+    check_number,
+    delete_messages,
+    drop_expired,
+    drop_overflow,
+    make_marks,
+    recount,
+)
 from ccagent.queue.queue_clock import (
     Moment,
     advance,
@@ -20,6 +28,7 @@ from ccagent.queue.queue_clock import (
     read_boot_id,
     read_uptime,
 )
+from ccagent.queue.rows import DeadLetter, QueuedMessage, Summary, build_dead_letter
 from ccagent.queue.salvage import PAGE_SIZE
 from ccagent.queue.schema import Transaction, prepare
 
@@ -31,76 +40,23 @@ if TYPE_CHECKING:
 MEMORY = ":memory:"
 """The path of a database that is kept in memory."""
 
-_RECOUNT = """
-UPDATE state SET messages = (SELECT COUNT(*) FROM messages),
-    bytes = (SELECT COALESCE(SUM(length(entry)), 0) FROM messages),
-    letters = (SELECT COUNT(*) FROM dead_letters),
-    letter_bytes = (SELECT COALESCE(SUM(length(entry)), 0) FROM dead_letters)
-"""
-_TOTALS = "SELECT messages, bytes, letters, letter_bytes, dropped FROM state"
 # A number is never used twice, or an acknowledgement could delete a later message.
 _NEXT = "SELECT MAX(next, (SELECT COALESCE(MAX(number), 0) + 1 FROM messages)) FROM state"
 _STORED = "UPDATE state SET next = ?, moment = ?, messages = messages + ?, bytes = bytes + ?"
-_OVERFLOW = (
-    "SELECT COALESCE(MAX(number), 0) FROM (SELECT number, "
-    "SUM(length(entry)) OVER (ORDER BY number DESC) AS kept FROM {}) WHERE kept > ?"
-)
-
 _FIRST_IN_MEMORY = 1 << 40
 _BUSY_SECONDS = 2.0
 _SYNCHRONOUS = {"process": "NORMAL", "power": "FULL"}
 _EXPIRY_STEPS = 1000.0
-"""Ages are looked at after a thousandth of the largest age."""
-_EXPIRED_AT_ONCE = 100
+"""Ages are checked after a thousandth of the largest age."""
 _AT_ONCE = 500
 
 
-class QueuedMessage(NamedTuple):
-    """One queued message: its number in the database, and the entry."""
-
-    number: int
-    entry: QueueEntry
-
-    @property
-    def message(self) -> Message:
-        """The message itself."""
-        return self.entry.message
-
-
-class DeadLetter(NamedTuple):
-    """A message that will not be sent again, and why.
-
-    rejected: seconds since 1970. entry: None if it can't be decoded; size: its bytes.
-    """
-
-    number: int
-    rejected: float
-    reason: str
-    entry: QueueEntry | None
-    size: int
-
-
-class Summary(NamedTuple):
-    """Numbers of messages and bytes in a database.
-
-    age: seconds for which the oldest message has certainly waited. dropped: messages and dead
-    letters that were deleted because they were too many or too old, since the file was made.
-    """
-
-    messages: int
-    size: int
-    age: float
-    dead_letters: int
-    dead_letter_size: int
-    dropped: int
-
-
 class QueueDatabase:
-    """The messages that one sink is yet to take, oldest first, and its dead letters.
+    """The queued messages of one sink, oldest first, and its dead letters.
 
-    max_bytes, max_age (seconds): beyond these the oldest are deleted and counted: dead letters
+    max_bytes, max_age (seconds): above these the oldest are deleted and counted, dead letters
     first. durability: with `process` a stored message survives the end of the process, with
-    `power` also that of the machine, at the price of waiting for the disk at each message.
+    `power` also a power failure, but each message waits for the disk.
     """
 
     def __init__(
@@ -129,16 +85,16 @@ class QueueDatabase:
             self._database.execute(f"PRAGMA page_size = {PAGE_SIZE}")
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
-            # Deleted messages are overwritten, so that none comes back from a damaged file.
+            # Deleted messages are overwritten, so that none is recovered from a damaged file.
             self._database.execute("PRAGMA secure_delete = ON")
             prepare(self._database, self._wall_clock())
             if path == MEMORY:
-                # So that no number means one message in memory and another one on disk.
+                # So that no number is that of one message in memory and of another one on disk.
                 self._database.execute("UPDATE state SET next = ?", (_FIRST_IN_MEMORY,))
             self._now = self._read_clock()
             self._expiry = self._now.clock
-            # The numbers may be damaged, and what they hide would never be sent.
-            self._database.execute(_RECOUNT)
+            # A damaged count would hide messages, which would never be sent.
+            recount(self._database)
         except BaseException:
             self._database.close()
             raise
@@ -160,7 +116,7 @@ class QueueDatabase:
         return self._insert(rows, now)
 
     def restore(self, entries: Iterable[QueueEntry], age_of: Callable[[QueueEntry], float]) -> int:
-        """Store entries of another database, whose clock is another one, with their age there.
+        """Store entries of another database, with their age by its clock.
 
         Return how many messages were deleted to make room.
         """
@@ -183,7 +139,7 @@ class QueueDatabase:
         without_kinds: Collection[str] = (),
         without_numbers: Collection[int] = (),
     ) -> tuple[list[QueuedMessage], list[tuple[int, str]]]:
-        """Return the oldest messages, and those in between that can't be decoded.
+        """Return the oldest messages, and the undecodable ones between them.
 
         At most `count` messages of about `size` bytes, but at least one; with `only_number` that
         one alone. Each that can't be decoded is a pair of number and reason.
@@ -194,8 +150,8 @@ class QueueDatabase:
         if only_number is not None:
             condition, without_kinds, without_numbers = "WHERE number = ? ", (), (only_number,)
         elif without_kinds or without_numbers:
-            kinds, numbers = _make_marks([*without_kinds]), _make_marks([*without_numbers])
-            # A damaged kind is NULL or a number: its message must not be left out.
+            kinds, numbers = make_marks([*without_kinds]), make_marks([*without_numbers])
+            # A damaged kind is NULL or a number; its message must be returned too.
             condition = f"WHERE COALESCE(kind, '') NOT IN ({kinds}) AND number NOT IN ({numbers}) "
         rows = self._database.execute(
             f"SELECT number, entry FROM messages {condition}ORDER BY number LIMIT ?",  # noqa: S608
@@ -214,20 +170,20 @@ class QueueDatabase:
         return found, damaged
 
     def remove(self, numbers: Collection[int]) -> None:
-        """Delete messages that the sink has acknowledged.
+        """Delete acknowledged messages.
 
         Raises sqlite3.DatabaseError if they are still there, as in a file whose order is damaged.
         """
         with self._transaction():
             deleted = 0
             for some in _split_numbers([*numbers]):
-                deleted += self._delete(f"number IN ({_make_marks(some)})", some)
+                deleted += self._delete(f"number IN ({make_marks(some)})", some)
             # Fewer are deleted when another process has dropped some to make room.
             if deleted < len(numbers) and self._has_any(numbers):
                 raise sqlite3.DatabaseError("malformed: deleted messages are still there")
 
     def reject(self, number: int, reason: str) -> None:
-        """Make a dead letter of a message."""
+        """Turn a message into a dead letter."""
         with self._transaction():
             self._database.execute(
                 "INSERT INTO dead_letters (rejected, reason, entry) "
@@ -237,7 +193,7 @@ class QueueDatabase:
             self._delete("number = ?", [number])
 
     def add_dead_letter(self, message: Message, reason: str) -> None:
-        """Store a dead letter that was no message of this database, such as a part of one."""
+        """Store a dead letter that is no message of this database, such as a part of one."""
         stored = self._wall_clock()
         entry = encode_entry(QueueEntry(stored, self._advance().clock, message))
         with self._transaction():
@@ -251,10 +207,10 @@ class QueueDatabase:
         rows = self._database.execute(
             "SELECT number, rejected, reason, entry FROM dead_letters ORDER BY number"
         )
-        return [_build_dead_letter(*row) for row in rows]
+        return [build_dead_letter(*row) for row in rows]
 
     def retry(self, numbers: Collection[int]) -> None:
-        """Make messages of dead letters again, the youngest of the queue."""
+        """Queue dead letters again, as the newest messages."""
         now = self._advance()
         with self._transaction():
             for number in numbers:
@@ -262,7 +218,7 @@ class QueueDatabase:
                     "SELECT entry FROM dead_letters WHERE number = ?", (number,)
                 ).fetchone()
                 entry = decode_entry(row[0])
-                # They have waited already: their age begins anew.
+                # Their age starts again, or they could expire at once.
                 renewed = encode_entry(QueueEntry(entry.stored, now.clock, entry.message))
                 self._store([(entry.message.topic, renewed)], now)
                 self._database.execute("DELETE FROM dead_letters WHERE number = ?", (number,))
@@ -275,35 +231,33 @@ class QueueDatabase:
             )
 
     def clear(self) -> int:
-        """Delete all messages that wait. Return how many."""
+        """Delete all queued messages. Return how many."""
         with self._transaction():
             return self._delete("TRUE", [])
 
     def count(self) -> int:
-        """Return the number of messages that wait."""
+        """Return the number of queued messages."""
         (row,) = self._database.execute("SELECT messages FROM state")
         if not isinstance(row[0], int) or row[0] < 0:
-            self._database.execute(_RECOUNT)
-            (row,) = self._database.execute("SELECT messages FROM state")
-        return _check_number(row[0])
+            return recount(self._database).messages
+        return row[0]
 
     def has_messages(self) -> bool:
-        """Return whether a message waits, whatever the count says."""
+        """Return whether a message is queued, independent of the stored count."""
         return self._database.execute("SELECT 1 FROM messages LIMIT 1").fetchone() is not None
 
     def compute_age(self, entry: QueueEntry) -> float:
-        """Return the seconds for which an entry of this database has certainly waited."""
+        """Return the seconds for which an entry of this database has certainly been queued."""
         return max(0.0, self._advance().clock - entry.clock)
 
     def size(self) -> int:
-        """Return the bytes of the messages that wait."""
+        """Return the bytes of the queued messages."""
         (row,) = self._database.execute("SELECT bytes FROM state")
-        return _check_number(row[0])
+        return check_number(row[0])
 
     def summarise(self) -> Summary:
-        """Return what is here, counted anew."""
-        self._database.execute(_RECOUNT)
-        messages, size, letters, letter_size, dropped = self._totals()
+        """Return the totals, counted again."""
+        totals = recount(self._database)
         age = 0.0
         for (stored,) in self._database.execute("SELECT entry FROM messages ORDER BY number"):
             try:
@@ -311,7 +265,14 @@ class QueueDatabase:
             except UnparsableError:
                 continue
             break
-        return Summary(messages, size, age, letters, letter_size, dropped)
+        return Summary(
+            totals.messages,
+            totals.size,
+            age,
+            totals.dead_letters,
+            totals.dead_letter_size,
+            totals.dropped,
+        )
 
     def read_entries(self) -> Iterable[QueueEntry]:
         """Return all entries that can be decoded, oldest first."""
@@ -327,9 +288,10 @@ class QueueDatabase:
         self.is_open = False
 
     def _insert(self, rows: Sequence[tuple[str, bytes]], now: Moment) -> int:
+        """Insert rows of kind and entry. Return how many messages were deleted to make room."""
         with self._transaction():
             self._store(rows, now)
-            dropped = self._drop_old(now.clock) + self._drop_overflow()
+            dropped = self._drop_expired(now.clock) + drop_overflow(self._database, self._max_bytes)
             if dropped:
                 self._database.execute("UPDATE state SET dropped = dropped + ?", (dropped,))
         self._now = now
@@ -351,22 +313,18 @@ class QueueDatabase:
         return Transaction(self._database)
 
     def _has_any(self, numbers: Collection[int]) -> bool:
+        """Return whether any of some messages is among the oldest ones."""
         rows = self._database.execute(
             "SELECT number FROM messages ORDER BY number LIMIT ?", (len(numbers) + 1,)
         )
         return not {number for (number,) in rows}.isdisjoint(numbers)
 
-    def _totals(self) -> tuple[int, int, int, int, int]:
-        """Return messages, their bytes, dead letters, their bytes, and what was dropped."""
-        (row,) = self._database.execute(_TOTALS)
-        messages, size, letters, letter_size, dropped = map(_check_number, row)
-        return messages, size, letters, letter_size, dropped
-
     def _read_clock(self) -> Moment:
+        """Return the reading of the stored clock now."""
         (row,) = self._database.execute("SELECT moment FROM state")
         last = decode_moment(row[0])
         if last is None:
-            # Damaged, or a new file: never younger than the youngest message.
+            # Damaged, or a new file: not earlier than the newest message.
             rows = self._database.execute("SELECT entry FROM messages ORDER BY number DESC LIMIT 1")
             for (stored,) in rows:
                 try:
@@ -379,72 +337,15 @@ class QueueDatabase:
     def _advance(self) -> Moment:
         return advance(self._now, self._boot, self._uptime())
 
-    def _drop_old(self, clock: float) -> int:
+    def _drop_expired(self, clock: float) -> int:
         """Delete what is certainly too old. Return how many."""
         if clock < self._expiry:
             return 0
         self._expiry = clock + self._max_age / _EXPIRY_STEPS
-        dropped = 0
-        while old := self._find_expired("dead_letters", clock):
-            self._database.execute(
-                f"DELETE FROM dead_letters WHERE number IN ({_make_marks(old)})",  # noqa: S608
-                old,
-            )
-            dropped += len(old)
-        while old := self._find_expired("messages", clock):
-            dropped += self._delete(f"number IN ({_make_marks(old)})", old)
-        return dropped
+        return drop_expired(self._database, clock - self._max_age)
 
-    def _find_expired(self, table: str, clock: float) -> list[int]:
-        """Return the numbers of the oldest rows that are too old; those undecodable stay."""
-        rows = self._database.execute(
-            f"SELECT number, entry FROM {table} ORDER BY number"  # noqa: S608
-        )
-        found: list[int] = []
-        for number, stored in rows:
-            try:
-                if clock - decode_entry(stored).clock <= self._max_age:
-                    break
-            except UnparsableError:
-                continue
-            found.append(number)
-            if len(found) >= _EXPIRED_AT_ONCE:
-                break
-        return found
-
-    def _drop_overflow(self) -> int:
-        """Delete the oldest dead letters, then the oldest messages, that are too much."""
-        _, size, _, letter_size, _ = self._totals()
-        if size + letter_size <= self._max_bytes:
-            return 0
-        # The totals may be damaged; what is deleted is decided by the true sizes.
-        self._database.execute(_RECOUNT)
-        _, size, _, letter_size, _ = self._totals()
-        dropped = 0
-        if size + letter_size > self._max_bytes:
-            room = max(0, self._max_bytes - size)
-            (last,) = self._database.execute(_OVERFLOW.format("dead_letters"), (room,)).fetchone()
-            dropped += self._database.execute(
-                "DELETE FROM dead_letters WHERE number <= ?", (last,)
-            ).rowcount
-        if size > self._max_bytes:
-            overflow = self._database.execute(_OVERFLOW.format("messages"), (self._max_bytes,))
-            # The youngest stays, however large it is.
-            dropped += self._delete(
-                "number <= ? AND number < (SELECT MAX(number) FROM messages)", overflow.fetchone()
-            )
-        return dropped
-
-    def _delete(self, condition: str, values: Sequence[int]) -> int:
-        """Delete messages and count them. Return how many."""
-        where = f"FROM messages WHERE {condition}"
-        counted = f"SELECT COUNT(*), COALESCE(SUM(length(entry)), 0) {where}"
-        count, size = self._database.execute(counted, values).fetchone()
-        deleted = self._database.execute(f"DELETE {where}", values).rowcount
-        self._database.execute(
-            "UPDATE state SET messages = messages - ?, bytes = bytes - ?", (count, size)
-        )
-        return deleted
+    def _delete(self, condition: str, values: Sequence[object]) -> int:
+        return delete_messages(self._database, condition, values)
 
 
 def _split_numbers(numbers: list[int]) -> Iterable[list[int]]:
@@ -452,24 +353,5 @@ def _split_numbers(numbers: list[int]) -> Iterable[list[int]]:
     return (numbers[begin : begin + _AT_ONCE] for begin in range(0, len(numbers), _AT_ONCE))
 
 
-def _make_marks(values: Sequence[object]) -> str:
-    return ", ".join("?" * len(values))
-
-
 def _decode_text(content: bytes) -> str:
     return content.decode("utf-8", "replace")
-
-
-def _check_number(value: object) -> int:
-    """Return a number of a table that may be damaged."""
-    return max(0, value) if isinstance(value, int) else 0
-
-
-def _build_dead_letter(number: int, rejected: object, reason: object, stored: object) -> DeadLetter:
-    try:
-        entry = decode_entry(stored)
-    except UnparsableError:
-        entry = None
-    size = len(stored) if isinstance(stored, (bytes, str)) else 0
-    moment = float(rejected) if isinstance(rejected, (int, float)) else 0.0
-    return DeadLetter(number, moment, str(reason), entry, size)

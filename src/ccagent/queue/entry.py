@@ -20,8 +20,8 @@ HEAD = struct.Struct("<4sII")
 class QueueEntry(msgspec.Struct, frozen=True, array_like=True):
     """One queued message.
 
-    stored: seconds since 1970 by the wall clock when it was queued; for people only.
-    clock: seconds of the queue's own clock then (see `queue_clock`); its age is counted by this.
+    stored: seconds since 1970 by the wall clock when it was queued; only shown.
+    clock: seconds of the queue's own clock then (see `queue_clock`), which the age is counted by.
     """
 
     stored: float
@@ -40,7 +40,7 @@ def encode_entry(entry: QueueEntry) -> bytes:
 
 
 def decode_entry(stored: object) -> QueueEntry:
-    """Return the entry in a column. Raises UnparsableError for whatever else the column holds."""
+    """Return the entry in a column. Raises UnparsableError for any other content."""
     if not isinstance(stored, bytes):
         raise UnparsableError("damaged: not a message")
     if len(stored) < HEAD.size:

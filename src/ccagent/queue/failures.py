@@ -1,13 +1,13 @@
-"""Which messages fail while others pass: what to try next, and when to give a message up.
+"""The order of attempts after failures, and the point at which a message becomes a dead letter.
 
-A sink that is away fails with every message; a message that the sink can't take fails alone. Which
-of the two it is shows when another message is tried in between:
+An unreachable sink fails with every message; a message that the sink can't take fails alone. An
+attempt with another message in between shows which of the two it is:
 
-- The oldest message of a kind that has failed three times lets other kinds pass first.
-- A message that failed alone is overtaken by the later ones of its kind. Up to three are, since if
-  more fail, the kind is to blame: no stream takes its subject, say. Then the kind waits.
-- An overtaken message is tried again after pauses that grow. It is hopeless when it has failed six
-  times, each time after others of its kind had passed.
+- When the oldest message of a kind has failed three times, other kinds are sent first.
+- A message that failed alone is overtaken by later ones of its kind. At most three are: if more
+  fail, the cause is the kind, such as a subject that no stream takes. Then the kind pauses.
+- An overtaken message is tried again after growing pauses. It is hopeless when it has failed six
+  times, each time after others of its kind were taken.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ccagent.queue.database import QueuedMessage
+    from ccagent.queue.rows import QueuedMessage
 
 _ROTATED_AFTER = 3
 _TRIAL_AFTER = 5
@@ -32,7 +32,7 @@ _LONGEST_OVERTAKEN_PAUSE = 600.0
 
 
 class MessageChoice(NamedTuple):
-    """What to select from the queue: one message by number, or the oldest without some."""
+    """A selection from the queue: one message by number, or the oldest without some."""
 
     number: int | None
     without_kinds: list[str]
@@ -45,10 +45,10 @@ class MessageChoice(NamedTuple):
 
 
 class FailureVerdict(NamedTuple):
-    """What a failure means.
+    """The consequence of a failure.
 
     is_alone: others may be sent at once. is_hopeless: the message is to become a dead letter.
-    is_trial_wanted: another message is to be tried at once, to see whether the sink is there.
+    is_trial_wanted: another message is to be tried at once, to check that the sink is reachable.
     """
 
     is_alone: bool = False
@@ -114,9 +114,9 @@ class Failures:
         return self._choice
 
     def note_empty(self) -> bool:
-        """Take note that nothing was found for the last choice; return whether to choose again."""
+        """Note that the last choice selects no message. Return whether to choose again."""
         if self._choice.number is not None:
-            self._overtaken.pop(self._choice.number, None)  # dropped meanwhile
+            self._overtaken.pop(self._choice.number, None)  # dropped to make room
             return True
         if self._doubted is not None:
             self._doubted = None
@@ -126,8 +126,8 @@ class Failures:
             held.is_rotated = False
         return bool(rotated)
 
-    def cut(self, messages: list[QueuedMessage]) -> list[QueuedMessage]:
-        """Shorten a batch so that a message of a kind that has failed is sent by itself."""
+    def shorten(self, messages: list[QueuedMessage]) -> list[QueuedMessage]:
+        """Return a batch up to a message of a kind that has failed, which is sent alone."""
         if self._doubted is not None:
             return messages[:1]
         for index, waiting in enumerate(messages):
@@ -136,7 +136,7 @@ class Failures:
         return messages
 
     def note_success(self, taken: Sequence[QueuedMessage], now: float) -> None:
-        """Take note of messages that the sink has taken."""
+        """Note messages that the sink has taken."""
         if not self._held and not self._overtaken:
             return
         self._passes += 1
@@ -156,7 +156,7 @@ class Failures:
     def note_failure(
         self, waiting: QueuedMessage, now: float, *, is_about_message: bool
     ) -> FailureVerdict:
-        """Take note of a message that was not taken, and return what that means."""
+        """Note a message that was not taken. Return the consequence."""
         number, kind = waiting.number, waiting.message.topic
         if number in self._overtaken:
             return self._note_overtaken_failure(self._overtaken[number], now)
@@ -188,7 +188,7 @@ class Failures:
         return FailureVerdict()
 
     def postpone(self, waiting: QueuedMessage, until: float) -> None:
-        """Leave a message alone at least until then."""
+        """Do not choose a message before a time."""
         for one in (self._overtaken.get(waiting.number), self._held.get(waiting.message.topic)):
             if one is not None:
                 one.retry_at = max(one.retry_at, until)
@@ -207,7 +207,7 @@ class Failures:
             one.retry_at = 0.0
 
     def try_another(self) -> bool:
-        """Have another message tried next than the one that failed; False if none has."""
+        """Choose another message next than the one that failed. Return False if none has."""
         if self._held:
             self._doubted = next(iter(self._held.values())).number
         return bool(self._held)
@@ -220,6 +220,7 @@ class Failures:
         return [*self._held.values(), *self._overtaken.values()]
 
     def _note_overtaken_failure(self, one: _Overtaken, now: float) -> FailureVerdict:
+        """Note another failure of an overtaken message."""
         if one.have_others_passed:
             one.attempts += 1
             one.have_others_passed = False
@@ -228,6 +229,7 @@ class Failures:
         return FailureVerdict(is_alone=True, is_hopeless=one.attempts >= _HOPELESS_AFTER)
 
     def _has_room(self, kind: str) -> bool:
+        """Return whether another message of a kind may be overtaken."""
         of_kind = sum(one.kind == kind for one in self._overtaken.values())
         return of_kind < _OVERTAKEN_OF_A_KIND and len(self._overtaken) < _OVERTAKEN
 
@@ -236,7 +238,7 @@ class Failures:
         one.pause = min(self._held.pop(kind).pause * 2, _LONGEST_OVERTAKEN_PAUSE)
 
     def _overtake_doubted(self, now: float) -> None:
-        """Let the message that another one has just passed be tried again at once."""
+        """Try the message that another one has just overtaken again at once."""
         for kind, held in [*self._held.items()]:
             if held.number == self._doubted and self._has_room(kind):
                 self._overtake(held.number, kind, now)

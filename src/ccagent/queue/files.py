@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ccagent.queue.entry import QueueEntry
 
 SUFFIX = ".outbox"
-"""The end of the file names of queues; before it stands the quoted name of the sink."""
+"""The end of the file names of queues, after the quoted name of the sink."""
 
 _SIDE_FILES = ("-wal", "-shm")
 _DAMAGED = ".damaged-"
@@ -68,14 +68,14 @@ def make_file_name(sink: str) -> str:
 
 
 def open_disk(path: str, settings: OutboxSettings) -> QueueDatabase:
-    """Open the queue in a file, which is created if needed.
+    """Open the queue in a file, and create it if needed.
 
-    Raises sqlite3.Error, OSError, and NotPermittedError where other users may write.
+    Raises sqlite3.Error, OSError, and NotPermittedError if other users may write there.
     """
     make_directory(settings.directory)
     if reason := check_directory(settings.directory):
         raise NotPermittedError(reason)
-    # Existing files are not opened here: closing one would release SQLite's locks on it.
+    # Existing files are not opened here: closing one would release the locks of SQLite.
     for suffix in _SIDE_FILES:
         check_file(path + suffix)
     if not check_file(path):
@@ -107,23 +107,23 @@ def is_damage(error: Exception, path: str) -> bool:
 
 
 def explain(error: Exception) -> str:
-    """Return the reason of a failure as a part of a sentence."""
+    """Return the reason of an error in half a sentence."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return str(error)
 
 
 class WatchedFile:
-    """An open queue's file, to notice when its name leads to another file or to none."""
+    """The file of an open queue, to notice its removal or replacement."""
 
     def __init__(self, path: str) -> None:
-        """Raises OSError."""
+        """Open the file. Raises OSError."""
         self._path = path
         # O_PATH: closing it does not release SQLite's locks.
         self._descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def is_current(self) -> bool:
-        """Return whether the path still leads to this file."""
+        """Return whether the path is still that of this file."""
         try:
             there, here = os.lstat(self._path), os.fstat(self._descriptor)
         except OSError:
@@ -131,7 +131,7 @@ class WatchedFile:
         return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 
     def is_removed(self) -> bool:
-        """Return whether the file has no name any more."""
+        """Return whether the file has no name left."""
         return os.fstat(self._descriptor).st_nlink == 0
 
     def close(self) -> None:
@@ -142,10 +142,10 @@ class WatchedFile:
 
 
 @contextlib.contextmanager
-def repair_lock(path: str) -> Generator[None]:
-    """Keep other processes from replacing the same file at the same time.
+def lock_for_repair(path: str) -> Generator[None]:
+    """Hold a lock while a file is replaced, so that one process does it at a time.
 
-    Raises OSError, and NotPermittedError for a lock file that another user may have put there.
+    Raises OSError, and NotPermittedError for a lock file that may be another user's.
     """
     descriptor = open_private(path + ".repair")
     try:
@@ -164,7 +164,7 @@ def repair_lock(path: str) -> Generator[None]:
 
 
 def set_aside(path: str) -> None:
-    """Rename a damaged file to one of those that `recover_all` looks for. Raises OSError."""
+    """Rename a damaged file so that `recover_all` finds it. Raises OSError."""
     aside = f"{path}{_RECOVERING}{time.time_ns()}"
     # The file comes last: SQLite would delete a log beside a new one.
     for suffix in (*_SIDE_FILES, ""):
@@ -173,7 +173,7 @@ def set_aside(path: str) -> None:
 
 
 def list_unrecovered(path: str) -> list[str]:
-    """Return the damaged files whose messages are yet to be recovered, the oldest first."""
+    """Return the damaged files whose messages are not recovered yet, oldest first."""
     found = glob.glob(f"{glob.escape(path)}{_RECOVERING}*")
     return sorted({each.removesuffix("-wal").removesuffix("-shm") for each in found})
 
@@ -182,12 +182,12 @@ def recover_all(path: str, into: QueueDatabase, without: Collection[int]) -> lis
     """Store the undamaged messages of damaged files in the new one.
 
     without: numbers of messages that are acknowledged already. Return the new names of the damaged
-    files, of which the last few are kept, and how many messages each had. One that was interrupted
-    is begun again, without the messages that are in the new file already. Raises sqlite3.Error,
-    OSError, NotPermittedError.
+    files, of which the last few are kept, and the number of messages that each had. An interrupted
+    recovery starts again, without the messages that are in the new file already. Raises
+    sqlite3.Error, OSError, NotPermittedError.
     """
     done: list[tuple[str, int]] = []
-    with repair_lock(path):
+    with lock_for_repair(path):
         for recovering in list_unrecovered(path):
             known = {each.message.id for each in into.read_entries()}
             count = _recover(recovering, into, without, known)
@@ -212,6 +212,7 @@ def _delete_old(path: str) -> None:
 
 
 def _recover(aside: str, into: QueueDatabase, without: Collection[int], known: set[str]) -> int:
+    """Store the undamaged messages of a damaged file in the new one. Return how many."""
     count = 0
     with contextlib.ExitStack() as stack:
         contents = [_map_file(stack, aside + suffix) for suffix in ("", "-wal")]
@@ -231,19 +232,19 @@ def _recover(aside: str, into: QueueDatabase, without: Collection[int], known: s
 
 
 def _assume_no_age(_: QueueEntry) -> float:
-    """The clock of a damaged file is not known, so nothing certain is known of an age."""
+    """Return the age of an entry of a damaged file, whose clock is unknown: 0."""
     return 0.0
 
 
 def _check_log(path: str) -> None:
     """Check the write-ahead log that a killed process has left.
 
-    Raises sqlite3.DatabaseError for a damaged one: SQLite would ignore what follows the damage.
+    Raises sqlite3.DatabaseError for a damaged one, whose rest SQLite would ignore.
     """
     with _opened_lock:
         is_ours = any(each.is_open and each.path == path for each in _opened)
     if is_ours:
-        return  # closing the file would release SQLite's locks on it
+        return  # closing the file would release the locks of SQLite
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         log = _map_file(stack, path + "-wal")
         if not log or _is_used(path):
@@ -271,7 +272,7 @@ def _is_used(path: str) -> bool:
 
 
 def _map_file(stack: contextlib.ExitStack, path: str) -> bytes | mmap.mmap:
-    """Map a file into memory; an empty or missing one is empty bytes."""
+    """Map a file into memory. Return empty bytes for an empty or missing one."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:

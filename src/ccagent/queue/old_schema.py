@@ -1,4 +1,4 @@
-"""The tables of version 0.1, whose messages are taken over."""
+"""Migration of the tables of version 0.1."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _INSERT = {
 _decoder = msgspec.msgpack.Decoder(Message)
 
 
-def take_over(database: sqlite3.Connection, now: float) -> None:
-    """Move the rows of the tables of version 0.1 into those of today, and drop the old ones.
+def migrate(database: sqlite3.Connection, now: float) -> None:
+    """Move the rows of the tables of version 0.1 into the present ones, and drop the old ones.
 
-    now: seconds since 1970. What can't be decoded becomes a dead letter.
+    now: seconds since 1970. A message that can't be decoded becomes a dead letter.
     """
     for stored, content in database.execute("SELECT stored, message FROM waiting ORDER BY number"):
         try:

@@ -17,10 +17,10 @@ from ccagent.queue.files import (
     explain,
     is_damage,
     list_unrecovered,
+    lock_for_repair,
     make_file_name,
     open_disk,
     recover_all,
-    repair_lock,
     set_aside,
 )
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from ccagent.config.configuration import OutboxSettings
-    from ccagent.queue.database import DeadLetter, QueuedMessage
+    from ccagent.queue.rows import DeadLetter, QueuedMessage
     from ccagent.records.message import Message
 
 _MEMORY_BYTES = 64 * 1024 * 1024
 _BATCH_BYTES = 1024 * 1024
 _MOVED_BYTES = 128 * 1024
-_BEGUN_AT_MOST_EVERY = 30.0
+_REPLACED_AT_MOST_EVERY = 30.0
 """Seconds between two replacements of a damaged file."""
 _FAILURES = (sqlite3.Error, ValueError, TypeError, OverflowError)
-"""What a database raises, and what a damaged one makes its reader raise."""
+"""Errors of a database, and of a reader of damaged content."""
 
 BATCH = 500
 """The most messages that are sent at once."""
@@ -53,8 +53,8 @@ class QueueBatch(NamedTuple):
 class Queue:
     """Keeps the messages of one sink: on disk while that works, else in memory.
 
-    No method raises for what becomes of the disk: failures are logged, and the messages kept in
-    memory until the disk works again.
+    No method raises for a failure of the disk: it is logged, and messages are kept in memory until
+    the disk works again.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Queue:
         self._last_error = ""
         self._disk: QueueDatabase | None = None
         self._file: WatchedFile | None = None
-        self._begun_at = -_BEGUN_AT_MOST_EVERY
+        self._replaced_at = -_REPLACED_AT_MOST_EVERY
         if self.is_on_disk:
             self._open()
         self._memory = QueueDatabase(
@@ -115,6 +115,7 @@ class Queue:
             return self._dropped - before
 
     def _note_dropped(self, count: int) -> None:
+        """Count and log messages that were dropped to make room."""
         self._dropped += count
         if count:
             logger.error(
@@ -133,9 +134,10 @@ class Queue:
         without_kinds: Collection[str] = (),
         without_numbers: Collection[int] = (),
     ) -> QueueBatch:
-        """Return the oldest messages but some, or only one: at most `count`, those on disk first.
+        """Return at most `count` of the oldest messages, those on disk first.
 
-        A message that can't be decoded becomes a dead letter on the way.
+        only_number: only that one. without_kinds, without_numbers: none of these. A message
+        that can't be decoded becomes a dead letter.
         """
 
         def read(database: QueueDatabase) -> QueueBatch:
@@ -151,7 +153,7 @@ class Queue:
                 try:
                     batch = read(disk)
                 except _FAILURES as error:
-                    self._fail(error)  # replaces a damaged file, and then it is tried again
+                    self._fail(error)  # replaces a damaged file, which is read then
                 else:
                     if batch.messages:
                         return batch
@@ -159,7 +161,7 @@ class Queue:
             return read(self._memory)
 
     def remove(self, batch: QueueBatch, numbers: Collection[int]) -> None:
-        """Delete acknowledged messages; those that the disk keeps are deleted later."""
+        """Delete acknowledged messages. If the disk fails they are deleted later."""
         if not numbers:
             return
         with self._lock:
@@ -189,7 +191,7 @@ class Queue:
                 self._fail(error)
 
     def has_work(self) -> bool:
-        """Return whether a message waits, or a damaged file that may hold some."""
+        """Return whether a message is queued, or may be in a damaged file."""
         with self._lock:
             if self._is_recovering or self.count_in_memory():
                 return True
@@ -201,7 +203,7 @@ class Queue:
         return self._dropped
 
     def count(self) -> int:
-        """Return the number of messages that wait."""
+        """Return the number of queued messages."""
         with self._lock:
             return self.count_in_memory() + self._ask_disk(QueueDatabase.count)
 
@@ -216,7 +218,7 @@ class Queue:
                 return 0
 
     def size(self) -> int:
-        """Return the bytes of the messages that wait; 0 once it is closed."""
+        """Return the bytes of the queued messages; 0 once the queue is closed."""
         with self._lock:
             size = self._ask_disk(QueueDatabase.size)
             with contextlib.suppress(sqlite3.Error):
@@ -229,7 +231,7 @@ class Queue:
             return self._memory.read_dead_letters()
 
     def check(self) -> None:
-        """Notice a file that was removed or replaced, and move to a disk that works again."""
+        """Check for a removed or replaced file, and for a disk that works again."""
         with self._lock:
             if not self.is_on_disk:
                 return
@@ -242,7 +244,7 @@ class Queue:
                 self._move_to_disk()
 
     def close(self) -> None:
-        """Close the databases; what is in memory is moved to the disk if that works."""
+        """Close the databases. Messages in memory are moved to the disk if that works."""
         with self._lock:
             if self.is_on_disk:
                 self._check_file()
@@ -260,6 +262,7 @@ class Queue:
         return self._lost
 
     def _put(self, messages: Sequence[Message]) -> int:
+        """Store messages on disk, else in memory. Return how many older ones were deleted."""
         if self._disk is None or self._is_memory_used or self._retry_at or self._is_recovering:
             self.check()
         if self._is_usable() and not self.count_in_memory():
@@ -270,7 +273,7 @@ class Queue:
                 try:
                     dropped = disk.put(messages)
                 except _FAILURES as error:
-                    self._fail(error)  # replaces a damaged file, and then it is tried again
+                    self._fail(error)  # replaces a damaged file, which is read then
                     if disk is self._disk:
                         break
                     continue
@@ -281,13 +284,14 @@ class Queue:
                 if self._file is not None and self._file.is_removed():
                     self.check()  # moves these messages too
                     return dropped
-                # Another process has set the file aside meanwhile.
+                # Another process has replaced the file meanwhile.
                 self._leave_file()
                 self._open()
         self._is_memory_used = True
         return self._memory.put(messages)
 
     def _is_usable(self) -> bool:
+        """Return whether the disk is open and need not pause."""
         return self._disk is not None and self._monotonic() >= self._retry_at
 
     def _read(
@@ -317,6 +321,7 @@ class Queue:
                 return QueueBatch(database, found)
 
     def _ask_disk(self, value: Callable[[QueueDatabase], int]) -> int:
+        """Return a number from the database on disk; 0 if there is none, or it fails."""
         if self._disk is None:
             return 0
         try:
@@ -328,12 +333,12 @@ class Queue:
         return self._file is None or self._file.is_current()
 
     def _check_file(self) -> None:
-        """Open a new file where somebody has removed or replaced the old one."""
+        """Open a new file if the old one was removed or replaced."""
         if self._disk is None or self._file is None or self._is_current():
             return
         moved = 0
         if self._file.is_removed():
-            # It has no name any more, and can still be read.
+            # It has no name left, and can still be read.
             try:
                 self._disk.remove(self._unremoved)
                 self._is_memory_used = True
@@ -365,7 +370,7 @@ class Queue:
         self._unremoved.clear()
 
     def _move_to_disk(self) -> None:
-        """Move what had to wait in memory to a disk that works."""
+        """Move messages from memory to a disk that works."""
         while self._disk is not None and self._is_memory_used:
             batch, _ = self._memory.read_oldest(BATCH, _MOVED_BYTES)
             letters = [] if batch else self._memory.read_dead_letters()
@@ -386,7 +391,7 @@ class Queue:
                 self._note_working()
 
     def _open(self) -> None:
-        """Open the file; a damaged one is set aside, and its messages taken over."""
+        """Open the file. A damaged one is replaced, and its messages are recovered."""
         with contextlib.suppress(OSError):
             self._watch()
         try:
@@ -411,22 +416,23 @@ class Queue:
         self._file = WatchedFile(self.path)
 
     def _note_working(self) -> None:
+        """Note that the disk works."""
         if self._last_error:
             logger.info("outbox %s: works again", self.path)
         self._last_error = ""
         self._retry_at = 0.0
 
     def _replace_file(self, error: Exception, acknowledged: set[int]) -> None:
-        """Set a damaged file aside and begin a new one; `_recover` moves its messages."""
-        if self._monotonic() < self._begun_at + _BEGUN_AT_MOST_EVERY:
+        """Rename a damaged file and create a new one; `_recover` moves the messages."""
+        if self._monotonic() < self._replaced_at + _REPLACED_AT_MOST_EVERY:
             self._leave_file()
             self._postpone(explain(error))
             return
-        self._begun_at = self._monotonic()
+        self._replaced_at = self._monotonic()
         logger.error("outbox %s: %s; its undamaged messages move to a new file", self.path, error)
         try:
-            with repair_lock(self.path):
-                if self._is_current():  # else another process has replaced it already
+            with lock_for_repair(self.path):
+                if self._is_current():  # otherwise another process has replaced it
                     set_aside(self.path)
                 self._leave_file()
                 self._disk = open_disk(self.path, self._settings)
@@ -439,14 +445,14 @@ class Queue:
         self._note_working()
 
     def _recover(self) -> None:
-        """Move the messages of damaged files that were set aside, by this process or another."""
+        """Move the messages of damaged files that this process or another has renamed."""
         if self._disk is None:
             return
         try:
             done = recover_all(self.path, self._disk, self._acknowledged)
         except (*_FAILURES, OSError, NotPermittedError) as error:
             names = ", ".join(list_unrecovered(self.path))
-            self._postpone(f"{explain(error)}; messages in {names} are yet to be recovered")
+            self._postpone(f"{explain(error)}; messages in {names} are not recovered yet")
             return
         self._is_recovering = False
         self._acknowledged = set()
@@ -459,7 +465,7 @@ class Queue:
             )
 
     def _fail(self, error: Exception) -> None:
-        """Leave the disk alone for a while; a damaged file is replaced at once."""
+        """Use memory for a while after a failure of the disk; replace a damaged file at once."""
         if self._disk is not None and is_damage(error, self.path):
             self._disk.close()
             self._disk = None
@@ -468,7 +474,8 @@ class Queue:
             self._postpone(explain(error))
 
     def _postpone(self, reason: str) -> None:
+        """Use memory until the disk is tried again. Logs a new reason."""
         self._retry_at = self._monotonic() + self.retry_after
         if reason != self._last_error:
-            logger.error("outbox %s: %s; messages wait in memory", self.path, reason)
+            logger.error("outbox %s: %s; messages are kept in memory", self.path, reason)
         self._last_error = reason

@@ -1,7 +1,8 @@
-"""The clock of a queue: seconds that have certainly passed, whatever the wall clock says.
+"""The clock of a queue: seconds that have certainly passed, independent of the wall clock.
 
-It goes on with the uptime of the machine while it runs, over restarts of the process. Of the time
-between two boots only that since the last boot counts, so it never runs ahead of the true time.
+It advances with the uptime of the machine, over restarts of the process. Of the time between two
+processes on different boots only the time since the last boot counts, so the clock is never ahead
+of the true time.
 """
 
 from __future__ import annotations

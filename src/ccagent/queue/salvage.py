@@ -1,7 +1,7 @@
-"""Recovering the messages of a damaged database from the bytes of its file.
+"""Recovery of messages from the bytes of a damaged database file.
 
-Entries begin with a magic number and carry a checksum, so each is found and verified by itself,
-whatever became of the pages around it. Source of the layout: sqlite.org/fileformat2.html, 1.6
+Entries begin with a magic number and have a checksum, so each is found and verified by itself,
+even if the pages around it are damaged. Source of the layout: sqlite.org/fileformat2.html, 1.6
 (cells of table leaf pages and overflow pages) and 4.1 (frames of the write-ahead log).
 """
 
@@ -35,9 +35,9 @@ _LONGEST_START = 600
 
 
 def salvage(database: Content, log: Content = b"") -> Iterator[tuple[bool, int, QueueEntry]]:
-    """Return the undamaged entries in a database file and its write-ahead log.
+    """Return the undamaged entries in a database file and its write-ahead log, by number.
 
-    In the order of their numbers. Each comes with whether it is a dead letter, and its number.
+    Each is a tuple: whether it is a dead letter, its number, the entry.
     """
     pages = _DatabasePages(database, log)
     places: dict[tuple[bool, int], tuple[int, int]] = {}
@@ -57,7 +57,7 @@ def salvage(database: Content, log: Content = b"") -> Iterator[tuple[bool, int, 
 
 
 class _DatabasePages:
-    """The pages of a database file, with the latest of its write-ahead log in their place."""
+    """The pages of a database file, replaced by the latest ones of its write-ahead log."""
 
     def __init__(self, database: Content, log: Content) -> None:
         self._database = database
@@ -65,14 +65,14 @@ class _DatabasePages:
         self._changed = dict(_read_frames(log))
 
     def numbers(self) -> Iterator[int]:
-        """Return the numbers of all pages: those of the log first, since they are the younger."""
+        """Return the numbers of all pages: pages of the log first, since they are newer."""
         yield from self._changed
         for number in range(1, len(self._database) // PAGE_SIZE + 2):
             if number not in self._changed:
                 yield number
 
     def page(self, number: int) -> bytes:
-        """Return the latest content of a page, empty if there is none."""
+        """Return the latest content of a page, empty if it does not exist."""
         begin = self._changed.get(number)
         if begin is not None:
             return self._log[begin : begin + PAGE_SIZE]
@@ -80,9 +80,9 @@ class _DatabasePages:
         return self._database[begin : begin + PAGE_SIZE]
 
     def entry_at(self, page: bytes, at: int) -> tuple[bool, int, QueueEntry] | None:
-        """Return the entry whose magic number is at an offset, if it is undamaged.
+        """Return the entry whose magic number is at an offset; None if it is damaged.
 
-        With whether it is a dead letter, and its number.
+        It is a tuple: whether it is a dead letter, its number, the entry.
         """
         for begin in range(at - 5, max(-1, at - _LONGEST_START), -1):
             cell = _parse_cell(page, begin, at)
@@ -122,9 +122,9 @@ class _DatabasePages:
 
 
 def _parse_cell(page: bytes, begin: int, at: int) -> tuple[int, int, int, int, int] | None:
-    """Read the start of a table leaf cell whose last column is the entry at offset `at`.
+    """Parse the start of a table leaf cell whose last column is the entry at offset `at`.
 
-    Returns bytes of the payload, number of the row, offset of the payload from `begin`, bytes of
+    Return bytes of the payload, number of the row, offset of the payload from `begin`, bytes of
     the entry, number of columns; None if no such cell starts at `begin`.
     """
     payload, position = _parse_varint(page, begin)
@@ -173,7 +173,7 @@ def _size_of(kind: int) -> int:
 def is_log_damaged(log: Content) -> bool:
     """Return whether a checksum in a write-ahead log is wrong, up to its last commit.
 
-    SQLite ignores the log from such a place on. Source: sqlite.org/fileformat2.html, 4.2.
+    SQLite ignores the log from the first wrong one on. Source: sqlite.org/fileformat2.html, 4.2.
     """
     frames = {offset for _, offset in _read_frames(log)}
     if not frames:
@@ -193,6 +193,7 @@ def is_log_damaged(log: Content) -> bool:
 
 
 def _update_checksum(order: str, content: bytes, sums: tuple[int, int]) -> tuple[int, int]:
+    """Return the checksum of a log after some more content."""
     first, second = sums
     words = struct.unpack(f"{order}{len(content) // 4}I", content)
     for even, odd in zip(words[::2], words[1::2], strict=True):
@@ -202,7 +203,7 @@ def _update_checksum(order: str, content: bytes, sums: tuple[int, int]) -> tuple
 
 
 def _read_frames(log: Content) -> Iterator[tuple[int, int]]:
-    """Return numbers of pages in a write-ahead log with their offsets, as far as committed."""
+    """Return the numbers and offsets of the committed pages in a write-ahead log."""
     heads = [
         (begin, *_FRAME_HEAD.unpack_from(log, begin)[:4])
         for begin in range(_WAL_HEAD.size, len(log) - _STEP + 1, _STEP)
@@ -214,7 +215,7 @@ def _read_frames(log: Content) -> Iterator[tuple[int, int]]:
     if salt not in salts:  # the head is damaged
         ((salt, _),) = salts.most_common(1)
         first = heads[0][3:5]
-        # Behind a young log lie frames of the one before; each log adds one to the first number.
+        # Frames of the previous log follow a new one; each log adds one to the first number.
         if salts[first] > 1 or first[0] == (salt[0] + 1) & 0xFFFFFFFF:
             salt = first
     uncommitted: list[tuple[int, int]] = []

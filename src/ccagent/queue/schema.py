@@ -23,30 +23,30 @@ CREATE TRIGGER IF NOT EXISTS letter_deleted AFTER DELETE ON dead_letters BEGIN
     UPDATE state SET letters = letters - 1,
         letter_bytes = letter_bytes - COALESCE(length(OLD.entry), 0); END;
 """
-# Messages are counted by the methods that store and delete them: triggers take longer.
+# Messages are counted by the methods that store and delete them, since triggers take longer.
 
 
 def prepare(database: sqlite3.Connection, now: float) -> None:
-    """Create the tables that are missing; a file that is complete is not written.
+    """Create missing tables; a complete file is not written.
 
     now: seconds since 1970. Raises sqlite3.Error.
     """
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version == _VERSION:
         return
-    # One transaction, so that a file is complete or has nothing.
+    # One transaction, so that a file is complete or empty.
     script = f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT"
     database.executescript(script)
     old = "SELECT 1 FROM sqlite_master WHERE name = 'waiting' AND type = 'table'"
     if database.execute(old).fetchone():
-        from ccagent.queue.old_schema import take_over
+        from ccagent.queue.old_schema import migrate
 
         with Transaction(database):
-            take_over(database, now)
+            migrate(database, now)
 
 
 class Transaction:
-    """BEGIN IMMEDIATE, then COMMIT, or ROLLBACK after an exception."""
+    """A transaction: BEGIN IMMEDIATE, then COMMIT, or ROLLBACK after an exception."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -61,6 +61,6 @@ class Transaction:
         try:
             self._database.commit()
         except BaseException:
-            # Otherwise no later transaction could begin.
+            # Otherwise no later transaction can begin.
             self._database.rollback()
             raise

@@ -12,19 +12,20 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.counters import SinkCounters
-from ccagent.errors import CcagentError, RejectedError, RetryableError, TooLargeError
+from ccagent.errors import CcagentError, RejectedError, RetryableError
 from ccagent.log import logger
 from ccagent.machine.private_files import open_private
 from ccagent.queue.database import MEMORY
 from ccagent.queue.failures import Failures
+from ccagent.queue.part_sender import PartSender, choose_limit
 from ccagent.queue.queue import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ccagent.queue.database import QueueDatabase, QueuedMessage
+    from ccagent.queue.database import QueueDatabase
     from ccagent.queue.queue import Queue, QueueBatch
-    from ccagent.records.message import Message
+    from ccagent.queue.rows import QueuedMessage
     from ccagent.transports.base import Transport
 
 _FIRST_PAUSE = 1.0
@@ -33,22 +34,9 @@ _LONGEST_AFTER = 3600.0
 _FIRST_BATCH = 16
 _BATCH_GROWTH = 4
 _BATCH_SECONDS = 0.25
-"""A batch is to take no longer: what is not acknowledged comes twice after a kill."""
+"""The longest time for a batch: a killed process repeats its unacknowledged messages."""
 _LOGGED_EVERY = 3600.0
-"""Seconds after which an error that stays the same is logged again."""
-_TAKEN_PARTS = 100_000
-"""Parts that are remembered as taken while others of their message are yet to be."""
-_LEAST_PART = 1024
-"""Bytes below which a message is not split further."""
-_MOST_PARTS = 64
-"""A message is not split further when its parts have become that much smaller.
-
-Also the requests that are made to find what is refused of a message.
-"""
-_PARTS_PER_SUCCESS = 8
-"""Requests more for each part that is taken: the search is worth its cost there."""
-_FEW_PARTS = 6
-"""Requests to find that, where all of the message before was refused."""
+"""Seconds after which an unchanged error is logged again."""
 
 
 class SendOutcome(NamedTuple):
@@ -63,11 +51,11 @@ class SendOutcome(NamedTuple):
 
 
 class Sender:
-    """Takes messages from a queue, oldest first, and hands them to a transport.
+    """Sends the messages of a queue, oldest first, through a transport.
 
-    A sink that fails is left alone for a pause that grows. A message that fails while others pass
-    is overtaken by them; it becomes a dead letter when it has failed repeatedly while others of its
-    kind passed, or when the sink refuses it for good.
+    After a failure it pauses, longer each time. A message that fails while others are taken is
+    overtaken by them; it becomes a dead letter when it has failed repeatedly while others of its
+    kind were taken, or when the sink refuses it for good.
     """
 
     def __init__(
@@ -92,14 +80,13 @@ class Sender:
         self._paused_until = 0.0
         self._failures = Failures(jitter)
         self._done = 0
-        self._taken_parts: set[str] = set()
+        self._parts = PartSender(transport)
         self._unreachable = _RateLimitedText()
         self._alone = _RateLimitedText()
-        self._refused_wholly: set[str] = set()
         self.counters = SinkCounters()
 
     def take_lock(self) -> bool:
-        """Return whether this process sends what is on disk; one process at a time does."""
+        """Return whether this process may send the messages on disk; one process at a time may."""
         if not self._queue.is_on_disk or self._lock >= 0:
             return True
         descriptor = -1
@@ -112,7 +99,9 @@ class Sender:
             if not isinstance(error, BlockingIOError) and str(error) != self._lock_error:
                 self._lock_error = str(error)
                 logger.error(
-                    "sink %s: no lock, so nothing is sent from disk: %s", self._name, error
+                    "sink %s: no lock, so no message is sent from disk: %s",
+                    self._name,
+                    error,
                 )
             return False
         self._lock = descriptor
@@ -120,7 +109,7 @@ class Sender:
         return True
 
     def resume(self) -> None:
-        """Forget pauses, so that everything is tried again at once."""
+        """End all pauses, so that every message is tried again at once."""
         self._paused_until = 0.0
         self._pause = _FIRST_PAUSE
         self._failures.resume()
@@ -142,9 +131,9 @@ class Sender:
         return outcome
 
     def send_all(self) -> bool:
-        """Send everything once. Return whether the queue is empty afterwards.
+        """Send the backlog once. Return whether the queue is empty afterwards.
 
-        Where the sink fails at one message, another is tried before it counts as unreachable.
+        After a failure another message is tried before the sink counts as unreachable.
         """
         self.take_lock()
         self._queue.check()
@@ -174,7 +163,7 @@ class Sender:
             self._lock = -1
 
     def _next_batch(self, now: float) -> QueueBatch:
-        """Select what to send: a message that failed and is due again alone, else the oldest."""
+        """Select messages to send: one that failed and is due again, else the oldest."""
         queue, from_disk = self._queue, self._lock >= 0
         while True:
             choice = self._failures.choose(now)
@@ -186,15 +175,15 @@ class Sender:
                 without_numbers=choice.without_numbers,
             )
             if batch.database.path != MEMORY and batch.database is not self._disk:
-                # Another file has other numbers.
+                # The numbers of another file are others.
                 if self._disk is not None:
                     self._failures = Failures(self._jitter)
                 self._disk = batch.database
             if batch.messages or not self._failures.note_empty():
-                return batch._replace(messages=self._failures.cut(batch.messages))
+                return batch._replace(messages=self._failures.shorten(batch.messages))
 
     def _send(self, batch: QueueBatch) -> SendOutcome:
-        """Send a batch, and take note of what became of each message."""
+        """Send a batch. Keep what became of each message."""
         messages = batch.messages
         self.counters.sent += len(messages)
         self._done = 0
@@ -203,9 +192,9 @@ class Sender:
                 self._send_some(batch, messages[self._done :])
         except RetryableError as error:
             return self._retry(batch, error)
-        except Exception as error:  # noqa: BLE001 - a transport may fail in ways of its own
-            # A shortage of memory, threads or descriptors, or a defect: nothing is known of the
-            # message, so it stays. The next attempt begins with a new connection.
+        except Exception as error:  # noqa: BLE001 - a transport may raise anything
+            # A shortage of memory, threads or descriptors, or a defect: it says nothing about the
+            # message, which stays. The next attempt opens a new connection.
             with contextlib.suppress(Exception):
                 self._transport.close()
             text = f"{type(error).__name__}: {error}"
@@ -215,21 +204,21 @@ class Sender:
         return SendOutcome(self._done, 0)
 
     def _send_some(self, batch: QueueBatch, messages: Sequence[QueuedMessage]) -> None:
-        """Send messages together up to one that is too large or refused, or that one."""
+        """Send messages together, up to one that is too large or refused; that one in parts."""
         limit = self._transport.largest_body or sys.maxsize
         if len(messages[0].message.body) > limit:
             self._split(batch, messages[0], limit)
             return
-        run = [*takewhile(lambda waiting: len(waiting.message.body) <= limit, messages)]
+        run = [*takewhile(lambda queued: len(queued.message.body) <= limit, messages)]
         try:
-            self._transport.send([waiting.message for waiting in run])
+            self._transport.send([queued.message for queued in run])
         except RetryableError as error:
             self._acknowledge(batch, run[: error.delivered])
             raise
         except RejectedError as error:
             self._acknowledge(batch, run[: error.delivered])
             refused = run[error.delivered]
-            self._split(batch, refused, _lower_limit(error, refused.message), error)
+            self._split(batch, refused, choose_limit(error, refused.message), error)
         else:
             self._acknowledge(batch, run)
             self.counters.last_error = ""
@@ -237,104 +226,26 @@ class Sender:
     def _split(
         self,
         batch: QueueBatch,
-        waiting: QueuedMessage,
+        queued: QueuedMessage,
         limit: int,
         error: RejectedError | None = None,
     ) -> None:
-        """Send a message in parts of at most `limit` bytes, smaller ones if those are refused.
+        """Send a message in parts; refused parts become dead letters, or the message if all are.
 
-        A message that is refused for what it holds is sent in halves (`limit` is 0 then). A part
-        that is refused for good becomes a dead letter, or the message if all parts are.
+        limit: bytes of a part. error: the refusal of the whole message, if it was sent.
         """
-        least = max(_LEAST_PART, len(waiting.message.body) // _MOST_PARTS)
-        sent: list[Message] = []
-        refused: list[tuple[Message, str]] = []
-        if error is not None and not isinstance(error, TooLargeError):
-            refused = self._send_halves(waiting.message, error, sent)
-        elif limit >= least:
-            refused = self._send_parts(waiting.message, limit, least, sent)
-        if not sent:
+        taken, refused = self._parts.send(queued.message, limit, error)
+        if not taken:
             reason = refused[0][1] if refused else str(error or f"larger than {limit} bytes")
-            self._reject(batch, waiting, reason)
+            self._reject(batch, queued, reason)
             return
         for part, reason in refused:
             logger.error("sink %s: part of a message becomes a dead letter: %s", self._name, reason)
             self._queue.add_dead_letter(batch, part, reason)
             self.counters.refused += 1
             self.counters.last_error = reason
-        self._acknowledge(batch, [waiting])
-        self._taken_parts.difference_update(part.id for part in sent)
-        if len(self._taken_parts) > _TAKEN_PARTS:
-            self._taken_parts.clear()
-
-    def _send_parts(
-        self, message: Message, limit: int, least: int, sent: list[Message]
-    ) -> list[tuple[Message, str]]:
-        """Send the parts of a message; return those refused, and why. Adds the others to `sent`."""
-        from ccagent.records.splitting import split_message
-
-        refused: list[tuple[Message, str]] = []
-        for part in split_message(message, limit):
-            try:
-                self._send_part(part, sent)
-            except TooLargeError as error:
-                smaller = _lower_limit(error, part)
-                if smaller < least:
-                    refused.append((part, str(error)))
-                else:
-                    refused += self._send_parts(part, smaller, least, sent)
-            except RejectedError as error:
-                refused += self._send_halves(part, error, sent)
-        return refused
-
-    def _send_part(self, part: Message, sent: list[Message]) -> None:
-        """Send a part, unless it was taken in an earlier attempt, and add it to `sent`."""
-        if part.id not in self._taken_parts:
-            self._transport.send([part])
-            if part.id:
-                self._taken_parts.add(part.id)
-        sent.append(part)
-
-    def _send_halves(
-        self, message: Message, error: RejectedError, sent: list[Message]
-    ) -> list[tuple[Message, str]]:
-        """Send what a receiver takes of a message that it refused; return the rest, and why.
-
-        The halves of what is refused are tried in order, each with its own halves: what is refused
-        in the end is small. The number of requests is bounded, and low at a receiver that refused
-        all of a message of this kind and has taken none since.
-        """
-        from ccagent.records.splitting import halve_message
-
-        kind = message.topic
-        is_suspect = kind in self._refused_wholly
-        left = _FEW_PARTS if is_suspect else _MOST_PARTS
-        doubted = [(half, str(error)) for half in reversed(halve_message(message))]
-        if not doubted:
-            return [(message, str(error))]
-        refused: list[tuple[Message, str]] = []
-        is_any_taken = False
-        while doubted:
-            part, reason = doubted.pop()
-            if not left:
-                refused.append((part, reason))
-                continue
-            left -= 1
-            try:
-                self._send_part(part, sent)
-            except RejectedError as again:
-                halves = [(half, str(again)) for half in reversed(halve_message(part))]
-                doubted += halves
-                if not halves:
-                    refused.append((part, str(again)))
-            else:
-                left += _PARTS_PER_SUCCESS
-                if is_suspect and not is_any_taken:
-                    left += _MOST_PARTS - _FEW_PARTS
-                is_any_taken = True
-        if not is_any_taken:
-            self._refused_wholly.add(kind)
-        return refused
+        self._acknowledge(batch, [queued])
+        self._parts.forget(taken)
 
     def _acknowledge(self, batch: QueueBatch, taken: Sequence[QueuedMessage]) -> None:
         """Delete messages that the sink has taken."""
@@ -346,30 +257,29 @@ class Sender:
             logger.info("sink %s: takes messages again", self._name)
             self._unreachable.text = ""
         self.counters.acknowledged += len(taken)
-        if self._refused_wholly:
-            self._refused_wholly.difference_update(waiting.message.topic for waiting in taken)
+        self._parts.note_taken(queued.message.topic for queued in taken)
         self._failures.note_success(taken, self._monotonic())
-        self._queue.remove(batch, [waiting.number for waiting in taken])
+        self._queue.remove(batch, [queued.number for queued in taken])
 
-    def _reject(self, batch: QueueBatch, waiting: QueuedMessage, reason: str) -> None:
+    def _reject(self, batch: QueueBatch, queued: QueuedMessage, reason: str) -> None:
         logger.error("sink %s: a message becomes a dead letter: %s", self._name, reason)
         self._done += 1
-        self._queue.reject(batch, waiting.number, reason)
-        self._failures.forget(waiting)
+        self._queue.reject(batch, queued.number, reason)
+        self._failures.forget(queued)
         self.counters.refused += 1
         self.counters.last_error = reason
 
     def _retry(self, batch: QueueBatch, error: RetryableError) -> SendOutcome:
-        """Take note of a failure; pause, unless only this message is concerned."""
+        """Note a failure, and pause unless it concerns only one message."""
         failed, now = batch.messages[self._done], self._monotonic()
         text = str(error)
         self.counters.retried += len(batch.messages) - self._done
         self.counters.last_error = text
-        # One message is enough to see whether the sink is back.
+        # One message is enough to check whether the sink is reachable again.
         self._batch = 1
         verdict = self._failures.note_failure(failed, now, is_about_message=error.is_about_message)
         if verdict.is_hopeless:
-            self._reject(batch, failed, f"{text}; repeatedly, while others passed")
+            self._reject(batch, failed, f"{text}; repeatedly, while others were taken")
             return SendOutcome(self._done, 0)
         if verdict.is_alone:
             if self._alone.is_new(text, now):
@@ -387,7 +297,7 @@ class Sender:
 
 
 class _RateLimitedText:
-    """The text that was logged last, so that the same one is logged once per hour."""
+    """The last logged text, so that the same one is logged once per hour."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -399,11 +309,3 @@ class _RateLimitedText:
             return False
         self.text, self._at = text, now
         return True
-
-
-def _lower_limit(error: RejectedError, message: Message) -> int:
-    """Return the size of parts to try after a refusal; 0 if the size was not the reason."""
-    if not isinstance(error, TooLargeError):
-        return 0
-    size = len(message.body)
-    return error.limit if error.limit and error.limit < size else size // 2

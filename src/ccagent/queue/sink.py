@@ -1,4 +1,4 @@
-"""A sink: its queue, and the thread that sends what is in it."""
+"""A sink: its queue, and the thread that sends the queued messages."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 _LOCK_RETRIED = 1.0
 _LOCK_PATIENCE = 300.0
 _LONGEST_WAIT = 5.0
-"""Seconds after which the queue is looked at: others may have put something into the file, and
-what is in memory alone may fit on the disk again."""
+"""Seconds after which the queue is checked: another process may have queued messages, and messages
+in memory may fit on the disk again."""
 _RESTART_PAUSE = 5.0
 
 
 class Sink:
-    """Sends what is queued for one sink, from a thread of its own.
+    """Sends the messages queued for one sink from a thread of its own.
 
-    Messages for sinks on this machine wait in memory, those for the network where `where` says. The
-    thread ends only after `close` or `hand_over`; after an unforeseen exception it goes on.
+    Messages for sinks on this machine are queued in memory, those for the network as `where` says.
+    The thread ends only after `close` or `retire`; after an unforeseen exception it goes on.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Sink:
         self._start()
 
     def put(self, message: Message) -> None:
-        """Queue a message. Does not wait for the receiver, whatever that does."""
+        """Queue a message. Never waits for the receiver."""
         with self._changed:
             successor = self._successor
             if successor is None:
@@ -89,7 +89,7 @@ class Sink:
         return self._thread is not None and self._thread.is_alive()
 
     def counters(self) -> SinkCounters:
-        """Return what was counted since the start."""
+        """Return the counters since the start."""
         with self._changed:
             return msgspec.structs.replace(
                 self._sender.counters,
@@ -103,14 +103,14 @@ class Sink:
             )
 
     def close(self) -> None:
-        """Ask the thread to send what is queued, once, and to end. Does not wait for it."""
+        """Request the thread to send the backlog once and to end. Does not wait for it."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._end_without_thread()
 
     def retire(self, successor: Sink) -> None:
-        """Ask the thread to end, and to leave what is queued, or comes yet, to another sink."""
+        """Request the thread to end. Another sink takes over the backlog and new messages."""
         with self._changed:
             self._successor = successor
             self._closing = True
@@ -118,12 +118,12 @@ class Sink:
         self._end_without_thread()
 
     def wake(self) -> None:
-        """Have the thread look at the queue, into which others have put something."""
+        """Wake the thread after another process or sink has queued messages."""
         with self._changed:
             self._changed.notify_all()
 
     def join(self, seconds: float) -> None:
-        """Wait for the thread to end; log what is lost, or left for the next start."""
+        """Wait for the thread to end. Logs the messages lost or left."""
         if self._thread is not None:
             self._thread.join(max(0.0, seconds))
         if self._has_ended:
@@ -131,7 +131,9 @@ class Sink:
         else:
             left, lost = self._queue.count(), self._queue.count_in_memory()
         if left > lost:
-            logger.info("sink %s: %d messages wait for the next start", self.name, left - lost)
+            logger.info(
+                "sink %s: %d messages stay queued for the next start", self.name, left - lost
+            )
         if lost:
             reason = f" ({self._queue.error})" if self._queue.error else ""
             logger.error(
@@ -139,7 +141,7 @@ class Sink:
             )
 
     def _start(self) -> None:
-        """Start the thread; where the system has none to spare, with the next message."""
+        """Start the thread. If the system has no more threads, the next message tries again."""
         thread = threading.Thread(target=self._run, name=f"sink {self.name}", daemon=True)
         try:
             thread.start()
@@ -149,7 +151,7 @@ class Sink:
             self._thread = thread
 
     def _end_without_thread(self) -> None:
-        """Do what the thread does at its end, where the system has none to spare."""
+        """End the sink here if no thread can be started."""
         if self._thread is None:
             self._start()
         if self._thread is None and not self._has_ended:
@@ -160,7 +162,7 @@ class Sink:
             try:
                 self._work()
                 break
-            except BaseException:  # noqa: BLE001 - nothing ends a sink but the daemon
+            except BaseException:  # noqa: BLE001 - only the daemon ends a sink
                 self._restarts += 1
                 logger.exception("sink %s: unforeseen error; going on", self.name)
                 if self._closing:
@@ -169,6 +171,7 @@ class Sink:
         self._end()
 
     def _work(self) -> None:
+        """Send messages until the sink is to end."""
         while self._wait_for_work() and self._successor is None:
             self._queue.check()
             if not self._sender.take_lock() and not self._queue.count_in_memory():
@@ -188,7 +191,7 @@ class Sink:
             self._rest(wait)
 
     def _wait_for_work(self) -> bool:
-        """Wait until there is something to send; False when all is sent and it is to end."""
+        """Wait for a message to send. Return False if there is none and the sink is to end."""
         with self._changed:
             while not self._closing:
                 if not self._queue.has_work():
@@ -200,12 +203,13 @@ class Sink:
             return self._queue.has_work()
 
     def _rest(self, seconds: float) -> None:
-        """Wait, or until something is queued or the sink is to end."""
+        """Wait for some time, a queued message, or the end of the sink."""
         with self._changed:
             if not self._closing:
                 self._changed.wait(min(seconds, _LONGEST_WAIT))
 
     def _end(self) -> None:
+        """Leave the backlog to the successor, if there is one, and close queue and transport."""
         successor = self._successor
         try:
             if successor is not None:
@@ -218,7 +222,7 @@ class Sink:
             successor.wake()
 
     def _drain_to(self, successor: Sink) -> None:
-        """Move what is queued to another sink; what is in a file that both have stays there."""
+        """Move the backlog to another sink, except for messages in a file that both use."""
         is_same_file = self._queue.is_on_disk and self._queue.path == successor._queue.path
         from_disk = not is_same_file and self._wait_for_lock()
         while (batch := self._queue.next_batch(from_disk=from_disk)).messages:
@@ -227,7 +231,7 @@ class Sink:
             self._queue.remove(batch, [waiting.number for waiting in batch.messages])
 
     def _wait_for_lock(self) -> bool:
-        """Wait for another process, such as a one-shot, to send what is in the file."""
+        """Wait until no other process, such as a one-shot, uses the file; not for ever."""
         deadline = time.monotonic() + _LOCK_PATIENCE
         while not self._sender.take_lock():
             if time.monotonic() > deadline:

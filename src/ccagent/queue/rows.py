@@ -1,0 +1,63 @@
+"""The rows that a queue's database returns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.errors import UnparsableError
+from ccagent.queue.entry import decode_entry
+
+if TYPE_CHECKING:
+    from ccagent.queue.entry import QueueEntry
+    from ccagent.records.message import Message
+
+
+class QueuedMessage(NamedTuple):
+    """One queued message: its number in the database, and the entry."""
+
+    number: int
+    entry: QueueEntry
+
+    @property
+    def message(self) -> Message:
+        """The message itself."""
+        return self.entry.message
+
+
+class DeadLetter(NamedTuple):
+    """A message that will not be sent again, and the reason.
+
+    rejected: seconds since 1970. entry: None if it can't be decoded; size: its bytes.
+    """
+
+    number: int
+    rejected: float
+    reason: str
+    entry: QueueEntry | None
+    size: int
+
+
+class Summary(NamedTuple):
+    """Numbers of messages and bytes in a database.
+
+    age: seconds for which the oldest message has certainly been queued. dropped: messages and dead
+    letters that were deleted because they were too many or too old, since the file was created.
+    """
+
+    messages: int
+    size: int
+    age: float
+    dead_letters: int
+    dead_letter_size: int
+    dropped: int
+
+
+def build_dead_letter(number: int, rejected: object, reason: object, stored: object) -> DeadLetter:
+    """Return the dead letter of a row, whose columns may be damaged."""
+    try:
+        entry = decode_entry(stored)
+    except UnparsableError:
+        entry = None
+    size = len(stored) if isinstance(stored, (bytes, str)) else 0
+    moment = float(rejected) if isinstance(rejected, (int, float)) else 0.0
+    return DeadLetter(number, moment, str(reason), entry, size)
