@@ -199,7 +199,7 @@ def test_a_topic_that_isnt_there_may_come(cluster: Cluster, connect: Connections
         (
             PRODUCE,
             KafkaError.TOPIC_AUTHORIZATION_FAILED,
-            "a client without a login may not write to",
+            "client without a login may not write to",
         ),
         (PRODUCE, KafkaError.POLICY_VIOLATION, r"\(POLICY_VIOLATION\)"),
         (PRODUCE, KafkaError.INVALID_REQUIRED_ACKS, r"'fox.sample': .*\(INVALID_REQUIRED_ACKS\)"),

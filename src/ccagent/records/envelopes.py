@@ -1,6 +1,6 @@
-"""The Sonar JSON envelopes as structures: what is written is exactly what stands here.
+"""The Sonar JSON envelopes as structures, from which the JSON is encoded.
 
-Source: Sonar JSON format output specification (version 0) and the fields that the format has
+Source: Sonar JSON format output specification (version 0), with the fields that the format has
 gained since. A field with its default value is omitted; fields without a default are always
 written, because a consumer needs them. Memory is in KB (1024 bytes), clocks in MHz, power in
 W, utilisation in percent, `Timestamp` as `ccagent.machine.clock.timestamp` makes it.
@@ -19,7 +19,7 @@ NO_FLOAT = 0.0
 """The default of the floats. msgspec omits a default it recognises by identity: assign this."""
 
 SONAR_EPOCH = 1_577_836_800
-"""2020-01-01T00:00:00Z: the `epoch` of a job is the boot time minus this."""
+"""2020-01-01T00:00:00Z; the `epoch` of a job is the boot time minus this."""
 
 LARGEST_UINT = 2**64 - 1
 """The largest value of the type uint64 that most fields have."""
@@ -39,7 +39,7 @@ class KVPair(Structure, frozen=True, kw_only=True):
 
 
 class MetadataObject(Structure, frozen=True, kw_only=True):
-    """Who produced the envelope. Consumers accept only `producer` and `version` by default."""
+    """The producer of the envelope. Consumers accept only `producer` and `version` by default."""
 
     producer: str
     version: str
@@ -49,7 +49,7 @@ class MetadataObject(Structure, frozen=True, kw_only=True):
 
 
 class ErrorObject(Structure, frozen=True, kw_only=True):
-    """One error: `detail` is a sentence, `time` when it happened."""
+    """One error: `detail` is a sentence, `time` that of the error."""
 
     time: str
     detail: str
@@ -88,10 +88,10 @@ class SampleDisk(Structure, frozen=True, kw_only=True):
 class SampleGpu(Structure, frozen=True, kw_only=True, gc=False):
     """The state of one card, or of one instance of a partitioned card.
 
-    index: distinct on the node, from 0; the card's and its instances' may change at boot.
-    uuid: the maker's, else one constructed from boot, host and address.
-    failing: 0, or 1 for a card that doesn't answer.
-    fan: percent of the largest speed. compute_mode: as the maker calls it.
+    index: unique on the node, from 0; it may change at boot.
+    uuid: the vendor's, else one constructed from boot, host and address.
+    failing: 0, or 1 for a card that does not answer.
+    fan: percent of the largest speed. compute_mode: in the words of the vendor.
     performance_state: ExtendedUint, 0 unknown, n + 2 for n.
     memory: KB in use; memory_util: percent of the card's memory. ce_util: percent.
     temperature: degrees Celsius. power, power_limit: W. ce_clock, memory_clock: MHz.
@@ -114,7 +114,7 @@ class SampleGpu(Structure, frozen=True, kw_only=True, gc=False):
 
 
 class SampleProcessGpu(Structure, frozen=True, kw_only=True, gc=False):
-    """What one process uses of one card.
+    """The use of one card by one process.
 
     gpu_util: percent of the card's compute elements since the previous reading.
     gpu_memory: KB; gpu_memory_util: the same as percent of the card's memory.
@@ -132,7 +132,7 @@ class SampleSystem(Structure, frozen=True, kw_only=True):
 
     boot: Timestamp of the boot (/proc/stat `btime`).
     cpus: CPU seconds since boot, dense and sorted by logical cpu (/proc/stat `cpuN`: user, nice,
-    system, irq, softirq); an offline cpu stands with 0.
+    system, irq, softirq); 0 for an offline cpu.
     gpus: the cards and their instances.
     disks: /proc/diskstats, without devices that were never used.
     used_memory: KB, MemTotal - MemAvailable of /proc/meminfo.
@@ -152,7 +152,7 @@ class SampleSystem(Structure, frozen=True, kw_only=True):
 
 
 class SampleProcess(Structure, frozen=True, kw_only=True, gc=False):
-    """One process, or several that were rolled up.
+    """One process, or the sum of several.
 
     resident_memory: KB of anonymous memory, RssAnon (/proc/PID/statm: resident - shared). Pages
     that processes share after a fork count in each of them, shared memory in none.
@@ -166,7 +166,7 @@ class SampleProcess(Structure, frozen=True, kw_only=True, gc=False):
     cpu_time: seconds, waited-for children included (/proc/PID/stat utime, stime, cutime, cstime).
     data_read, data_written, data_cancelled: KB, rounded up (/proc/PID/io rchar, wchar, or
     read_bytes, write_bytes if so configured; cancelled_write_bytes).
-    rolledup: how many further processes the record sums up.
+    rolledup: number of further processes in the sum.
     gpus: the cards that the process uses.
     """
 
@@ -188,13 +188,13 @@ class SampleProcess(Structure, frozen=True, kw_only=True, gc=False):
 
 
 class SampleJobCgroup(Structure, frozen=True, kw_only=True):
-    """What the control group of a job accounts for so far. Only with the extra `job-cgroups`.
+    """The counters of a job's control group. Only with the extra `job-cgroups`.
 
-    used_memory, peak_memory: what is charged, page cache included. rss_memory: what the job's
-    programs hold, which is anon_memory and shmem_memory; file_memory: page cache, shmem_memory
-    included. pss_memory: of its processes, on demand.
+    used_memory, peak_memory: charged memory, page cache included. rss_memory: the sum of
+    anon_memory and shmem_memory; file_memory: page cache, shmem_memory
+    included. pss_memory: of the processes, on demand.
     *_memory, memory_limit, data_*: KB; data_* of block devices. oom_kills: processes killed for
-    want of memory. *_time, *_pressure: ms; the latter those in which a task of the job waited.
+    lack of memory. *_time, *_pressure: ms; pressure is the time in which a task of the job waited.
     """
 
     used_memory: int = 0
@@ -269,7 +269,7 @@ class SysinfoGpuCard(Structure, frozen=True, kw_only=True):
     """A card, or an instance of a partitioned card.
 
     index, uuid: as in SampleGpu. address: of PCI, `00000000:0E:00.0`.
-    manufacturer: "NVIDIA", "AMD". model, architecture, driver, firmware: as the maker calls them.
+    manufacturer: "NVIDIA", "AMD". model, architecture, driver, firmware: in the vendor's words.
     memory: KB. power_limit, max_power_limit, min_power_limit: W.
     max_ce_clock, max_memory_clock: MHz.
     """
@@ -299,7 +299,7 @@ class SysinfoAttributes(Structure, frozen=True, kw_only=True):
     cpu_model: /proc/cpuinfo.
     memory: KB, MemTotal of /proc/meminfo.
     numa_nodes, distances: /sys/devices/system/node/node*/distance, in the order of the nodes.
-    topo_svg, topo_text: base64 of what the configured commands print.
+    topo_svg, topo_text: base64 of the output of the configured commands.
     cards: GPUs and their instances.
     """
 
@@ -339,7 +339,7 @@ class SysinfoEnvelope(Envelope, frozen=True, kw_only=True):
 
 
 class SacctData(Structure, frozen=True, kw_only=True, rename="pascal"):
-    """What only accounting knows of a job or step (sacct(1); names as there).
+    """Values of accounting for a job or step (sacct(1), with its names).
 
     AveCPU, MinCPU, SystemCPU, UserCPU, ElapsedRaw: seconds. AveRSS, AveVMSize, MaxRSS, MaxVMSize:
     KB; AveDiskRead, AveDiskWrite too, as receivers take them (the specification says bytes).
@@ -360,16 +360,16 @@ class SacctData(Structure, frozen=True, kw_only=True, rename="pascal"):
 
 
 class SlurmJob(Structure, frozen=True, kw_only=True, gc=False):
-    """A job or one of its steps, as Slurm knows it.
+    """A job or one of its steps in Slurm.
 
     job_id, job_step: JobIDRaw of sacct, before and after the dot.
-    job_state: one word; what Slurm adds to it (`by 5002`) is left out.
-    array_job_id, array_task_id: n and m of a JobID `n_m`; unset for tasks that wait together,
-    `n_[...]`. het_job_id, het_job_offset: of `n+m`.
+    job_state: one word, without an addition such as `by 5002`.
+    array_job_id, array_task_id: n and m of a JobID `n_m`; unset for pending tasks that
+    share a record, `n_[...]`. het_job_id, het_job_offset: of `n+m`.
     time_limit, priority: ExtendedUint, 0 unset, 1 infinite, n + 2 for n. time_limit is in seconds,
     as Sonar sends and receivers take it (the specification's text says minutes).
     nodes: host ranges. requested_memory_per_node: KB. suspend_time: seconds.
-    exit_code: what the job returned; 0 if a signal ended it.
+    exit_code: of the job; 0 if a signal ended it.
     requested_resources, allocated_resources: TRES (ReqTRES and AllocTRES of sacct).
     """
 
@@ -443,7 +443,7 @@ class ClusterNodes(Structure, frozen=True, kw_only=True):
 
 
 class ClusterAttributes(Structure, frozen=True, kw_only=True):
-    """What a master knows of the partitions and nodes of its cluster."""
+    """The partitions and nodes of a cluster, as its master reports them."""
 
     time: str
     cluster: str

@@ -1,4 +1,4 @@
-"""Repair of structures that JSON or its readers can't take, at the least cost."""
+"""Repair of structures that can't be encoded as JSON, or that its readers refuse."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _SHOWN = 40
 
 
 class _BadNumberError(Exception):
-    """A number that can't be encoded; it never leaves this module."""
+    """A number that can't be encoded. It is caught in this module."""
 
 
 def repair_json(value: object, *, has_null: bool) -> tuple[bytes, list[str]]:
-    """Encode what can be encoded; return it with a phrase for each part that is left out.
+    """Return the JSON of what can be encoded, and a phrase for each part that is left out.
 
-    A number that can't be encoded costs the object that it belongs to if that is an element of a
-    list, else the field. Half characters (surrogates) in text become U+FFFD. Raises EncodingError.
+    For a number that can't be encoded the object that holds it is left out if it is an element of a
+    list, else only the field. Surrogates in text become U+FFFD. Raises EncodingError.
     """
     repair = _Repair(has_null=has_null)
     try:
-        return msgspec.json.encode(repair.value(msgspec.to_builtins(value))), repair.lost
+        return msgspec.json.encode(repair.repair(msgspec.to_builtins(value))), repair.lost
     except (_BadNumberError, TypeError, RecursionError, ValueError, OverflowError) as error:
         raise EncodingError(str(error)) from error
 
@@ -41,7 +41,7 @@ class _Repair:
         self._has_null = has_null
         self.lost: list[str] = []
 
-    def value(self, value: object) -> object:
+    def repair(self, value: object) -> object:
         """Return a value that can be encoded. Raises _BadNumberError."""
         if isinstance(value, str):
             return _SURROGATES.sub("\ufffd", value)
@@ -50,7 +50,7 @@ class _Repair:
         if isinstance(value, list):
             return self._elements(cast("list[object]", value))
         if isinstance(value, float) and not math.isfinite(value) and not self._has_null:
-            raise _BadNumberError(f"{value} is no number that JSON has")
+            raise _BadNumberError(f"{value} is no number in JSON")
         if isinstance(value, int) and not _SMALLEST <= value <= _LARGEST:
             raise _BadNumberError(f"a number of {value.bit_length()} bits")
         return value
@@ -59,10 +59,10 @@ class _Repair:
         kept: dict[str, object] = {}
         for key, value in fields.items():
             try:
-                kept[_SURROGATES.sub("\ufffd", key)] = self.value(value)
+                kept[_SURROGATES.sub("\ufffd", key)] = self.repair(value)
             except _BadNumberError as error:
                 if is_element:
-                    raise _BadNumberError(f"{key}: {error}") from None
+                    raise _BadNumberError(f"{key}: {error}") from error
                 self.lost.append(f"{key}: {error}")
         return kept
 
@@ -70,8 +70,8 @@ class _Repair:
         kept: list[object] = []
         for item in items:
             if not isinstance(item, dict):
-                # The places of numbers in a list have a meaning: none may be missing.
-                kept.append(self.value(item))
+                # The positions of numbers in a list have a meaning: none may be left out.
+                kept.append(self.repair(item))
                 continue
             fields = cast("dict[str, Any]", item)
             try:

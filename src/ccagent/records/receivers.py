@@ -1,7 +1,7 @@
-"""Presets of the programs that receive messages, and messages as these programs take them.
+"""Presets of the programs that receive messages, and the changes to messages for them.
 
-Each preset holds what its program refuses: a message that holds it would be lost there, or, when
-it breaks the program, hold up all that wait behind it.
+Each preset lists what its program refuses: a message with such a record would be lost, or block
+the queue if the program fails at it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ if TYPE_CHECKING:
 _ENVELOPES = ("sample", "sysinfo", "job", "cluster")
 _TIMES_OF_ENDED_JOBS = ("submit_time", "start_time", "end_time")
 _SUB_NODE = re.compile(rb"(?=(?:[^ \\]|\\.)*,type=node[, ])(?=(?:[^ \\]|\\.)*,stype=)")
-"""Beginning of a line whose tags place it in a part of a node that is no hardware: a job."""
+"""Start of a line about a part of a node that is no hardware, such as a job."""
 
 
 class Receiver(msgspec.Struct, frozen=True, kw_only=True):
-    """What one program takes.
+    """The messages that one program takes.
 
-    format: of its messages. kinds: those it knows; one that ends with a dot stands for all that
-    begin so. precision: unit of times in lines; empty: that of the kind of a message.
-    largest_body: bytes of a request over HTTP. meta: keys that `meta` of an envelope may hold;
-    empty: all. without: fields of the attributes that it refuses, by the list whose elements hold
-    them; "": the attributes themselves.
+    format: of its messages. kinds: of its messages; one that ends with a dot is a prefix.
+    precision: unit of times in lines; empty: that of the kind of a message. largest_body: bytes of
+    a request over HTTP. meta: allowed keys of `meta`; empty: all. without: fields that it refuses,
+    by the list whose elements hold them; "": the attributes themselves.
     """
 
     format: Literal["sonar", "line"]
@@ -72,7 +71,7 @@ RECEIVERS = {
         without={"": ("software",)},
         takes_empty_text=False,
     ),
-    # Of a node it keeps one value of a metric: that of the job that comes last.
+    # It keeps one value of a metric for a node: that of the last job.
     "cc-metric-store": Receiver(
         format="line", kinds=("metrics",), precision="s", takes_parts_of_nodes=False
     ),
@@ -81,7 +80,7 @@ RECEIVERS = {
 
 
 def fit_message(message: Message, receiver: Receiver) -> Message | None:
-    """Return a message without what its receiver refuses; None if nothing is left."""
+    """Return a message without the records that its receiver refuses; None if none is left."""
     if not receiver.takes(message.kind):
         return None
     if message.format == "line":
@@ -121,7 +120,7 @@ def _drop_parts_of_nodes(lines: bytes) -> bytes:
 
 
 def _fit_envelope(message: Message, receiver: Receiver) -> bytes:
-    """Return an envelope as its receiver takes it; empty if it has no jobs then."""
+    """Return an envelope without what its receiver refuses; empty if no job is left."""
     body = message.body
     chooses_jobs = message.kind == "job" and not receiver.takes_open_jobs
     if not chooses_jobs and not _may_hold_refused(body, receiver):
@@ -148,7 +147,7 @@ def _fit_envelope(message: Message, receiver: Receiver) -> bytes:
 
 
 def _may_hold_refused(body: bytes, receiver: Receiver) -> bool:
-    """Return whether a body has to be decoded; a quotation mark within a text is escaped."""
+    """Return whether a body has to be decoded. Quotation marks in texts are escaped."""
     names = [name for of_holder in receiver.without.values() for name in of_holder]
     if receiver.meta:
         names += ["attrs", "format", "token"]
@@ -158,7 +157,7 @@ def _may_hold_refused(body: bytes, receiver: Receiver) -> bool:
 
 
 def _drop_empty_text(value: object) -> None:
-    """Delete the fields that hold an empty text, in all objects below."""
+    """Delete the fields with an empty text, at any depth."""
     if isinstance(value, dict):
         fields = cast("dict[str, object]", value)
         for name in [name for name, held in fields.items() if held == ""]:
