@@ -12,7 +12,7 @@ from ccagent.agents.metrics.readers.ipmi import IpmiReader, IpmiSettings
 from ccagent.agents.metrics.readers.ipmi_sensors import IpmiSensor, parse_ipmi_sensors
 from ccagent.config.duration import Duration
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.records.points import tags_text
+from ccagent.records.line_protocol.encoding import encode_tags
 from tests.scripted_programs import ProgramNode
 
 RECORDED = Path(__file__).parent.parent / "data" / "metrics" / "ipmi"
@@ -105,7 +105,7 @@ def test_hostile_names_are_labels() -> None:
     text = 'a"b\\,value=1 9\x1b[2J,42,degrees C,ok\n'
     (sensor,) = parse_ipmi_sensors(text.encode())
     assert sensor.name == "a?b?,value=1 9?[2J"
-    assert tags_text({"stype-id": sensor.name})
+    assert encode_tags({"stype-id": sensor.name})
 
 
 @given(st.binary(max_size=400) | st.text(max_size=200).map(lambda text: (SENSOR + text).encode()))

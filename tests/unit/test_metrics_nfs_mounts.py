@@ -18,7 +18,7 @@ from ccagent.agents.metrics.readers.nfs_mountstats import (
     total_operations,
 )
 from ccagent.errors import NotHereError
-from ccagent.records.points import tags_text
+from ccagent.records.line_protocol.encoding import encode_tags
 from tests.tree import TreeNode
 
 HEAD = "device proc mounted on /proc with fstype proc\n"
@@ -155,7 +155,7 @@ def test_names_with_any_characters_are_labels(node: TreeNode) -> None:
     node.write("self/mountstats", mount("/a\\040b\\011c\\134", READ=READ))
     (label,) = {each.place.stype_id for each in NfsMountsReader().read(node)}
     assert label == "/a b?c?"
-    assert tags_text({"stype-id": label})
+    assert encode_tags({"stype-id": label})
 
 
 def test_thousands_of_mounts_are_bounded(node: TreeNode) -> None:
