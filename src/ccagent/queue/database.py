@@ -169,6 +169,15 @@ class QueueDatabase:
             found.append(QueuedMessage(number, entry))
         return found, damaged
 
+    def check_structure(self) -> None:
+        """Check that no two rows share pages of the file. Raises sqlite3.DatabaseError.
+
+        The deletion of one of them would destroy the other.
+        """
+        (result,) = self._database.execute("PRAGMA quick_check(1)").fetchone()
+        if result != "ok":
+            raise sqlite3.DatabaseError(f"malformed: {' '.join(str(result).split())}")
+
     def remove(self, numbers: Collection[int]) -> None:
         """Delete acknowledged messages.
 

@@ -130,8 +130,8 @@ class Failures:
         """Return a batch up to a message of a kind that has failed, which is sent alone."""
         if self._doubted is not None:
             return messages[:1]
-        for index, waiting in enumerate(messages):
-            if waiting.message.topic in self._held:
+        for index, queued in enumerate(messages):
+            if queued.message.topic in self._held:
                 return messages[: max(1, index)]
         return messages
 
@@ -142,22 +142,22 @@ class Failures:
         self._passes += 1
         if self._doubted is not None:
             self._overtake_doubted(now)
-        for kind in {waiting.message.topic for waiting in taken}:
+        for kind in {queued.message.topic for queued in taken}:
             was_held = self._held.pop(kind, None) is not None
             for one in self._overtaken.values():
                 if one.kind == kind:
                     one.have_others_passed = True
                     one.retry_at = now if was_held else one.retry_at
-        for waiting in taken:
-            self._overtaken.pop(waiting.number, None)
+        for queued in taken:
+            self._overtaken.pop(queued.number, None)
         for held in self._held.values():
             held.is_rotated = False
 
     def note_failure(
-        self, waiting: QueuedMessage, now: float, *, is_about_message: bool
+        self, queued: QueuedMessage, now: float, *, is_about_message: bool
     ) -> FailureVerdict:
         """Note a message that was not taken. Return the consequence."""
-        number, kind = waiting.number, waiting.message.topic
+        number, kind = queued.number, queued.message.topic
         if number in self._overtaken:
             return self._note_overtaken_failure(self._overtaken[number], now)
         if self._doubted is not None:
@@ -187,19 +187,19 @@ class Failures:
             return FailureVerdict(is_trial_wanted=True)
         return FailureVerdict()
 
-    def postpone(self, waiting: QueuedMessage, until: float) -> None:
+    def postpone(self, queued: QueuedMessage, until: float) -> None:
         """Do not choose a message before a time."""
-        for one in (self._overtaken.get(waiting.number), self._held.get(waiting.message.topic)):
+        for one in (self._overtaken.get(queued.number), self._held.get(queued.message.topic)):
             if one is not None:
                 one.retry_at = max(one.retry_at, until)
                 break
 
-    def forget(self, waiting: QueuedMessage) -> None:
+    def forget(self, queued: QueuedMessage) -> None:
         """Forget a message that has become a dead letter."""
-        self._overtaken.pop(waiting.number, None)
-        held = self._held.get(waiting.message.topic)
-        if held is not None and held.number == waiting.number:
-            del self._held[waiting.message.topic]
+        self._overtaken.pop(queued.number, None)
+        held = self._held.get(queued.message.topic)
+        if held is not None and held.number == queued.number:
+            del self._held[queued.message.topic]
 
     def resume(self) -> None:
         """Make all messages due."""

@@ -226,9 +226,9 @@ class Sink:
         is_same_file = self._queue.is_on_disk and self._queue.path == successor._queue.path
         from_disk = not is_same_file and self._wait_for_lock()
         while (batch := self._queue.next_batch(from_disk=from_disk)).messages:
-            for waiting in batch.messages:
-                successor.put(waiting.message)
-            self._queue.remove(batch, [waiting.number for waiting in batch.messages])
+            for queued in batch.messages:
+                successor.put(queued.message)
+            self._queue.remove(batch, [queued.number for queued in batch.messages])
 
     def _wait_for_lock(self) -> bool:
         """Wait until no other process, such as a one-shot, uses the file; not for ever."""
