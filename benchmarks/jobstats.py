@@ -11,7 +11,9 @@ that of 2.14 with plain ids. Measures, each time in a fresh process:
 * the parser alone, and the agent up to its records, with a quarter of the counters not zero and
   with none of them zero;
 * `ccagent lustre --once` to a file, the whole process;
-* the agent and the whole process with several such targets in one dump.
+* the agent and the whole process with several such targets in one dump;
+* last, how the CPU of quoted ids compares with that of plain ones. 2.15.2 escapes the colons in
+  ids, too; both have two more lines an entry than 2.14.
 
 `--before` names another checkout; parser and agent of both are measured in turns, and the other
 one's CPU time and the ratio of this one to it are printed, too.
@@ -171,9 +173,10 @@ def _median(costs: Iterator[Cost]) -> Cost:
     return Cost(cpu, max(cost.memory for cost in each), each[-1].found)
 
 
+PLAIN = "2.14"
 DUMPS = (
     ("2.17", 0.25, False), ("2.17", 1.0, False), ("2.14", 0.25, False), ("2.14", 1.0, False),
-    ("2.17", 0.25, True),
+    ("2.15.2", 0.25, False), ("2.17", 0.25, True),
 )  # fmt: skip
 """Layout, the part of the counters that is not zero, and whether there are several targets."""
 
@@ -182,6 +185,7 @@ def measure(entries: int, targets: int, runs: int, directory: str, before: str) 
     """Print a line for each figure as soon as it is known."""
     print(f"{'':42}{'entries/s':>10}{'CPU s':>8}{'ratio':>7}{'MB':>6}", end="")
     print(f"{'before':>8}{'ratio':>7}" if before else "")
+    spent: dict[tuple[str, float], tuple[float, float]] = {}
     for layout, nonzero, is_several in DUMPS:
         several = targets if is_several else 1
         path = os.path.join(directory, "dump")
@@ -192,17 +196,25 @@ def measure(entries: int, targets: int, runs: int, directory: str, before: str) 
         print(f"{layout}, {several} x {entries} entries, {size:.0f} MB, {nonzero:.0%} not zero")
         alone, _ = in_worker("split", path, runs, "")
         _show("  reading and splitting into lines", number, alone, alone, None)
+        parsed = alone
         if several == 1:
             parsed, other = in_worker("parse", path, runs, before)
             if parsed.found != number:
                 raise SystemExit(f"the parser found {parsed.found} entries of {number}")
             _show("  parser", number, parsed, alone, other)
         records, other = in_worker("records", path, runs, before)
+        if several == 1:
+            spent[layout, nonzero] = parsed.cpu, records.cpu
         _show(f"  agent, to {records.found} records", number, records, alone, other)
         if nonzero < 1:
             whole = whole_process(path, runs)
             what = f"  ccagent, to {whole.found / 1e6:.0f} MB in a file"
             _show(what, number, whole, alone, None)
+    print("quoted ids to plain ones of 2.14: parser, agent")
+    for (layout, nonzero), quoted in spent.items():
+        if layout != PLAIN:
+            parser, agent = (a / b for a, b in zip(quoted, spent[PLAIN, nonzero], strict=True))
+            print(f"  {layout}, {nonzero:.0%} not zero{parser:12.2f}{agent:8.2f}")
 
 
 def _show(what: str, entries: int, cost: Cost, alone: Cost, before: Cost | None) -> None:
