@@ -35,7 +35,7 @@ class Runner:
         self.agent = agent
         self.outboxes = outboxes
         # For an agent that remembers nothing, nobody has to wait until its records are safe.
-        self._remembers = type(agent).settled is not Agent.settled
+        self._remembers = type(agent).settled is not Agent[Any].settled
         self._node = node
         self._prefix = prefix
         self._changed = threading.Condition()
