@@ -268,8 +268,8 @@ def live_worker(name: str, ticks: int, pause: float) -> None:
 
     from ccagent.agents.metrics.agent import MetricsAgent
     from ccagent.agents.metrics.settings import MetricsSettings
-    from ccagent.message import encode
-    from ccagent.node import Node
+    from ccagent.machine.node import Node
+    from ccagent.records.message import encode
 
     node = Node(hostname="c1-1", cluster="benchmark")
     renamed = {key.replace("_", "-"): value for key, value in SETS[name].items()}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.slurm.batch import Batch, SentRecords
-from ccagent.envelopes import SlurmJob
+from ccagent.agents.slurm.jobs.batch import Batch, SentRecords
+from ccagent.records.envelopes import SlurmJob
 
 
 def record(job: int, step: str = "") -> SlurmJob:
