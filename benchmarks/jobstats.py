@@ -174,9 +174,10 @@ def _median(costs: Iterator[Cost]) -> Cost:
 
 
 PLAIN = "2.14"
+QUOTED = ("2.17", "2.15.2")
 DUMPS = (
     ("2.17", 0.25, False), ("2.17", 1.0, False), ("2.14", 0.25, False), ("2.14", 1.0, False),
-    ("2.15.2", 0.25, False), ("2.17", 0.25, True),
+    ("2.17", 0.25, True),
 )  # fmt: skip
 """Layout, the part of the counters that is not zero, and whether there are several targets."""
 
@@ -185,7 +186,6 @@ def measure(entries: int, targets: int, runs: int, directory: str, before: str) 
     """Print a line for each figure as soon as it is known."""
     print(f"{'':42}{'entries/s':>10}{'CPU s':>8}{'ratio':>7}{'MB':>6}", end="")
     print(f"{'before':>8}{'ratio':>7}" if before else "")
-    spent: dict[tuple[str, float], tuple[float, float]] = {}
     for layout, nonzero, is_several in DUMPS:
         several = targets if is_several else 1
         path = os.path.join(directory, "dump")
@@ -196,25 +196,36 @@ def measure(entries: int, targets: int, runs: int, directory: str, before: str) 
         print(f"{layout}, {several} x {entries} entries, {size:.0f} MB, {nonzero:.0%} not zero")
         alone, _ = in_worker("split", path, runs, "")
         _show("  reading and splitting into lines", number, alone, alone, None)
-        parsed = alone
         if several == 1:
             parsed, other = in_worker("parse", path, runs, before)
             if parsed.found != number:
                 raise SystemExit(f"the parser found {parsed.found} entries of {number}")
             _show("  parser", number, parsed, alone, other)
         records, other = in_worker("records", path, runs, before)
-        if several == 1:
-            spent[layout, nonzero] = parsed.cpu, records.cpu
         _show(f"  agent, to {records.found} records", number, records, alone, other)
         if nonzero < 1:
             whole = whole_process(path, runs)
             what = f"  ccagent, to {whole.found / 1e6:.0f} MB in a file"
             _show(what, number, whole, alone, None)
-    print("quoted ids to plain ones of 2.14: parser, agent")
-    for (layout, nonzero), quoted in spent.items():
-        if layout != PLAIN:
-            parser, agent = (a / b for a, b in zip(quoted, spent[PLAIN, nonzero], strict=True))
-            print(f"  {layout}, {nonzero:.0%} not zero{parser:12.2f}{agent:8.2f}")
+
+
+def compare_ids(entries: int, runs: int, directory: str) -> None:
+    """Print the CPU of quoted ids as a multiple of that of plain ones, measured in turns."""
+    print("quoted ids to plain ones of 2.14, least of the runs: parser, agent")
+    for nonzero in (0.0, 0.25, 1.0):
+        paths = {layout: os.path.join(directory, layout) for layout in (PLAIN, *QUOTED)}
+        for layout, path in paths.items():
+            write_options = [str(entries), "1", str(nonzero), layout]
+            subprocess.run([sys.executable, __file__, "--write", path, *write_options], check=True)
+        spent: dict[tuple[str, str], float] = {}
+        for _ in range(runs):
+            for layout, path in paths.items():
+                for name in ("parse", "records"):
+                    cpu = _in_worker(name, path, "").cpu
+                    spent[layout, name] = min(cpu, spent.get((layout, name), cpu))
+        for layout in QUOTED:
+            parser, agent = (spent[layout, n] / spent[PLAIN, n] for n in ("parse", "records"))
+            print(f"  {layout}, {nonzero:.0%} not zero{parser:12.2f}{agent:8.2f}", flush=True)
 
 
 def _show(what: str, entries: int, cost: Cost, alone: Cost, before: Cost | None) -> None:
@@ -232,6 +243,7 @@ def main() -> None:
     parser.add_argument("--entries", type=int, default=50_000)
     parser.add_argument("--targets", type=int, default=3)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--only-ids", action="store_true", help="compare only quoted and plain ids")
     parser.add_argument("--before", default="", metavar="DIRECTORY")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--write", nargs=5, help=argparse.SUPPRESS)
@@ -243,7 +255,9 @@ def main() -> None:
         write(path, int(entries), int(targets), float(nonzero), layout)
     else:
         with tempfile.TemporaryDirectory() as directory:
-            measure(options.entries, options.targets, options.runs, directory, options.before)
+            if not options.only_ids:
+                measure(options.entries, options.targets, options.runs, directory, options.before)
+            compare_ids(options.entries, options.runs, directory)
 
 
 if __name__ == "__main__":
