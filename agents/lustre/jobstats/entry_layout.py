@@ -14,7 +14,7 @@ from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.agents.lustre.jobstats.entry import Entry
-from ccagent.agents.lustre.jobstats.entry_id import canonical, unquoted
+from ccagent.agents.lustre.jobstats.entry_id import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -42,8 +42,8 @@ LINES = re.compile(
 STAT = re.compile(_STAT)
 _STATS = re.compile(rb"^" + _STAT, re.MULTILINE).findall
 _HEAD = (
-    # Most ids are printed as they are, or in quotes.
-    rb"- job_id:(?: {10}|[ \t]*+)(?:([ !#-\[\]-~][ -\[\]-~]*+)|\"([^\"\n]*+)\"|([^\n]*+))\n"
+    # Most ids are printed as they are, or in quotes without escapes.
+    rb"- job_id:(?: {10}|[ \t]*+)(?:([ !#-\[\]-~][ -\[\]-~]*+)|\"([ !#-\[\]-~]*+)\"|([^\n]*+))\n"
     + _INDENTATION + rb"snapshot_time( *+)" + _SECONDS
 )  # fmt: skip
 TIME = re.compile(_INDENTATION + rb"(snapshot|start|elapsed)_time( *+)" + _SECONDS)
@@ -106,7 +106,7 @@ class EntryLayout:
             if plain is not None:
                 job_id = plain.decode("ascii")
             elif quoted is not None and not since_boot and b"." in snapshot:
-                job_id = unquoted(quoted)
+                job_id = quoted.decode("ascii")
             else:
                 job_id = canonical(
                     b'"%b"' % quoted if raw is None else raw,
