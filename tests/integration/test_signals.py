@@ -118,17 +118,42 @@ def test_ctrl_c_during_a_one_shot_is_quiet(tmp_path: Path) -> None:
         assert b"KeyboardInterrupt" not in result.stderr
 
 
-def test_many_signals_while_it_ends(tmp_path: Path) -> None:
-    process = start(command(tmp_path))
-    until(lambda: handles(process, signal.SIGTERM))
-    time.sleep(0.5)
-    process.terminate()
+def errors(daemon: Running) -> list[str]:
+    return [line for line in daemon.said().splitlines() if not line.startswith("ccagent: info: ")]
+
+
+def send_many(process: subprocess.Popen[bytes], numbers: list[signal.Signals]) -> None:
+    """Send these signals without a pause until the process has ended."""
+    deadline = time.monotonic() + 30
     while process.poll() is None:
-        for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+        assert time.monotonic() < deadline, "signals keep it from ending"
+        for number in numbers:
             process.send_signal(number)
-    _, said = process.communicate(timeout=10)
+
+
+def test_many_signals_while_it_ends(daemon: Running) -> None:
+    daemon.start(SAMPLE)
+    process = daemon.process
+    assert process is not None
+    until(lambda: "started: " in daemon.said())
+    process.terminate()
+    send_many(process, [signal.SIGHUP, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT])
     assert process.returncode == 0
-    assert [line for line in complaints(said) if b"status: " not in line] == []
+    assert errors(daemon) == []
+
+
+def test_many_signals_while_it_runs(daemon: Running) -> None:
+    """They do not nest: a handler in Python would end in RecursionError, anywhere in the loop."""
+    daemon.start(SAMPLE)
+    process = daemon.process
+    assert process is not None
+    until(lambda: "started: " in daemon.said())
+    for _ in range(20_000):
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGUSR1)
+    daemon.stop()
+    assert errors(daemon) == []
+    assert "ccagent: info: status: " in daemon.said()
 
 
 def test_a_pipe_in_the_place_of_the_configuration_stalls_nothing(daemon: Running) -> None:
