@@ -56,7 +56,7 @@ class Cost(NamedTuple):
 def write(path: str, entries: int, targets: int, nonzero: float, layout: str) -> None:
     """Write a dump with as many entries for each target."""
     sys.path.insert(0, str(Path(__file__).parent.parent))
-    from tests.lustre_server import large_text
+    from tests.support.lustre_server import large_text
 
     with open(path, "wb") as file:
         for number in range(targets):

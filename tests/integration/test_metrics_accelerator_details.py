@@ -22,9 +22,9 @@ from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
 from ccagent.records.message import encode
-from tests.gpu_libraries import Libraries
-from tests.gpu_machine import Machine
-from tests.gpu_scenarios import (
+from tests.support.gpu_libraries import Libraries
+from tests.support.gpu_machine import Machine
+from tests.support.gpu_scenarios import (
     AMD,
     AMD_ADDRESSES,
     AMD_DETAILS,
@@ -34,7 +34,7 @@ from tests.gpu_scenarios import (
     NVIDIA_ADDRESSES,
 )
 
-pytest_plugins = ["tests.gpu_fixture"]
+pytest_plugins = ["tests.support.gpu_fixture"]
 
 NVML: Any = pynvml
 FIRST = Place("accelerator", "00000000:0E:00.0")

@@ -6,10 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.gpu_libraries import Libraries
-from tests.gpu_scenarios import DRIVER, H100, H100_DETAILS
+from tests.support.gpu_libraries import Libraries
+from tests.support.gpu_scenarios import DRIVER, H100, H100_DETAILS
 
-pytest_plugins = ["tests.gpu_fixture"]
+pytest_plugins = ["tests.support.gpu_fixture"]
 
 NOT_RECORDED = ("nvmlDeviceRegisterEvents", "nvmlEventSetWait_v2", "nvmlDeviceGetMemoryInfo ")
 """Events, and a function of older drivers that has no line."""
@@ -27,7 +27,7 @@ def answers(scenario: str) -> dict[str, str]:
 def test_a_recording_is_a_scenario_with_the_same_answers(libraries: Libraries) -> None:
     script = "\n".join([DRIVER.replace("= 2", "= 1"), H100, H100_DETAILS]).replace("0x44", "68")
     libraries.play(script)
-    command = [sys.executable, "-m", "tests.record_nvml"]
+    command = [sys.executable, "-m", "tests.support.record_nvml"]
     root = Path(__file__).parents[2]
     recorded = subprocess.run(
         command, capture_output=True, check=True, cwd=root, timeout=60, text=True

@@ -17,9 +17,9 @@ from ccagent.machine.bpf.ended_records import Key
 from ccagent.machine.procfs.process_files import Io
 from ccagent.records.message import encode
 from ccagent.records.points import Point
-from tests.kernel_tree import PinnedNode
-from tests.schema import validate
-from tests.tree import TreeNode
+from tests.support.kernel_tree import PinnedNode
+from tests.support.schema import validate
+from tests.support.tree import TreeNode
 
 JOB = "0::/system.slice/slurmstepd.scope/job_{}/step_0/user/task_0\n"
 V1 = "3:cpuacct:/slurm/uid_1001/job_{}/step_0\n1:memory:/slurm/uid_1001/job_{}/step_0\n0::/\n"

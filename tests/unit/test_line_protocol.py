@@ -27,7 +27,7 @@ from ccagent.records.line_protocol import (
     put_control,
 )
 from ccagent.records.points import Point, line
-from tests.floats import is_written_as
+from tests.support.floats import is_written_as
 
 NOW = 1_740_027_951
 NOW_NS = NOW * 10**9

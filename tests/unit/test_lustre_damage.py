@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +12,11 @@ from ccagent.agents.lustre.jobstats import parser as jobstats
 from ccagent.agents.lustre.jobstats.entry import Entry
 from ccagent.agents.lustre.jobstats.parser import parse
 from ccagent.agents.lustre.jobstats.text_items import Problem, Target
-from tests.lustre_server import large_text
+from tests.support.lustre_server import large_text
+from tests.support.paths import DATA
 
-DATA = Path(__file__).parent.parent / "data" / "lustre"
-FILES = sorted([*DATA.glob("captures/*.txt"), *DATA.glob("layouts/*.txt")])
+LUSTRE = DATA / "lustre"
+FILES = sorted([*LUSTRE.glob("captures/*.txt"), *LUSTRE.glob("layouts/*.txt")])
 TEXTS = {path.stem: path.read_bytes() for path in FILES}
 FULL = [  # every target has at least three entries
     "jobstats_2.14.0_ddn162", "jobstats_2.14.0_ddn164", "mdt_v2_12_0", "ost_v2_14_0",

@@ -18,8 +18,9 @@ from ccagent.agents.metrics.readers.cpu import CpuReader, CpuSettings, parse_cou
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import LARGEST_UINT
-from tests.recorded import MACHINES, RecordedNode
-from tests.tree import TreeNode
+from tests.support.paths import MACHINES
+from tests.support.recorded import RecordedNode
+from tests.support.tree import TreeNode
 
 STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 

@@ -19,7 +19,7 @@ from ccagent.agents.metrics.readers.nfs_mountstats import (
 )
 from ccagent.errors import NotHereError
 from ccagent.records.points import tags_text
-from tests.tree import TreeNode
+from tests.support.tree import TreeNode
 
 HEAD = "device proc mounted on /proc with fstype proc\n"
 

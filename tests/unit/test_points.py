@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ccagent.errors import EncodingError
 from ccagent.records.points import Point, Tags, float_text, line
-from tests.floats import is_written_as
+from tests.support.floats import is_written_as
 
 NODE = {"cluster": "fox", "hostname": "c1-1", "type": "node"}
 

@@ -19,8 +19,8 @@ from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.config.configuration import check
 from ccagent.config.duration import Duration
 from ccagent.records.message import Format, encode
-from tests.schema import validate
-from tests.tree import TreeNode
+from tests.support.schema import validate
+from tests.support.tree import TreeNode
 
 
 @pytest.fixture

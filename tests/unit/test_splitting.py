@@ -43,7 +43,7 @@ from ccagent.records.json_array import JsonArray
 from ccagent.records.message import Format, Message, Record, encode
 from ccagent.records.points import Point
 from ccagent.records.splitting import halve_message, split_message
-from tests.schema import validate
+from tests.support.schema import validate
 
 META = MetadataObject(producer="ccagent", version="1.0.0")
 NOW = "2026-01-31T12:00:00Z"
