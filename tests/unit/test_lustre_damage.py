@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.lustre.jobstats import parser as jobstats
@@ -88,7 +88,6 @@ def damaged(draw: st.DrawFn) -> tuple[bytes, bytes]:
     return text, b"".join(lines)
 
 
-@settings(max_examples=300, deadline=None)
 @given(damaged())
 def test_no_damage_raises_or_takes_long(texts: tuple[bytes, bytes]) -> None:
     before = time.process_time()
@@ -103,7 +102,6 @@ def blocks(text: bytes) -> list[bytes]:
     return [parts[0] + b"\n", *(entry + b"\n" for entry in entries[:-1]), entries[-1]]
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(FULL), st.data())
 def test_whole_entries_stay_right(name: str, data: st.DataObject) -> None:
     text = TEXTS[name]

@@ -10,7 +10,7 @@ from typing import Literal
 
 import psutil
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.metrics.readers.base import NODE, Count, Gauge, Place
@@ -268,7 +268,6 @@ _READINGS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(_READINGS)
 def test_whatever_counters_do_shares_make_up_a_hundred(
     readings: list[dict[int, list[int]]],

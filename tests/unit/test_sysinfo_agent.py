@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.sysinfo.agent import SysinfoAgent, SysinfoSettings, read_memory
@@ -186,7 +186,6 @@ PATHS = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(PATHS),

@@ -7,7 +7,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.records.line_protocol import (
@@ -92,9 +92,6 @@ VALUES = st.lists(
 )
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 @given(values=VALUES)
 def test_what_is_encoded_is_read_back(
     influx: Influx, values: list[tuple[dict[str, str], float, str, int]]

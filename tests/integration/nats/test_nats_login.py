@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -176,17 +177,19 @@ def test_a_secret_that_others_can_read_is_refused(bench: Bench, key: str) -> Non
         bench.connect("nats://localhost", **keys)
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [
-        "SU" + "A" * 56,
-        new_seed()[:-1],
-        new_seed().lower(),
-        new_seed(nkeys.PREFIX_BYTE_ACCOUNT),
-        "".join(reversed(new_seed())),
-    ],
-)
-def test_a_seed_that_is_none_is_refused_at_once(bench: Bench, seed: str) -> None:
+BAD_SEEDS: dict[str, Callable[[], str]] = {
+    "without entropy": lambda: "SU" + "A" * 56,
+    "cut": lambda: new_seed()[:-1],
+    "lower case": lambda: new_seed().lower(),
+    "of an account": lambda: new_seed(nkeys.PREFIX_BYTE_ACCOUNT),
+    "reversed": lambda: "".join(reversed(new_seed())),
+}
+"""Made when a test runs: what is collected has to be the same in each process."""
+
+
+@pytest.mark.parametrize("name", BAD_SEEDS)
+def test_a_seed_that_is_none_is_refused_at_once(bench: Bench, name: str) -> None:
+    seed = BAD_SEEDS[name]()
     path = bench.secret(seed)
     with pytest.raises(ConfigurationError, match=f"^{path}: not the seed of a user's nkey") as c:
         bench.connect("nats://localhost", nkey_file=path)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
@@ -164,9 +164,6 @@ def test_a_tick_of_a_large_node_in_several_messages(store: Store) -> None:
 PLAIN_WORDS = WORDS.filter(lambda text: "\\" not in text)
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 @given(
     values=st.lists(
         st.tuples(

@@ -1,0 +1,88 @@
+"""How all tests run: examples of Hypothesis, groups for parallel runs, a limit of reruns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.support.paths import TESTS
+
+MOST_RERUNS = 10
+"""A loaded machine must not fail a sound change; a suite that flakes more often is not sound."""
+
+_SLOW = (
+    "packages", "slurm", "kernel", "commands/test_readme", "lustre/test_lustre_day",
+    "daemon", "http/test_receivers",
+)  # fmt: skip
+"""Below tests/integration, what takes longest: it starts first."""
+
+_ONE_WORKER = ("packages", "slurm", "kernel")
+"""Directories whose tests share a server, the package manager or the kernel."""
+
+_ALONE = ("daemon", "http/test_receivers", "commands/test_doctor", "lustre/test_lustre_day")
+"""Each of these tests has servers of its own: any worker runs any of them."""
+
+_CHECKS = [
+    HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large
+]  # fmt: skip
+settings.register_profile(
+    "ci", max_examples=25, deadline=None, derandomize=True, suppress_health_check=_CHECKS
+)
+settings.register_profile("nightly", max_examples=500, deadline=None, suppress_health_check=_CHECKS)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def _begins_with(place: str, names: Iterable[str]) -> int | None:
+    """Return the number of the first of these names that a place begins with."""
+    return next((n for n, name in enumerate(names) if place.startswith(name)), None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put tests that share something into a group of pytest-xdist, and the slow ones first."""
+    integration = TESTS / "integration"
+    order: dict[pytest.Item, int] = {}
+    for item in items:
+        order[item] = len(_SLOW)
+        if not item.path.is_relative_to(integration):
+            item.add_marker(pytest.mark.xdist_group(_place(item.path, TESTS)))
+            continue
+        place = _place(item.path, integration)
+        slow = _begins_with(place, _SLOW)
+        order[item] = len(_SLOW) if slow is None else slow
+        shared = _begins_with(place, _ONE_WORKER)
+        if shared is not None:
+            item.add_marker(pytest.mark.xdist_group(_ONE_WORKER[shared]))
+        elif _begins_with(place, _ALONE) is None:
+            item.add_marker(pytest.mark.xdist_group(place))
+    items.sort(key=lambda item: order[item])
+
+
+def _place(path: Path, directory: Path) -> str:
+    return path.relative_to(directory).with_suffix("").as_posix()
+
+
+def _reruns(config: pytest.Config) -> list[str]:
+    """Return the tests that were run again; the workers of pytest-xdist know of none."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    return [] if reporter is None else [each.nodeid for each in reporter.stats.get("rerun", [])]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if len(_reruns(session.config)) > MOST_RERUNS and not session.exitstatus:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    reruns = _reruns(config)
+    if reruns:
+        terminalreporter.section(f"run again: {len(reruns)} (more than {MOST_RERUNS} fail the run)")
+        for name in reruns:
+            terminalreporter.write_line(name)
