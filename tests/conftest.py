@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.paths import TESTS
-
 MOST_RERUNS = 10
 """A loaded machine must not fail a sound change; a suite that flakes more often is not sound."""
+
+_INTEGRATION = "tests/integration/"
 
 _SLOW = (
     "packages", "slurm", "kernel", "commands/test_readme", "lustre/test_lustre_day",
@@ -41,29 +41,34 @@ def _begins_with(place: str, names: Iterable[str]) -> int | None:
     return next((n for n, name in enumerate(names) if place.startswith(name)), None)
 
 
-@pytest.hookimpl(tryfirst=True)
+def _rank(item: pytest.Item) -> int:
+    slow = _begins_with(item.nodeid.removeprefix(_INTEGRATION), _SLOW)
+    return len(_SLOW) if slow is None else slow
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put tests that share something into a group of pytest-xdist, and the slow ones first."""
-    integration = TESTS / "integration"
-    order: dict[pytest.Item, int] = {}
-    for item in items:
-        order[item] = len(_SLOW)
-        if not item.path.is_relative_to(integration):
-            item.add_marker(pytest.mark.xdist_group(_place(item.path, TESTS)))
-            continue
-        place = _place(item.path, integration)
-        slow = _begins_with(place, _SLOW)
-        order[item] = len(_SLOW) if slow is None else slow
-        shared = _begins_with(place, _ONE_WORKER)
-        if shared is not None:
-            item.add_marker(pytest.mark.xdist_group(_ONE_WORKER[shared]))
-        elif _begins_with(place, _ALONE) is None:
-            item.add_marker(pytest.mark.xdist_group(place))
-    items.sort(key=lambda item: order[item])
+    """Put the slow tests first, so that no worker begins one at the end."""
+    items.sort(key=_rank)
 
 
-def _place(path: Path, directory: Path) -> str:
-    return path.relative_to(directory).with_suffix("").as_posix()
+def _group(nodeid: str) -> str:
+    """Return what one worker runs together: a directory, a file or a test."""
+    file, _, _ = nodeid.partition("::")
+    place = file.removeprefix(_INTEGRATION)
+    shared = _begins_with(place, _ONE_WORKER)
+    if shared is not None:
+        return _ONE_WORKER[shared]
+    return file if _begins_with(place, _ALONE) is None else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Return a scheduler for `--dist loadgroup` whose groups are those of `_group`."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    scheduler: Any = LoadScopeScheduling(config, log)
+    scheduler._split_scope = _group
+    return scheduler
 
 
 def _reruns(config: pytest.Config) -> list[str]:

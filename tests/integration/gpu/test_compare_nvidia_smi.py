@@ -83,7 +83,7 @@ def test_a_table_has_names_without_units() -> None:
 def test_a_recording_answers_as_the_cards_did(machine: Machine) -> None:
     machine.cards("nvidia", NVIDIA_ADDRESSES)
     machine.libraries.play(NVIDIA)
-    before = machine.gpus(), machine.processes(gpu_makers=("nvidia",)), machine.described()
+    before = machine.gpus(), machine.processes(gpu_vendors=("nvidia",)), machine.described()
     command = [sys.executable, "-m", "tests.support.record_nvml"]
     recorded = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     again = Machine(machine.node, machine.libraries)
