@@ -34,8 +34,6 @@ from tests.support.gpu_scenarios import (
     NVIDIA_ADDRESSES,
 )
 
-pytest_plugins = ["tests.support.gpu_fixture"]
-
 NVML: Any = pynvml
 FIRST = Place("accelerator", "00000000:0E:00.0")
 SECOND = Place("accelerator", "00000000:C1:00.0")

@@ -9,8 +9,6 @@ from pathlib import Path
 from tests.support.gpu_libraries import Libraries
 from tests.support.gpu_scenarios import DRIVER, H100, H100_DETAILS
 
-pytest_plugins = ["tests.support.gpu_fixture"]
-
 NOT_RECORDED = ("nvmlDeviceRegisterEvents", "nvmlEventSetWait_v2", "nvmlDeviceGetMemoryInfo ")
 """Events, and a function of older drivers that has no line."""
 
