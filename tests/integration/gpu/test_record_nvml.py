@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 from tests.support.gpu_libraries import Libraries
 from tests.support.gpu_scenarios import DRIVER, H100, H100_DETAILS
+from tests.support.paths import ROOT
 
 NOT_RECORDED = ("nvmlDeviceRegisterEvents", "nvmlEventSetWait_v2", "nvmlDeviceGetMemoryInfo ")
 """Events, and a function of older drivers that has no line."""
@@ -26,8 +26,7 @@ def test_a_recording_is_a_scenario_with_the_same_answers(libraries: Libraries) -
     script = "\n".join([DRIVER.replace("= 2", "= 1"), H100, H100_DETAILS]).replace("0x44", "68")
     libraries.play(script)
     command = [sys.executable, "-m", "tests.support.record_nvml"]
-    root = Path(__file__).parents[2]
     recorded = subprocess.run(
-        command, capture_output=True, check=True, cwd=root, timeout=60, text=True
+        command, capture_output=True, check=True, cwd=ROOT, timeout=60, text=True
     )
     assert answers(recorded.stdout) == answers(script)
