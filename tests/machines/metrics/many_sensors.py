@@ -32,8 +32,8 @@ from tests.machines.metrics.files import (
     vmstat,
 )
 from tests.machines.metrics.machine import Machine
-from tests.smart_log import smart_log
 from tests.support.perf_counters import StandIn
+from tests.support.smart_log import smart_log
 
 CPUS = [Cpu(number=n, package=n // 2, core=n % 2) for n in range(4)]
 
