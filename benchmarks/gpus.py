@@ -24,7 +24,7 @@ from benchmarks.sample import sleeping_processes
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.machine.node import Node
 from ccagent.records.message import encode
-from tests.gpu_libraries import Libraries, compile_libraries
+from tests.support.gpu_libraries import Libraries, compile_libraries
 
 DIRECTORIES = {
     "nvidia": "sys/bus/pci/drivers/nvidia",

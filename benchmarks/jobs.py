@@ -1,22 +1,27 @@
 """What the agent `jobs` costs: a first run over many jobs, and rounds in which few change.
 
-    python benchmarks/jobs.py [--jobs 100000] [--active 5000]
+    python benchmarks/jobs.py [--jobs 100000] [--active 5000] [--runs 3] [--before DIRECTORY]
 
-A program stands in for sacct and prints jobs, each with the steps batch and extern. Measured is the
-CPU time of the agent to the encoded messages, without that program's, and the largest resident
-memory; beside it the CPU time that splitting the same output at its delimiters takes alone.
+A program stands in for sacct and prints jobs, each with the steps batch and extern. Measured, each
+time in a fresh process, is the CPU time of the agent to the encoded messages, without that
+program's, and the largest resident memory; beside it the CPU time that splitting the same output at
+its delimiters takes alone. Printed is the least of the runs.
+
+`--before` names another checkout, which is measured in turns with this one. Its packages must have
+the same names.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from ccagent.agents.slurm.jobs import sacct
 from ccagent.agents.slurm.jobs.agent import JobsAgent, JobsSettings
@@ -56,20 +61,34 @@ for n in numbers:
 """
 
 
-def sample(agent: JobsAgent, node: Node) -> tuple[int, int, float]:
-    """Sample once; give messages, records and CPU seconds."""
+class Sampled(NamedTuple):
+    """What one round of the agent took."""
+
+    messages: int
+    records: int
+    cpu: float
+    memory: float
+
+
+def sample(agent: JobsAgent, node: Node) -> Sampled:
+    """Sample once, to the encoded messages."""
     begun = time.process_time()
     messages, records = 0, 0
     for message in encode_each(agent.sample(node), ["sonar"], node):
         messages += 1
         records += message.body.count(b'"job_id":')
     agent.handed_on()
-    agent.settled()
-    return messages, records, time.process_time() - begun
+    if hasattr(agent, "settled"):  # checkouts that are compared may not have it
+        agent.settled()
+    cpu = time.process_time() - begun
+    # Unlike ru_maxrss this is without what the parent had when it forked.
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    memory = int(status.partition("VmHWM:")[2].split()[0]) / 1024
+    return Sampled(messages, records, cpu, memory)
 
 
 def splitting(program: str) -> float:
-    """CPU seconds that reading and splitting the output take."""
+    """Return the CPU seconds that reading and splitting the output take."""
     delimiter = b"\x1f" + b"0" * 24 + b"\x1f"
     begun = time.process_time()
     with subprocess.Popen(
@@ -81,42 +100,86 @@ def splitting(program: str) -> float:
     return time.process_time() - begun
 
 
+def worker(program: str, jobs: int, active: int) -> None:
+    """Sample in this process and print what it took, as JSON."""
+    count = Path(program + ".count")
+    node = Node(hostname="master", cluster="fox")
+
+    def open_agent(name: str) -> JobsAgent:
+        state = os.path.join(directory, name)
+        settings = JobsSettings(sacct=program, squeue="true", state_file=state)
+        return JobsAgent(settings, frozenset({"sonar"}))
+
+    found: dict[str, Sampled] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        count.write_text(f"{jobs} 0")
+        agent = open_agent("first")
+        found[f"first run, {jobs} jobs"] = sample(agent, node)
+        found[f"again, {jobs} jobs"] = sample(agent, node)
+        agent = open_agent("steady")
+        count.write_text(f"{active} 0")
+        sample(agent, node)
+        changed = active // 100
+        count.write_text(f"{active} {changed}")
+        found[f"{active} jobs, {changed} changed"] = sample(agent, node)
+        sample(agent, node)
+        found[f"{active} jobs, none changed"] = sample(agent, node)
+    json.dump(found, sys.stdout)
+
+
+def in_worker(program: str, jobs: int, active: int, checkout: str) -> dict[str, Sampled]:
+    """Sample in a fresh process, with the code of another checkout if one is named."""
+    command = [sys.executable, __file__, "--worker", program]
+    command += ["--jobs", str(jobs), "--active", str(active)]
+    environment = dict(os.environ)
+    if checkout:
+        environment["PYTHONPATH"] = os.path.join(os.path.abspath(checkout), "src")
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment)
+    return {name: Sampled(*values) for name, values in json.loads(done.stdout).items()}
+
+
+def least(runs: list[dict[str, Sampled]], name: str) -> Sampled:
+    """Return the run with the least CPU time, as other work on the machine only adds to it."""
+    return min((run[name] for run in runs), key=lambda sampled: sampled.cpu)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--active", type=int, default=5000)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--before", default="", metavar="DIRECTORY")
+    parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.worker:
+        worker(options.worker, options.jobs, options.active)
+        return
     with tempfile.TemporaryDirectory() as directory:
         program, count = Path(directory, "sacct"), Path(directory, "sacct.count")
         program.write_text(_SACCT)
         program.chmod(0o755)
-        node = Node(hostname="master", cluster="fox")
-
-        def agent(name: str) -> JobsAgent:
-            state = os.path.join(directory, name)
-            settings = JobsSettings(sacct=str(program), squeue="true", state_file=state)
-            return JobsAgent(settings, frozenset({"sonar"}))
-
-        count.write_text(f"{options.jobs} 0")
-        first = agent("first")
-        messages, records, cpu = sample(first, node)
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-        alone = splitting(str(program))
-        print(
-            f"first run: {options.jobs} jobs, {records} records in {messages} messages: "
-            f"{cpu:.2f} s CPU, {memory} MB; splitting alone {alone:.2f} s, ratio {cpu / alone:.1f}"
-        )
-        _, records, cpu = sample(first, node)
-        print(f"again:     {options.jobs} jobs, {records} records: {cpu:.2f} s CPU")
-        steady = agent("steady")
-        for changed in (0, options.active // 100, 0):
-            count.write_text(f"{options.active} {changed}")
-            _, records, cpu = sample(steady, node)
-            print(
-                f"{options.active} jobs, {changed} changed: {records} records, "
-                f"{cpu * 1000:.0f} ms CPU"
-            )
+        now: list[dict[str, Sampled]] = []
+        before: list[dict[str, Sampled]] = []
+        alone: list[float] = []
+        for _ in range(options.runs):
+            now.append(in_worker(str(program), options.jobs, options.active, ""))
+            if options.before:
+                old = in_worker(str(program), options.jobs, options.active, options.before)
+                before.append(old)
+            count.write_text(f"{options.jobs} 0")
+            alone.append(splitting(str(program)))
+    print(f"splitting {options.jobs} jobs alone: {min(alone):.2f} s CPU")
+    print(f"{'':28}{'records':>9}{'messages':>9}{'CPU s':>8}{'MB':>5}", end="")
+    print(f"{'before':>8}{'MB':>5}{'ratio':>7}" if before else "")
+    for name in now[0]:
+        here = least(now, name)
+        print(f"{name:28}{here.records:9}{here.messages:9}", end="")
+        print(f"{here.cpu:8.2f}{here.memory:5.0f}", end="")
+        if before:
+            other = least(before, name)
+            print(f"{other.cpu:8.2f}{other.memory:5.0f}{here.cpu / other.cpu:7.2f}", end="")
+        print()
 
 
 if __name__ == "__main__":

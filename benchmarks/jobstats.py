@@ -11,7 +11,9 @@ that of 2.14 with plain ids. Measures, each time in a fresh process:
 * the parser alone, and the agent up to its records, with a quarter of the counters not zero and
   with none of them zero;
 * `ccagent lustre --once` to a file, the whole process;
-* the agent and the whole process with several such targets in one dump.
+* the agent and the whole process with several such targets in one dump;
+* last, how the CPU of quoted ids compares with that of plain ones. 2.15.2 escapes the colons in
+  ids, too; both have two more lines an entry than 2.14.
 
 `--before` names another checkout; parser and agent of both are measured in turns, and the other
 one's CPU time and the ratio of this one to it are printed, too.
@@ -54,7 +56,7 @@ class Cost(NamedTuple):
 def write(path: str, entries: int, targets: int, nonzero: float, layout: str) -> None:
     """Write a dump with as many entries for each target."""
     sys.path.insert(0, str(Path(__file__).parent.parent))
-    from tests.lustre_server import large_text
+    from tests.support.lustre_server import large_text
 
     with open(path, "wb") as file:
         for number in range(targets):
@@ -171,6 +173,8 @@ def _median(costs: Iterator[Cost]) -> Cost:
     return Cost(cpu, max(cost.memory for cost in each), each[-1].found)
 
 
+PLAIN = "2.14"
+QUOTED = ("2.17", "2.15.2")
 DUMPS = (
     ("2.17", 0.25, False), ("2.17", 1.0, False), ("2.14", 0.25, False), ("2.14", 1.0, False),
     ("2.17", 0.25, True),
@@ -205,6 +209,25 @@ def measure(entries: int, targets: int, runs: int, directory: str, before: str) 
             _show(what, number, whole, alone, None)
 
 
+def compare_ids(entries: int, runs: int, directory: str) -> None:
+    """Print the CPU of quoted ids as a multiple of that of plain ones, measured in turns."""
+    print("quoted ids to plain ones of 2.14, least of the runs: parser, agent")
+    for nonzero in (0.0, 0.25, 1.0):
+        paths = {layout: os.path.join(directory, layout) for layout in (PLAIN, *QUOTED)}
+        for layout, path in paths.items():
+            write_options = [str(entries), "1", str(nonzero), layout]
+            subprocess.run([sys.executable, __file__, "--write", path, *write_options], check=True)
+        spent: dict[tuple[str, str], float] = {}
+        for _ in range(runs):
+            for layout, path in paths.items():
+                for name in ("parse", "records"):
+                    cpu = _in_worker(name, path, "").cpu
+                    spent[layout, name] = min(cpu, spent.get((layout, name), cpu))
+        for layout in QUOTED:
+            parser, agent = (spent[layout, n] / spent[PLAIN, n] for n in ("parse", "records"))
+            print(f"  {layout}, {nonzero:.0%} not zero{parser:12.2f}{agent:8.2f}", flush=True)
+
+
 def _show(what: str, entries: int, cost: Cost, alone: Cost, before: Cost | None) -> None:
     ratio = cost.cpu / alone.cpu
     rate = entries / cost.cpu
@@ -220,6 +243,7 @@ def main() -> None:
     parser.add_argument("--entries", type=int, default=50_000)
     parser.add_argument("--targets", type=int, default=3)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--only-ids", action="store_true", help="compare only quoted and plain ids")
     parser.add_argument("--before", default="", metavar="DIRECTORY")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--write", nargs=5, help=argparse.SUPPRESS)
@@ -231,7 +255,9 @@ def main() -> None:
         write(path, int(entries), int(targets), float(nonzero), layout)
     else:
         with tempfile.TemporaryDirectory() as directory:
-            measure(options.entries, options.targets, options.runs, directory, options.before)
+            if not options.only_ids:
+                measure(options.entries, options.targets, options.runs, directory, options.before)
+            compare_ids(options.entries, options.runs, directory)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What a tick of the agent `metrics` costs on a large node.
 
     python benchmarks/metrics.py [--hwthreads 256,512] [--jobs 40] [--ticks 40]
+    python benchmarks/metrics.py --this-machine [--ticks 40]
 
 Writes the files of a node with two sockets of Sapphire Rapids and that many hwthreads, RAPL, HDR
 InfiniBand, NFS, disks and Slurm jobs below a temporary directory, lets all counters of it grow
@@ -8,6 +9,12 @@ between ticks, and measures ticks in a fresh process: from reading to the bytes 
 Files on a disk stand for the kernel's, and a table for its counters of events, so what the kernel
 needs to make them comes on top. Beside a tick stands the plain reading of all files that it reads,
 by the same functions: the ratio is to this.
+
+`--this-machine` measures ticks on the files of this one instead: of the default set, and of a set
+like that of cc-metric-collector's default configuration (its preset; processor, load, memory,
+network, local disks and file systems). Each is measured with 50 ms and with a second between
+ticks, after which caches are cold, in turns with a loop of 10,000 additions that shows how fast the
+machine is at that moment.
 
 CPU is user and system time, the median of the ticks. Memory is what is resident after the last
 one. Machines differ and are noisy: compare the rows of one run with each other.
@@ -24,6 +31,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -239,6 +247,68 @@ def worker(root: str) -> None:
         print(json.dumps(found), flush=True)
 
 
+COLLECTED = ("cpu", "memory", "network", "disk", "filesystem")
+SETS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "as cc-metric-collector": {
+        "preset": "cc-metric-collector",
+        "readers": COLLECTED,
+        "include": ("cpu_load5", "cpu_load15", "proc_run", "proc_total"),
+        "exclude": ("hugepages_used", "page_faults", "major_page_faults", "oom_kills", "swap_in",
+                    "swap_out", "net_drops_in", "net_drops_out", "net_errors_in",
+                    "net_errors_out", "part_max_inodes_used"),
+    },
+}  # fmt: skip
+"""Settings of the agent, by the name of the set."""
+
+
+def live_worker(name: str, ticks: int, pause: float) -> None:
+    """Take ticks on this machine, and print what they and an empty loop cost as JSON."""
+    from msgspec import convert
+
+    from ccagent.agents.metrics.agent import MetricsAgent
+    from ccagent.agents.metrics.settings import MetricsSettings
+    from ccagent.machine.node import Node
+    from ccagent.records.message import encode
+
+    node = Node(hostname="c1-1", cluster="benchmark")
+    renamed = {key.replace("_", "-"): value for key, value in SETS[name].items()}
+    agent = MetricsAgent(convert(renamed, MetricsSettings), frozenset({"line"}))
+    agent.prepare(node)
+    costs: list[float] = []
+    loops: list[float] = []
+    lines = 0
+    for _ in range(ticks + 2):
+        time.sleep(pause)
+        before = _cpu()
+        messages = encode(agent.sample(node), "line", node)
+        costs.append(_cpu() - before)
+        lines = sum(message.body.count(b"\n") for message in messages)
+        before, total = _cpu(), 0
+        for number in range(10_000):
+            total += number
+        loops.append(_cpu() - before)
+    del costs[:2]  # the first has no rates
+    figures = {"least": min(costs), "tick": statistics.median(costs), "lines": lines,
+               "loop": min(loops)}  # fmt: skip
+    json.dump(figures, sys.stdout)
+
+
+def measure_this_machine(ticks: int) -> None:
+    """Print a line for each set and pace."""
+    print(
+        f"{'set':24}{'pause, s':>9}{'lines':>7}{'least, ms':>11}{'median, ms':>12}{'loop, ms':>10}"
+    )
+    for pause in (0.05, 1.0):
+        for name in SETS:
+            command = [sys.executable, __file__, "--live", name, "--pause", str(pause)]
+            command += ["--ticks", str(ticks)]
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+            found = json.loads(done.stdout)
+            least, tick, loop = (found[key] * 1000 for key in ("least", "tick", "loop"))
+            print(f"{name:24}{pause:9}{found['lines']:7}{least:11.2f}{tick:12.2f}{loop:10.2f}")
+
+
 def _cpu() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
@@ -271,10 +341,19 @@ def main() -> None:
     parser.add_argument("--hwthreads", default="256,512")
     parser.add_argument("--jobs", type=int, default=40)
     parser.add_argument("--ticks", type=int, default=40)
+    parser.add_argument("--this-machine", action="store_true")
+    parser.add_argument("--live", help=argparse.SUPPRESS)
+    parser.add_argument("--pause", type=float, default=1.0, help=argparse.SUPPRESS)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         worker(options.worker)
+        return
+    if options.live:
+        live_worker(options.live, options.ticks, options.pause)
+        return
+    if options.this_machine:
+        measure_this_machine(options.ticks)
         return
     print("hwthreads  metrics  points  bytes     files  tick, ms  plain, ms  ratio  RSS, MB")
     for hwthreads in map(int, options.hwthreads.split(",")):

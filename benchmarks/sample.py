@@ -9,6 +9,10 @@ measures in fresh processes of their own:
 
 * a daemon's sample, from reading /proc to the encoded bytes: CPU in user and kernel mode, the
   median of `--samples` of them; resident memory after a tenth of them and after the last;
+* the daemon itself, `ccagent run` with a sink `dir:` and a sample a second: `tick_ms` is the CPU a
+  tick of all its threads over `--ticks` of them, of which `agent_ms` is the agent's thread and
+  `main_ms` the schedule; the rest is the sink's. Beside it `paced_ms`, the mean of a worker's
+  samples at the same pace: after a second asleep, caches are cold;
 * system calls per process in steady state, with strace if there is one;
 * one-shot: `ccagent sample --once`, CPU and wall time, the median of nine runs;
 * the same one-shot run of `sonar`, if there is one on PATH.
@@ -109,7 +113,9 @@ def worker(source: str, samples: int, pause: float) -> None:
         if number <= samples // 10:
             early = _rss()
     cost = statistics.median(costs[1:] or costs) * 1000
-    json.dump({"cpu_ms": cost, "bytes": size, "early_kb": early, "rss_kb": _rss()}, sys.stdout)
+    mean = statistics.mean(costs[1:] or costs) * 1000
+    found = {"cpu_ms": cost, "mean_ms": mean, "bytes": size, "early_kb": early, "rss_kb": _rss()}
+    json.dump(found, sys.stdout)
 
 
 def _cpu() -> float:
@@ -122,13 +128,66 @@ def _rss() -> int:
         return int(re.findall(r"VmRSS:\s+(\d+)", file.read())[0])
 
 
-def daemon_cost(source: str, samples: int) -> dict[str, Any]:
-    """Run a worker and give what it measured."""
+def daemon_cost(source: str, samples: int, pause: float = 0.05) -> dict[str, Any]:
+    """Run a worker and return what it measured."""
     command = [sys.executable, __file__, "--worker", source, "--samples", str(samples)]
+    command += ["--pause", str(pause)]
     result: dict[str, Any] = json.loads(
         subprocess.run(command, check=True, capture_output=True, text=True).stdout
     )
     return result
+
+
+def tick_cost(source: str, ticks: int) -> dict[str, float]:
+    """Return the CPU in ms of a tick of `ccagent run`: of all, of its agent, of its main thread."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, "ccagent.toml")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(
+                'cluster = "benchmark"\nstatus-socket = ""\n'
+                f'[agents.sample]\nevery = "1s"\nsource = "{source}"\n'
+                f'[sinks.files]\nurl = "dir:{directory}/data"\n'
+            )
+        with subprocess.Popen([*COMMAND, "--config", path, "run"]) as daemon:
+            try:
+                _await_samples(directory, 3)
+                before, sent = _threads(daemon.pid), _samples(directory)
+                _await_samples(directory, sent + ticks)
+                after, number = _threads(daemon.pid), _samples(directory) - sent
+            finally:
+                daemon.terminate()
+    spent = {thread: (ms - before.get(thread, 0)) / number for thread, ms in after.items()}
+    main = spent.pop(daemon.pid)
+    # Threads have no names of their own; that of the agent does most.
+    return {"tick": main + sum(spent.values()), "agent": max(spent.values()), "main": main}
+
+
+def _samples(directory: str) -> int:
+    """Return how many samples a sink has written."""
+    files = [os.path.join(top, name) for top, _, names in os.walk(f"{directory}/data")
+             for name in names]  # fmt: skip
+    count = 0
+    for path in files:
+        with open(path, "rb") as file:
+            count += file.read().count(b"\n")
+    return count
+
+
+def _await_samples(directory: str, number: int) -> None:
+    deadline = time.monotonic() + 30 + 2 * number
+    while _samples(directory) < number:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"the daemon has not taken {number} samples")
+        time.sleep(0.05)
+
+
+def _threads(pid: int) -> dict[int, float]:
+    """Return the CPU time in ms of each thread of a process."""
+    spent: dict[int, float] = {}
+    for thread in map(int, os.listdir(f"/proc/{pid}/task")):
+        with open(f"/proc/{pid}/task/{thread}/schedstat", encoding="ascii") as file:
+            spent[thread] = int(file.read().split()[0]) / 1e6
+    return spent
 
 
 def system_calls(source: str, processes: int) -> float | None:
@@ -176,14 +235,16 @@ def one_shot(command: list[str]) -> dict[str, float]:
     return {"cpu_ms": statistics.median(cpu) * 1000, "wall_ms": statistics.median(wall) * 1000}
 
 
-def measure(number: int, sources: list[str], samples: int) -> Iterator[dict[str, Any]]:
-    """Give a row for each source at one number of processes."""
+def measure(number: int, sources: list[str], samples: int, ticks: int) -> Iterator[dict[str, Any]]:
+    """Return a row for each source at one number of processes."""
     with sleeping_processes(number):
         processes = sum(name.isdecimal() for name in os.listdir("/proc"))
         for source in sources:
             if source == "bpf" and not os.access(PINNED, os.R_OK):
                 continue
             daemon = daemon_cost(source, samples)
+            paced = daemon_cost(source, ticks + 1, pause=1.0)
+            tick = tick_cost(source, ticks)
             shot = one_shot([*COMMAND, "sample", "--once", "--set", f"source={source}"])
             yield {
                 "source": source,
@@ -191,6 +252,10 @@ def measure(number: int, sources: list[str], samples: int) -> Iterator[dict[str,
                 "processes": processes,
                 "daemon_cpu_ms": round(daemon["cpu_ms"], 2),
                 "us_per_process": round(daemon["cpu_ms"] * 1000 / processes, 1),
+                "paced_ms": round(paced["mean_ms"], 2),
+                "tick_ms": round(tick["tick"], 2),
+                "agent_ms": round(tick["agent"], 2),
+                "main_ms": round(tick["main"], 2),
                 "early_rss_mb": round(daemon["early_kb"] / 1024, 1),
                 "rss_mb": round(daemon["rss_kb"] / 1024, 1),
                 "bytes": daemon["bytes"],
@@ -230,6 +295,7 @@ def main() -> None:
     parser.add_argument("--processes", default="10,1000,4000")
     parser.add_argument("--source", default="bpf,procfs,psutil")
     parser.add_argument("--samples", type=int, default=30)
+    parser.add_argument("--ticks", type=int, default=20)
     parser.add_argument("--json", help="also write the rows to this file")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--pause", type=float, default=0.05, help=argparse.SUPPRESS)
@@ -239,7 +305,7 @@ def main() -> None:
         return
     rows: list[dict[str, Any]] = []
     for number in map(int, options.processes.split(",")):
-        rows += measure(number, options.source.split(","), options.samples)
+        rows += measure(number, options.source.split(","), options.samples, options.ticks)
     print(table(rows))
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tests.machines.composed import aarch64, linuxproc, smt_slurm_v1, v2_containers
 from tests.machines.files import write_file, write_machine
-from tests.recorded import MACHINES
+from tests.support.paths import MACHINES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ import msgspec
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.recorded import Machine
+    from tests.support.recorded import Machine
 
 
 def write_file(path: Path, content: bytes) -> None:

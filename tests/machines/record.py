@@ -17,7 +17,8 @@ from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.node import Node
 from tests.machines.anonymous import Anonymiser, split_stat
 from tests.machines.files import write_file, write_machine
-from tests.recorded import MACHINES, Machine, process_ids
+from tests.support.paths import MACHINES
+from tests.support.recorded import Machine, process_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

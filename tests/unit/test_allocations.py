@@ -29,7 +29,7 @@ from ccagent.records.envelopes import (
     SampleProcessGpu,
     SampleSystem,
 )
-from tests.tree import TreeNode
+from tests.support.tree import TreeNode
 
 HERE = frozenset({"c1-1"})
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
@@ -17,9 +17,9 @@ from ccagent.machine.bpf.ended_records import Key
 from ccagent.machine.procfs.process_files import Io
 from ccagent.records.message import encode
 from ccagent.records.points import Point
-from tests.kernel_tree import PinnedNode
-from tests.schema import validate
-from tests.tree import TreeNode
+from tests.support.kernel_tree import PinnedNode
+from tests.support.schema import validate
+from tests.support.tree import TreeNode
 
 JOB = "0::/system.slice/slurmstepd.scope/job_{}/step_0/user/task_0\n"
 V1 = "3:cpuacct:/slurm/uid_1001/job_{}/step_0\n1:memory:/slurm/uid_1001/job_{}/step_0\n0::/\n"
@@ -85,7 +85,6 @@ PROCESS = st.fixed_dictionaries({
 })  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tables=st.lists(st.dictionaries(st.integers(100, 106), PROCESS), min_size=2, max_size=4))
 def test_it_gives_the_records_that_procfs_gives(
     tmp_path_factory: pytest.TempPathFactory, tables: list[dict[int, dict[str, Any]]]
@@ -524,7 +523,6 @@ def test_nothing_is_said_where_it_was_never_pinned(
 
 
 @given(content=st.binary(max_size=2000))
-@settings(deadline=None, max_examples=50)
 def test_no_content_costs_a_sample(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:

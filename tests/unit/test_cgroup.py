@@ -1,15 +1,15 @@
 """/proc/PID/cgroup: Slurm jobs and containers."""
 
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.machine.procfs.process_cgroup import Placement, parse_cgroup
+from tests.support.paths import DATA
 
-RECORDED = Path(__file__).parent.parent / "data" / "slurm"
+RECORDED = DATA / "slurm"
 
 
 def recorded_processes(name: str) -> list[tuple[str, bytes]]:

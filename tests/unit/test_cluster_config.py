@@ -20,9 +20,10 @@ from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
 from ccagent.errors import ConfigurationError
 from ccagent.machine.node import Node
-from tests.tree import TreeNode
+from tests.support.paths import DATA
+from tests.support.tree import TreeNode
 
-SCHEMAS = Path(__file__).parents[1] / "data" / "clustercockpit"
+SCHEMAS = DATA / "clustercockpit"
 
 
 def validate(cluster: dict[str, Any]) -> None:

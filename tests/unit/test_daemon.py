@@ -16,13 +16,13 @@ from ccagent.errors import CcagentError, ConfigurationError, LockedError
 from ccagent.log import logger
 from ccagent.machine.lock import Lock
 from ccagent.queue.sink import Sink
-from tests.scripted import Scene, Script, ScriptedAgent, orders, until
+from tests.support.scripted import Scene, Script, ScriptedAgent, orders, until
 
 
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    monkeypatch.setitem(registry.AGENTS, "scripted", "tests.scripted:ScriptedAgent")
-    monkeypatch.setitem(registry.TRANSPORTS, "scripted", "tests.scripted:ScriptedTransport")
+    monkeypatch.setitem(registry.AGENTS, "scripted", "tests.support.scripted:ScriptedAgent")
+    monkeypatch.setitem(registry.TRANSPORTS, "scripted", "tests.support.scripted:ScriptedTransport")
     orders.reset()
     made = Scene(tmp_path / "outbox")
     yield made

@@ -33,8 +33,8 @@ from ccagent.doctor.task_iterator import (
     parse_lockdown,
 )
 from ccagent.errors import NotHereError, UnparsableError
-from tests.doctor_site import found, mounted
-from tests.tree import TreeNode
+from tests.support.doctor_site import found, mounted
+from tests.support.tree import TreeNode
 
 V2 = "29 23 0:26 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = (

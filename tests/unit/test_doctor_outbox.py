@@ -16,8 +16,8 @@ from ccagent.doctor.service import judge_sinks, read_unit, state_directories, va
 from ccagent.doctor.service_user import ServiceUser, find_service_user, find_unwritable
 from ccagent.doctor.space import check_space
 from ccagent.machine.node import Node
-from tests.doctor_site import found, mounted, site
-from tests.tree import TreeNode
+from tests.support.doctor_site import found, mounted, site
+from tests.support.tree import TreeNode
 
 UNIT = "[Service]\nUser=ccagent\nStateDirectory=ccagent ccagent/outbox\n"
 

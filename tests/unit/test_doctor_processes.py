@@ -13,8 +13,8 @@ from ccagent.doctor.limits import check_limits, judge_limit, parse_limit
 from ccagent.doctor.mounts import mounted_at, parse_mounts
 from ccagent.doctor.processes import check_processes
 from ccagent.errors import NotPermittedError, UnparsableError
-from tests.doctor_site import ALL, BOTH, NONE, PTRACE, found, mounted, status
-from tests.tree import TreeNode
+from tests.support.doctor_site import ALL, BOTH, NONE, PTRACE, found, mounted, status
+from tests.support.tree import TreeNode
 
 LIMITS = (
     "Limit                     Soft Limit           Hard Limit           Units     \n"

@@ -23,8 +23,8 @@ from ccagent.doctor.processes import check_processes
 from ccagent.doctor.report import as_json, exit_status, report, unconfigured, verdict
 from ccagent.doctor.together import together
 from ccagent.errors import NotHereError, ProgramError
-from tests.doctor_site import mounted, site, status
-from tests.tree import TreeNode
+from tests.support.doctor_site import mounted, site, status
+from tests.support.tree import TreeNode
 
 MISSING = Finding(area="slurm", subject="sacct", state="missing", found="none", fix="get it")
 GOOD = Finding(area="slurm", subject="sacct", state="good", found="25.05")

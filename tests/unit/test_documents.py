@@ -12,9 +12,10 @@ import pytest
 
 from ccagent.cli.main import cli
 from ccagent.config.configuration import check
-from tests.certificates import Authority
-from tests.documents import ROOT, anchors, configurations, documents, links
-from tests.nats_server import new_seed
+from tests.support.certificates import Authority
+from tests.support.documents import anchors, configurations, documents, links
+from tests.support.nats_server import new_seed
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,8 @@ from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.machine.bpf.ended_records import Key
 from ccagent.records.message import encode
 from ccagent.records.points import Point
-from tests.kernel_tree import PinnedNode
-from tests.schema import validate
+from tests.support.kernel_tree import PinnedNode
+from tests.support.schema import validate
 
 JOB = "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n"
 EVERY = 30

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.golden import CASES, path, produce
-from tests.recorded import machine_names
+from tests.support.golden import CASES, path, produce
+from tests.support.recorded import machine_names
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from ccagent.errors import ConfigurationError, LockedError, RetryableError
 from ccagent.machine.lock import Lock
 from ccagent.records.message import Message
 from ccagent.transports.directory import DirectorySettings, DirectoryTransport
-from tests.hostile_user import KINDS, NOBODY, HostileDirectory, as_nobody, hostile_directory
+from tests.support.hostile_user import KINDS, NOBODY, HostileDirectory, as_nobody, hostile_directory
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be attacked like this")
 

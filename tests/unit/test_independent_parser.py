@@ -26,10 +26,10 @@ from ccagent.records.line_protocol.lines import Line
 from ccagent.records.log_message import LogMessage
 from ccagent.records.message import Format, Record, encode
 from ccagent.records.points import Point
-from tests.floats import is_written_as
-from tests.metrics_machines import MACHINES
-from tests.metrics_machines.machine import lines
-from tests.tree import TreeNode
+from tests.machines.metrics import MACHINES
+from tests.machines.metrics.machine import lines
+from tests.support.floats import is_written_as
+from tests.support.tree import TreeNode
 from tests.unit.test_jobs_agent import Slurm, job
 from tests.unit.test_line_protocol import NAMES, WORDS
 from tests.unit.test_lustre_agent import SEED, Server

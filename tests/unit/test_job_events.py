@@ -19,7 +19,7 @@ from ccagent.machine.node import Node
 from ccagent.records.envelopes import SlurmJob
 from ccagent.records.line_protocol.decoding import decode
 from ccagent.records.message import Message, encode_each
-from tests.line_text import line
+from tests.support.line_text import line
 from tests.unit.test_jobs_agent import Slurm, job, queued
 
 STATES = frozenset({

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ccagent.agents.slurm.jobs.receivers import fill_in_times
-from tests.schema import validate
+from tests.support.schema import validate
 from tests.unit.test_jobs_agent import Slurm, job
 
 

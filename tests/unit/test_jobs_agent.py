@@ -18,7 +18,7 @@ from ccagent.machine.clock import Clock
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import JobsEnvelope
 from ccagent.records.message import Format, encode_each
-from tests.schema import validate
+from tests.support.schema import validate
 
 FAKE = f"""#!{sys.executable}
 import json, sys

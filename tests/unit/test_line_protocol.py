@@ -11,7 +11,7 @@ from ccagent.errors import UnparsableError
 from ccagent.records.line_protocol.checking import check_message
 from ccagent.records.line_protocol.decoding import decode, decode_lines
 from ccagent.records.line_protocol.lines import CATEGORIES, Line, LineError
-from tests.line_text import written
+from tests.support.line_text import written
 
 NOW = 1_740_027_951
 NOW_NS = NOW * 10**9

@@ -20,8 +20,8 @@ from ccagent.agents.lustre.jobstats.series import Series
 from ccagent.config.conversion import convert
 from ccagent.errors import ConfigurationError, NotHereError
 from ccagent.records.message import Format, encode_each
-from tests.lustre_server import SimulatedTarget
-from tests.tree import TreeNode
+from tests.support.lustre_server import SimulatedTarget
+from tests.support.tree import TreeNode
 
 NAMESPACE = "2e79b8a1-c4fc-45ba-9023-d16fdce6e3fe"
 SEED = """\

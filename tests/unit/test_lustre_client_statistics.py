@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,9 +11,10 @@ from ccagent.agents.lustre.statistics.client_rates import ClientRates
 from ccagent.agents.lustre.statistics.client_statistics import COUNTERS
 from ccagent.agents.lustre.statistics.groups import METRICS, points_of
 from ccagent.records.points import Point
-from tests.line_text import line
+from tests.support.line_text import line
+from tests.support.paths import DATA
 
-RECORDED = Path(__file__).parent.parent / "data" / "lustre" / "params" / "client.txt"
+RECORDED = DATA / "lustre" / "params" / "client.txt"
 NODE = {"cluster": "fox", "hostname": "c1-1", "type": "node"}
 NONE = dict.fromkeys(COUNTERS, 0)
 Values = dict[str, float]

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.lustre.jobstats import parser as jobstats
 from ccagent.agents.lustre.jobstats.entry import Entry
 from ccagent.agents.lustre.jobstats.parser import parse
 from ccagent.agents.lustre.jobstats.text_items import Problem, Target
-from tests.lustre_server import large_text
+from tests.support.lustre_server import large_text
+from tests.support.paths import DATA
 
-DATA = Path(__file__).parent.parent / "data" / "lustre"
-FILES = sorted([*DATA.glob("captures/*.txt"), *DATA.glob("layouts/*.txt")])
+LUSTRE = DATA / "lustre"
+FILES = sorted([*LUSTRE.glob("captures/*.txt"), *LUSTRE.glob("layouts/*.txt")])
 TEXTS = {path.stem: path.read_bytes() for path in FILES}
 FULL = [  # every target has at least three entries
     "jobstats_2.14.0_ddn162", "jobstats_2.14.0_ddn164", "mdt_v2_12_0", "ost_v2_14_0",
@@ -88,7 +88,6 @@ def damaged(draw: st.DrawFn) -> tuple[bytes, bytes]:
     return text, b"".join(lines)
 
 
-@settings(max_examples=300, deadline=None)
 @given(damaged())
 def test_no_damage_raises_or_takes_long(texts: tuple[bytes, bytes]) -> None:
     before = time.process_time()
@@ -103,7 +102,6 @@ def blocks(text: bytes) -> list[bytes]:
     return [parts[0] + b"\n", *(entry + b"\n" for entry in entries[:-1]), entries[-1]]
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(FULL), st.data())
 def test_whole_entries_stay_right(name: str, data: st.DataObject) -> None:
     text = TEXTS[name]

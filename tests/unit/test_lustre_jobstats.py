@@ -13,11 +13,12 @@ from ccagent.agents.lustre.jobstats.entry import Entry, Stat
 from ccagent.agents.lustre.jobstats.entry_id import canonical
 from ccagent.agents.lustre.jobstats.parser import parse
 from ccagent.agents.lustre.jobstats.text_items import ELSEWHERE, Problem, Target
-from tests import lustre_reference as reference
-from tests.lustre_server import LAYOUTS, SimulatedTarget
+from tests.support import lustre_reference as reference
+from tests.support.lustre_server import LAYOUTS, SimulatedTarget
+from tests.support.paths import DATA
 
-DATA = Path(__file__).parent.parent / "data" / "lustre"
-FILES = sorted([*DATA.glob("captures/*.txt"), *DATA.glob("layouts/*.txt")])
+LUSTRE = DATA / "lustre"
+FILES = sorted([*LUSTRE.glob("captures/*.txt"), *LUSTRE.glob("layouts/*.txt")])
 
 HEADER = b"obdfilter.fs-OST0000.job_stats=\njob_stats:\n"
 ENTRY = (

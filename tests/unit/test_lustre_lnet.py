@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +10,9 @@ from ccagent.agents.lustre.parameters import Parameter, parse_parameters
 from ccagent.agents.lustre.statistics.groups import GROUPS, points_of
 from ccagent.agents.lustre.statistics.indented import Block, parse_indented
 from ccagent.agents.lustre.statistics.lnet import KERNEL_STATISTICS, NETWORKS, STATISTICS
+from tests.support.paths import DATA
 
-RECORDED = Path(__file__).parent.parent / "data" / "lustre" / "params"
+RECORDED = DATA / "lustre" / "params"
 NODE = {"cluster": "fox", "hostname": "oss1", "type": "node"}
 KERNEL = b"0 39 2 1110532 1110512 0 11 261865376 254091008 0 4832\n"
 Values = dict[str, float]

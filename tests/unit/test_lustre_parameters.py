@@ -13,9 +13,10 @@ from ccagent.agents.lustre.parameters import Parameter, parse_parameters, shown
 from ccagent.agents.lustre.statistics.groups import GROUPS, METRICS, points_of
 from ccagent.records.line_protocol.encoding import NAME
 from ccagent.records.points import Point
-from tests.line_text import line
+from tests.support.line_text import line
+from tests.support.paths import DATA
 
-RECORDED = Path(__file__).parent.parent / "data" / "lustre"
+RECORDED = DATA / "lustre"
 DUMPS = sorted((RECORDED / "params").glob("*.txt")) + sorted((RECORDED / "captures").glob("*.txt"))
 NODE = {"cluster": "fox", "hostname": "oss1", "type": "node"}
 

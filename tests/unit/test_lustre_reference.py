@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.lustre_reference import ReferenceEntry, ReferenceStat, canonical, parse
-from tests.lustre_server import (
+from tests.support.lustre_reference import ReferenceEntry, ReferenceStat, canonical, parse
+from tests.support.lustre_server import (
     ID_BYTES,
     LAYOUTS,
     NANOSECONDS,
@@ -20,16 +20,17 @@ from tests.lustre_server import (
     Total,
     large_text,
 )
+from tests.support.paths import DATA
 
-DATA = Path(__file__).parent.parent / "data" / "lustre"
-LAYOUT_FILES = sorted(DATA.glob("layouts/*.txt"))
-FILES = [*sorted(DATA.glob("captures/*.txt")), *LAYOUT_FILES]
+LUSTRE = DATA / "lustre"
+LAYOUT_FILES = sorted(LUSTRE.glob("layouts/*.txt"))
+FILES = [*sorted(LUSTRE.glob("captures/*.txt")), *LAYOUT_FILES]
 
 NOW = 1_700_000_000.5
 
 
 def parsed(name: str) -> list[ReferenceEntry]:
-    return parse((DATA / name).read_bytes())
+    return parse((LUSTRE / name).read_bytes())
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -205,7 +206,7 @@ def bucket(size: str) -> int:
     ],
 )
 def test_the_server_prints_what_the_versions_do(layout: str, name: str) -> None:
-    text = (DATA / "layouts" / f"{name}.txt").read_bytes()
+    text = (LUSTRE / "layouts" / f"{name}.txt").read_bytes()
     kind: Kind = "mdt" if name.startswith("mdt") else "obdfilter"
     entries = parse(text)
     target = restored(entries, entries[0].target, kind)
@@ -220,7 +221,7 @@ def test_the_server_prints_what_the_versions_do(layout: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["embedded_mds_649431_0", "embedded_oss_7eb556_1"])
 def test_the_server_prints_what_was_recorded(name: str) -> None:
-    text = (DATA / "captures" / f"{name}.txt").read_bytes()
+    text = (LUSTRE / "captures" / f"{name}.txt").read_bytes()
     kind: Kind = "mdt" if "mds" in name else "obdfilter"
     target = restored(parse(text), "x", kind)
     assert target.text("2.14" if kind == "mdt" else "2.16", now=2e9) == text

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from ccagent.agents.lustre.parameters import Parameter, parse_parameters
 from ccagent.agents.lustre.statistics.groups import GROUPS, METRICS, points_of
 from ccagent.agents.lustre.statistics.server_statistics import RECOVERY
+from tests.support.paths import DATA
 
-RECORDED = Path(__file__).parent.parent / "data" / "lustre"
+RECORDED = DATA / "lustre"
 NODE = {"cluster": "fox", "hostname": "oss1", "type": "node"}
 SERVERS = [
     RECORDED / "params" / "mds_oss_busy.txt",

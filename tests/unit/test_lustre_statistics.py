@@ -8,9 +8,10 @@ import pytest
 
 from ccagent.agents.lustre.statistics.groups import GROUPS, METRICS, points_of
 from ccagent.agents.lustre.statistics.readings import read_statistics
-from tests.tree import TreeNode
+from tests.support.paths import ROOT
+from tests.support.tree import TreeNode
 
-DOCUMENT = Path(__file__).parent.parent.parent / "agents" / "lustre" / "statistics.md"
+DOCUMENT = ROOT / "agents" / "lustre" / "statistics.md"
 
 
 @pytest.fixture

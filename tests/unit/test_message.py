@@ -34,7 +34,7 @@ from ccagent.records.message import Message, Record, encode, encode_each
 from ccagent.records.points import Point
 from ccagent.records.unencodable import UnencodableRecords
 from ccagent.transports.base import SinkSettings
-from tests.schema import validate
+from tests.support.schema import validate
 
 META = MetadataObject(producer="ccagent", version="1.0.0")
 NOW = 1_700_000_000.5

@@ -12,7 +12,8 @@ from ccagent.agents.metrics.readers.registry import READERS
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
 from ccagent.records.message import encode
-from tests.tree import TreeNode
+from tests.support.paths import ROOT
+from tests.support.tree import TreeNode
 
 LINE = re.compile(
     r"(?P<name>[a-z0-9_]+),(?P<tags>\S+) value=(?P<value>-?[0-9.e+-]+i?) (?P<time>\d+)"
@@ -152,7 +153,7 @@ def test_rates_are_those_of_the_readers_own_interval(tmp_path: Path) -> None:
 
 
 def test_every_metric_is_documented() -> None:
-    text = (Path(__file__).parent.parent.parent / "agents" / "metrics" / "metrics.md").read_text()
+    text = (ROOT / "agents" / "metrics" / "metrics.md").read_text()
     for name in READERS:
         assert f"\n## {name}\n" in text
         for metric, what in READERS[name].metrics.items():

@@ -15,7 +15,7 @@ from ccagent.agents.metrics.readers.beegfs_stats import (
     parse_client_stats,
 )
 from ccagent.errors import NotHereError, UnparsableError
-from tests.scripted_programs import ProgramNode
+from tests.support.scripted_programs import ProgramNode
 
 # Composed by hand, in the form of ClientStats::printStats() of BeeGFS 7.
 META = """

@@ -23,7 +23,7 @@ from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.cgroup.files import parse_amount, parse_fields, parse_io, parse_limit
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import LARGEST_UINT
-from tests.tree import TreeNode
+from tests.support.tree import TreeNode
 
 CGROUP = "sys/fs/cgroup"
 SCOPE = f"{CGROUP}/system.slice/slurmstepd.scope"

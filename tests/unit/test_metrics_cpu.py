@@ -10,7 +10,7 @@ from typing import Literal
 
 import psutil
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.metrics.readers.base import NODE, Count, Gauge, Place
@@ -18,8 +18,9 @@ from ccagent.agents.metrics.readers.cpu import CpuReader, CpuSettings, parse_cou
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import LARGEST_UINT
-from tests.recorded import MACHINES, RecordedNode
-from tests.tree import TreeNode
+from tests.support.paths import MACHINES
+from tests.support.recorded import RecordedNode
+from tests.support.tree import TreeNode
 
 STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 
@@ -267,7 +268,6 @@ _READINGS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(_READINGS)
 def test_whatever_counters_do_shares_make_up_a_hundred(
     readings: list[dict[int, list[int]]],

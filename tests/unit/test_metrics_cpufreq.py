@@ -13,7 +13,7 @@ from ccagent.agents.metrics.pipeline.presets import form
 from ccagent.agents.metrics.readers.base import Gauge, Place
 from ccagent.agents.metrics.readers.cpufreq import CpufreqReader, parse_frequency
 from ccagent.errors import NotHereError, UnparsableError
-from tests.tree import TreeNode
+from tests.support.tree import TreeNode
 
 CPUS = "../sys/devices/system/cpu"
 

@@ -17,8 +17,8 @@ from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
 from ccagent.errors import ConfigurationError
 from ccagent.records.message import encode
-from tests.running import CCAGENT
-from tests.tree import TreeNode
+from tests.support.running import CCAGENT
+from tests.support.tree import TreeNode
 
 SHELL = ["/bin/sh", "-c"]
 

@@ -16,8 +16,8 @@ from ccagent.agents.metrics.custom.points import CustomMetrics
 from ccagent.agents.metrics.custom.settings import CommandSettings
 from ccagent.agents.metrics.readers.base import Gauge
 from ccagent.config.duration import Duration
-from tests.running import until
-from tests.tree import TreeNode
+from tests.support.running import until
+from tests.support.tree import TreeNode
 
 
 class Site:

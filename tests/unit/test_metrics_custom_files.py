@@ -14,8 +14,8 @@ from ccagent.agents.metrics.custom.settings import FileSettings
 from ccagent.agents.metrics.readers.base import Gauge
 from ccagent.config.duration import Duration
 from ccagent.errors import NotHereError, NotPermittedError, UnparsableError
-from tests.running import until
-from tests.tree import TreeNode
+from tests.support.running import until
+from tests.support.tree import TreeNode
 
 NOBODY = 65534
 

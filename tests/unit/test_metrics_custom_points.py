@@ -11,7 +11,7 @@ from ccagent.agents.metrics.readers.base import NODE, Gauge, Place
 from ccagent.machine.node import Node
 from ccagent.records.line_protocol.encoding import NAME
 from ccagent.records.points import Point
-from tests.line_text import line
+from tests.support.line_text import line
 
 NODE_OF_FOX = Node(hostname="c1-1", cluster="fox")
 

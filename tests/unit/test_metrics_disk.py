@@ -10,7 +10,7 @@ import pytest
 from ccagent.agents.metrics.readers.disk import DiskReader, DiskSettings, chosen
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.node import Node
-from tests.tree import StillClock
+from tests.support.tree import StillClock
 
 
 class Machine:

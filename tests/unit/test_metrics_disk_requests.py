@@ -17,7 +17,7 @@ from ccagent.agents.metrics.readers.disk_requests import (
     growth_of,
     request_figures,
 )
-from tests.tree import TreeNode
+from tests.support.tree import TreeNode
 
 # vda of a virtual machine with Linux 6.18, as /proc/diskstats had it twice, some minutes apart; the
 # tests take 16 s for them.

@@ -12,7 +12,7 @@ from ccagent.agents.metrics.readers.gpfs import GpfsReader, GpfsSettings
 from ccagent.agents.metrics.readers.mmpmon import GpfsCounters, parse_fs_io_s
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.records.envelopes import LARGEST_UINT
-from tests.scripted_programs import ProgramNode
+from tests.support.scripted_programs import ProgramNode
 
 MMPMON = "/usr/lpp/mmfs/bin/mmpmon"
 

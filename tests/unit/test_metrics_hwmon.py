@@ -13,7 +13,7 @@ from ccagent.agents.metrics.readers.hwmon import HwmonReader
 from ccagent.agents.metrics.readers.hwmon_sensors import find_sensors, parse_label, parse_sensor
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.records.line_protocol.encoding import encode_tags
-from tests.tree import TreeNode
+from tests.support.tree import TreeNode
 
 # Two chips of an AM4 board in part: lm-sensors/lm-sensors, issue 144. The other files of the
 # graphics card could not be read ("Invalid argument"); the name of the second chip is not recorded.

@@ -17,7 +17,7 @@ from ccagent.agents.metrics.readers.infiniband import (
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import LARGEST_UINT
-from tests.tree import StillClock
+from tests.support.tree import StillClock
 
 U32 = 0xFFFF_FFFF
 DEVICES = "sys/class/infiniband"

@@ -13,7 +13,7 @@ from ccagent.agents.metrics.readers.ipmi_sensors import IpmiSensor, parse_ipmi_s
 from ccagent.config.duration import Duration
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.records.line_protocol.encoding import encode_tags
-from tests.scripted_programs import ProgramNode
+from tests.support.scripted_programs import ProgramNode
 
 RECORDED = Path(__file__).parent.parent / "data" / "metrics" / "ipmi"
 

@@ -1,6 +1,6 @@
 """What the agent `metrics` sends of five machines, line by line, and the numbers reckoned by hand.
 
-The machines are in tests/metrics_machines, the lines in tests/data/metrics.
+The machines are in tests/machines/metrics, the lines in tests/data/metrics.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from ccagent.agents.metrics.cluster_config.document import cluster_config
 from ccagent.agents.metrics.listing import listed
 from ccagent.records.line_protocol.checking import check_message
 from ccagent.records.line_protocol.decoding import decode, decode_lines
-from tests.metrics_machines import MACHINES, golden
-from tests.metrics_machines.machine import START, MachineNode, lines
+from tests.machines.metrics import MACHINES, golden
+from tests.machines.metrics.machine import START, MachineNode, lines
 
 INTEL, AMD, ARM, VM = "intel-icelake", "amd-epyc", "arm-grace", "plain-vm"
 SENSORS = "many-sensors"

@@ -21,8 +21,8 @@ from ccagent.agents.metrics.readers.numastat import NumastatReader, parse_numast
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import LARGEST_UINT
-from tests.recorded import RecordedNode
-from tests.tree import TreeNode
+from tests.support.recorded import RecordedNode
+from tests.support.tree import TreeNode
 
 KB = 1024
 NODES = "sys/devices/system/node"

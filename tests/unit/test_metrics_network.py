@@ -23,7 +23,7 @@ from ccagent.agents.metrics.readers.network import (
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import LARGEST_UINT
-from tests.tree import StillClock
+from tests.support.tree import StillClock
 
 # As Linux 6.18 writes it.
 HEAD = """\

@@ -19,7 +19,7 @@ from ccagent.agents.metrics.readers.nfs_mountstats import (
 )
 from ccagent.errors import NotHereError
 from ccagent.records.line_protocol.encoding import encode_tags
-from tests.tree import TreeNode
+from tests.support.tree import TreeNode
 
 HEAD = "device proc mounted on /proc with fstype proc\n"
 

@@ -16,8 +16,8 @@ from ccagent.agents.metrics.readers.nvme_ioctl import read_smart_log, smart_comm
 from ccagent.agents.metrics.readers.nvme_smart import SmartLog, parse_smart_log
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.machine.node import Node
-from tests.smart_log import smart_log
-from tests.tree import TreeNode
+from tests.support.smart_log import smart_log
+from tests.support.tree import TreeNode
 
 LIMIT = 30
 

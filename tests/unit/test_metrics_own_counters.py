@@ -13,7 +13,7 @@ from ccagent.agents.metrics.readers.own_counters import OwnCountersReader
 from ccagent.counters import AgentCounters, Counters, SinkCounters
 from ccagent.errors import NotHereError
 from ccagent.machine.node import Node
-from tests.tree import TreeNode
+from tests.support.tree import TreeNode
 
 
 def agent(name: str) -> Place:

@@ -39,7 +39,7 @@ from ccagent.agents.metrics.perf.tables import Cpu, Table, choose, identify, rea
 from ccagent.agents.metrics.readers.base import Gauge
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.machine.node import Node
-from tests.perf_counters import StandIn
+from tests.support.perf_counters import StandIn
 
 DEVICES = "sys/bus/event_source/devices"
 

@@ -15,7 +15,7 @@ from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.cgroup.pressure import Pressure, parse_pressure
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import LARGEST_UINT
-from tests.tree import TreeNode
+from tests.support.tree import TreeNode
 
 # As Linux 6.18 writes them.
 CPU = """\

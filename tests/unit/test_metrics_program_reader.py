@@ -13,7 +13,7 @@ from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
 from ccagent.machine.node import Node
-from tests.tree import TreeNode
+from tests.support.tree import TreeNode
 
 
 class Tool:

@@ -18,7 +18,7 @@ from ccagent.agents.metrics.readers.schedstat import (
 )
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.records.envelopes import LARGEST_UINT
-from tests.tree import TreeNode
+from tests.support.tree import TreeNode
 
 # Two of the eight hwthreads of a server with version 15, the mask of a domain shortened:
 # systemd/systemd, issue 404.

@@ -15,7 +15,8 @@ from ccagent.agents.metrics.readers.base import NODE, Gauge, Place
 from ccagent.agents.metrics.readers.temperature import TemperatureReader, parse_temperature
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.node import Node
-from tests.recorded import MACHINES, RecordedNode
+from tests.support.paths import MACHINES
+from tests.support.recorded import RecordedNode
 
 HWMON = "sys/class/hwmon"
 S0, S1 = Place("socket", "0"), Place("socket", "1")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.daemon.notify import Notifier
-from tests.notify_socket import NotifySocket
+from tests.support.notify_socket import NotifySocket
 
 
 @pytest.fixture(params=["path", "abstract"])

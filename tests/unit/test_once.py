@@ -12,7 +12,7 @@ from ccagent.cli.once import run_once
 from ccagent.config import registry
 from ccagent.config.configuration import check
 from ccagent.queue.queue import Queue
-from tests.scripted import ScriptedTransport, orders
+from tests.support.scripted import ScriptedTransport, orders
 
 
 class LocalTransport(ScriptedTransport):
@@ -23,8 +23,8 @@ class LocalTransport(ScriptedTransport):
 
 @pytest.fixture(autouse=True)
 def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.AGENTS, "scripted", "tests.scripted:ScriptedAgent")
-    monkeypatch.setitem(registry.TRANSPORTS, "scripted", "tests.scripted:ScriptedTransport")
+    monkeypatch.setitem(registry.AGENTS, "scripted", "tests.support.scripted:ScriptedAgent")
+    monkeypatch.setitem(registry.TRANSPORTS, "scripted", "tests.support.scripted:ScriptedTransport")
     monkeypatch.setitem(registry.TRANSPORTS, "local", "tests.unit.test_once:LocalTransport")
     orders.reset()
 

@@ -13,8 +13,8 @@ from ccagent.errors import EncodingError
 from ccagent.records.line_protocol.encoding import Tags
 from ccagent.records.line_protocol.floats import format_float
 from ccagent.records.points import Point
-from tests.floats import is_written_as
-from tests.line_text import line
+from tests.support.floats import is_written_as
+from tests.support.line_text import line
 
 NODE = {"cluster": "fox", "hostname": "c1-1", "type": "node"}
 

@@ -18,7 +18,7 @@ from ccagent.machine.private_files import (
     open_trusted,
     replace_file,
 )
-from tests.hostile_user import KINDS, NOBODY, HostileDirectory, hostile_directory
+from tests.support.hostile_user import KINDS, NOBODY, HostileDirectory, hostile_directory
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 

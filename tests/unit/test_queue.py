@@ -21,7 +21,7 @@ from ccagent.queue.database import QueueDatabase
 from ccagent.queue.files import make_file_name
 from ccagent.queue.queue import Queue
 from ccagent.records.message import Message
-from tests import damage
+from tests.support import damage
 
 
 def message(text: str, size: int = 10, kind: str = "sample") -> Message:
@@ -163,7 +163,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_random_damage_costs_no_undamaged_message(
     intact: Path, killed: Path, tmp_path: Path, seed: int
 ) -> None:
-    """`python -m tests.damage` does the same 1,500 times."""
+    """`python -m tests.support.damage` does the same 1,500 times."""
     work = tmp_path / "work"
     shutil.copytree((intact, killed)[seed % 2].parent, work)
     outcome = damage.deliver(work, damage.damage(work, seed))

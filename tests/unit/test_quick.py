@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.cli.main import cli
@@ -56,7 +56,6 @@ OPTION = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(st.sampled_from([*AGENTS]), st.lists(OPTION, max_size=5))
 def test_both_find_the_same(samples: Samples, agent: str, options: list[list[str]]) -> None:
     arguments = [agent, *(word for option in options for word in option)]

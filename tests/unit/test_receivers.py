@@ -36,7 +36,7 @@ from ccagent.records.receivers import RECEIVERS
 from ccagent.transports.base import SinkSettings
 from ccagent.transports.http.settings import HttpSettings
 from ccagent.transports.http.transport import HttpTransport
-from tests.receiving_programs import RefusedError, import_as_slurm_monitor
+from tests.support.receiving_programs import RefusedError, import_as_slurm_monitor
 
 NOW = "2026-01-31T12:00:00Z"
 NODE = Node(hostname="c1-1", cluster="fox")

@@ -14,7 +14,8 @@ from tests.machines import compose
 from tests.machines.anonymous import Anonymiser, split_stat
 from tests.machines.hardware import cpu_list
 from tests.machines.record import main, record
-from tests.recorded import MACHINES, RecordedNode, machine_names, process_ids
+from tests.support.paths import MACHINES
+from tests.support.recorded import RecordedNode, machine_names, process_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

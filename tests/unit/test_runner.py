@@ -272,3 +272,43 @@ def test_an_agent_writes_what_it_has_sent_when_that_is_acknowledged_or_on_disk(
         sink.close()
         sink.join(5)
     assert agent.settlements == 1
+
+
+class Forgetful(Agent[AgentSettings]):
+    """Remembers nothing of what it sent."""
+
+    name = "forgetful"
+    formats: ClassVar[frozenset[Format]] = frozenset({"sonar"})
+    Settings = AgentSettings
+
+    def sample(self, node: Node) -> Iterator[Record]:
+        yield SysinfoEnvelope(meta=MetadataObject(producer="x", version="1.0.0"))
+
+
+class CuriousSink(Sink):
+    """Counts how often somebody asks whether its records are safe."""
+
+    questions = 0
+
+    @property
+    def unsaved(self) -> int:
+        self.questions += 1
+        return super().unsaved
+
+
+@pytest.mark.parametrize(("kind", "is_asked"), [(Forgetful, False), (Obedient, True)])
+def test_only_an_agent_that_remembers_waits_until_its_records_are_safe(
+    kind: type[Agent[AgentSettings]], *, is_asked: bool
+) -> None:
+    agent = Obedient() if kind is Obedient else kind(AgentSettings(), frozenset({"sonar"}))
+    taker = Taker()
+    taker.is_there = True
+    sink = CuriousSink("files", SinkSettings(url="test:"), taker, OutboxSettings())
+    runner = Runner(agent, Node(hostname="c1", cluster="x"), [sink])
+    runner.start(sample_now=True)
+    until(lambda: agent.counters.samples == 1 and runner.is_idle)
+    runner.close()
+    runner.join(5)
+    sink.close()
+    sink.join(5)
+    assert (sink.questions > 0) is is_asked

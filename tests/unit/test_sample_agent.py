@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.metrics.agent import MetricsAgent
@@ -19,8 +19,8 @@ from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.config.configuration import check
 from ccagent.config.duration import Duration
 from ccagent.records.message import Format, encode
-from tests.schema import validate
-from tests.tree import TreeNode
+from tests.support.schema import validate
+from tests.support.tree import TreeNode
 
 
 @pytest.fixture
@@ -636,9 +636,6 @@ def test_descriptors_are_closed_with_their_processes(node: TreeNode) -> None:
 _FILES = ["42/stat", "42/statm", "42/io", "42/cgroup", "stat", "meminfo", "loadavg", "diskstats"]
 
 
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 @given(st.dictionaries(st.sampled_from(_FILES), st.binary(max_size=200), max_size=8))
 def test_whatever_proc_holds_a_valid_envelope_comes_out(
     node: TreeNode, contents: dict[str, bytes]
@@ -654,9 +651,6 @@ def test_whatever_proc_holds_a_valid_envelope_comes_out(
     sample(make(), node)
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 @given(
     st.sampled_from(_FILES),
     st.integers(0, 400),

@@ -23,11 +23,12 @@ from ccagent.agents.sonar.sources.psutil_source import PsutilSource
 from ccagent.machine.node import Node
 from ccagent.records.message import encode
 from tests.machines.composed import linuxproc
-from tests.recorded import RecordedNode
-from tests.schema import validate
-from tests.tree import TreeNode
+from tests.support.paths import DATA
+from tests.support.recorded import RecordedNode
+from tests.support.schema import validate
+from tests.support.tree import TreeNode
 
-RECORDED = Path(__file__).parent.parent / "data" / "slurm"
+RECORDED = DATA / "slurm"
 ROOT = "0\t0\t0\t0"
 SETUID = "1002\t0\t0\t0"
 V2 = "0::/system.slice/slurmstepd.scope/job_"

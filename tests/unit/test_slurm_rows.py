@@ -43,3 +43,10 @@ def test_a_huge_field_costs_bounded_memory() -> None:
 
 def test_no_two_delimiters_are_equal() -> None:
     assert new_delimiter() != new_delimiter()
+
+
+def test_large_parts_are_split_as_small_ones() -> None:
+    rows = [[b"%d" % number, b"a" * (number % 700), b"b"] for number in range(700)]
+    output = b"".join(DELIMITER.join(row) + b"\n" for row in rows)
+    assert len(output) > 5 * 24 * 1024
+    assert list(split_rows([output], DELIMITER, 3)) == rows

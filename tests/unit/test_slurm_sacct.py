@@ -15,8 +15,8 @@ from ccagent.agents.slurm.jobs import job_rows, sacct
 from ccagent.agents.slurm.tres import gres_detail
 from ccagent.errors import UnparsableError
 from ccagent.records.envelopes import SlurmJob
-from tests.schema import validate_part
-from tests.slurm_recorded import DIRECTORY, recorded_rows
+from tests.support.schema import validate_part
+from tests.support.slurm_recorded import DIRECTORY, recorded_rows
 
 
 @pytest.fixture(autouse=True)

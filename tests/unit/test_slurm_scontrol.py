@@ -16,7 +16,7 @@ from ccagent.agents.slurm.jobs.node_topology import (
 from ccagent.agents.slurm.jobs.scontrol import JobDetails, NodeShare
 from ccagent.errors import UnparsableError
 from ccagent.records.envelopes import SlurmJob
-from tests.slurm_recorded import DIRECTORY
+from tests.support.slurm_recorded import DIRECTORY
 
 NAMES = ("22", "23", "24", "9999", "25_0")
 RECORDED = (DIRECTORY / "scontrol-session.txt").read_bytes()

@@ -17,8 +17,8 @@ from ccagent.agents.slurm.cluster.agent import ClusterAgent, ClusterSettings
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import ClusterEnvelope
 from ccagent.records.message import encode_each
-from tests.schema import validate
-from tests.slurm_recorded import DIRECTORY
+from tests.support.schema import validate
+from tests.support.slurm_recorded import DIRECTORY
 
 
 def no_complaint(text: str) -> None:

@@ -14,8 +14,9 @@ from ccagent.cli.sonar_import.ini import Setting, parse
 from ccagent.cli.sonar_import.keys import KEYS, LOGIN_FILE
 from ccagent.config.configuration import check
 from ccagent.errors import ConfigurationError, UnparsableError
+from tests.support.paths import DATA
 
-FOLDER = Path(__file__).parent.parent / "data" / "sonar_ini"
+FOLDER = DATA / "sonar_ini"
 FILES = sorted(FOLDER.glob("*.ini"))
 GLOBAL = "[global]\ncluster = fox\nrole = node\n"
 

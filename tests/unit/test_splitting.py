@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.machine.node import Node
@@ -43,7 +43,7 @@ from ccagent.records.json_array import JsonArray
 from ccagent.records.message import Format, Message, Record, encode
 from ccagent.records.points import Point
 from ccagent.records.splitting import halve_message, split_message
-from tests.schema import validate
+from tests.support.schema import validate
 
 META = MetadataObject(producer="ccagent", version="1.0.0")
 NOW = "2026-01-31T12:00:00Z"
@@ -186,7 +186,6 @@ def test_a_process_larger_than_the_limit_is_lost_alone(caplog: pytest.LogCapture
     cpus=st.integers(0, 100),
     limit=st.integers(1, 6000),
 )
-@settings(deadline=None, max_examples=300)
 def test_parts_of_a_sample_fit_and_hold_all_that_is_not_lost(
     jobs: list[tuple[list[str], str]], errors: list[str], cpus: int, limit: int
 ) -> None:
@@ -382,7 +381,6 @@ ENVELOPES: st.SearchStrategy[Any] = st.fixed_dictionaries(
     body=st.binary(max_size=300) | (ENVELOPES | VALUES).map(msgspec.json.encode),
     limit=st.integers(0, 200),
 )
-@settings(deadline=None, max_examples=500)
 def test_no_body_makes_it_raise(body: bytes, limit: int) -> None:
     forms: tuple[Format, ...] = ("sonar", "line")
     for form in forms:

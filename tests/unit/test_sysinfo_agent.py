@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.sysinfo.agent import SysinfoAgent, SysinfoSettings, read_memory
@@ -22,15 +22,12 @@ from ccagent.log import logger
 from ccagent.machine.clock import Clock
 from ccagent.machine.node import Node
 from ccagent.records.message import encode
+from tests.support.paths import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-SCHEMA: Any = jsonschema.Draft202012Validator(
-    json.loads(
-        (Path(__file__).parent.parent / "sonar-envelopes.schema.json").read_text(encoding="utf-8")
-    )
-)
+CHECKER: Any = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
 CPUS = "sys/devices/system/cpu"
 NODES = "sys/devices/system/node"
 
@@ -75,7 +72,7 @@ def sampled(node: Node, *, extras: Sequence[str] = (), **keys: object) -> dict[s
     (message,) = encode(agent.sample(node), "sonar", node)
     assert message.kind == "sysinfo"
     envelope = json.loads(message.body)
-    SCHEMA.validate(envelope)
+    CHECKER.validate(envelope)
     attributes: dict[str, Any] = envelope["data"]["attributes"]
     return attributes
 
@@ -189,7 +186,6 @@ PATHS = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(PATHS),

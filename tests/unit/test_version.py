@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tomllib
-from pathlib import Path
 
 from ccagent import __version__
+from tests.support.paths import ROOT
 
-PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+PROJECT = ROOT / "pyproject.toml"
 
 
 def test_receivers_take_meta_version_for_sonars_so_it_stays_above_0_6() -> None:

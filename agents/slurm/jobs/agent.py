@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from msgspec import Meta
 
 from ccagent.agents.base import Agent, AgentSettings, error_object
-from ccagent.agents.slurm.jobs.batch import Batch
+from ccagent.agents.slurm.jobs.batch import Batch, SentRecords
 from ccagent.agents.slurm.jobs.events import Surroundings, start_event, stop_event
 from ccagent.agents.slurm.jobs.node_topology import Numbering
 from ccagent.agents.slurm.jobs.round import JobsRound, RoundOptions
@@ -147,20 +147,20 @@ class JobsAgent(Agent[JobsSettings]):
         )
         moment = max(now, self._last_time + 1)
         sent = 0
-        # Receivers keep one record of a job and step for each time.
-        sent_now: set[int] = set()
+        sent_now = SentRecords()
         try:
             for job in jobs.records():
-                identity = hash((job.job_id, job.job_step))
-                is_repeated = identity in sent_now
-                if not batch.has_room(job) or (is_repeated and len(batch)):
-                    yield self._envelope(node, moment, batch.take())
-                    sent += 1
-                if is_repeated:
+                if not sent_now.add(job):
+                    if len(batch):
+                        yield self._envelope(node, moment, batch.take())
+                        sent += 1
                     moment += 1
                     sent_now.clear()
-                sent_now.add(identity)
-                batch.add(job)
+                    sent_now.add(job)
+                if not batch.add(job):
+                    yield self._envelope(node, moment, batch.take())
+                    sent += 1
+                    batch.add(job)
         except CcagentError as error:
             text = explained(error)
             self.is_blind = True

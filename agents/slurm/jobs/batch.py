@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from ccagent.records.envelopes import SlurmJob
 
 _encoder = msgspec.json.Encoder()
+_JOBS_IN_ONE = 32
 
 
 class Batch:
-    """Records of jobs and steps up to `max_bytes` of JSON, each job and step at most once.
+    """Records of jobs and steps up to `max_bytes` of JSON.
 
-    A consumer keeps one record of a job and step in an envelope: of a job that was requeued or
-    resized the later one goes into the next. `max_jobs` counts jobs with their steps; 0: no limit.
+    `max_jobs` counts jobs with their steps; 0: no limit.
     """
 
     def __init__(self, max_bytes: int, max_jobs: int = 0) -> None:
@@ -25,35 +25,76 @@ class Batch:
         self._buffer = bytearray()
         self._records: list[SlurmJob] = []
         self._bytes = 0
-        self._next_bytes = 0
         self._ids: set[int] = set()
-        self._steps: set[tuple[int, str]] = set()
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def has_room(self, job: SlurmJob) -> bool:
-        """Return whether a record still fits into the envelope; the next to add must be this."""
+    def add(self, job: SlurmJob) -> bool:
+        """Put a record in; return False if it does not fit. A first one always fits."""
         _encoder.encode_into(job, self._buffer)
-        self._next_bytes = len(self._buffer) + 1
-        if not self._records:
-            return True
-        is_full = 0 < self._max_jobs <= len(self._ids) and job.job_id not in self._ids
-        return not is_full and self._bytes + self._next_bytes <= self._max_bytes
-
-    def has(self, job: SlurmJob) -> bool:
-        """Return whether there is a record of this job and step already."""
-        return (job.job_id, job.job_step) in self._steps
-
-    def add(self, job: SlurmJob) -> None:
-        """Put a record in."""
+        size = self._bytes + len(self._buffer) + 1
+        if self._records and size > self._max_bytes:
+            return False
+        if self._max_jobs:
+            if len(self._ids) >= self._max_jobs and job.job_id not in self._ids:
+                return False
+            self._ids.add(job.job_id)
         self._records.append(job)
-        self._bytes += self._next_bytes
-        self._ids.add(job.job_id)
-        self._steps.add((job.job_id, job.job_step))
+        self._bytes = size
+        return True
 
     def take(self) -> list[SlurmJob]:
         """Take all records out."""
         records = self._records
-        self._records, self._ids, self._steps, self._bytes = [], set(), set(), 0
+        self._records, self._ids, self._bytes = [], set(), 0
         return records
+
+
+class SentRecords:
+    """Jobs and steps of which a record was sent for one moment.
+
+    Receivers keep one record of a job and step for each time: of a job that was requeued or
+    resized the later one needs another. Of a job whose rows have passed, two bits are kept:
+    whether there was a record of the job, and of any step.
+    """
+
+    def __init__(self) -> None:
+        self._bits: dict[int, int] = {}
+        self._job = -1
+        self._steps: set[str] = set()
+        self._earlier = 0
+
+    def add(self, job: SlurmJob) -> bool:
+        """Count a record as sent; return False if one of this job and step was, or may have been.
+
+        Steps of a job are told apart as long as they follow each other.
+        """
+        if job.job_id != self._job:
+            self._begin(job.job_id)
+        step = job.job_step
+        is_new = step not in self._steps and not self._earlier & _bit_of(step)
+        self._steps.add(step)
+        return is_new
+
+    def clear(self) -> None:
+        """Forget all records, for a new moment."""
+        self._bits.clear()
+        self._steps.clear()
+        self._job, self._earlier = -1, 0
+
+    def _begin(self, job: int) -> None:
+        """Keep what is known of the last job, and find what is known of the next."""
+        place, number = divmod(self._job, _JOBS_IN_ONE)
+        known = self._earlier
+        for step in self._steps:
+            known |= _bit_of(step)
+        self._bits[place] = self._bits.get(place, 0) | known << 2 * number
+        self._steps.clear()
+        self._job = job
+        place, number = divmod(job, _JOBS_IN_ONE)
+        self._earlier = self._bits.get(place, 0) >> 2 * number & 3
+
+
+def _bit_of(step: str) -> int:
+    return 2 if step else 1

@@ -123,7 +123,7 @@ def run_of(row: Sequence[bytes]) -> tuple[bytes, bytes]:
 
 def has_cpu_time(row: Sequence[bytes]) -> bool:
     """Return whether a step has used CPU time, which its job's includes."""
-    return any(text.strip(b"0:.") for text in (row[_USER_CPU], row[_SYSTEM_CPU]))
+    return bool(row[_USER_CPU].strip(b"0:.") or row[_SYSTEM_CPU].strip(b"0:."))
 
 
 def content(row: Sequence[bytes]) -> bytes:
@@ -134,7 +134,7 @@ def content(row: Sequence[bytes]) -> bytes:
     """
     state = row[_STATE]
     rest = _ELAPSED + (2 if state == b"SUSPENDED" else 1)
-    if is_step(row):
+    if b"." in row[RAW_ID]:
         return b"\x00".join([*row[:_ELAPSED], *row[rest:]])
     if state == b"PENDING":
         identity = (*identify(row), row[_ACCOUNT], row[_PARTITION])

@@ -138,29 +138,41 @@ class JobsRound:
             else:
                 self._complain(f"sacct: a row is left out: {len(row)} fields instead of {COLUMNS}")
 
-    def _record(self, row: list[bytes]) -> Iterator[SlurmJob]:
-        """Return the record of a row; none and a complaint if it has neither id nor state."""
+    def _record(self, row: list[bytes]) -> SlurmJob | None:
+        """Return the record of a row; None and a complaint if it has neither id nor state."""
         try:
-            yield self._parser.record(row)
+            return self._parser.record(row)
         except UnparsableError as error:
             self._complain(f"sacct: a row is left out: {error}")
+            return None
 
     def _look_at_window(self) -> Iterator[SlurmJob]:
-        options = self._options
+        options, is_new = self._options, self._state.is_new
+        content, has_cpu_time, raw_id = job_rows.content, job_rows.has_cpu_time, sacct.RAW_ID
+        long_ago, digits = self._long_ago, len(self._long_ago)
+        uncompleted = options.uncompleted
         delimiter = new_delimiter()
         command = sacct.command(options.sacct, delimiter, options.seconds)
         job: _OpenJob | None = None
         for row in self._rows(delimiter, command):
-            if b"." in row[sacct.RAW_ID]:
-                if self._is_step_due(job, row):
-                    yield from self._record(row)
+            if b"." in row[raw_id]:
+                end = row[END]
+                if uncompleted and end < long_ago and len(end) == digits:
+                    # Most steps; `_is_step_due` without what does not concern them.
+                    is_due = is_new(content(row))
+                    if is_due and job is not None and has_cpu_time(row):
+                        job.has_new_cpu_time = True
+                else:
+                    is_due = self._is_step_due(job, row)
+                if is_due and (record := self._record(row)):
+                    yield record
                 continue
-            if job is not None and self._is_job_due(job):
-                yield from self._record(job.row)
+            if job is not None and self._is_job_due(job) and (record := self._record(job.row)):
+                yield record
             start = job_rows.moment(row[START])
             job = _OpenJob(row, is_long=0 < start < self._begin + _MARGIN)
-        if job is not None and self._is_job_due(job):
-            yield from self._record(job.row)
+        if job is not None and self._is_job_due(job) and (record := self._record(job.row)):
+            yield record
 
     def _is_step_due(self, job: _OpenJob | None, row: list[bytes]) -> bool:
         """Return whether a step is to be sent, and note what it means for its job."""
@@ -310,8 +322,9 @@ class JobsRound:
             for row in self._rows(delimiter, command):
                 if job_rows.is_step(row):
                     is_missing = is_wanted and not self._options.uncompleted
-                    if is_missing and self._state.is_new(job_rows.content(row)):
-                        yield from self._record(row)
+                    is_missing = is_missing and self._state.is_new(job_rows.content(row))
+                    if is_missing and (record := self._record(row)):
+                        yield record
                     continue
                 key = job_rows.identify(row)
                 is_wanted = key in self._asked and self._is_final(row)
@@ -325,7 +338,8 @@ class JobsRound:
                 if key in self._queue and self._state.is_known(content):
                     continue
                 self._state.add(content)
-                yield from self._record(row)
+                if record := self._record(row):
+                    yield record
 
     def _is_final(self, row: list[bytes]) -> bool:
         """Return whether a row may be sent; one that must wait is asked for again."""

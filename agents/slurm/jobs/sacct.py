@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.agents.slurm import values
+from ccagent.agents.slurm.remembered import Remembered
 from ccagent.agents.slurm.text import readable
 from ccagent.agents.slurm.tres import gres_detail, memory_per_node
 from ccagent.errors import UnparsableError
@@ -30,8 +30,9 @@ RAW_ID = FIELDS.index("JobIDRaw")
 _NOTHING = SacctData()
 _NO_NODES = frozenset({"", "None assigned"})
 _SIZES = ("AveDiskRead", "AveDiskWrite", "AveRSS", "MaxRSS", "AveVMSize", "MaxVMSize")
-_REMEMBERED = 16_384
 _MOST_DIGITS = 19
+_BETWEEN = b"\x00"
+"""Between the fields of a row while it is decoded."""
 
 
 class JobId(NamedTuple):
@@ -87,17 +88,17 @@ class Parser:
     def __init__(self, complain: Callable[[str], None], *, with_gres_detail: bool = False) -> None:
         self._complain = complain
         self._with_gres_detail = with_gres_detail
-        cached = lru_cache(_REMEMBERED)
-        self._word = cached(values.state)
-        self._moment = cached(_moment)
-        self._seconds = cached(values.seconds)
-        self._uint = cached(values.uint)
-        self._extended = cached(values.extended)
-        self._time_limit = cached(values.time_limit)
-        self._kilobytes = cached(values.kilobytes)
-        self._exit_code = cached(values.exit_code)
-        self._memory = cached(values.memory_per_node)
-        self._nodes = cached(_nodes)
+        self._words = Remembered(values.state)
+        self._moments = Remembered(_moment)
+        self._seconds = Remembered(values.seconds)
+        self._numbers = Remembered(values.uint)
+        self._extended = Remembered(values.extended)
+        self._time_limits = Remembered(values.time_limit)
+        self._kilobytes = Remembered(values.kilobytes)
+        self._exit_codes = Remembered(values.exit_code)
+        self._memory = Remembered(_memory)
+        self._nodes = Remembered(_nodes)
+        self._last_job = ("", 0)
 
     def record(self, row: Sequence[bytes]) -> SlurmJob:
         """Make a record of the fields of a row.
@@ -107,10 +108,7 @@ class Parser:
         """
         if len(row) != len(FIELDS):
             raise UnparsableError(f"{len(row)} fields instead of {len(FIELDS)}")
-        try:
-            fields = [field.decode() for field in row]
-        except UnicodeDecodeError:
-            fields = [readable(field) for field in row]
+        fields = _decode(row)
         try:
             return self._record(fields)
         except ValueError:
@@ -125,30 +123,33 @@ class Parser:
             user_cpu, disk_read, disk_write, ave_rss, max_rss, ave_vm, max_vm,
             reservation, name,
         ) = fields  # fmt: skip
-        job, step = _raw_id(raw_id)
+        job, step = self._raw_id(raw_id)
         identity = _PLAIN if shown_id == raw_id else parse_job_id(shown_id)
-        word = self._state(raw_id, state)
-        seconds, uint, kilobytes = self._seconds, self._uint, self._kilobytes
-        requested_cpus, requested_nodes = uint(cpus), uint(node_count)
-        requested_memory = self._memory(memory, requested_cpus, requested_nodes)
-        if start.isdecimal() and submit.isdecimal() and int(submit) > int(start):
+        known = self._words.get(state)
+        word = known.word if known and not known.detail else self._state(raw_id, state)
+        moments, seconds, kilobytes = self._moments, self._seconds, self._kilobytes
+        numbers = self._numbers
+        requested_cpus, requested_nodes = numbers[cpus], numbers[node_count]
+        requested_memory = self._memory[memory, requested_cpus, requested_nodes]
+        is_later = len(submit) > len(start) or submit > start  # seldom, and cheap to see
+        if is_later and start.isdecimal() and submit.isdecimal() and int(submit) > int(start):
             # Accounting submits a resized job again, with the memory of all nodes it once had.
             requested_memory = memory_per_node(allocated) or requested_memory
         if nodes in _NO_NODES and end.isdecimal():
             start = ""  # that of a job cancelled while it was held is the time of its end
         accounted = SacctData(
-            min_cpu=seconds(min_cpu),
+            min_cpu=seconds[min_cpu],
             alloc_tres=allocated,
-            ave_cpu=seconds(ave_cpu),
-            ave_disk_read=kilobytes(disk_read),
-            ave_disk_write=kilobytes(disk_write),
-            ave_rss=kilobytes(ave_rss),
-            ave_vm_size=kilobytes(ave_vm),
-            elapsed_raw=uint(elapsed),
-            system_cpu=seconds(system_cpu),
-            user_cpu=seconds(user_cpu),
-            max_rss=kilobytes(max_rss),
-            max_vm_size=kilobytes(max_vm),
+            ave_cpu=seconds[ave_cpu],
+            ave_disk_read=kilobytes[disk_read],
+            ave_disk_write=kilobytes[disk_write],
+            ave_rss=kilobytes[ave_rss],
+            ave_vm_size=kilobytes[ave_vm],
+            elapsed_raw=numbers[elapsed],
+            system_cpu=seconds[system_cpu],
+            user_cpu=seconds[user_cpu],
+            max_rss=kilobytes[max_rss],
+            max_vm_size=kilobytes[max_vm],
         )
         return SlurmJob(
             job_id=job,
@@ -161,12 +162,12 @@ class Parser:
             het_job_offset=identity.het_offset,
             user_name=user,
             account=account,
-            submit_time=self._moment(submit),
-            time_limit=self._time_limit(time_limit),
+            submit_time=moments[submit],
+            time_limit=self._time_limits[time_limit],
             partition=partition,
             reservation=reservation,
-            nodes=self._nodes(nodes),
-            priority=self._extended(priority),
+            nodes=self._nodes[nodes],
+            priority=self._extended[priority],
             distribution="" if layout == "Unknown" else layout,
             requested_resources=requested,
             allocated_resources=allocated,
@@ -174,16 +175,29 @@ class Parser:
             requested_cpus=requested_cpus,
             requested_memory_per_node=requested_memory,
             requested_node_count=requested_nodes,
-            start_time=self._moment(start),
-            suspend_time=seconds(suspended),
-            end_time=self._moment(end),
-            exit_code=self._exit_code(exit_code),
+            start_time=moments[start],
+            suspend_time=seconds[suspended],
+            end_time=moments[end],
+            exit_code=self._exit_codes[exit_code],
             sacct=accounted if accounted != _NOTHING else None,
         )
 
+    def _raw_id(self, text: str) -> tuple[int, str]:
+        """Split a JobIDRaw into job and step. Raises UnparsableError."""
+        job, _, step = text.partition(".")
+        last, number = self._last_job
+        if job != last or not number:  # the steps of a job follow it
+            if not (job.isascii() and job.isdecimal()) or len(job) > _MOST_DIGITS:
+                raise UnparsableError(f"{text[:40]!r} is no job id")
+            number = int(job)
+            if not number:
+                raise UnparsableError(f"{text[:40]!r} is no job id")
+            self._last_job = (job, number)
+        return number, step
+
     def _state(self, raw_id: str, text: str) -> str:
         try:
-            state = self._word(text)
+            state = self._words[text]
         except ValueError as error:
             raise UnparsableError(f"job {raw_id[:40]}: {error}") from None
         if state.detail:
@@ -193,17 +207,17 @@ class Parser:
     def _understood(self, fields: list[str]) -> list[str]:
         """Empty the fields that can't be understood, and complain about each."""
         parsers: dict[str, Callable[[str], object]] = {
-            **dict.fromkeys(("Submit", "Start", "End"), self._moment),
-            "TimelimitRaw": self._time_limit,
-            "Priority": self._extended,
-            **dict.fromkeys(("ReqCPUS", "ReqNodes", "ElapsedRaw"), self._uint),
+            **dict.fromkeys(("Submit", "Start", "End"), _moment),
+            "TimelimitRaw": values.time_limit,
+            "Priority": values.extended,
+            **dict.fromkeys(("ReqCPUS", "ReqNodes", "ElapsedRaw"), values.uint),
             **dict.fromkeys(
-                ("Suspended", "AveCPU", "MinCPU", "SystemCPU", "UserCPU"), self._seconds
+                ("Suspended", "AveCPU", "MinCPU", "SystemCPU", "UserCPU"), values.seconds
             ),
-            **dict.fromkeys(_SIZES, self._kilobytes),
-            "ExitCode": self._exit_code,
-            "NodeList": self._nodes,
-            "ReqMem": lambda text: self._memory(text, 1, 1),
+            **dict.fromkeys(_SIZES, values.kilobytes),
+            "ExitCode": values.exit_code,
+            "NodeList": _nodes,
+            "ReqMem": lambda text: values.memory_per_node(text, 1, 1),
         }
         understood = list(fields)
         for number, name in enumerate(FIELDS):
@@ -223,18 +237,25 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _raw_id(text: str) -> tuple[int, str]:
-    """Split a JobIDRaw into job and step. Raises UnparsableError."""
-    job, _, step = text.partition(".")
-    if not (job.isascii() and job.isdecimal()) or len(job) > _MOST_DIGITS or not int(job):
-        raise UnparsableError(f"{text[:40]!r} is no job id")
-    return int(job), step
+def _decode(row: Sequence[bytes]) -> list[str]:
+    """Return the fields of a row as text; what is not UTF-8 is kept readable."""
+    try:
+        fields = _BETWEEN.join(row).decode().split("\x00")
+        # A field that has the separator in it is decoded by itself.
+        return fields if len(fields) == len(row) else [field.decode() for field in row]
+    except UnicodeDecodeError:
+        return [readable(field) for field in row]
 
 
 def _moment(text: str) -> str:
     """Give the Timestamp of seconds since 1970; empty for none."""
     seconds = values.moment(text)
     return timestamp(seconds) if seconds else ""
+
+
+def _memory(requested: tuple[str, int, int]) -> int:
+    """Return KB per node of ReqMem, ReqCPUS and ReqNodes. Raises ValueError."""
+    return values.memory_per_node(*requested)
 
 
 def _nodes(text: str) -> list[str]:

@@ -34,6 +34,7 @@ class SentState:
         self._sent: set[int] = set()
         self._seen: set[int] = set()
         self._is_saved = False
+        self._last = (b"", _digest(b""))
         self.until = 0
         """Seconds since 1970 up to which all jobs are sent; 0: none ever was."""
         if path:
@@ -51,6 +52,7 @@ class SentState:
     def is_known(self, record: bytes) -> bool:
         """Return whether a record was sent before; one that was is remembered further."""
         digest = _digest(record)
+        self._last = (record, digest)
         if digest not in self._sent:
             return False
         self._seen.add(digest)
@@ -58,7 +60,8 @@ class SentState:
 
     def add(self, record: bytes) -> None:
         """Count a record as sent from the next commit on."""
-        self._seen.add(_digest(record))
+        last, digest = self._last
+        self._seen.add(digest if record is last else _digest(record))
 
     def retract(self, record: bytes) -> None:
         """Count a record as not sent."""

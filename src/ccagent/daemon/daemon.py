@@ -15,7 +15,7 @@ from ccagent.counters import Counters, resident_memory
 from ccagent.daemon.notify import Notifier
 from ccagent.daemon.runner import Runner
 from ccagent.daemon.schedule import Schedule
-from ccagent.daemon.signals import ignore_signals, release_blocked
+from ccagent.daemon.signals import ReceivedSignals, ignore_signals, release_blocked
 from ccagent.daemon.status import Status
 from ccagent.daemon.status_socket import StatusSocket
 from ccagent.daemon.wake_up import WakeUp
@@ -30,7 +30,6 @@ from ccagent.queue.sink import Sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from types import FrameType
 
     from ccagent.agents.base import Agent
     from ccagent.config.configuration import Configuration
@@ -87,6 +86,7 @@ class Daemon:
         self._status_socket: StatusSocket | None = None
         self._notifier = Notifier()
         self._wake_up = WakeUp()
+        self._signals = ReceivedSignals()
         self.is_output_closed = False
         """True once the reader of standard output has gone, which ended the daemon."""
 
@@ -107,12 +107,12 @@ class Daemon:
         return self._loading is not None and not self._loading.is_done
 
     def stop(self) -> None:
-        """Ask `run` to end. May be called from a signal handler."""
+        """Ask `run` to end. Any thread may call it."""
         self._stopping = True
         self._wake_up.set()
 
     def report(self) -> None:
-        """Ask `run` to write its counters to the log. May be called from a signal handler."""
+        """Ask `run` to write its counters to the log. Any thread may call it."""
         self._report = True
         self._wake_up.set()
 
@@ -142,7 +142,7 @@ class Daemon:
         )
 
     def reload(self) -> None:
-        """Ask `run` to read the configuration again. May be called from a signal handler."""
+        """Ask `run` to read the configuration again. Any thread may call it."""
         self._reload = True
         self._wake_up.set()
 
@@ -153,7 +153,7 @@ class Daemon:
             if plan is None:
                 return
             self._start(plan)
-            while not self._stopping:
+            while not self._is_stopped():
                 try:
                     self._turn()
                 except Exception:  # noqa: BLE001 - nobody foresaw it, and the agents go on
@@ -166,22 +166,20 @@ class Daemon:
 
     def handle_signals(self) -> None:
         """Handle SIGTERM, SIGINT, SIGHUP and SIGUSR1, from now until the process ends."""
-
-        def on_signal(number: int, frame: FrameType | None) -> None:
-            del frame
-            if number == signal.SIGUSR1:
-                self.report()
-            elif number == signal.SIGHUP and self._serves_status:
-                self.reload()
-            else:
-                self.stop()
-
         self._handles_signals = True
-        is_detached = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # by nohup
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
-            if number != signal.SIGHUP or self._serves_status or not is_detached:
-                signal.signal(number, on_signal)
+        self._signals.receive(self._wake_up.writer, respects_nohup=not self._serves_status)
         release_blocked()
+
+    def _is_stopped(self) -> bool:
+        """Do what the signals ask for that arrived; return whether the daemon is to end."""
+        for number in self._signals.take():
+            if number == signal.SIGUSR1:
+                self._report = True
+            elif number == signal.SIGHUP and self._serves_status:
+                self._reload = True
+            else:
+                self._stopping = True
+        return self._stopping
 
     def _first_plan(self) -> _Plan | None:
         """Read the configuration; return None if the daemon was stopped meanwhile.
@@ -192,7 +190,7 @@ class Daemon:
         deadline = time.monotonic() + _LOAD_WITHIN
         while not loading.is_done:
             rest = deadline - time.monotonic()
-            if self._stopping:
+            if self._is_stopped():
                 return None
             if rest <= 0:
                 # No ConfigurationError, after which systemd does not start it again.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from ccagent.agents.base import Agent
 from ccagent.counters import with_counters
 from ccagent.errors import CcagentError
 from ccagent.log import logger
@@ -13,7 +14,6 @@ from ccagent.records.message import encode_each
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ccagent.agents.base import Agent
     from ccagent.machine.node import Node
     from ccagent.queue.sink import Sink
     from ccagent.records.message import Record
@@ -34,6 +34,8 @@ class Runner:
     ) -> None:
         self.agent = agent
         self.outboxes = outboxes
+        # For an agent that remembers nothing, nobody has to wait until its records are safe.
+        self._remembers = type(agent).settled is not Agent[Any].settled
         self._node = node
         self._prefix = prefix
         self._changed = threading.Condition()
@@ -160,7 +162,7 @@ class Runner:
             with self.agent.counters.counted(self._node.clock):
                 self._hand_on(self.agent.sample(self._node))
                 self.agent.handed_on()
-            self._unsettled = self._in_use
+            self._unsettled = self._in_use if self._remembers else []
             self._settle_pause = _FIRST_SETTLE_PAUSE
             self._settle()
         except CcagentError as error:

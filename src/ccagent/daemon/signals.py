@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 _OF_THE_DAEMON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
@@ -25,5 +29,37 @@ def release_blocked() -> None:
 
 def ignore_signals() -> None:
     """Ignore signals from now on: the daemon has ended, and so does the process."""
+    # One that arrives while its handler is replaced would be reported as an error.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_DAEMON)
     for number in _OF_THE_DAEMON:
         signal.signal(number, signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)
+
+
+class ReceivedSignals:
+    """The daemon's signals that arrived and were not taken yet.
+
+    The handler is a method of `dict`, not a Python function. Python functions accept further
+    signals while they run: handlers nest, and many signals at once raise RecursionError anywhere.
+    """
+
+    def __init__(self) -> None:
+        self._frames: dict[int, FrameType | None] = {}
+
+    def receive(self, wake_up: int, *, respects_nohup: bool) -> None:
+        """Receive signals from now on. Each writes a byte to the descriptor `wake_up`.
+
+        `respects_nohup`: SIGHUP stays ignored if it is ignored already.
+        """
+        is_detached = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        signal.set_wakeup_fd(wake_up, warn_on_full_buffer=False)
+        for number in _OF_THE_DAEMON:
+            if number != signal.SIGHUP or not (is_detached and respects_nohup):
+                signal.signal(number, self._frames.__setitem__)
+
+    def take(self) -> set[int]:
+        """Return the numbers of the signals that arrived since the last call."""
+        numbers = set(self._frames)
+        for number in numbers:
+            del self._frames[number]
+        return numbers

@@ -10,9 +10,9 @@ class WakeUp:
     """Makes `descriptor` readable. After `close` every call does nothing."""
 
     def __init__(self) -> None:
-        self.descriptor, self._writer = os.pipe()
+        self.descriptor, self.writer = os.pipe()
         os.set_blocking(self.descriptor, False)
-        os.set_blocking(self._writer, False)
+        os.set_blocking(self.writer, False)
         self._is_open = True
 
     def set(self) -> None:
@@ -20,7 +20,7 @@ class WakeUp:
         # A full pipe is readable already.
         if self._is_open:
             with contextlib.suppress(OSError):
-                os.write(self._writer, b"x")
+                os.write(self.writer, b"x")
 
     def clear(self) -> None:
         """Make the descriptor unreadable until the next `set`."""
@@ -33,4 +33,4 @@ class WakeUp:
         if self._is_open:
             self._is_open = False
             os.close(self.descriptor)
-            os.close(self._writer)
+            os.close(self.writer)

@@ -61,8 +61,8 @@ class Sink:
         with self._changed:
             successor = self._successor
             if successor is None:
-                if not self._queue.has_work():
-                    window = self.settings.sending_window.seconds
+                window = self.settings.sending_window.seconds
+                if window and not self._queue.has_work():
                     self._send_at = time.monotonic() + random.uniform(0.0, window)  # noqa: S311
                 self._queue.put([message])
                 self._queued += 1

@@ -48,7 +48,7 @@ class Point(LineRecord, frozen=True, gc=False):
         # A Go consumer reads any of these; repr of a float is exact and has no locale.
         if type(value) is float and math.isfinite(value):
             text = repr(value)
-            if len(text) >= MOST_DIGITS and text[-3] in "09+-":
+            if len(text) >= MOST_DIGITS and (text[-3] in "09+-" or text[-5] == "e"):
                 text = drop_remainder(value, text)
         else:
             text = encode_number(value)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.machines.processes import NO_IO, Io, Process
-from tests.recorded import Machine
+from tests.support.recorded import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,0 +1,93 @@
+"""How all tests run: examples of Hypothesis, groups for parallel runs, a limit of reruns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+MOST_RERUNS = 10
+"""A loaded machine must not fail a sound change; a suite that flakes more often is not sound."""
+
+_INTEGRATION = "tests/integration/"
+
+_SLOW = (
+    "packages", "slurm", "kernel", "commands/test_readme", "lustre/test_lustre_day",
+    "daemon", "http/test_receivers",
+)  # fmt: skip
+"""Below tests/integration, what takes longest: it starts first."""
+
+_ONE_WORKER = ("packages", "slurm", "kernel")
+"""Directories whose tests share a server, the package manager or the kernel."""
+
+_ALONE = ("daemon", "http/test_receivers", "commands/test_doctor", "lustre/test_lustre_day")
+"""Each of these tests has servers of its own: any worker runs any of them."""
+
+_CHECKS = [
+    HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large
+]  # fmt: skip
+settings.register_profile(
+    "ci", max_examples=25, deadline=None, derandomize=True, suppress_health_check=_CHECKS
+)
+settings.register_profile("nightly", max_examples=500, deadline=None, suppress_health_check=_CHECKS)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def _begins_with(place: str, names: Iterable[str]) -> int | None:
+    """Return the number of the first of these names that a place begins with."""
+    return next((n for n, name in enumerate(names) if place.startswith(name)), None)
+
+
+def _rank(item: pytest.Item) -> int:
+    slow = _begins_with(item.nodeid.removeprefix(_INTEGRATION), _SLOW)
+    return len(_SLOW) if slow is None else slow
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the slow tests first, so that no worker begins one at the end."""
+    items.sort(key=_rank)
+
+
+def _group(nodeid: str) -> str:
+    """Return what one worker runs together: a directory, a file or a test."""
+    file, _, _ = nodeid.partition("::")
+    place = file.removeprefix(_INTEGRATION)
+    shared = _begins_with(place, _ONE_WORKER)
+    if shared is not None:
+        return _ONE_WORKER[shared]
+    return file if _begins_with(place, _ALONE) is None else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Return a scheduler for `--dist loadgroup` whose groups are those of `_group`."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    scheduler: Any = LoadScopeScheduling(config, log)
+    scheduler._split_scope = _group
+    return scheduler
+
+
+def _reruns(config: pytest.Config) -> list[str]:
+    """Return the tests that were run again; the workers of pytest-xdist know of none."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    return [] if reporter is None else [each.nodeid for each in reporter.stats.get("rerun", [])]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if len(_reruns(session.config)) > MOST_RERUNS and not session.exitstatus:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    reruns = _reruns(config)
+    if reruns:
+        terminalreporter.section(f"run again: {len(reruns)} (more than {MOST_RERUNS} fail the run)")
+        for name in reruns:
+            terminalreporter.write_line(name)

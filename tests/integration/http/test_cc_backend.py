@@ -1,0 +1,204 @@
+"""Events for ClusterCockpit's backend over REST, against a server that answers as it does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ccagent.errors import ConfigurationError, RejectedError, RetryableError
+from ccagent.records.message import Message, encode
+from ccagent.transports.http.cc_backend import CcBackendTransport
+from ccagent.transports.http.settings import HttpSettings
+from tests.support.http_server import Handler, Server, say
+from tests.unit.test_job_events import RAN, check_start, check_stop
+from tests.unit.test_jobs_agent import Slurm, job
+
+TOKEN = "eyJhbGciOi.SECRET.x"
+NODES = {
+    "hostname": str, "states": list, "cpusAllocated": int, "memoryAllocated": int,
+    "gpusAllocated": int, "jobsRunning": int,
+}  # fmt: skip
+
+
+class BackendHandler(Handler):
+    """Answers HEAD too."""
+
+    def do_HEAD(self) -> None:  # noqa: N802 - its name in the base
+        is_known = self.headers["Authorization"] == f"Bearer {TOKEN}"
+        say(200 if is_known else 401)(self)
+
+
+class BackendServer(Server):
+    """Keeps the list of jobs, and refuses what ClusterCockpit's backend refuses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.RequestHandlerClass = BackendHandler
+        self.states: dict[tuple[int, int], str] = {}
+        self.answers: list[int] = []
+        self.is_down = False
+        self.script = _Endless(self.answer)  # type: ignore[assignment]
+
+    def answer(self, handler: Handler) -> None:
+        request = self.requests[-1]
+        status = self.status_of(request.path, request.headers, json.loads(request.body))
+        self.answers.append(status)
+        say(status, f"status {status} for {request.headers.get('Authorization')}".encode())(handler)
+
+    def status_of(self, path: str, headers: dict[str, str], payload: dict[str, Any]) -> int:
+        if self.is_down:
+            return 503
+        if headers.get("Authorization") != f"Bearer {TOKEN}":
+            return 401
+        if path == "/cc/api/nodestate/":
+            assert {name: type(value) for name, value in payload["nodes"][0].items()} == NODES
+            return 200
+        key = payload["jobId"], payload["startTime"]
+        if path == "/cc/api/jobs/start_job/":
+            check_start(payload)
+            if any(number == key[0] and key[1] - begin < 86400 for number, begin in self.states):
+                return 422
+            self.states[key] = "running"
+            return 201
+        assert path == "/cc/api/jobs/stop_job/"
+        check_stop(payload)
+        if key not in self.states:
+            return 404
+        if self.states[key] != "running":
+            return 422
+        self.states[key] = payload["jobState"]
+        return 200
+
+
+class _Endless:
+    """A script whose every step is the same."""
+
+    def __init__(self, step: Any) -> None:
+        self._step = step
+
+    def popleft(self) -> Any:
+        return self._step
+
+
+@pytest.fixture
+def backend() -> Iterator[BackendServer]:
+    server = BackendServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text(TOKEN + "\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def transport(backend: BackendServer, token: Path) -> Iterator[CcBackendTransport]:
+    transport = CcBackendTransport(
+        HttpSettings(url=f"ccbackend://{backend.place}/cc/", format="line", token_file=str(token))
+    )
+    yield transport
+    transport.close()
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Slurm:
+    return Slurm(tmp_path)
+
+
+def messages_of(slurm: Slurm, *rows: list[str], first: bool = False) -> list[Message]:
+    """Return the events of rows that are new."""
+    agent = slurm.agent("line")
+    if not first:
+        slurm.sacct.prints(job(1))
+        list(agent.sample(slurm.node))
+        agent.handed_on()
+    slurm.sacct.prints(*rows)
+    return encode(agent.sample(slurm.node), "line", slurm.node)
+
+
+def test_the_list_of_jobs_becomes_that_of_slurm(
+    backend: BackendServer, transport: CcBackendTransport, slurm: Slurm
+) -> None:
+    rows = (job(2, "RUNNING", **RAN), job(3, "NODE_FAIL", **RAN, End="1699999900"))
+    transport.send(messages_of(slurm, *rows))
+    assert backend.states == {(2, 1699999000): "running", (3, 1699999000): "node_fail"}
+    assert backend.answers == [201, 201, 200]
+
+
+def test_what_the_backend_knows_already_counts_as_taken(
+    backend: BackendServer, transport: CcBackendTransport, slurm: Slurm
+) -> None:
+    messages = messages_of(slurm, job(3, **RAN, End="1699999900"))
+    transport.send(messages)
+    transport.send(messages)
+    assert backend.answers == [201, 200, 422, 422]
+    assert backend.states == {(3, 1699999000): "completed"}
+
+
+def test_what_it_did_not_take_is_sent_again_until_it_did(
+    backend: BackendServer, transport: CcBackendTransport, slurm: Slurm
+) -> None:
+    messages = messages_of(slurm, job(3, **RAN, End="1699999900"))
+    backend.is_down = True
+    with pytest.raises(RetryableError, match=r"/cc/api/jobs/start_job/: 503") as refusal:
+        transport.send(messages)
+    assert (refusal.value.delivered, refusal.value.is_about_message) == (0, False)
+    backend.is_down = False
+    transport.send(messages)
+    assert backend.states == {(3, 1699999000): "completed"}
+
+
+def test_another_token_needs_no_restart_and_none_is_shown(
+    backend: BackendServer, transport: CcBackendTransport, slurm: Slurm, token: Path
+) -> None:
+    messages = messages_of(slurm, job(2, "RUNNING", **RAN))
+    token.write_text("expired")
+    with pytest.raises(RetryableError, match="401") as refusal:
+        transport.send(messages)
+    assert "expired" not in str(refusal.value)
+    with pytest.raises(RejectedError, match="the token is refused"):
+        transport.probe(messages[0])
+    token.write_text(TOKEN)
+    transport.send(messages)
+    assert backend.states == {(2, 1699999000): "running"}
+    assert transport.probe(messages[0]).message == "it answers HEAD with 200 OK"
+
+
+def test_nobody_answers(
+    transport: CcBackendTransport, backend: BackendServer, slurm: Slurm
+) -> None:
+    messages = messages_of(slurm, job(2, "RUNNING", **RAN))
+    backend.stop()
+    with pytest.raises(RetryableError, match="start_job"):
+        transport.send(messages)
+
+
+def test_states_of_nodes(backend: BackendServer, transport: CcBackendTransport) -> None:
+    from ccagent.agents.slurm.cluster.node_events import NodeState, node_events
+    from tests.unit.test_job_events import NODE
+
+    state = NodeState(
+        hostname="c1", states=["idle"], cpus_allocated=0, memory_allocated=0, gpus_allocated=0,
+        jobs_running=0,
+    )  # fmt: skip
+    transport.send(encode(node_events(NODE, [state]), "line", NODE))
+    assert backend.answers == [200]
+
+
+@pytest.mark.parametrize("body", [b"mem_used,hostname=c1,type=node value=1 1700000000\n", b"odd"])
+def test_what_is_no_event_is_rejected(transport: CcBackendTransport, body: bytes) -> None:
+    with pytest.raises(RejectedError, match="metrics: "):
+        transport.send([Message("fox", "c1", "metrics", "line", 1.7e9, body)])
+
+
+def test_envelopes_are_refused_before_anything_starts() -> None:
+    with pytest.raises(ConfigurationError, match="format: "):
+        CcBackendTransport(HttpSettings(url="ccbackends://cc.example.org"))
