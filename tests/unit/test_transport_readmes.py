@@ -17,7 +17,7 @@ from ccagent.transports.kafka.settings import KafkaSettings
 from ccagent.transports.mqtt.settings import MqttSettings
 from ccagent.transports.nats.settings import NatsSettings
 from ccagent.transports.network import NetworkSinkSettings
-from tests.support.documents import ROOT
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
