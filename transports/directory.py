@@ -66,11 +66,11 @@ class DirectoryTransport(Transport):
     Settings = DirectorySettings
     is_network = False
 
-    def __init__(self, settings: SinkSettings) -> None:
+    def __init__(self, settings: DirectorySettings) -> None:
         self._directory = settings.url.partition(":")[2].removeprefix("//")
         if not self._directory.startswith("/"):
             raise ConfigurationError(f"{settings.url}: an absolute path is needed: dir:/PATH")
-        self._fsync = isinstance(settings, DirectorySettings) and settings.fsync
+        self._fsync = settings.fsync
 
     def send(self, messages: Sequence[Message]) -> None:
         """Append messages. Raises RetryableError for every error of the file system."""

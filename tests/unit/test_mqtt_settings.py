@@ -8,7 +8,6 @@ import pytest
 
 from ccagent.config.configuration import build_transport, check_sink
 from ccagent.errors import ConfigurationError
-from ccagent.transports.base import SinkSettings
 from ccagent.transports.mqtt.settings import MqttSettings, check_settings
 from ccagent.transports.mqtt.transport import MqttTransport
 
@@ -31,7 +30,7 @@ def test_the_scheme_names_the_transport(scheme: str) -> None:
     assert isinstance(transport, MqttTransport)
     assert isinstance(settings, MqttSettings)
     assert settings.retain_sysinfo
-    assert MqttTransport(SinkSettings(url=f"{scheme}://broker")).is_network
+    assert MqttTransport(MqttSettings(url=f"{scheme}://broker")).is_network
 
 
 @pytest.mark.parametrize(

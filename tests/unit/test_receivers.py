@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ccagent.agents.sonar.agent import SampleSettings
-from ccagent.config.configuration import check, check_sink
+from ccagent.config.configuration import build_transport, check, check_sink
 from ccagent.config.warnings import find_losses
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import (
@@ -35,7 +35,6 @@ from ccagent.records.message import Message, Record, encode
 from ccagent.records.receivers import RECEIVERS
 from ccagent.transports.base import SinkSettings
 from ccagent.transports.http.settings import HttpSettings
-from ccagent.transports.http.transport import HttpTransport
 from tests.support.receiving_programs import RefusedError, import_as_slurm_monitor
 
 NOW = "2026-01-31T12:00:00Z"
@@ -212,7 +211,7 @@ def test_a_body_over_http_is_as_large_as_the_receiver_takes(
     receiver: str, payload: int, expected: int
 ) -> None:
     table = {"url": "http://h", "receiver": receiver, "max-payload": payload}
-    assert HttpTransport(check_sink(table, "x", "t")).largest_body == expected
+    assert build_transport(check_sink(table, "x", "t")).largest_body == expected
 
 
 def losses(outbox: dict[str, Any], agents: dict[str, Any], **sink: Any) -> list[str]:

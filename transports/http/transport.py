@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import time
-from http.client import HTTPException, responses
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -23,18 +21,10 @@ from ccagent.errors import (
     TooLargeError,
     TransportError,
 )
-from ccagent.transports.base import ProbeResult, SinkSettings, Transport
-from ccagent.transports.http.answers import check_status, parse_date
-from ccagent.transports.http.connection import HttpConnection, is_broken_off
+from ccagent.transports.base import ProbeResult, Transport
 from ccagent.transports.http.posts import group_posts
-from ccagent.transports.http.settings import (
-    HttpSettings,
-    check_settings,
-    server_of_url,
-    split_proxy,
-)
-from ccagent.transports.network import make_tls_context
-from ccagent.transports.peer_text import hide_secrets
+from ccagent.transports.http.server import HttpRequest, HttpServer
+from ccagent.transports.http.settings import HttpSettings, check_settings
 from ccagent.transports.templates import fill_template, get_values
 
 if TYPE_CHECKING:
@@ -42,10 +32,6 @@ if TYPE_CHECKING:
 
     from ccagent.records.message import Message
 
-_LOGIN_REFUSED = frozenset({401, 403, 407})
-_NO_SERVER = frozenset({500, 502, 503, 504})
-_HALF_A_SECOND = 0.5
-"""The mean error of a Date, which has whole seconds."""
 _SMALLEST_LIMIT = 16 * 1024
 """Bytes below which a refusal is not due to the size."""
 
@@ -60,20 +46,11 @@ class HttpTransport(Transport):
 
     Settings = HttpSettings
 
-    def __init__(self, settings: SinkSettings) -> None:
-        self._settings = (
-            settings
-            if isinstance(settings, HttpSettings)
-            else HttpSettings(url=settings.url, format=settings.format)
-        )
-        self._target = check_settings(self._settings)
-        self._connection = HttpConnection(
-            server_of_url(self._target),
-            make_tls_context(self._settings) if self._target.scheme == "https" else None,
-            self._settings.time_limit.seconds,
-            split_proxy(self._settings),
-        )
-        self._limit = self.largest_body = self._settings.largest_body
+    def __init__(self, settings: HttpSettings) -> None:
+        self._settings = settings
+        self._target = check_settings(settings)
+        self._server = HttpServer(settings, self._target)
+        self._limit = self.largest_body = settings.largest_body
 
     def send(self, messages: Sequence[Message]) -> None:
         """Post messages: an envelope a request, lines together up to `max-payload`."""
@@ -106,72 +83,38 @@ class HttpTransport(Transport):
         return True
 
     def probe(self, message: Message) -> ProbeResult:
-        """Send a HEAD request to the URL of a message, with its headers.
-
-        Any answer of the server will do, except one that refuses the login (RejectedError) and one
-        of a proxy that does not reach its server (RetryableError).
-        """
-        try:
-            headers, secrets = self._build_headers(message)
-        except ConfigurationError as error:
-            raise RetryableError(str(error)) from error
-        before = time.time()
-        try:
-            answer = self._connection.request_head(self._build_path(message), headers)
-        except (HTTPException, OSError, UnicodeError) as error:
-            text = f"{self._place}: {self._connection.explain(error, secrets)}"
-            raise RetryableError(text) from None  # the cause may repeat a secret
-        after = time.time()
-        status = f"{answer.status} {responses.get(answer.status, '')}"
-        if answer.status in _LOGIN_REFUSED:
-            raise RejectedError(f"{self._place}: {status}: the login is refused")
-        if answer.status in _NO_SERVER:
-            raise RetryableError(f"{self._place}: {status}")
-        date = parse_date(answer.date)
-        offset = None if date is None else (before + after) / 2 - date - _HALF_A_SECOND
-        return ProbeResult(f"it answers HEAD with {status}", offset, (after - before) / 2)
+        """Send a HEAD request to the URL of a message. Raises RetryableError or RejectedError."""
+        return self._server.probe(self._build_request(message, 0))
 
     def _deliver(self, message: Message, body: bytes, delivered: int) -> None:
         """Post one body to the URL and with the headers of `message`."""
+        request = self._build_request(message, delivered)
+        if self._settings.gzip:
+            request.headers["Content-Encoding"] = "gzip"
+            body = gzip.compress(body, compresslevel=6, mtime=0)
+        self.answer = self._server.post(request, body, delivered)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._server.close()
+
+    def _build_request(self, message: Message, delivered: int) -> HttpRequest:
+        """Return the request for a message. Raises RetryableError."""
+        target = self._target
         try:
             headers, secrets = self._build_headers(message)
         except ConfigurationError as error:
             # The file may be right again at the next attempt.
             raise RetryableError(str(error), delivered=delivered) from error
-        if self._settings.gzip:
-            headers["Content-Encoding"] = "gzip"
-            body = gzip.compress(body, compresslevel=6, mtime=0)
-        try:
-            answer = self._connection.post(self._build_path(message), body, headers)
-        except (HTTPException, OSError, UnicodeError) as error:
-            raise RetryableError(
-                f"{self._place}: {self._connection.explain(error, secrets)}",
-                delivered=delivered,
-                is_about_message=self._connection.is_sent and is_broken_off(error),
-            ) from None  # the cause may repeat a secret
-        said = f"{answer.status} {responses.get(answer.status, '')}"
-        text = answer.body.decode("utf-8", "replace")
-        if text:
-            own = (message.cluster, message.node, message.kind, message.prefix)
-            said += f": {hide_secrets(text, secrets, own)}"
-        check_status(
-            answer.status,
-            f"{self._place}: {said}",
-            text,
-            retry_after=answer.retry_after,
-            has_own_url=self._has_own_url(message),
-            delivered=delivered,
+        return HttpRequest(
+            # Without the query, which may hold a secret.
+            f"{target.scheme}://{target.netloc}{target.path}",
+            self._build_path(message),
+            headers,
+            secrets,
+            (message.cluster, message.node, message.kind, message.prefix),
+            self._has_own_url(message),
         )
-        self.answer = said
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
-
-    @property
-    def _place(self) -> str:
-        """The URL without its query, which may hold a secret."""
-        return f"{self._target.scheme}://{self._target.netloc}{self._target.path}"
 
     def _build_headers(self, message: Message) -> tuple[dict[str, str], list[str]]:
         """Return the headers of a request, and the secrets in them. Raises ConfigurationError."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError, TooLargeError
 from ccagent.log import printable
 from ccagent.machine.interpreter import install_command
-from ccagent.transports.base import ProbeResult, SinkSettings, Transport
+from ccagent.transports.base import ProbeResult, Transport
 from ccagent.transports.kafka import faults
 from ccagent.transports.kafka.connection import LARGEST_BODY, KafkaConnection
 from ccagent.transports.kafka.settings import KafkaSettings, check_settings
@@ -36,12 +36,8 @@ class KafkaTransport(Transport):
     Settings = KafkaSettings
     largest_body = LARGEST_BODY
 
-    def __init__(self, settings: SinkSettings) -> None:
-        self._settings = (
-            settings
-            if isinstance(settings, KafkaSettings)
-            else KafkaSettings(url=settings.url, format=settings.format)
-        )
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
         self._servers = check_settings(self._settings)
         scheme = self._settings.scheme
         if importlib.util.find_spec("confluent_kafka") is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError, TooLargeError
 from ccagent.log import logger
-from ccagent.transports.base import ProbeResult, SinkSettings, Transport
+from ccagent.transports.base import ProbeResult, Transport
 from ccagent.transports.mqtt.settings import (
     ENCRYPTED,
     PORTS,
@@ -39,12 +39,8 @@ class MqttTransport(Transport):
 
     Settings = MqttSettings
 
-    def __init__(self, settings: SinkSettings) -> None:
-        self._settings = (
-            settings
-            if isinstance(settings, MqttSettings)
-            else MqttSettings(url=settings.url, format=settings.format)
-        )
+    def __init__(self, settings: MqttSettings) -> None:
+        self._settings = settings
         self._target = check_settings(self._settings)
         self._place = f"{self._target.scheme}://{self._target.netloc}{self._target.path}"
         self._connection: MqttConnection | None = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ccagent import PRODUCER
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
-from ccagent.transports.base import ProbeResult, SinkSettings, Transport
+from ccagent.transports.base import ProbeResult, Transport
 from ccagent.transports.nats.settings import (
     NatsSettings,
     check_settings,
@@ -45,12 +45,8 @@ class NatsTransport(Transport):
 
     Settings = NatsSettings
 
-    def __init__(self, settings: SinkSettings) -> None:
-        self._settings = (
-            settings
-            if isinstance(settings, NatsSettings)
-            else NatsSettings(url=settings.url, format=settings.format)
-        )
+    def __init__(self, settings: NatsSettings) -> None:
+        self._settings = settings
         self._servers = check_settings(self._settings)
         self._connection: NatsConnection | None = None
         self._taken: set[str] = set()

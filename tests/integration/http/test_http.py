@@ -542,7 +542,7 @@ def test_keys_that_exclude_or_need_each_other(secret: Callable[[str], str]) -> N
     ],
 )
 def test_hosts_and_ports(url: str, host: str, port: int) -> None:
-    assert HttpTransport(HttpSettings(url=url))._connection._server == (host, port)
+    assert HttpTransport(HttpSettings(url=url))._server._connection._server == (host, port)
 
 
 def test_an_envelope_arrives_as_it_was_encoded(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ccagent.config.configuration import OutboxSettings, check_sink
+from ccagent.config.configuration import OutboxSettings, build_transport, check_sink
 from ccagent.machine.node import Node
 from ccagent.queue.queue import Queue
 from ccagent.queue.sender import Sender
@@ -28,7 +28,6 @@ from ccagent.records.envelopes import (
 )
 from ccagent.records.message import Message, Record, encode
 from ccagent.records.points import Point
-from ccagent.transports.http.transport import HttpTransport
 from tests.support.receiving_programs import CLUSTER, PASSWORD, Jobanalyzer, MetricStore
 from tests.support.running import Running, until
 
@@ -92,7 +91,7 @@ def send(table: dict[str, Any], sent: list[Message]) -> list[tuple[Message | Non
     settings = check_sink(table, "backend", "test")
     queue = Queue("backend", OutboxSettings())
     queue.put([fitted for message in sent if (fitted := settings.fit(message)) is not None])
-    sender = Sender("backend", queue, HttpTransport(settings))
+    sender = Sender("backend", queue, build_transport(settings))
     sender.send_all()
     dead = [
         (each.entry.message if each.entry else None, each.reason)

@@ -9,7 +9,6 @@ import pytest
 
 from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError
-from ccagent.transports.base import SinkSettings
 from ccagent.transports.kafka.settings import KafkaSettings
 from ccagent.transports.kafka.topics import fill_topic
 from ccagent.transports.kafka.transport import KafkaTransport
@@ -89,7 +88,7 @@ def test_keys_that_cant_work_are_refused(scheme: str, keys: dict[str, Any], reas
 
 
 def test_settings_without_keys_of_kafka_are_enough() -> None:
-    KafkaTransport(SinkSettings(url="KAFKA://h"))
+    KafkaTransport(KafkaSettings(url="KAFKA://h"))
 
 
 def test_a_missing_library_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
