@@ -24,9 +24,9 @@ Script = Generator[float | None]
 
 def until(condition: Callable[[], object]) -> None:
     """Wait for what other threads do."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen within 10 s"
+        assert time.monotonic() < deadline, "it did not happen within 60 s"
         time.sleep(0.001)
 
 
@@ -140,9 +140,9 @@ class Scene:
 
     def turns_until(self, condition: Callable[[], object]) -> Script:
         """Have the daemon take turns, without time passing, until something is the case."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not condition():
-            assert time.monotonic() < deadline, "it did not happen within 10 s"
+            assert time.monotonic() < deadline, "it did not happen within 60 s"
             time.sleep(0.001)
             yield None
 

@@ -27,7 +27,9 @@ def wake_up() -> Iterator[WakeUp]:
 
 
 def is_readable(descriptor: int) -> bool:
-    return bool(select.select([descriptor], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def test_each_signal_is_taken_once_however_often_it_came(wake_up: WakeUp) -> None:
