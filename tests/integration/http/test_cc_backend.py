@@ -164,7 +164,7 @@ def test_another_token_needs_no_restart_and_none_is_shown(
     with pytest.raises(RetryableError, match="401") as refusal:
         transport.send(messages)
     assert "expired" not in str(refusal.value)
-    with pytest.raises(RejectedError, match="the token is refused"):
+    with pytest.raises(RejectedError, match="the login is refused"):
         transport.probe(messages[0])
     token.write_text(TOKEN)
     transport.send(messages)
