@@ -412,7 +412,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", "size=600k,mode=700", "tmpfs", str(place)], check=True
     )
     yield place
-    subprocess.run(["umount", str(place)], check=True)
+    # A queue that a failed test has left open keeps it busy.
+    subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount the small file system")

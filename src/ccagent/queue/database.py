@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ccagent.errors import EncodingError, UnparsableError
 from ccagent.queue.entry import QueueEntry, decode_entry, encode_entry
 from ccagent.queue.limits import (
+    Totals,
     check_number,
     delete_messages,
     drop_expired,
@@ -28,7 +29,7 @@ from ccagent.queue.queue_clock import (
     read_boot_id,
     read_uptime,
 )
-from ccagent.queue.rows import DeadLetter, QueuedMessage, Summary, build_dead_letter
+from ccagent.queue.rows import DeadLetter, QueuedMessage, build_dead_letter
 from ccagent.queue.salvage import PAGE_SIZE
 from ccagent.queue.schema import Transaction, prepare
 
@@ -264,24 +265,13 @@ class QueueDatabase:
         (row,) = self._database.execute("SELECT bytes FROM state")
         return check_number(row[0])
 
-    def summarise(self) -> Summary:
-        """Return the totals, counted again."""
-        totals = recount(self._database)
+    def summarise(self) -> Totals:
+        """Return the totals, counted again, with the age of the oldest message."""
         age = 0.0
-        for (stored,) in self._database.execute("SELECT entry FROM messages ORDER BY number"):
-            try:
-                age = max(0.0, self._advance().clock - decode_entry(stored).clock)
-            except UnparsableError:
-                continue
+        for entry in self.read_entries():
+            age = self.compute_age(entry)
             break
-        return Summary(
-            totals.messages,
-            totals.size,
-            age,
-            totals.dead_letters,
-            totals.dead_letter_size,
-            totals.dropped,
-        )
+        return recount(self._database)._replace(age=age)
 
     def read_entries(self) -> Iterable[QueueEntry]:
         """Return all entries that can be decoded, oldest first."""

@@ -26,13 +26,19 @@ _EXPIRED_AT_ONCE = 100
 
 
 class Totals(NamedTuple):
-    """Numbers and bytes of messages and dead letters, and how many were dropped."""
+    """Numbers and bytes of messages and dead letters in a database.
+
+    dropped: messages and dead letters that were deleted because they were too many or too old,
+    since the file was created. age: seconds for which the oldest message has certainly been queued;
+    0 unless it was computed.
+    """
 
     messages: int
     size: int
     dead_letters: int
     dead_letter_size: int
     dropped: int
+    age: float = 0.0
 
 
 def recount(database: sqlite3.Connection) -> Totals:

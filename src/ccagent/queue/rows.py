@@ -37,21 +37,6 @@ class DeadLetter(NamedTuple):
     size: int
 
 
-class Summary(NamedTuple):
-    """Numbers of messages and bytes in a database.
-
-    age: seconds for which the oldest message has certainly been queued. dropped: messages and dead
-    letters that were deleted because they were too many or too old, since the file was created.
-    """
-
-    messages: int
-    size: int
-    age: float
-    dead_letters: int
-    dead_letter_size: int
-    dropped: int
-
-
 def build_dead_letter(number: int, rejected: object, reason: object, stored: object) -> DeadLetter:
     """Return the dead letter of a row, whose columns may be damaged."""
     try:
