@@ -11,7 +11,7 @@ from msgspec import Meta
 from ccagent.agents.base import Agent, AgentSettings
 from ccagent.agents.lustre.jobstats.entry_id import IdFormat
 from ccagent.agents.lustre.jobstats.observation import Observation
-from ccagent.agents.lustre.jobstats.points import JobCounters
+from ccagent.agents.lustre.jobstats.points import JobTotals
 from ccagent.agents.lustre.jobstats.records import RecordMaker
 from ccagent.agents.lustre.jobstats.series import Series
 from ccagent.agents.lustre.jobstats.source import JobstatsSource, Source
@@ -153,7 +153,7 @@ class LustreAgent(Agent[LustreSettings]):
         self._system = SystemEntries(
             settings.system_entries, settings.system_users, settings.system_executables
         )
-        self._counters = JobCounters(settings.max_jobs, self._series.totals)
+        self._counters = JobTotals(settings.max_jobs, self._series.totals)
         self._maker: RecordMaker | None = None
         self._before: float | None = None
         self._client_rates: ClientRates | None = None
@@ -257,5 +257,5 @@ class LustreAgent(Agent[LustreSettings]):
 def _uuid(key: str, text: str) -> UUID:
     try:
         return UUID(text)
-    except ValueError:
-        raise ValueError(f"{key}: {text!r} is no UUID") from None
+    except ValueError as error:
+        raise ValueError(f"{key}: {text!r} is no UUID") from error

@@ -1,4 +1,4 @@
-"""How Jobstats is set up on this node, and what will be lost: `ccagent lustre check`.
+"""The setup of Jobstats on this node, and what will be lost: `ccagent lustre check`.
 
 Sources: Lustre manual, "Lustre Jobstats"; lustre_get_jobid() and jobid_interpret_string() in
 lustre/obdclass/jobid.c; lprocfs_job_cleanup() in lustre/obdclass/lprocfs_jobstats.c.
@@ -31,7 +31,7 @@ _Found = dict[tuple[str, str], str | None]
 
 
 class Finding(NamedTuple):
-    """What is to be said of `subject`: a parameter, a target, `every` or `lustre`."""
+    """A finding about `subject`: a parameter, a target, `every` or `lustre`."""
 
     level: Level
     subject: str
@@ -51,7 +51,7 @@ _LOSSES = {
 def findings(
     settings: Sequence[JobstatsSetting], *, every: float | None, formats: Sequence[str]
 ) -> list[Finding]:
-    """Judge the settings for an agent that observes each `every` seconds and knows `formats`."""
+    """Check the settings for an agent that observes each `every` seconds and knows `formats`."""
     known = {(one.target, one.name): one.value for one in settings}
     if not known:
         return [Finding("problem", "lustre", "there is no Lustre on this node")]
@@ -73,21 +73,21 @@ def findings(
 
 
 def report(findings: Sequence[Finding]) -> str:
-    """Give a line for each finding, aligned; the last has no newline."""
+    """Return a line for each finding, aligned; the last has no newline."""
     safe = list(map(_safe, findings))
     width = max((len(one.subject) for one in safe), default=0)
     return "\n".join(f"{one.level:<7}  {one.subject:<{width}}  {one.text}" for one in safe)
 
 
 def as_json(findings: Sequence[Finding]) -> bytes:
-    """Give an array of objects with `level`, `subject` and `text`."""
+    """Return an array of objects with `level`, `subject` and `text`."""
     import msgspec
 
     return msgspec.json.encode([_safe(one)._asdict() for one in findings])
 
 
 def exit_status(findings: Sequence[Finding]) -> int:
-    """Give 1 if there is a problem, else 0."""
+    """Return 1 if there is a problem, else 0."""
     return int(any(one.level == "problem" for one in findings))
 
 
@@ -114,7 +114,7 @@ def _of_variable(known: _Found, *, is_server: bool) -> Iterator[Finding]:
 
 
 def _made_formats(known: _Found) -> Iterator[tuple[str, str]]:
-    """Give the formats of the ids that this node sends, each with the parameter it is due to."""
+    """Yield the formats of the ids that this node sends, each with the parameter it is due to."""
     variable, name = known.get(_VARIABLE), known.get(("", "jobid_name"))
     if variable == "disable":
         return
@@ -150,7 +150,7 @@ def _of_format(subject: str, text: str, formats: Sequence[str]) -> list[Finding]
 
 
 def _plain(text: str) -> str:
-    """Give a format as clients take it: without spaces and unknown codes; here without widths."""
+    """Return a format as clients take it: without spaces and unknown codes; here without widths."""
     known = _CODE.sub(lambda code: f"%{code[2]}" if code[2] in USUAL_LENGTHS else "", text)
     return "".join(known.split())
 

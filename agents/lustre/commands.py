@@ -1,4 +1,4 @@
-"""What `ccagent lustre` has besides what the command of every agent has."""
+"""Options and commands of `ccagent lustre` beyond those of every agent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def extended(command: click.Command, configure: Callable[[Options], Configuration]) -> click.Group:
-    """Give the agent's command with `--input` and the command `check`.
+    """Return the agent's command with `--input` and the command `check`.
 
     `configure` returns the configuration of the agent.
     """
@@ -55,7 +55,7 @@ def extended(command: click.Command, configure: Callable[[Options], Configuratio
     @click.option("--json", "is_json", is_flag=True, help="As JSON.")
     @add_file_options
     def check(is_json: bool, common: Common) -> None:
-        """Tell whether jobstats are on, and what will be lost; exit status 1 for a problem."""
+        """Check whether jobstats are on, and what will be lost; exit status 1 for a problem."""
         from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
         from ccagent.agents.lustre.check import as_json, exit_status, findings, report
         from ccagent.agents.lustre.jobstats.setup import read_settings

@@ -31,7 +31,7 @@ class Parameter(NamedTuple):
 
 
 def parse_parameters(content: bytes) -> Iterator[Parameter]:
-    """Give the parameters of a dump in its order, also those that stand in it twice.
+    """Yield the parameters of a dump in its order, repeated ones included.
 
     Bodies of job_stats are left out; they are skipped without looking at their lines. What stands
     before the first parameter belongs to none. Never raises, in linear time.
@@ -49,7 +49,7 @@ def parse_parameters(content: bytes) -> Iterator[Parameter]:
 
 
 def _names(content: bytes) -> Iterator[tuple[int, int]]:
-    """Give where each line `name=...` begins, and where its `=` is.
+    """Yield where each line `name=...` begins, and where its `=` is.
 
     Lines without a `=` are never looked at; of the others only the first one counts, so that no
     byte is gone over more than a few times.
@@ -64,8 +64,8 @@ def _names(content: bytes) -> Iterator[tuple[int, int]]:
             return
 
 
-def shown(text: str | bytes) -> str:
-    """Give what an error may show of text from outside: its beginning, escaped if need be."""
+def show_text(text: str | bytes) -> str:
+    """Return what an error may show of text from outside: its beginning, escaped if need be."""
     if isinstance(text, bytes):
         text = text[:80].decode("utf-8", "backslashreplace")
     return text[:80] if text.isprintable() else repr(text[:80])

@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 
 
 class Remembered(dict[Text, Value]):
-    """What a function returns for each text, up to a number of texts; then it begins anew.
+    """Results of a function by text, up to a number of texts; then all are forgotten.
 
     What a function raises is not remembered. This takes half the time of functools.lru_cache.
     """

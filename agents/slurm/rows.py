@@ -24,7 +24,7 @@ def new_delimiter() -> str:
 
 
 def split_rows(parts: Iterable[bytes], delimiter: bytes, columns: int) -> Iterator[list[bytes]]:
-    """Give the rows of `columns` fields, as the output comes.
+    """Yield the rows of `columns` fields, as the output comes.
 
     Memory is bounded by the largest row. A last row that is cut short is given as it is, shorter.
     """

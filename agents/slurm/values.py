@@ -39,29 +39,29 @@ def state(text: str) -> State:
     word, _, detail = text.partition(" ")
     word = word.rstrip("+")
     if not _STATE.fullmatch(word):
-        raise ValueError(f"{_shown(text)} is no state")
+        raise ValueError(f"{_show(text)} is no state")
     return State(word, detail)
 
 
 def seconds(text: str) -> int:
-    """Give whole seconds of `[DD-]HH:MM:SS` or `MM:SS.mmm`, rounded; 0 for nothing."""
+    """Return whole seconds of `[DD-]HH:MM:SS` or `MM:SS.mmm`, rounded; 0 for nothing."""
     if text in _NOTHING:
         return 0
     found = _DURATION.fullmatch(text) if len(text) < _LONGEST else None
     if found is None:
-        raise ValueError(f"{_shown(text)} is no duration")
+        raise ValueError(f"{_show(text)} is no duration")
     days, hours, minutes, whole, fraction = found.groups()
     total = int(days or 0) * 86400 + int(hours or 0) * 3600 + int(minutes) * 60 + int(whole)
     return _uint(total + (fraction is not None and fraction[0] >= "5"))
 
 
 def kilobytes(text: str) -> int:
-    """Give KB of a size with a suffix, `3772K` or `1.50M`; one without is in bytes. Rounded up."""
-    return _uint(-(-_scaled(text, _SIZE) // 1))
+    """Return KB, rounded up, of `3772K` or `1.50M`; a number without a suffix is in bytes."""
+    return _uint(-(-_scale(text, _SIZE) // 1))
 
 
 def memory_per_node(text: str, cpus: int, nodes: int) -> int:
-    """Give KB per node of ReqMem.
+    """Return KB per node of ReqMem.
 
     `4000Mc` is per CPU and `4Gn` per node (before 21.08), without a letter the total of the job.
     """
@@ -69,7 +69,7 @@ def memory_per_node(text: str, cpus: int, nodes: int) -> int:
         return 0
     found = _MEMORY.fullmatch(text) if len(text) < _LONGEST else None
     if found is None:
-        raise ValueError(f"{_shown(text)} is no amount of memory")
+        raise ValueError(f"{_show(text)} is no amount of memory")
     amount = float(found[1]) * _KB[found[2] or "M"]
     if found[3] == "c":
         amount = amount * cpus / max(1, nodes)
@@ -80,18 +80,18 @@ def memory_per_node(text: str, cpus: int, nodes: int) -> int:
 
 def time_limit(text: str) -> int:
     """Return the ExtendedUint of seconds of a limit in minutes, as receivers want it."""
-    limit = extended(text)
+    limit = parse_extended(text)
     return limit if limit <= INFINITE else _uint((limit - _OFFSET) * 60) + _OFFSET
 
 
 def exit_code(text: str) -> int:
-    """Give the exit code of `CODE:SIGNAL`, as JOB_INFO.exit_code.return_code has it."""
+    """Return the exit code of `CODE:SIGNAL`, as JOB_INFO.exit_code.return_code has it."""
     code, colon, signal = text.partition(":")
     return uint(code) if not colon or uint(signal) >= 0 else 0
 
 
-def extended(text: str) -> int:
-    """Give an ExtendedUint: 0 for no value, 1 for no limit, n + 2 for n."""
+def parse_extended(text: str) -> int:
+    """Return an ExtendedUint: 0 for no value, 1 for no limit, n + 2 for n."""
     if text in {"UNLIMITED", "INFINITE"}:
         return INFINITE
     if text in _NOTHING - {"0"} or text == "Partition_Limit":
@@ -100,29 +100,29 @@ def extended(text: str) -> int:
 
 
 def uint(text: str) -> int:
-    """Give an unsigned integer; 0 for nothing."""
+    """Return an unsigned integer; 0 for nothing."""
     if text in _NOTHING:
         return 0
     if not (text.isascii() and text.isdecimal()) or len(text) >= _LONGEST:
-        raise ValueError(f"{_shown(text)} is no number")
+        raise ValueError(f"{_show(text)} is no number")
     return _uint(int(text))
 
 
 def moment(text: str) -> int:
-    """Give seconds since 1970, as SLURM_TIME_FORMAT=%s has them; 0 for none."""
+    """Return seconds since 1970, as SLURM_TIME_FORMAT=%s has them; 0 for none."""
     seconds = uint(text)
     if seconds > _LATEST:
-        raise ValueError(f"{_shown(text)} is no time")
+        raise ValueError(f"{_show(text)} is no time")
     return seconds
 
 
-def _scaled(text: str, form: re.Pattern[str]) -> float:
-    """Give KB."""
+def _scale(text: str, form: re.Pattern[str]) -> float:
+    """Return KB."""
     if text in _NOTHING:
         return 0.0
     found = form.fullmatch(text) if len(text) < _LONGEST else None
     if found is None:
-        raise ValueError(f"{_shown(text)} is no size")
+        raise ValueError(f"{_show(text)} is no size")
     return float(found[1]) * _KB[found[2]]
 
 
@@ -130,5 +130,5 @@ def _uint(number: float) -> int:
     return min(int(number), _LARGEST)
 
 
-def _shown(text: str) -> str:
+def _show(text: str) -> str:
     return repr(text[:40])

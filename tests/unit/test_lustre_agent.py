@@ -14,7 +14,7 @@ from uuid import UUID, uuid5
 import pytest
 
 from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
-from ccagent.agents.lustre.jobstats.points import JobCounters
+from ccagent.agents.lustre.jobstats.points import JobTotals
 from ccagent.agents.lustre.jobstats.records import OPERATIONS
 from ccagent.agents.lustre.jobstats.series import Series
 from ccagent.config.conversion import convert
@@ -327,7 +327,7 @@ class TestPoints:
             server.write(SEED.replace("11317854", str(job)))
             server.points(agent)
         agent.settled()
-        counters = JobCounters(10, Series(str(tmp_path / "state"), 10, 600.0).totals)
+        counters = JobTotals(10, Series(str(tmp_path / "state"), 10, 600.0).totals)
         kept = [one.stype_id for one in counters.kept(0.0) if one.stype == "job"]
         assert kept == [str(job) for job in range(142, 150)]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.lustre.jobstats import parser as jobstats
-from ccagent.agents.lustre.jobstats.entry import Entry
+from ccagent.agents.lustre.jobstats.entry import JobstatsEntry
 from ccagent.agents.lustre.jobstats.parser import parse
 from ccagent.agents.lustre.jobstats.text_items import Problem, Target
 from tests.support.lustre_server import large_text
@@ -198,7 +198,7 @@ def test_lines_that_grep_left_over_are_whole_entries() -> None:
 @pytest.mark.parametrize("layout", ["2.5", "2.14", "2.15.2", "2.16"])
 def test_both_ways_of_reading_agree(layout: str) -> None:
     text = b"".join(large_text(500, nonzero=0.25, seed=1, layout=layout))
-    by_line = [item for item in parse([text], unused=True) if isinstance(item, Entry)]
+    by_line = [item for item in parse([text], unused=True) if isinstance(item, JobstatsEntry)]
     for entry in by_line:
         entry.lines = [line[:8] for line in entry.lines if line[1] != b"0"]
     for size in (100, 65536, 1 << 20):

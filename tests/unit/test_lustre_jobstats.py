@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.lustre.jobstats.entry import Entry, Stat
+from ccagent.agents.lustre.jobstats.entry import JobstatsEntry, OperationStat
 from ccagent.agents.lustre.jobstats.entry_id import canonical
 from ccagent.agents.lustre.jobstats.parser import parse
 from ccagent.agents.lustre.jobstats.text_items import ELSEWHERE, Problem, Target
@@ -57,7 +57,7 @@ def expected(text: bytes, *, unused: bool) -> list[tuple[object, ...]]:
             entry.snapshot_time,
             entry.start_time,
             {
-                name: Stat(s.samples, s.unit, s.min, s.max, s.sum, s.sumsq, s.hist)
+                name: OperationStat(s.samples, s.unit, s.min, s.max, s.sum, s.sumsq, s.hist)
                 for name, s in entry.stats.items()
                 if unused or s.samples
             },
@@ -66,8 +66,8 @@ def expected(text: bytes, *, unused: bool) -> list[tuple[object, ...]]:
     ]
 
 
-def entries(text: bytes) -> list[Entry]:
-    return [item for item in parse([text]) if isinstance(item, Entry)]
+def entries(text: bytes) -> list[JobstatsEntry]:
+    return [item for item in parse([text]) if isinstance(item, JobstatsEntry)]
 
 
 def problems(text: bytes) -> list[Problem]:
@@ -192,7 +192,9 @@ class TestImitations:
         found = list(parse([text], *given))
         targets = [item for item in found if isinstance(item, Target)]
         assert targets == [Target("fs-OST0000", "obdfilter")]
-        ids = [item.job_id for item in found if isinstance(item, Entry) and not item.is_broken]
+        ids = [
+            item.job_id for item in found if isinstance(item, JobstatsEntry) and not item.is_broken
+        ]
         assert [one for one in ids if "r01" in one] == [
             f"11317854:17627127:r01c0{number}" for number in range(1, 5)
         ]
@@ -267,7 +269,7 @@ class TestProblems:
         broken = ENTRY.replace(b"sum: 100", b"sum: many")
         other = ENTRY.replace(b"r01c01", b"r01c02")
         found = list(parse([HEADER + broken + other]))
-        assert [(e.job_id[-6:], e.is_broken) for e in found if isinstance(e, Entry)] == [
+        assert [(e.job_id[-6:], e.is_broken) for e in found if isinstance(e, JobstatsEntry)] == [
             ("r01c01", True), ("r01c02", False),
         ]  # fmt: skip
         (problem,) = [item for item in found if isinstance(item, Problem)]
@@ -296,7 +298,7 @@ class TestProblems:
     def test_unknown_operations_are_kept(self) -> None:
         line = b"  parallel_rename_file: { samples: 3, unit: usecs, min: 1, max: 2, sum: 4 }\n"
         (entry,) = entries(HEADER + ENTRY + line)
-        assert entry.stats["parallel_rename_file"] == Stat(3, "usecs", 1, 2, 4)
+        assert entry.stats["parallel_rename_file"] == OperationStat(3, "usecs", 1, 2, 4)
 
     def test_a_line_that_a_terminal_wrapped_is_one(self) -> None:
         whole = (

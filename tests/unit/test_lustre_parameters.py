@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.lustre.parameters import Parameter, parse_parameters, shown
+from ccagent.agents.lustre.parameters import Parameter, parse_parameters, show_text
 from ccagent.agents.lustre.statistics.groups import GROUPS, METRICS, points_of
 from ccagent.records.line_protocol.encoding import NAME
 from ccagent.records.points import Point
@@ -202,7 +202,7 @@ def test_many_bad_lines_make_one_sentence() -> None:
     ],
 )
 def test_what_errors_show_is_short_and_printable(text: str | bytes, expected: str) -> None:
-    assert shown(text) == expected
+    assert show_text(text) == expected
 
 
 def test_every_metric_has_a_name_that_can_be_sent_and_a_description() -> None:

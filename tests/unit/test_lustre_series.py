@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.lustre.jobstats.entry import Entry
+from ccagent.agents.lustre.jobstats.entry import JobstatsEntry
 from ccagent.agents.lustre.jobstats.parser import parse
-from ccagent.agents.lustre.jobstats.series import Counters, Seen, Series
+from ccagent.agents.lustre.jobstats.series import OperationCounters, Seen, Series
 
 T0, T1, T2, T3 = 1000.0, 1120.0, 1240.0, 1360.0
 INTERVAL = 600.0
@@ -17,7 +17,7 @@ GOES_ON = Seen(None, None, {})
 
 def entry(
     samples: int, *, size: int = 0, start: str = "", snapshot: int = 1000, name: str = "a:1:n"
-) -> Entry:
+) -> JobstatsEntry:
     """Make an entry with one operation."""
     start_line = f"  start_time:      {start} secs.nsecs\n" if start else ""
     text = (
@@ -25,12 +25,16 @@ def entry(
         f"  read_bytes:      {{ samples: {samples}, unit: bytes, min: 1, max: 1, sum: {size}, "
         f"sumsq: {size * size} }}\n"
     )
-    (found,) = [item for item in parse([text.encode()], "t") if isinstance(item, Entry)]
+    (found,) = [item for item in parse([text.encode()], "t") if isinstance(item, JobstatsEntry)]
     return found
 
 
 def observe(
-    series: Series, now: float, *entries: Entry, complete: bool = True, target: str = "fs-OST0000"
+    series: Series,
+    now: float,
+    *entries: JobstatsEntry,
+    complete: bool = True,
+    target: str = "fs-OST0000",
 ) -> list[Seen]:
     series.begin(now)
     series.begin_target(target)
@@ -49,8 +53,8 @@ def series() -> Series:
     return Series("", 1000, INTERVAL)
 
 
-def grown(samples: int, size: int = 0) -> dict[str, Counters]:
-    return {"read_bytes": Counters(samples, size, size * size)}
+def grown(samples: int, size: int = 0) -> dict[str, OperationCounters]:
+    return {"read_bytes": OperationCounters(samples, size, size * size)}
 
 
 class TestBeginning:
@@ -84,7 +88,7 @@ class TestGoingOn:
     def test_it_grows_by_the_difference(self, series: Series) -> None:
         observe(series, T0, entry(5, size=10))
         assert observe(series, T1, entry(7, size=14)) == [
-            Seen(None, None, {"read_bytes": Counters(2, 4, 96)})
+            Seen(None, None, {"read_bytes": OperationCounters(2, 4, 96)})
         ]
         assert observe(series, T2, entry(7, size=14)) == [GOES_ON]
 
@@ -119,7 +123,7 @@ class TestResets:
     def test_then_that_a_counter_is_less(self, series: Series) -> None:
         observe(series, T0, entry(5, size=10))
         assert observe(series, T1, entry(4, size=11)) == [
-            Seen(None, "decreased", {"read_bytes": Counters(4, 11, 121)})
+            Seen(None, "decreased", {"read_bytes": OperationCounters(4, 11, 121)})
         ]
 
     def test_or_its_sum_of_squares(self, series: Series) -> None:
@@ -166,7 +170,7 @@ class TestSkipped:
         observe(series, T0, entry(5, size=1000))
         observe(series, T1)
         assert observe(series, T2, entry(5, size=1000)) == [
-            Seen(None, None, {"read_bytes": Counters(0, 0, 0)})
+            Seen(None, None, {"read_bytes": OperationCounters(0, 0, 0)})
         ]
 
     def test_so_was_one_whose_last_operation_lies_before(self, series: Series) -> None:
@@ -225,7 +229,7 @@ class TestFailover:
         ],
     )
     def test_they_are_not_before_its_own_start(
-        self, series: Series, one: Entry, start: float
+        self, series: Series, one: JobstatsEntry, start: float
     ) -> None:
         observe(series, T0)
         observe(series, T1)

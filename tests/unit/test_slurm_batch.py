@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.slurm.jobs.batch import Batch, SentRecords
+from ccagent.agents.slurm.jobs.batch import JobBatch, SentRecords
 from ccagent.records.envelopes import SlurmJob
 
 
@@ -48,7 +48,7 @@ def test_no_second_record_is_missed(identities: list[tuple[int, str]]) -> None:
 
 
 def test_an_envelope_takes_records_up_to_its_bytes_and_one_at_least() -> None:
-    batch = Batch(200)
+    batch = JobBatch(200)
     long = SlurmJob(job_id=1, job_state="COMPLETED", job_name="n" * 300)
     assert batch.add(long)
     assert not batch.add(record(2))
@@ -58,7 +58,7 @@ def test_an_envelope_takes_records_up_to_its_bytes_and_one_at_least() -> None:
 
 
 def test_an_envelope_takes_all_steps_of_its_jobs() -> None:
-    batch = Batch(10**6, max_jobs=1)
+    batch = JobBatch(10**6, max_jobs=1)
     assert batch.add(record(1, "batch"))
     assert batch.add(record(1))
     assert not batch.add(record(2))

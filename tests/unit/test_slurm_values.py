@@ -89,7 +89,7 @@ def test_the_exit_code_is_what_the_job_returned(text: str, expected: int) -> Non
     ],
 )
 def test_extended_uints(text: str, expected: int) -> None:
-    assert values.extended(text) == expected
+    assert values.parse_extended(text) == expected
 
 
 def memory(text: str) -> int:
@@ -98,7 +98,7 @@ def memory(text: str) -> int:
 
 @pytest.mark.parametrize(
     "parse",
-    [values.seconds, values.kilobytes, values.time_limit, values.exit_code, values.extended,
+    [values.seconds, values.kilobytes, values.time_limit, values.exit_code, values.parse_extended,
      values.uint, values.moment, memory],
 )  # fmt: skip
 @given(st.text() | st.from_regex(r"[0-9:.KMGcn-]{1,40}"))

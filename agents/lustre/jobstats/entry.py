@@ -1,4 +1,4 @@
-"""An entry of job_stats: what one job id has done on a target."""
+"""Entries of job_stats: the operations of one job id on a target."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 
-class Stat(NamedTuple):
+class OperationStat(NamedTuple):
     """The numbers of one operation, as they are printed; None for those that aren't."""
 
     samples: int
@@ -19,8 +19,8 @@ class Stat(NamedTuple):
     hist: str | None = None
 
 
-class Entry(msgspec.Struct, gc=False):
-    """What one job id has done on a target.
+class JobstatsEntry(msgspec.Struct, gc=False):
+    """The operations of one job id on a target.
 
     job_id: canonical. snapshot, start: seconds as they are printed, empty if they aren't;
     since_boot: they count from the server's boot (2.15.0 and 2.15.1), else from 1970.
@@ -37,15 +37,15 @@ class Entry(msgspec.Struct, gc=False):
     is_broken: bool = False
 
     @property
-    def stats(self) -> dict[str, Stat]:
+    def stats(self) -> dict[str, OperationStat]:
         """The numbers by operation; of one that stands there twice the last."""
         return {line[0].decode("ascii", "replace"): parse_stat(line) for line in self.lines}
 
 
-def parse_stat(line: tuple[bytes, ...]) -> Stat:
+def parse_stat(line: tuple[bytes, ...]) -> OperationStat:
     """Return the numbers of an operation from the words of its line."""
     _, samples, unit, low, high, total, squares, hist = line[:8]
-    return Stat(
+    return OperationStat(
         int(samples),
         unit.decode("ascii", "replace"),
         int(low) if low else None,

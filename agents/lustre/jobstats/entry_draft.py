@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ccagent.agents.lustre.jobstats.entry import Entry
+from ccagent.agents.lustre.jobstats.entry import JobstatsEntry
 from ccagent.agents.lustre.jobstats.entry_id import canonical
 from ccagent.agents.lustre.jobstats.entry_layout import Shape, is_escaped
 from ccagent.agents.lustre.jobstats.text_items import CONTRADICTS, LACKS_LINES, LACKS_TIME
@@ -53,7 +53,7 @@ class EntryDraft:
 
     @property
     def shape(self) -> Shape:
-        """What it has in common with others."""
+        """Its part that entries of a target share."""
         return Shape(self._start != b"", tuple([line[0] for line in self.lines]))
 
     @property
@@ -96,20 +96,20 @@ class EntryDraft:
         """Return whether an operation has two different lines."""
         return len(set(self.lines)) != len({line[0] for line in self.lines})
 
-    def entry(self, *, keeps_unused: bool) -> Entry:
+    def entry(self, *, keeps_unused: bool) -> JobstatsEntry:
         """Return the entry."""
         lines = self.lines
         if self.is_broken:
             lines = []
         elif not keeps_unused:
             lines = [line for line in lines if line[1].lstrip(b"0")]
-        return Entry(
+        return JobstatsEntry(
             self.job_id, self._snapshot, self._start, self._since_boot, lines, self.is_broken
         )
 
 
 class TargetShape:
-    """What the entries of a target have in common, as soon as enough of them were seen.
+    """The common shape of the entries of a target, known once enough entries were read.
 
     Where operations without samples are left out, as by grep, entries differ and prove nothing:
     `is_whole` is True if the usual shape has what every version prints.

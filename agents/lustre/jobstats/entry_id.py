@@ -35,11 +35,11 @@ def canonical(raw: bytes, *, is_escaped: bool = True) -> str:
     UTF-8 `\xHH` for each byte.
     """
     if len(raw) > 1 and raw[:1] == raw[-1:] == b'"' and (is_escaped or _is_escaped(raw)):
-        return unquoted(raw[1:-1])
+        return unquote(raw[1:-1])
     return _as_text(raw)
 
 
-def unquoted(raw: bytes) -> str:
+def unquote(raw: bytes) -> str:
     """Return the printable text that stands for what a server prints between double quotes."""
     if b"\\" in raw:
         # Most often a colon; nothing that this leaves makes an escape of its own.

@@ -13,7 +13,7 @@ from itertools import compress
 from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.lustre.jobstats.entry import Entry
+from ccagent.agents.lustre.jobstats.entry import JobstatsEntry
 from ccagent.agents.lustre.jobstats.entry_id import canonical
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ NUMBERS = 7
 
 
 class Shape(NamedTuple):
-    """What all entries of a target have in common: a start time or not, and their operations."""
+    """The shape that all entries of a target share: start time or none, and operations."""
 
     has_start: bool
     operations: tuple[bytes, ...]
@@ -84,7 +84,9 @@ class EntryLayout:
         """How many lines an entry has."""
         self._starts = [name + b": { samples: " for name in shape.operations]
 
-    def take(self, text: bytes, position: int, end: int) -> Generator[Entry, None, tuple[int, int]]:
+    def take(
+        self, text: bytes, position: int, end: int
+    ) -> Generator[JobstatsEntry, None, tuple[int, int]]:
         """Yield entries from a position on, as many as have the shape.
 
         Return where they end, and their number.
@@ -112,7 +114,7 @@ class EntryLayout:
                     b'"%b"' % quoted if raw is None else raw,
                     is_escaped=is_escaped(snapshot, since_boot=since_boot != b""),
                 )
-            yield Entry(job_id, snapshot, start, since_boot != b"", lines)
+            yield JobstatsEntry(job_id, snapshot, start, since_boot != b"", lines)
             position = found.end()
             number += 1
         return position, number

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from ccagent.agents.lustre.jobstats.entry import Entry
+from ccagent.agents.lustre.jobstats.entry import JobstatsEntry
 from ccagent.agents.lustre.jobstats.parser import parse
 from ccagent.agents.lustre.jobstats.system_entries import SYSTEM, add
 from ccagent.agents.lustre.jobstats.text_items import Problem, Target
@@ -16,7 +16,7 @@ from ccagent.log import logger
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ccagent.agents.lustre.jobstats.points import JobCounters
+    from ccagent.agents.lustre.jobstats.points import JobTotals
     from ccagent.agents.lustre.jobstats.records import RecordMaker, Value
     from ccagent.agents.lustre.jobstats.series import Series
     from ccagent.agents.lustre.jobstats.source import JobstatsSource, Text
@@ -36,7 +36,7 @@ class Observation:
         series: Series,
         system: SystemEntries,
         maker: RecordMaker,
-        counters: JobCounters | None,
+        counters: JobTotals | None,
         *,
         wants_records: bool,
     ) -> None:
@@ -88,7 +88,7 @@ class Observation:
             self._begin(Target(text.name, text.kind))
         try:
             for item in parse(text.chunks, text.name, text.kind):
-                if isinstance(item, Entry):
+                if isinstance(item, JobstatsEntry):
                     yield from self._entry(item)
                 elif isinstance(item, Problem):
                     self._complain(item)
@@ -117,7 +117,7 @@ class Observation:
             self._targets_read += 1
         self._series.end_target(complete=complete and not self._hides_of_target)
 
-    def _entry(self, entry: Entry) -> Sequence[dict[str, Value]]:
+    def _entry(self, entry: JobstatsEntry) -> Sequence[dict[str, Value]]:
         maker, counters, target = self._maker, self._counters, self._target
         form, parts = identity = maker.identity(entry.job_id)
         is_system = self._system.is_system(parts)

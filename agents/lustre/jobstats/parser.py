@@ -34,7 +34,7 @@ from ccagent.agents.lustre.jobstats.text_items import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ccagent.agents.lustre.jobstats.entry import Entry
+    from ccagent.agents.lustre.jobstats.entry import JobstatsEntry
     from ccagent.agents.lustre.jobstats.entry_layout import EntryLayout
 
 ENTRIES_BEFORE_LAYOUT = 64
@@ -58,7 +58,7 @@ _FIRST_WORDS = (b"- job_id:", b"obdfilter.", b"mdt.", _BODY)
 
 def parse(
     chunks: Iterable[bytes], target: str = "", kind: str = "", *, unused: bool = False
-) -> Iterator[Target | Entry | Problem]:
+) -> Iterator[Target | JobstatsEntry | Problem]:
     """Parse text in any pieces, with constant memory, and yield what it holds in its order.
 
     `target` and `kind` are those that the text was asked for; it holds no others then. Without
@@ -117,7 +117,7 @@ class _Parser:
                 return end
         return text.rfind(b"\n") + 1
 
-    def feed(self, text: bytes, end: int) -> Iterator[Target | Entry | Problem]:
+    def feed(self, text: bytes, end: int) -> Iterator[Target | JobstatsEntry | Problem]:
         """Take the lines of a text up to `end`, which is behind a line's end."""
         if b"\x1b" in text:
             text = _COLOUR.sub(b"", text[:end])
@@ -136,7 +136,7 @@ class _Parser:
             yield from self._read_lines(text, position, stop)
             position = stop
 
-    def end(self, *, is_cut: bool, starts_next: bool) -> Iterator[Target | Entry | Problem]:
+    def end(self, *, is_cut: bool, starts_next: bool) -> Iterator[Target | JobstatsEntry | Problem]:
         """Take the end of the text.
 
         is_cut: its last line is not a whole one. starts_next: it would have started another entry
@@ -167,7 +167,7 @@ class _Parser:
 
     def _read_lines(
         self, text: bytes, position: int, end: int
-    ) -> Iterator[Target | Entry | Problem]:
+    ) -> Iterator[Target | JobstatsEntry | Problem]:
         for match in LINES.findall(text, position, end):
             if match[_OTHER]:
                 self._line += 1
@@ -184,14 +184,14 @@ class _Parser:
                     shown = match[0] + b": " + match[1]
                     yield self._problem(shown, LACKS_ID, hides_entries=True)
 
-    def _start_entry(self, raw_id: bytes) -> Iterator[Target | Entry | Problem]:
+    def _start_entry(self, raw_id: bytes) -> Iterator[Target | JobstatsEntry | Problem]:
         yield from self._finish()
         if self._target is None:
             yield self._start(self._given or self._next_unnamed())
         self._awaits_body = False
         self._draft = EntryDraft(raw_id, self._line)
 
-    def _settle(self) -> Iterator[Target | Entry | Problem]:
+    def _settle(self) -> Iterator[Target | JobstatsEntry | Problem]:
         """Decide about the line before, when the next one doesn't continue it."""
         if self._held:
             held, self._held = self._held, b""
@@ -199,10 +199,10 @@ class _Parser:
         if self._framing:
             yield from self._frame(self._framing)
 
-    def _other(self, line: bytes) -> Iterator[Target | Entry | Problem]:
+    def _other(self, line: bytes) -> Iterator[Target | JobstatsEntry | Problem]:
         """Take a line that is neither a job id nor an operation."""
         text = line.strip()
-        if self._held and self._continued(line):
+        if self._held and self._continue(line):
             return
         time = TIME.fullmatch(line)
         if self._framing and time is not None and time[1] == b"snapshot":
@@ -231,10 +231,10 @@ class _Parser:
         if (self._target or self._given) is not None:
             yield self._problem(line)
 
-    def _check_framing(self, text: bytes) -> Iterator[Target | Entry | Problem]:
+    def _check_framing(self, text: bytes) -> Iterator[Target | JobstatsEntry | Problem]:
         """Take a line that starts a target or another parameter, or imitates one."""
         header = _HEADER.fullmatch(text)
-        target = _named(header) if header is not None else None
+        target = _add_name(header) if header is not None else None
         is_started = self._draft is not None or (self._target is not None and not self._awaits_body)
         if header is not None and _HEADER.match(header[3]):
             yield self._problem(text)
@@ -258,7 +258,7 @@ class _Parser:
         else:
             self._framing = text
 
-    def _frame(self, text: bytes) -> Iterator[Target | Entry | Problem]:
+    def _frame(self, text: bytes) -> Iterator[Target | JobstatsEntry | Problem]:
         """Take a line that does start a target or another parameter."""
         self._framing = b""
         header = _HEADER.fullmatch(text)
@@ -271,7 +271,7 @@ class _Parser:
             if text == _BODY:
                 yield self._start(self._next_unnamed())
             return
-        target, rest = _named(header), header[3]
+        target, rest = _add_name(header), header[3]
         is_body = rest not in {b"", _BODY}
         if target != self._target or not is_body:
             yield from self._end_entries()
@@ -282,7 +282,7 @@ class _Parser:
             yield from self._read_lines(rest + b"\n", 0, len(rest) + 1)
             self._line = line
 
-    def _continued(self, line: bytes) -> bool:
+    def _continue(self, line: bytes) -> bool:
         """Join a line with the one before it, which was wrapped; False if they don't fit."""
         joined = self._held + line
         text = joined.rstrip(b"\r\n")
@@ -308,7 +308,7 @@ class _Parser:
         self._unnamed += 1
         return Target(f"unnamed-{self._unnamed}", "")
 
-    def _finish(self) -> Iterator[Entry | Problem]:
+    def _finish(self) -> Iterator[JobstatsEntry | Problem]:
         """End the entry whose lines came; it waits until the shape of the target is known."""
         draft, self._draft = self._draft, None
         if draft is None:
@@ -320,16 +320,16 @@ class _Parser:
         if self._shape.learn(draft):
             yield from self._check_waiting()
 
-    def _end_entries(self) -> Iterator[Entry | Problem]:
+    def _end_entries(self) -> Iterator[JobstatsEntry | Problem]:
         yield from self._finish()
         yield from self._check_waiting()
 
-    def _check_waiting(self) -> Iterator[Entry | Problem]:
+    def _check_waiting(self) -> Iterator[JobstatsEntry | Problem]:
         waiting, self._waiting = self._waiting, []
         for draft in waiting:
             yield from self._check(draft)
 
-    def _check(self, draft: EntryDraft) -> Iterator[Entry | Problem]:
+    def _check(self, draft: EntryDraft) -> Iterator[JobstatsEntry | Problem]:
         """Yield an entry, and what is wrong with it."""
         shape = self._shape
         if not draft.is_broken and shape.cut_off_others(draft):
@@ -361,6 +361,6 @@ class _Parser:
         return target.name if target is not None else ""
 
 
-def _named(header: re.Match[bytes]) -> Target:
+def _add_name(header: re.Match[bytes]) -> Target:
     kind, name = (part.decode("utf-8", "backslashreplace") for part in header.group(1, 2))
     return Target(name, kind)

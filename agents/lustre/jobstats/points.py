@@ -17,7 +17,7 @@ from ccagent.records.points import Point
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ccagent.agents.lustre.jobstats.series import Counters
+    from ccagent.agents.lustre.jobstats.series import OperationCounters
 
 _BANDWIDTHS = {"lustre_read_bytes": "lustre_read_bw", "lustre_write_bytes": "lustre_write_bw"}
 _LARGEST = 2**63 - 1
@@ -29,7 +29,7 @@ Scope = tuple[str, str]
 NODE: Scope = ("", "")
 
 
-class JobCounters:
+class JobTotals:
     """Adds up, by scope and metric; a total is kept while its job or target has no entries.
 
     At most `limit` scopes are kept, those that had entries last, for a week.
@@ -49,7 +49,7 @@ class JobCounters:
         self._growth = {}
         self._seen = {NODE}
 
-    def see(self, target: str, job: str, since: dict[str, Counters]) -> None:
+    def see(self, target: str, job: str, since: dict[str, OperationCounters]) -> None:
         """Add what an entry has grown by. job: empty for one that belongs to none."""
         scopes = [NODE, ("filesystem", target)]
         if job:
@@ -82,7 +82,7 @@ class JobCounters:
                     yield _rate(name, own, grown.get(name, 0) / interval, time)
 
     def kept(self, time: float) -> list[KeptTotal]:
-        """Return all totals, as the next JobCounters take them."""
+        """Return all totals, as the next JobTotals take them."""
         live = [_pack(scope, time, totals) for scope, totals in self._totals.items()]
         return [*self._kept.values(), *live]
 
@@ -112,7 +112,7 @@ def _unpack(counters: bytes) -> dict[str, int]:
         return {}
 
 
-def growth(since: dict[str, Counters]) -> dict[str, int]:
+def growth(since: dict[str, OperationCounters]) -> dict[str, int]:
     """Name the counters of one entry: `lustre_read_bytes`, `lustre_read_requests`, `lustre_open`...
 
     Those whose operation is no name of a metric are left out.

@@ -10,7 +10,7 @@ from ccagent.records.envelopes import LARGEST_UINT
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from ccagent.agents.lustre.jobstats.entry import Entry
+    from ccagent.agents.lustre.jobstats.entry import JobstatsEntry
     from ccagent.agents.lustre.jobstats.entry_id import IdFormat
     from ccagent.agents.lustre.jobstats.series import Seen
     from ccagent.agents.lustre.jobstats.text_items import Target
@@ -88,7 +88,7 @@ class RecordMaker:
         return "", {}
 
     def make(
-        self, target: Target, entry: Entry, identity: Identity, timestamp: str, seen: Seen
+        self, target: Target, entry: JobstatsEntry, identity: Identity, timestamp: str, seen: Seen
     ) -> dict[str, Value]:
         """Return the record of an entry as it is now."""
         record: dict[str, Value] = {
@@ -110,7 +110,7 @@ class RecordMaker:
         return record
 
     def make_beginning(
-        self, target: Target, entry: Entry, identity: Identity, timestamp: str
+        self, target: Target, entry: JobstatsEntry, identity: Identity, timestamp: str
     ) -> dict[str, Value]:
         """Return the record that marks where a series starts: all counters are zero."""
         counters: dict[str, Value] = {}
@@ -141,7 +141,7 @@ class RecordMaker:
             **{name: min(value, LARGEST_UINT) for name, value in totals.items()},
         }
 
-    def _count(self, entry: Entry, record: dict[str, Value]) -> None:
+    def _count(self, entry: JobstatsEntry, record: dict[str, Value]) -> None:
         """Add the counters: samples of operations, and bytes of those that count them.
 
         Lustre 2.5 counts bytes as `read` and `write`; where only `read_bytes` is printed, its

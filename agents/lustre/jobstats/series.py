@@ -14,7 +14,7 @@ from ccagent.log import logger
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.agents.lustre.jobstats.entry import Entry
+    from ccagent.agents.lustre.jobstats.entry import JobstatsEntry
 
 Reset = Literal["start_time", "absent", "decreased", "snapshot_gap"]
 """Why the counters of an entry were reset; `snapshot_gap`: they may have been."""
@@ -34,8 +34,8 @@ _BYTES = {b"read": b"read_bytes", b"write": b"write_bytes"}
 """Lustre 2.5 counts bytes under the names that later count requests."""
 
 
-class Counters(NamedTuple):
-    """Of one operation, as printed: samples, sum and sum of squares."""
+class OperationCounters(NamedTuple):
+    """Counters of one operation, as printed: samples, sum and sum of squares."""
 
     samples: int
     sum: int
@@ -43,7 +43,7 @@ class Counters(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What an entry is, compared with the observation before.
+    """An entry compared with the previous observation.
 
     begins_after: seconds since 1970 of the last complete observation, which had no such entry;
     None if the series goes on, or nothing is known of before.
@@ -53,7 +53,7 @@ class Seen(NamedTuple):
 
     begins_after: float | None
     reset: Reset | None
-    since: dict[str, Counters]
+    since: dict[str, OperationCounters]
 
 
 _GOES_ON = Seen(None, None, {})
@@ -74,7 +74,7 @@ class _Target(msgspec.Struct):
     is_away: bool = False
 
 
-class _File(msgspec.Struct):
+class _SeriesFile(msgspec.Struct):
     version: int
     listed: float
     targets: dict[str, _Target]
@@ -138,7 +138,7 @@ class Series:
         """Counters of the target's entries that are only counted together."""
         return self._target.system
 
-    def see(self, entry: Entry, *, wants_growth: bool) -> Seen | None:
+    def see(self, entry: JobstatsEntry, *, wants_growth: bool) -> Seen | None:
         """Compare an entry with what is remembered of it, and remember it.
 
         Return None for one that this observation has had already. `wants_growth`: without it,
@@ -163,7 +163,7 @@ class Series:
         if old == new:
             return _GOES_ON
         if old:
-            return self._compared(old, new, wants_growth=wants_growth)
+            return self._compare(old, new, wants_growth=wants_growth)
         if old is None:
             return self._see_new(entry, new, wants_growth=wants_growth)
         return Seen(None, None, _counters(new) if wants_growth else {})
@@ -177,14 +177,14 @@ class Series:
         elif not (self._target.observed or self._listed):
             self._entries[key] = b""
 
-    def _see_new(self, entry: Entry, new: bytes, *, wants_growth: bool) -> Seen:
+    def _see_new(self, entry: JobstatsEntry, new: bytes, *, wants_growth: bool) -> Seen:
         """Return what an entry is that the last observation did not have."""
         target, key = self._target, entry.job_id
         gone = target.departed.pop(key, None)
         if gone is None:
             gone = target.departed_before.pop(key, None)
         if gone and (self._is_resumed or self._was_skipped(gone, new)):
-            return self._compared(gone, new, wants_growth=wants_growth)
+            return self._compare(gone, new, wants_growth=wants_growth)
         growth = _counters(new) if wants_growth else {}
         before = target.observed or (self._listed if gone is None else 0.0)
         reset: Reset | None = None if gone is None else "absent"
@@ -208,7 +208,7 @@ class Series:
             _is_less(after.get(name), counters) for name, counters in before.items()
         )
 
-    def _start_of(self, entry: Entry, observed: float) -> float:
+    def _start_of(self, entry: JobstatsEntry, observed: float) -> float:
         """Return the time of the zeros that a series starts with.
 
         It is the last observation. Of a target that was elsewhere then, another server may have
@@ -254,9 +254,9 @@ class Series:
     def save(self) -> None:
         """Write the state file, if there is to be one; log an error if it can't be written."""
         if self._path:
-            write_state(self._path, _File(_VERSION, self._listed, self._targets, self.totals))
+            write_state(self._path, _SeriesFile(_VERSION, self._listed, self._targets, self.totals))
 
-    def _compared(self, old: bytes, new: bytes, *, wants_growth: bool) -> Seen:
+    def _compare(self, old: bytes, new: bytes, *, wants_growth: bool) -> Seen:
         """Return how the counters have changed; the first reason for a reset counts."""
         before, after = _counters(old), _counters(new)
         old_snapshot, old_start = old.split(b" ", 2)[:2]
@@ -273,7 +273,9 @@ class Series:
             return Seen(None, reset, {})
         if reset not in {"start_time", "decreased"}:
             after = {
-                name: Counters(*(a - b for a, b in zip(counters, before[name], strict=True)))
+                name: OperationCounters(
+                    *(a - b for a, b in zip(counters, before[name], strict=True))
+                )
                 if name in before
                 else counters
                 for name, counters in after.items()
@@ -296,7 +298,7 @@ class Series:
             target.observed = 0.0
 
     def _load(self) -> None:
-        found = read_state(self._path, _File, _LARGEST_FILE, "all series begin")
+        found = read_state(self._path, _SeriesFile, _LARGEST_FILE, "all series begin")
         if found is not None and found.version == _VERSION:
             self._listed, self._targets = found.listed, found.targets
             self.totals = found.totals
@@ -309,7 +311,7 @@ def _seconds(text: bytes) -> float:
         return 0.0
 
 
-def _is_less(after: Counters | None, before: Counters) -> bool:
+def _is_less(after: OperationCounters | None, before: OperationCounters) -> bool:
     """Return whether one of the counters is less than it was.
 
     Sums of squares run over at 2^64 (65,536 transfers of 16 MiB): one that is near says nothing.
@@ -323,14 +325,14 @@ def _is_less(after: Counters | None, before: Counters) -> bool:
     )
 
 
-def _counters(packed: bytes) -> dict[str, Counters]:
+def _counters(packed: bytes) -> dict[str, OperationCounters]:
     words = packed.split(b" ")[2:]
-    found: dict[str, Counters] = {}
+    found: dict[str, OperationCounters] = {}
     for i in range(0, len(words), _WORDS):
         name, samples, unit, total, squares = words[i : i + _WORDS]
         if unit == b"bytes":
             name = _BYTES.get(name, name)
-        found[name.decode("ascii", "replace")] = Counters(
+        found[name.decode("ascii", "replace")] = OperationCounters(
             int(samples), int(total or 0), int(squares or 0)
         )
     return found

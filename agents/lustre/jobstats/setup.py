@@ -68,7 +68,7 @@ def read_settings(node: Node, lctl: str, time_limit: float) -> list[JobstatsSett
     deadline = node.clock.monotonic() + time_limit
     for arguments in _missing(found):
         left = deadline - node.clock.monotonic()
-        printed = _printed(node, [lctl, "get_param", *arguments], left) if left > 0 else None
+        printed = _run(node, [lctl, "get_param", *arguments], left) if left > 0 else None
         if printed is None:
             break
         _add(found, _VARIABLE, None)
@@ -81,7 +81,7 @@ def read_settings(node: Node, lctl: str, time_limit: float) -> list[JobstatsSett
 
 
 def _key(name: str) -> tuple[str, str] | None:
-    """Give target and name of a parameter that matters here."""
+    """Return target and name of a parameter that matters here."""
     kind, _, rest = name.partition(".")
     target, _, parameter = rest.partition(".")
     if kind in _TYPES and parameter in _OF_TARGET and _TARGET.fullmatch(target):
@@ -97,7 +97,7 @@ def _value(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Give a text for a terminal: what isn't printable is escaped."""
+    """Return a text for a terminal: what isn't printable is escaped."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
@@ -110,15 +110,15 @@ def _settings(found: _Found) -> list[JobstatsSetting]:
 def _from_files(node: Node) -> _Found:
     found: _Found = {}
     for place in _PLACES:
-        if _listed(node, place) is None:
+        if _list(node, place) is None:
             continue
         for name in _OF_NODE:
             _add(found, ("", name), _read(node, f"{place}/{name}"))
         # Later versions have the interval below /sys; job_stats have remained below /proc.
         for kind in _TYPES:
-            for target in filter(_TARGET.fullmatch, _listed(node, f"{place}/{kind}") or []):
+            for target in filter(_TARGET.fullmatch, _list(node, f"{place}/{kind}") or []):
                 directory, key = f"{place}/{kind}/{target}", f"{kind}.{target}"
-                names = _listed(node, directory)
+                names = _list(node, directory)
                 if names is not None:
                     _add(found, (key, INTERVAL), _read(node, f"{directory}/{INTERVAL}"))
                     _add(found, (key, STATS), "" if STATS in names else None)
@@ -130,8 +130,8 @@ def _add(found: _Found, key: tuple[str, str], value: str | None) -> None:
         found[key] = value
 
 
-def _listed(node: Node, path: str) -> list[str] | None:
-    """Give the names in a directory; None if there is none."""
+def _list(node: Node, path: str) -> list[str] | None:
+    """Return the names in a directory; None if there is none."""
     try:
         return node.list(path)
     except NotHereError:
@@ -149,7 +149,7 @@ def _read(node: Node, path: str) -> str | None:
 
 
 def _missing(found: _Found) -> Iterator[list[str]]:
-    """Give the arguments that ask for what files didn't tell.
+    """Yield the arguments that ask for what files didn't tell.
 
     One parameter at a time: a version without it fails, and need not print the others.
     """
@@ -160,8 +160,8 @@ def _missing(found: _Found) -> Iterator[list[str]]:
         yield from (["-N", f"{kind}.*.{STATS}"] for kind in _TYPES)
 
 
-def _printed(node: Node, command: list[str], time_limit: float) -> bytes | None:
-    """Give what a program printed before it failed, if it did; None if there is no such program."""
+def _run(node: Node, command: list[str], time_limit: float) -> bytes | None:
+    """Return what a program printed, up to a failure; None if there is no such program."""
     printed = bytearray()
     try:
         for part in node.stream(command, time_limit=time_limit, output_limit=_LARGEST_OUTPUT):

@@ -68,7 +68,7 @@ class JobstatsSource:
                 else:
                     yield self._by_lctl(node, kind, name)
         if not found and self._source != "files":
-            for kind, name in self._listed(node, errors):
+            for kind, name in self._list(node, errors):
                 yield self._by_lctl(node, kind, name)
 
     def _files(self, node: Node, errors: list[CcagentError]) -> Iterator[tuple[str, str, bool]]:
@@ -92,17 +92,17 @@ class JobstatsSource:
                     continue
                 yield kind, name, self._source == "files" or node.is_readable(path)
 
-    def _listed(self, node: Node, errors: list[CcagentError]) -> Iterator[tuple[str, str]]:
+    def _list(self, node: Node, errors: list[CcagentError]) -> Iterator[tuple[str, str]]:
         """Yield the targets that lctl lists; it complains of a kind that a server has not."""
         for kind in KINDS:
             command = [self._lctl, "list_param", f"{kind}.*.job_stats"]
             try:
                 output = node.run(command, time_limit=self._time_limit, output_limit=_LISTING_LIMIT)
-            except NotHereError:
+            except NotHereError as error:
                 raise NotHereError(
                     f"no Lustre server here: neither /{DIRECTORY}/{{{','.join(KINDS)}}} nor the "
                     f"program {self._lctl}"
-                ) from None
+                ) from error
             except ProgramError as error:
                 if "No such file" not in str(error):
                     errors.append(error)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ccagent.agents.lustre.jobstats.series import Counters
+    from ccagent.agents.lustre.jobstats.series import OperationCounters
 
 Treatment = Literal["keep", "aggregate", "leave-out"]
 
@@ -16,7 +16,7 @@ SYSTEM = "_system_"
 
 
 class SystemEntries:
-    """Tells them by user id and executable; an id that says neither is none."""
+    """Recognises them by user id and executable; an id without either is not one."""
 
     def __init__(
         self, treatment: Treatment, users: Iterable[int], executables: Iterable[str]
@@ -26,11 +26,11 @@ class SystemEntries:
         self._executables = frozenset(executables)
 
     def is_system(self, parts: dict[str, str | int]) -> bool:
-        """Tell whether an entry is one of these, by the parts of its id."""
+        """Return whether an entry is one of the system's, by the parts of its id."""
         return parts.get("user_id") in self._users or parts.get("executable") in self._executables
 
 
-def add(totals: dict[str, int], since: dict[str, Counters]) -> None:
+def add(totals: dict[str, int], since: dict[str, OperationCounters]) -> None:
     """Add what an entry has grown by to counters under the names of records."""
     for name, (samples, total, _) in since.items():
         if name.endswith("_bytes"):

@@ -1,4 +1,4 @@
-"""What the text of job_stats holds besides entries: targets, and what does not count."""
+"""Items of the text of job_stats besides entries: targets, and lines that do not count."""
 
 from __future__ import annotations
 

@@ -16,8 +16,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ccagent.agents.lustre.parameters import shown
-from ccagent.agents.lustre.statistics.metric import Group, Metric, Place, Reading, number, target
+from ccagent.agents.lustre.parameters import show_text
+from ccagent.agents.lustre.statistics.metric import (
+    Measurement,
+    MetricGroup,
+    Quantity,
+    TargetScope,
+    number,
+    target,
+)
 from ccagent.errors import UnparsableError
 
 if TYPE_CHECKING:
@@ -41,14 +48,16 @@ _FACTORS = {b"": 1, b"K": 1 << 10, b"M": 1 << 20, b"G": 1 << 30}
 _TIMES = (b"snapshot_time:", b"start_time:", b"elapsed_time:")
 
 METRICS = {
-    f"lustre_brw_{name}_{way}_BUCKET": Metric(unit, f"{way}s {description}")
+    f"lustre_brw_{name}_{way}_BUCKET": Quantity(unit, f"{way}s {description}")
     for name, unit, description in _TITLES.values()
     for way in ("read", "write")
 }
 
 
-def read_brw_stats(place: str, _leaf: str, value: bytes, complain: Complain) -> Iterator[Reading]:
-    """Give the counts of all buckets; a line that can't be understood costs itself.
+def read_brw_stats(
+    place: str, _leaf: str, value: bytes, complain: Complain
+) -> Iterator[Measurement]:
+    """Yield the counts of all buckets; a line that can't be understood costs itself.
 
     Lines below a title that isn't known are left out with it. Buckets are numbers without
     multiples (1M is 1048576): versions differ in where they begin to use them.
@@ -62,32 +71,32 @@ def read_brw_stats(place: str, _leaf: str, value: bytes, complain: Complain) -> 
         if words[0][-1:] != b":" or not words[0][:1].isdigit():
             name = _title(line)
             if not name:
-                complain(f"{shown(line)} is no known title")
+                complain(f"{show_text(line)} is no known title")
         elif name:
             try:
                 yield from _bucket(name, words, where)
             except UnparsableError as error:
-                complain(f"{error}, in {shown(line)}")
+                complain(f"{error}, in {show_text(line)}")
 
 
 def _title(line: bytes) -> str:
-    """Give the name of the histogram that `line` heads, else an empty one."""
+    """Return the name of the histogram that `line` heads, else an empty one."""
     known = _TITLES.get(line[: _WIDEST + 1].partition(b"  ")[0].rstrip())
     return known[0] if known else ""
 
 
-def _bucket(name: str, words: list[bytes], place: Place) -> Iterator[Reading]:
+def _bucket(name: str, words: list[bytes], place: TargetScope) -> Iterator[Measurement]:
     found = _BUCKET.fullmatch(words[0])
     if found is None or len(words) < 6 or words[4] != b"|":
         raise UnparsableError("no bucket with reads and writes")
     bucket = int(found[1]) * _FACTORS[found[2]]
     for way, count in (("read", words[1]), ("write", words[5])):
         entry = f"lustre_brw_{name}_{way}_"
-        yield Reading(f"{entry}BUCKET", f"{entry}{bucket}", number(count), place)
+        yield Measurement(f"{entry}BUCKET", f"{entry}{bucket}", number(count), place)
 
 
 GROUPS = {
-    "brw-stats": Group(
+    "brw-stats": MetricGroup(
         re.compile(r"(?:osd-\w+|obdfilter)\.(?P<place>[^.]+)\.(?P<leaf>brw_stats)", re.ASCII),
         read_brw_stats,
         ("osd-*.*.brw_stats",),

@@ -1,4 +1,4 @@
-"""What a client of Lustre did since the sample before: differences of its counters, and bandwidth.
+"""Rates of a client of Lustre: deltas of its counters since the last sample, and bandwidth.
 
 The names are those of ClusterCockpit's collector. The counters themselves are always sent.
 """
@@ -9,7 +9,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from ccagent.agents.lustre.statistics.client_statistics import COUNTERS, NAMES, read_mount
-from ccagent.agents.lustre.statistics.metric import INTEGERS, Metric
+from ccagent.agents.lustre.statistics.metric import INTEGERS, Quantity
 from ccagent.errors import UnparsableError
 from ccagent.records.points import Point
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ccagent.agents.lustre.parameters import Parameter
-    from ccagent.agents.lustre.statistics.metric import Place
+    from ccagent.agents.lustre.statistics.metric import TargetScope
 
 _BANDWIDTHS = {"lustre_read_bytes": "lustre_read_bw", "lustre_write_bytes": "lustre_write_bw"}
 
 METRICS = {
-    f"{name}_diff": Metric(metric.unit, f"{metric.description}, since the sample before")
+    f"{name}_diff": Quantity(metric.unit, f"{metric.description}, since the sample before")
     for name, metric in COUNTERS.items()
 } | {
-    name: Metric("B/s", f"{COUNTERS[counter].description}, since the sample before")
+    name: Quantity("B/s", f"{COUNTERS[counter].description}, since the sample before")
     for counter, name in _BANDWIDTHS.items()
 }
 
@@ -40,14 +40,14 @@ class ClientRates:
     def points(
         self, parameters: Iterable[Parameter], tags: dict[str, str], time: float, moment: float
     ) -> list[Point]:
-        """Give the points of one sample, those of file systems before those of the node.
+        """Return the points of one sample, those of file systems before those of the node.
 
         `moment` is in seconds of a clock that never jumps. A mount that wasn't there before has
         no difference yet: when it was read first nobody knows how long it had been counting.
         Counters that have become smaller were set back to 0 in between.
         """
         counters: dict[str, dict[str, int]] = {}
-        done: dict[Place | None, dict[str, int]] = {}
+        done: dict[TargetScope | None, dict[str, int]] = {}
         for name, value in parameters:
             found = NAMES.fullmatch(name)
             if found is None or name in counters:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.agents.lustre.parameters import shown
+from ccagent.agents.lustre.parameters import show_text
 from ccagent.agents.lustre.statistics import (
     brw_stats,
     client_rates,
@@ -20,9 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from ccagent.agents.lustre.parameters import Parameter
-    from ccagent.agents.lustre.statistics.metric import Group, Metric, Place, Reading
+    from ccagent.agents.lustre.statistics.metric import (
+        Measurement,
+        MetricGroup,
+        Quantity,
+        TargetScope,
+    )
 
-GROUPS: dict[str, Group] = {
+GROUPS: dict[str, MetricGroup] = {
     **server_statistics.GROUPS,
     **brw_stats.GROUPS,
     **lnet.GROUPS,
@@ -30,7 +35,7 @@ GROUPS: dict[str, Group] = {
 }
 """What can be switched on, by the name that it has in the configuration."""
 
-METRICS: dict[str, Metric] = {
+METRICS: dict[str, Quantity] = {
     **server_statistics.METRICS,
     **brw_stats.METRICS,
     **lnet.METRICS,
@@ -49,7 +54,7 @@ def points_of(
     time: float,
     errors: list[str],
 ) -> Iterator[Point]:
-    """Give the points of those parameters that belong to `groups`, names of GROUPS.
+    """Yield the points of those parameters that belong to `groups`, names of GROUPS.
 
     Values of targets, file systems and networks have `stype` and `stype-id`. The value of the node,
     with `tags` alone, combines them as METRICS says; it comes after them, because a consumer that
@@ -64,8 +69,8 @@ def points_of(
 
 
 def _readings(
-    parameters: Iterable[Parameter], groups: list[Group], errors: list[str]
-) -> Iterator[Reading]:
+    parameters: Iterable[Parameter], groups: list[MetricGroup], errors: list[str]
+) -> Iterator[Measurement]:
     seen: set[str] = set()
     for name, value in parameters:
         for group in groups:
@@ -87,7 +92,7 @@ def _readings(
             except UnparsableError as error:
                 complaints(str(error))
             if complaints.first:
-                errors.append(f"{shown(name)}: {complaints}")
+                errors.append(f"{show_text(name)}: {complaints}")
 
 
 class _Complaints:
@@ -112,9 +117,9 @@ class _Values:
 
     def __init__(self) -> None:
         self._entries: dict[str, str] = {}
-        self._values: dict[str, dict[Place | None, int]] = {}
+        self._values: dict[str, dict[TargetScope | None, int]] = {}
 
-    def add(self, reading: Reading) -> None:
+    def add(self, reading: Measurement) -> None:
         """Add a reading to what is known of its metric in its place."""
         entry = self._entries.setdefault(reading.name, reading.entry)
         places = self._values.setdefault(reading.name, {})
@@ -126,8 +131,8 @@ class _Values:
             places[reading.place] = metric.combine((known, reading.value))
 
     def points(self, tags: dict[str, str], time: float, errors: list[str]) -> Iterator[Point]:
-        """Give the points of all places, and after them those of the node."""
-        of_places: dict[Place, dict[str, str]] = {}
+        """Yield the points of all places, and after them those of the node."""
+        of_places: dict[TargetScope, dict[str, str]] = {}
         for name, places in self._values.items():
             if None not in places:
                 places[None] = METRICS[self._entries[name]].combine(places.values())

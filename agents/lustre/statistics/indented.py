@@ -35,7 +35,7 @@ class Block:
 
 
 def parse_indented(content: bytes) -> Block:
-    """Give the outermost block. Lines without a colon are left out; never raises."""
+    """Return the outermost block. Lines without a colon are left out; never raises."""
     root = Block()
     opened = [(0, root)]
     for line in content.decode("utf-8", "backslashreplace").split("\n"):

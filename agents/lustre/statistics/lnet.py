@@ -9,9 +9,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ccagent.agents.lustre.parameters import shown
+from ccagent.agents.lustre.parameters import show_text
 from ccagent.agents.lustre.statistics.indented import Block, parse_indented
-from ccagent.agents.lustre.statistics.metric import Group, Metric, Place, Reading, number
+from ccagent.agents.lustre.statistics.metric import (
+    Measurement,
+    MetricGroup,
+    Quantity,
+    TargetScope,
+    number,
+)
 from ccagent.errors import UnparsableError
 
 if TYPE_CHECKING:
@@ -31,28 +37,28 @@ _COUNTER = re.compile(r"[a-z][a-z0-9_]{0,40}", re.ASCII)
 _NETWORK = re.compile(r"[a-z][a-z0-9]{0,15}", re.ASCII)
 
 METRICS = {
-    "lustre_lnet_msgs_alloc": Metric("messages", "messages under way"),
-    "lustre_lnet_msgs_max": Metric("messages", "most messages that were ever under way"),
-    "lustre_lnet_COUNTER_count": Metric(
+    "lustre_lnet_msgs_alloc": Quantity("messages", "messages under way"),
+    "lustre_lnet_msgs_max": Quantity("messages", "most messages that were ever under way"),
+    "lustre_lnet_COUNTER_count": Quantity(
         "messages", "messages sent, received, routed, dropped, failed"
     ),
-    "lustre_lnet_COUNTER_length": Metric("B", "bytes sent, received, routed, dropped"),
-    "lustre_lnet_COUNTER": Metric("", "other counters of LNet: errors, rst_alloc"),
-    "lustre_lnet_network_COUNTER_count": Metric("messages", "messages sent, received, dropped"),
-    "lustre_lnet_network_sent_MESSAGE": Metric("messages", "messages sent, by kind"),
-    "lustre_lnet_network_received_MESSAGE": Metric("messages", "messages received, by kind"),
-    "lustre_lnet_network_dropped_MESSAGE": Metric("messages", "messages dropped, by kind"),
-    "lustre_lnet_network_health_EVENT": Metric("events", "what has cost interfaces their health"),
-    "lustre_lnet_network_health_value": Metric(
+    "lustre_lnet_COUNTER_length": Quantity("B", "bytes sent, received, routed, dropped"),
+    "lustre_lnet_COUNTER": Quantity("", "other counters of LNet: errors, rst_alloc"),
+    "lustre_lnet_network_COUNTER_count": Quantity("messages", "messages sent, received, dropped"),
+    "lustre_lnet_network_sent_MESSAGE": Quantity("messages", "messages sent, by kind"),
+    "lustre_lnet_network_received_MESSAGE": Quantity("messages", "messages received, by kind"),
+    "lustre_lnet_network_dropped_MESSAGE": Quantity("messages", "messages dropped, by kind"),
+    "lustre_lnet_network_health_EVENT": Quantity("events", "what has cost interfaces their health"),
+    "lustre_lnet_network_health_value": Quantity(
         "", "health of the worst interface; 1000 is best", "min"
     ),
-    "lustre_lnet_network_interfaces": Metric("interfaces", "interfaces of a network"),
-    "lustre_lnet_network_interfaces_up": Metric("interfaces", "interfaces that are up"),
+    "lustre_lnet_network_interfaces": Quantity("interfaces", "interfaces of a network"),
+    "lustre_lnet_network_interfaces_up": Quantity("interfaces", "interfaces that are up"),
 }
 
 
-def read_lnet(_place: str, leaf: str, value: bytes, complain: Complain) -> Iterator[Reading]:
-    """Give the readings of whichever of the three texts `leaf` names."""
+def read_lnet(_place: str, leaf: str, value: bytes, complain: Complain) -> Iterator[Measurement]:
+    """Return the readings of whichever of the three texts `leaf` names."""
     if leaf == " ".join(NETWORKS):
         return read_networks(value, complain)
     if leaf == " ".join(STATISTICS):
@@ -60,70 +66,70 @@ def read_lnet(_place: str, leaf: str, value: bytes, complain: Complain) -> Itera
     return read_kernel_statistics(value, complain)
 
 
-def read_statistics(value: bytes, complain: Complain) -> Iterator[Reading]:
-    """Give the counters of the node out of `lnetctl stats show`."""
+def read_statistics(value: bytes, complain: Complain) -> Iterator[Measurement]:
+    """Yield the counters of the node out of `lnetctl stats show`."""
     blocks = parse_indented(value).blocks.get("statistics")
     if not blocks:
-        raise UnparsableError(f"no statistics in {shown(value)}")
+        raise UnparsableError(f"no statistics in {show_text(value)}")
     for counter, count in _numbers(blocks[0].fields, complain):
         yield _node_reading(counter, count)
 
 
-def read_kernel_statistics(value: bytes, complain: Complain) -> Iterator[Reading]:
-    """Give the counters of the node out of the kernel's one line of eleven numbers."""
+def read_kernel_statistics(value: bytes, complain: Complain) -> Iterator[Measurement]:
+    """Yield the counters of the node out of the kernel's one line of eleven numbers."""
     words = value.decode("ascii", "backslashreplace").split(None, len(_KERNEL_ORDER))
     if len(words) != len(_KERNEL_ORDER):
-        raise UnparsableError(f"{shown(value)} are not {len(_KERNEL_ORDER)} numbers")
+        raise UnparsableError(f"{show_text(value)} are not {len(_KERNEL_ORDER)} numbers")
     for counter, count in _numbers(dict(zip(_KERNEL_ORDER, words, strict=True)), complain):
         yield _node_reading(counter, count)
 
 
-def read_networks(value: bytes, complain: Complain) -> Iterator[Reading]:
-    """Give counters and health of each network, over its interfaces, out of `lnetctl net show`.
+def read_networks(value: bytes, complain: Complain) -> Iterator[Measurement]:
+    """Yield counters and health of each network, over its interfaces, out of `lnetctl net show`.
 
     NIDs stay out of names and tags. The network `lo` is the node's traffic with itself; it counts
     in the sum of the networks, as it does in the statistics of the node.
     """
     networks = parse_indented(value).blocks.get("net")
     if not networks:
-        raise UnparsableError(f"no networks in {shown(value)}")
+        raise UnparsableError(f"no networks in {show_text(value)}")
     for network in networks:
         name = network.fields.get("net type", "")
         if _NETWORK.fullmatch(name) is None:
-            complain(f"{shown(name)} is no network")
+            complain(f"{show_text(name)} is no network")
             continue
-        place = Place("network", name)
+        place = TargetScope("network", name)
         for interface in network.blocks["local NI(s)"]:
             yield from _interface(interface, place, complain)
 
 
-def _interface(interface: Block, place: Place, complain: Complain) -> Iterator[Reading]:
+def _interface(interface: Block, place: TargetScope, complain: Complain) -> Iterator[Measurement]:
     prefix = "lustre_lnet_network_"
     is_up = int(interface.fields.get("status") == "up")
-    yield Reading(f"{prefix}interfaces", f"{prefix}interfaces", 1, place)
-    yield Reading(f"{prefix}interfaces_up", f"{prefix}interfaces_up", is_up, place)
+    yield Measurement(f"{prefix}interfaces", f"{prefix}interfaces", 1, place)
+    yield Measurement(f"{prefix}interfaces_up", f"{prefix}interfaces_up", is_up, place)
     for block in interface.blocks["statistics"]:
         for counter, count in _numbers(block.fields, complain):
             if counter.endswith("_count"):
-                yield Reading(f"{prefix}COUNTER_count", prefix + counter, count, place)
+                yield Measurement(f"{prefix}COUNTER_count", prefix + counter, count, place)
     for way in ("sent", "received", "dropped"):
         for block in interface.blocks[f"{way}_stats"]:
             for kind, count in _numbers(block.fields, complain):
-                yield Reading(f"{prefix}{way}_MESSAGE", f"{prefix}{way}_{kind}", count, place)
+                yield Measurement(f"{prefix}{way}_MESSAGE", f"{prefix}{way}_{kind}", count, place)
     for block in interface.blocks["health stats"]:
         for event, count in _numbers(block.fields, complain):
             if event == "health_value":
-                yield Reading(prefix + event, prefix + event, count, place)
+                yield Measurement(prefix + event, prefix + event, count, place)
             else:
-                yield Reading(f"{prefix}health_EVENT", f"{prefix}health_{event}", count, place)
+                yield Measurement(f"{prefix}health_EVENT", f"{prefix}health_{event}", count, place)
 
 
 def _numbers(fields: dict[str, str], complain: Complain) -> Iterator[tuple[str, int]]:
-    """Give the fields as parts of names, `no route` as `no_route`, with their numbers."""
+    """Yield the fields as parts of names, `no route` as `no_route`, with their numbers."""
     for key, text in fields.items():
         counter = key.replace(" ", "_")
         if _COUNTER.fullmatch(counter) is None:
-            complain(f"{shown(key)} is no counter")
+            complain(f"{show_text(key)} is no counter")
             continue
         try:
             yield counter, number(text.encode())
@@ -131,18 +137,18 @@ def _numbers(fields: dict[str, str], complain: Complain) -> Iterator[tuple[str, 
             complain(f"{counter}: {error}")
 
 
-def _node_reading(counter: str, value: int) -> Reading:
+def _node_reading(counter: str, value: int) -> Measurement:
     name = f"lustre_lnet_{counter}"
     if name in METRICS:
-        return Reading(name, name, value)
+        return Measurement(name, name, value)
     for suffix in ("_count", "_length"):
         if counter.endswith(suffix):
-            return Reading(f"lustre_lnet_COUNTER{suffix}", name, value)
-    return Reading("lustre_lnet_COUNTER", name, value)
+            return Measurement(f"lustre_lnet_COUNTER{suffix}", name, value)
+    return Measurement("lustre_lnet_COUNTER", name, value)
 
 
 GROUPS = {
-    "lnet": Group(
+    "lnet": MetricGroup(
         re.compile(
             "(?P<leaf>"
             + "|".join(

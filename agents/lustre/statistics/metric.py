@@ -1,4 +1,4 @@
-"""What a metric is, and how the readings of a node become its values."""
+"""Metrics of Lustre's statistics, and how readings become their values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from ccagent.agents.lustre.parameters import shown
+from ccagent.agents.lustre.parameters import show_text
 from ccagent.errors import UnparsableError
 
 INTEGERS = range(2**63)
@@ -25,7 +25,7 @@ Complain = Callable[[str], None]
 """Takes a sentence about something that can't be understood."""
 
 
-class Metric(msgspec.Struct, frozen=True):
+class Quantity(msgspec.Struct, frozen=True):
     """Unit and meaning of a metric, and how values of several places make up that of the node."""
 
     unit: str
@@ -43,14 +43,14 @@ class Metric(msgspec.Struct, frozen=True):
                 return min(values)
 
 
-class Place(NamedTuple):
-    """What is part of a node, as the tags `stype` and `stype-id` name it."""
+class TargetScope(NamedTuple):
+    """The part of a node that the tags `stype` and `stype-id` name."""
 
     stype: str
     stype_id: str
 
 
-class Reading(NamedTuple):
+class Measurement(NamedTuple):
     """One number that was read: entry of the table of metrics, name, value, and of what part.
 
     The entry differs from the name where the table has one entry for many names, with a word in
@@ -60,11 +60,11 @@ class Reading(NamedTuple):
     entry: str
     name: str
     value: int
-    place: Place | None = None
+    place: TargetScope | None = None
 
 
-class Group(msgspec.Struct, frozen=True):
-    """What belongs together and is switched on together.
+class MetricGroup(msgspec.Struct, frozen=True):
+    """Metrics that are switched on together.
 
     `patterns` are for `lctl get_param`. The output of `programs`, and the content of `files` (below
     /), is handed in as a parameter with the command or the path for its name. `names` finds the
@@ -73,24 +73,24 @@ class Group(msgspec.Struct, frozen=True):
     """
 
     names: re.Pattern[str]
-    read: Callable[[str, str, bytes, Complain], Iterable[Reading]]
+    read: Callable[[str, str, bytes, Complain], Iterable[Measurement]]
     patterns: tuple[str, ...] = ()
     programs: tuple[tuple[str, ...], ...] = ()
     files: tuple[str, ...] = ()
 
 
 def number(text: bytes) -> int:
-    """Give an integer that may be sent. Raises UnparsableError."""
+    """Return an integer that may be sent. Raises UnparsableError."""
     if _NUMBER.fullmatch(text):
         value = int(text)
         if value in INTEGERS:
             return value
-    raise UnparsableError(f"{shown(text)} is no number")
+    raise UnparsableError(f"{show_text(text)} is no number")
 
 
-def target(text: str) -> tuple[Place, str]:
-    """Give a target, `scratch-OST001f` or `MGS`, and its kind. Raises UnparsableError."""
+def target(text: str) -> tuple[TargetScope, str]:
+    """Return a target, `scratch-OST001f` or `MGS`, and its kind. Raises UnparsableError."""
     found = _TARGET.fullmatch(text)
     if found is None:
-        raise UnparsableError(f"{shown(text)} is no target")
-    return Place("filesystem", text), (found[1] or "MGS").lower()
+        raise UnparsableError(f"{show_text(text)} is no target")
+    return TargetScope("filesystem", text), (found[1] or "MGS").lower()

@@ -17,8 +17,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.lustre.parameters import shown
-from ccagent.agents.lustre.statistics.metric import Metric, Place, Reading, number
+from ccagent.agents.lustre.parameters import show_text
+from ccagent.agents.lustre.statistics.metric import (
+    Measurement,
+    Quantity,
+    TargetScope,
+    number,
+)
 from ccagent.errors import UnparsableError
 
 if TYPE_CHECKING:
@@ -41,7 +46,7 @@ class Operation(NamedTuple):
 
 
 def parse_operations(content: bytes, complain: Complain) -> Iterator[Operation]:
-    """Give the operations of a `stats`; a line that can't be understood costs itself."""
+    """Yield the operations of a `stats`; a line that can't be understood costs itself."""
     for line in content.split(b"\n"):
         words = line.split(None, 8)
         if not words or words[0].rstrip(b":") in _TIMES:
@@ -49,7 +54,7 @@ def parse_operations(content: bytes, complain: Complain) -> Iterator[Operation]:
         try:
             yield _operation(words)
         except UnparsableError as error:
-            complain(f"{error}, in {shown(line)}")
+            complain(f"{error}, in {show_text(line)}")
 
 
 def _operation(words: list[bytes]) -> Operation:
@@ -62,23 +67,25 @@ def _operation(words: list[bytes]) -> Operation:
     return Operation(words[0].decode(), number(words[1]), unit, total)
 
 
-def operation_metrics(prefix: str, where: str) -> dict[str, Metric]:
-    """Give the entries of the table for the names that `operation_readings` makes."""
+def operation_metrics(prefix: str, where: str) -> dict[str, Quantity]:
+    """Return the entries of the table for the names that `operation_readings` makes."""
     return {
-        f"{prefix}_OPERATION": Metric("requests", f"operations {where}"),
-        f"{prefix}_OPERATION_usecs": Metric("us", f"time that operations took, {where}"),
-        f"{prefix}_OPERATION_bytes": Metric("B", f"bytes of operations that move data, {where}"),
-        f"{prefix}_OPERATION_requests": Metric(
+        f"{prefix}_OPERATION": Quantity("requests", f"operations {where}"),
+        f"{prefix}_OPERATION_usecs": Quantity("us", f"time that operations took, {where}"),
+        f"{prefix}_OPERATION_bytes": Quantity("B", f"bytes of operations that move data, {where}"),
+        f"{prefix}_OPERATION_requests": Quantity(
             "requests", f"operations that move data, {where}: read, write"
         ),
-        f"{prefix}_OPERATION_sum": Metric(
+        f"{prefix}_OPERATION_sum": Quantity(
             "", f"sum of what else is counted with operations {where}: pages, open files"
         ),
     }
 
 
-def operation_readings(prefix: str, place: Place, operation: Operation) -> Iterator[Reading]:
-    """Give count and sum of an operation.
+def operation_readings(
+    prefix: str, place: TargetScope, operation: Operation
+) -> Iterator[Measurement]:
+    """Yield count and sum of an operation.
 
     `read_bytes` counts the requests that moved data: it becomes `read_bytes`, `read_requests`.
     (`read` without bytes is the same requests with the time they took, from 2.14 on.)
@@ -100,5 +107,5 @@ def operation_readings(prefix: str, place: Place, operation: Operation) -> Itera
         yield _reading(prefix, name, kind, total, place)
 
 
-def _reading(prefix: str, name: str, suffix: str, value: int, place: Place) -> Reading:
-    return Reading(f"{prefix}_OPERATION{suffix}", f"{prefix}_{name}{suffix}", value, place)
+def _reading(prefix: str, name: str, suffix: str, value: int, place: TargetScope) -> Measurement:
+    return Measurement(f"{prefix}_OPERATION{suffix}", f"{prefix}_{name}{suffix}", value, place)

@@ -26,12 +26,12 @@ def read_statistics(
     found: list[Parameter] = []
     wanted = [GROUPS[name] for name in groups]
     for program in dict.fromkeys(program for group in wanted for program in group.programs):
-        output = _printed(node, [*program], time_limit, errors)
+        output = _run(node, [*program], time_limit, errors)
         if output:
             found.append(Parameter(" ".join(program), output))
     # lctl gives up at a pattern that nothing matches, and servers differ in what they have.
     for pattern in dict.fromkeys(pattern for group in wanted for pattern in group.patterns):
-        output = _printed(node, [lctl, "get_param", pattern], time_limit, errors)
+        output = _run(node, [lctl, "get_param", pattern], time_limit, errors)
         found += parse_parameters(output)
     for path in dict.fromkeys(path for group in wanted for path in group.files):
         try:
@@ -43,8 +43,8 @@ def read_statistics(
     return found
 
 
-def _printed(node: Node, command: list[str], time_limit: float, errors: list[str]) -> bytes:
-    """Give what a program prints, up to where it fails."""
+def _run(node: Node, command: list[str], time_limit: float, errors: list[str]) -> bytes:
+    """Return what a program prints, up to where it fails."""
     parts: list[bytes] = []
     try:
         parts.extend(node.stream(command, time_limit=time_limit, output_limit=_OUTPUT_LIMIT))

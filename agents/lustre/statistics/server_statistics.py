@@ -1,4 +1,4 @@
-"""What an OSS or MDS tells of its targets: operations, space, exports, recovery, locks, health.
+"""Parsers of a server's statistics: operations, space, exports, recovery, locks, health.
 
 Source: Lustre Operations Manual, chapters Monitoring and Managing Recovery; the *_seq_show()
 functions of lprocfs_status.c and lprocfs_status_server.c, ldlm_resource.c, obdclass/linux-module.c.
@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ccagent.agents.lustre.parameters import shown
+from ccagent.agents.lustre.parameters import show_text
 from ccagent.agents.lustre.statistics.metric import (
     KINDS,
-    Group,
-    Metric,
-    Place,
-    Reading,
+    Measurement,
+    MetricGroup,
+    Quantity,
+    TargetScope,
     number,
     target,
 )
@@ -59,78 +59,88 @@ _CLIENT_NAMESPACE = re.compile(
 )
 
 
-def _metrics() -> dict[str, Metric]:
+def _metrics() -> dict[str, Quantity]:
     table = operation_metrics("lustre_ost_stats", "on OSTs")
     table |= operation_metrics("lustre_mdt_stats", "on MDTs")
     for kind, title in KINDS.items():
         name = f"lustre_{kind}"
         table |= {
-            f"{name}_capacity_total": Metric("B", f"size of {title}s"),
-            f"{name}_capacity_free": Metric("B", f"free space of {title}s"),
-            f"{name}_capacity_available": Metric(
+            f"{name}_capacity_total": Quantity("B", f"size of {title}s"),
+            f"{name}_capacity_free": Quantity("B", f"free space of {title}s"),
+            f"{name}_capacity_available": Quantity(
                 "B", f"free space of {title}s without what is reserved for root"
             ),
-            f"{name}_files_total": Metric("files", f"inodes of {title}s"),
-            f"{name}_files_free": Metric("files", f"free inodes of {title}s"),
-            f"{name}_dirty_bytes": Metric("B", f"written on clients, not yet on {title}s"),
-            f"{name}_granted_bytes": Metric("B", f"space on {title}s promised to clients"),
-            f"{name}_pending_bytes": Metric("B", f"being written to {title}s"),
-            f"{name}_exports": Metric("connections", f"clients and servers connected to {title}s"),
+            f"{name}_files_total": Quantity("files", f"inodes of {title}s"),
+            f"{name}_files_free": Quantity("files", f"free inodes of {title}s"),
+            f"{name}_dirty_bytes": Quantity("B", f"written on clients, not yet on {title}s"),
+            f"{name}_granted_bytes": Quantity("B", f"space on {title}s promised to clients"),
+            f"{name}_pending_bytes": Quantity("B", f"being written to {title}s"),
+            f"{name}_exports": Quantity(
+                "connections", f"clients and servers connected to {title}s"
+            ),
         }
     for kind, title in (KINDS | {"client": "other servers' target"}).items():
         name = f"lustre_{kind}"
         table |= {
-            f"{name}_lock_count": Metric("locks", f"locks on objects of {title}s"),
-            f"{name}_lock_unused_count": Metric("locks", f"cached locks, unused, of {title}s"),
-            f"{name}_lock_timeouts": Metric("locks", f"locks of {title}s that timed out"),
-            f"{name}_resource_count": Metric("resources", f"locked objects of {title}s"),
+            f"{name}_lock_count": Quantity("locks", f"locks on objects of {title}s"),
+            f"{name}_lock_unused_count": Quantity("locks", f"cached locks, unused, of {title}s"),
+            f"{name}_lock_timeouts": Quantity("locks", f"locks of {title}s that timed out"),
+            f"{name}_resource_count": Quantity("resources", f"locked objects of {title}s"),
         }
     statuses = ", ".join(f"{value} {status}" for status, value in RECOVERY.items())
     return table | {
-        "lustre_recovery_status": Metric("", f"recovery of targets: {statuses}", "max"),
-        "lustre_recovery_clients": Metric(
+        "lustre_recovery_status": Quantity("", f"recovery of targets: {statuses}", "max"),
+        "lustre_recovery_clients": Quantity(
             "clients", "clients to recover, after a target was started"
         ),
-        "lustre_recovery_connected_clients": Metric(
+        "lustre_recovery_connected_clients": Quantity(
             "clients", "clients to recover that have come back"
         ),
-        "lustre_recovery_completed_clients": Metric("clients", "clients that have recovered"),
-        "lustre_recovery_evicted_clients": Metric(
+        "lustre_recovery_completed_clients": Quantity("clients", "clients that have recovered"),
+        "lustre_recovery_evicted_clients": Quantity(
             "clients", "clients that recovery went on without"
         ),
-        "lustre_recovery_time_remaining": Metric("s", "time until recovery ends by itself", "max"),
-        "lustre_recovery_duration": Metric("s", "time that the last recovery took", "max"),
-        "lustre_health": Metric("", "1 healthy, 0 not (a device is unhealthy, or LBUG)", "min"),
-        "lustre_unhealthy_devices": Metric("devices", "devices reported unhealthy", "max"),
+        "lustre_recovery_time_remaining": Quantity(
+            "s", "time until recovery ends by itself", "max"
+        ),
+        "lustre_recovery_duration": Quantity("s", "time that the last recovery took", "max"),
+        "lustre_health": Quantity("", "1 healthy, 0 not (a device is unhealthy, or LBUG)", "min"),
+        "lustre_unhealthy_devices": Quantity("devices", "devices reported unhealthy", "max"),
     }
 
 
 METRICS = _metrics()
 
 
-def read_stats(place: str, leaf: str, value: bytes, complain: Complain) -> Iterator[Reading]:
-    """Give the operations of a target out of `obdfilter.*.stats` or `mdt.*.md_stats`."""
+def read_stats(place: str, leaf: str, value: bytes, complain: Complain) -> Iterator[Measurement]:
+    """Yield the operations of a target out of `obdfilter.*.stats` or `mdt.*.md_stats`."""
     where, _ = target(place)
     prefix = "lustre_mdt_stats" if leaf == "md_stats" else "lustre_ost_stats"
     for operation in parse_operations(value, complain):
         yield from operation_readings(prefix, where, operation)
 
 
-def read_capacity(place: str, leaf: str, value: bytes, _complain: Complain) -> Iterator[Reading]:
-    """Give bytes or files of a target out of `osd-*.*.kbytesfree` and its like."""
+def read_capacity(
+    place: str, leaf: str, value: bytes, _complain: Complain
+) -> Iterator[Measurement]:
+    """Yield bytes or files of a target out of `osd-*.*.kbytesfree` and its like."""
     where, kind = target(place)
     name, factor = _CAPACITY[leaf]
     yield _reading(f"lustre_{kind}_{name}", _number(value) * factor, where)
 
 
-def read_exports(place: str, _leaf: str, value: bytes, _complain: Complain) -> Iterator[Reading]:
-    """Give the connections of a target out of `*.*.num_exports`."""
+def read_exports(
+    place: str, _leaf: str, value: bytes, _complain: Complain
+) -> Iterator[Measurement]:
+    """Yield the connections of a target out of `*.*.num_exports`."""
     where, kind = target(place)
     yield _reading(f"lustre_{kind}_exports", _number(value), where)
 
 
-def read_recovery(place: str, _leaf: str, value: bytes, complain: Complain) -> Iterator[Reading]:
-    """Give what `*.*.recovery_status` tells, lines like `completed_clients: 4/8`."""
+def read_recovery(
+    place: str, _leaf: str, value: bytes, complain: Complain
+) -> Iterator[Measurement]:
+    """Yield what `*.*.recovery_status` tells, lines like `completed_clients: 4/8`."""
     where, _ = target(place)
     clients = 0
     for line in value.split(b"\n"):
@@ -140,7 +150,7 @@ def read_recovery(place: str, _leaf: str, value: bytes, complain: Complain) -> I
         if name == "status":
             status = RECOVERY.get(text.decode("ascii", "replace"))
             if status is None:
-                complain(f"{shown(text)} is no status of recovery")
+                complain(f"{show_text(text)} is no status of recovery")
             else:
                 yield _reading("lustre_recovery_status", status, where)
         elif name in _RECOVERY_NUMBERS:
@@ -154,8 +164,10 @@ def read_recovery(place: str, _leaf: str, value: bytes, complain: Complain) -> I
         yield _reading("lustre_recovery_clients", clients, where)
 
 
-def read_health(_place: str, _leaf: str, value: bytes, _complain: Complain) -> Iterator[Reading]:
-    """Give the health of the node out of `health_check`.
+def read_health(
+    _place: str, _leaf: str, value: bytes, _complain: Complain
+) -> Iterator[Measurement]:
+    """Yield the health of the node out of `health_check`.
 
     Newer versions have two of that name: below /sys with one word, below /sys/kernel/debug with the
     unhealthy devices. On a healthy node that one is empty, and then tells nothing.
@@ -165,13 +177,13 @@ def read_health(_place: str, _leaf: str, value: bytes, _complain: Complain) -> I
         return
     devices = sum(line.endswith(b" reported unhealthy") for line in text.split(b"\n"))
     if not (devices or text in {b"healthy", b"LBUG"} or text.endswith(b"NOT HEALTHY")):
-        raise UnparsableError(f"{shown(text)} is neither healthy nor not")
-    yield Reading("lustre_health", "lustre_health", int(text == b"healthy"))
-    yield Reading("lustre_unhealthy_devices", "lustre_unhealthy_devices", devices)
+        raise UnparsableError(f"{show_text(text)} is neither healthy nor not")
+    yield Measurement("lustre_health", "lustre_health", int(text == b"healthy"))
+    yield Measurement("lustre_unhealthy_devices", "lustre_unhealthy_devices", devices)
 
 
-def read_locks(place: str, leaf: str, value: bytes, _complain: Complain) -> Iterator[Reading]:
-    """Give the locks of a name space, `ldlm.namespaces.filter-scratch-OST0000_UUID.lock_count`.
+def read_locks(place: str, leaf: str, value: bytes, _complain: Complain) -> Iterator[Measurement]:
+    """Yield the locks of a name space, `ldlm.namespaces.filter-scratch-OST0000_UUID.lock_count`.
 
     Those that the node holds as a client of other servers' targets are summed per file system:
     there may be thousands of targets. Those of MGCs, with the configuration, are left out.
@@ -179,12 +191,12 @@ def read_locks(place: str, leaf: str, value: bytes, _complain: Complain) -> Iter
     if place.startswith("MGC"):
         return
     if client := _CLIENT_NAMESPACE.fullmatch(place):
-        where = Place("filesystem", client[1])
+        where = TargetScope("filesystem", client[1])
         kind = "client"
     elif own := _NAMESPACE.fullmatch(place):
         where, kind = target(own[1] or own[2])
     else:
-        raise UnparsableError(f"{shown(place)} is no name space of a target")
+        raise UnparsableError(f"{show_text(place)} is no name space of a target")
     yield _reading(f"lustre_{kind}_{leaf}", _number(value), where)
 
 
@@ -192,8 +204,8 @@ def _number(value: bytes) -> int:
     return number(value.strip())
 
 
-def _reading(name: str, value: int, place: Place) -> Reading:
-    return Reading(name, name, value, place)
+def _reading(name: str, value: int, place: TargetScope) -> Measurement:
+    return Measurement(name, name, value, place)
 
 
 def _names(pattern: str) -> re.Pattern[str]:
@@ -201,13 +213,13 @@ def _names(pattern: str) -> re.Pattern[str]:
 
 
 GROUPS = {
-    "stats": Group(
+    "stats": MetricGroup(
         _names(r"obdfilter\.(?P<place>[^.]+)\.(?P<leaf>stats)"), read_stats, ("obdfilter.*.stats",)
     ),
-    "md-stats": Group(
+    "md-stats": MetricGroup(
         _names(r"mdt\.(?P<place>[^.]+)\.(?P<leaf>md_stats)"), read_stats, ("mdt.*.md_stats",)
     ),
-    "capacity": Group(
+    "capacity": MetricGroup(
         _names(
             r"(?:osd-\w+|obdfilter|mdt|mgs)\.(?P<place>[^.]+)\.(?P<leaf>"
             + "|".join(_CAPACITY)
@@ -219,18 +231,18 @@ GROUPS = {
             *(f"{server}.*.tot_*" for server in ("obdfilter", "mdt")),
         ),
     ),
-    "exports": Group(
+    "exports": MetricGroup(
         _names(r"(?:obdfilter|mdt|mgs)\.(?P<place>[^.]+)\.(?P<leaf>num_exports)"),
         read_exports,
         ("obdfilter.*.num_exports", "mdt.*.num_exports", "mgs.*.num_exports"),
     ),
-    "recovery": Group(
+    "recovery": MetricGroup(
         _names(r"(?:obdfilter|mdt|mgs)\.(?P<place>[^.]+)\.(?P<leaf>recovery_status)"),
         read_recovery,
         ("obdfilter.*.recovery_status", "mdt.*.recovery_status"),
     ),
-    "health": Group(_names("health_check"), read_health, ("health_check",)),
-    "locks": Group(
+    "health": MetricGroup(_names("health_check"), read_health, ("health_check",)),
+    "locks": MetricGroup(
         _names(r"ldlm\.namespaces\.(?P<place>[^.]+)\.(?P<leaf>" + "|".join(_LOCKS) + ")"),
         read_locks,
         tuple(f"ldlm.namespaces.*.{leaf}" for leaf in _LOCKS),

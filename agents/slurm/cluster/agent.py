@@ -13,7 +13,7 @@ from ccagent.config.duration import Duration
 from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.machine.clock import timestamp
-from ccagent.machine.slurm_environment import ENVIRONMENT, explained
+from ccagent.machine.slurm_environment import ENVIRONMENT, explain_failure
 from ccagent.records.envelopes import ClusterAttributes, ClusterData, ClusterEnvelope
 from ccagent.records.message import FORMATS
 
@@ -77,7 +77,7 @@ class ClusterAgent(Agent[ClusterSettings]):
             )
             states = self._states(node, complain) if "line" in self.wanted else []
         except CcagentError as error:
-            text = explained(error)
+            text = explain_failure(error)
             self.is_blind = True
             logger.error("agent cluster: %s", text)
             yield ClusterEnvelope(meta=self.metadata(), errors=[error_object(node, text)])

@@ -68,7 +68,7 @@ def parse_nodes(content: bytes, complain: Callable[[str], None]) -> list[Cluster
 
 
 def _lines(content: bytes, complain: Callable[[str], None]) -> Iterable[tuple[str, str]]:
-    """Give the two fields of each line."""
+    """Yield the two fields of each line."""
     for line in readable(content).splitlines():
         first, bar, rest = line.partition("|")
         second, end, _ = rest.partition("|")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from msgspec import Meta
 
 from ccagent.agents.base import Agent, AgentSettings, error_object
-from ccagent.agents.slurm.jobs.batch import Batch, SentRecords
+from ccagent.agents.slurm.jobs.batch import JobBatch, SentRecords
 from ccagent.agents.slurm.jobs.events import Surroundings, start_event, stop_event
 from ccagent.agents.slurm.jobs.node_topology import Numbering
 from ccagent.agents.slurm.jobs.round import JobsRound, RoundOptions
@@ -18,7 +18,7 @@ from ccagent.errors import CcagentError, ConfigurationError, UnparsableError
 from ccagent.log import logger
 from ccagent.machine.clock import timestamp
 from ccagent.machine.hostlist import expand
-from ccagent.machine.slurm_environment import ENVIRONMENT, explained
+from ccagent.machine.slurm_environment import ENVIRONMENT, explain_failure
 from ccagent.records.envelopes import JobsAttributes, JobsData, JobsEnvelope
 from ccagent.records.message import FORMATS
 
@@ -133,7 +133,7 @@ class JobsAgent(Agent[JobsSettings]):
         One of errors if Slurm does not answer. For line protocol: events of jobs that start or end.
         """
         now = node.clock.time()
-        state = self._opened()
+        state = self._open()
         state.discard()
         self._until, self._complaints, self.is_blind = None, 0, False
         is_first = not state.until
@@ -141,7 +141,7 @@ class JobsAgent(Agent[JobsSettings]):
         options = self._options(now, state)
         jobs = JobsRound(options, state, lambda command: self._ask(node, command), self._complain)
         metadata = self.metadata()
-        batch = Batch(
+        batch = JobBatch(
             settings.max_envelope_bytes - _ENVELOPE_BYTES - len(metadata.token),
             settings.batch_size,
         )
@@ -162,7 +162,7 @@ class JobsAgent(Agent[JobsSettings]):
                     sent += 1
                     batch.add(job)
         except CcagentError as error:
-            text = explained(error)
+            text = explain_failure(error)
             self.is_blind = True
             logger.error("agent jobs: %s", text)
             if len(batch):
@@ -199,13 +199,13 @@ class JobsAgent(Agent[JobsSettings]):
 
     def handed_on(self) -> None:
         """Do not send again what is in a queue, as long as this process runs."""
-        self._opened().commit(self._until)
+        self._open().commit(self._until)
 
     def settled(self) -> None:
         """Remember over a restart what was sent."""
-        self._opened().save()
+        self._open().save()
 
-    def _opened(self) -> SentState:
+    def _open(self) -> SentState:
         if self._state is None:
             self._state = SentState(self.settings.state_file)
             if self.settings.resend:
@@ -282,5 +282,5 @@ def _addresses_by_node(addresses: dict[str, list[str]]) -> dict[str, list[str]]:
         try:
             found |= dict.fromkeys(expand(hosts), of_host)
         except UnparsableError as error:
-            raise ConfigurationError(f"agents.jobs.gpu-addresses: {error}") from None
+            raise ConfigurationError(f"agents.jobs.gpu-addresses: {error}") from error
     return found

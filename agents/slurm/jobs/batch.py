@@ -13,7 +13,7 @@ _encoder = msgspec.json.Encoder()
 _JOBS_IN_ONE = 32
 
 
-class Batch:
+class JobBatch:
     """Records of jobs and steps up to `max_bytes` of JSON.
 
     `max_jobs` counts jobs with their steps; 0: no limit.

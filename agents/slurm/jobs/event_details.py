@@ -1,4 +1,4 @@
-"""What events of starting jobs need beside accounting: processors, GPUs, text and script."""
+"""Details that events of starting jobs need beside accounting: processors, GPUs, text, script."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Resource(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class JobMetaData(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """What people are shown of a job. slurm_info: as scontrol prints it."""
+    """Texts about a job for people. slurm_info: as scontrol prints it."""
 
     job_name: str = ""
     slurm_info: str = ""
@@ -99,7 +99,7 @@ class StopJob(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Surroundings(NamedTuple):
-    """What is known beside the job: of the site, and of its nodes.
+    """Facts about the site and its nodes that a job's event needs.
 
     gpus: PCI addresses of the GPUs of a node by their index.
     """
@@ -155,7 +155,7 @@ def start_event(
             job_script=details.script if details else "",
         ),
     )
-    return _bounded(Event("job", "job", _tags(node, "start_job"), payload, begin), payload)
+    return _bound(Event("job", "job", _tags(node, "start_job"), payload, begin), payload)
 
 
 def stop_event(node: Node, job: SlurmJob, begin: int, end: int) -> Event:
@@ -207,7 +207,7 @@ def _requested_memory(job: SlurmJob) -> int:
     return (total or job.requested_memory_per_node * max(1, job.requested_node_count)) // 1024
 
 
-def _bounded(event: Event, payload: StartJob) -> Event:
+def _bound(event: Event, payload: StartJob) -> Event:
     """Leave out what makes an event too large: script, text, then what is known of each node."""
     replace = msgspec.structs.replace
     meta_data = payload.meta_data

@@ -36,7 +36,7 @@ _UNKNOWN_TO_ACCOUNTING = 120
 
 
 class RoundOptions(NamedTuple):
-    """What a round looks at. seconds: length of the window, up to `now`.
+    """The scope of a round. seconds: length of the window, up to `now`.
 
     repeats_events: events that were sent before are sent again.
     """

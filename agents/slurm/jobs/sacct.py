@@ -77,8 +77,8 @@ def parse_job_id(text: str) -> JobId:
             het, _, offset = job.partition("+")
             return JobId(0, 0, _number(het), _number(offset))
         _number(job)
-    except ValueError:
-        raise UnparsableError(f"{text[:40]!r} is no job id") from None
+    except ValueError as error:
+        raise UnparsableError(f"{text[:40]!r} is no job id") from error
     return JobId()
 
 
@@ -92,7 +92,7 @@ class Parser:
         self._moments = Remembered(_moment)
         self._seconds = Remembered(values.seconds)
         self._numbers = Remembered(values.uint)
-        self._extended = Remembered(values.extended)
+        self._extended = Remembered(values.parse_extended)
         self._time_limits = Remembered(values.time_limit)
         self._kilobytes = Remembered(values.kilobytes)
         self._exit_codes = Remembered(values.exit_code)
@@ -199,7 +199,7 @@ class Parser:
         try:
             state = self._words[text]
         except ValueError as error:
-            raise UnparsableError(f"job {raw_id[:40]}: {error}") from None
+            raise UnparsableError(f"job {raw_id[:40]}: {error}") from error
         if state.detail:
             logger.debug("job %s: %s %s", raw_id, state.word, state.detail)
         return state.word
@@ -209,7 +209,7 @@ class Parser:
         parsers: dict[str, Callable[[str], object]] = {
             **dict.fromkeys(("Submit", "Start", "End"), _moment),
             "TimelimitRaw": values.time_limit,
-            "Priority": values.extended,
+            "Priority": values.parse_extended,
             **dict.fromkeys(("ReqCPUS", "ReqNodes", "ElapsedRaw"), values.uint),
             **dict.fromkeys(
                 ("Suspended", "AveCPU", "MinCPU", "SystemCPU", "UserCPU"), values.seconds
@@ -248,7 +248,7 @@ def _decode(row: Sequence[bytes]) -> list[str]:
 
 
 def _moment(text: str) -> str:
-    """Give the Timestamp of seconds since 1970; empty for none."""
+    """Return the Timestamp of seconds since 1970; empty for none."""
     seconds = values.moment(text)
     return timestamp(seconds) if seconds else ""
 
@@ -262,4 +262,4 @@ def _nodes(text: str) -> list[str]:
     try:
         return split(text)
     except UnparsableError as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(str(error)) from error

@@ -32,7 +32,7 @@ _LONGEST_SCRIPT = 65_536
 
 
 class NodeShare(NamedTuple):
-    """What a job has of a node: processors by Slurm's numbers, GPUs by index."""
+    """A job's share of a node: processors by Slurm's numbers, GPUs by index."""
 
     cpus: list[int]
     gpus: list[int]

@@ -140,7 +140,7 @@ def parse_job(row: QueueRow, *, with_gres_detail: bool = False) -> SlurmJob:
             partition=readable(row.partition),
             reservation="" if reservation == "(null)" else reservation,
             nodes=split(readable(row.nodes)),
-            priority=values.extended(readable(row.priority)),
+            priority=values.parse_extended(readable(row.priority)),
             requested_resources=tres if word in _WAITING else "",
             allocated_resources="" if word in _WAITING else tres,
             gres_detail=gres_detail(tres) if with_gres_detail else [],
@@ -149,7 +149,7 @@ def parse_job(row: QueueRow, *, with_gres_detail: bool = False) -> SlurmJob:
             requested_node_count=values.uint(readable(row.node_count).partition("-")[0]),
         )
     except ValueError as error:
-        raise UnparsableError(f"job {readable(row.raw_id)[:40]}: {error}") from None
+        raise UnparsableError(f"job {readable(row.raw_id)[:40]}: {error}") from error
 
 
 def _timestamp(text: bytes) -> str:

@@ -1,4 +1,4 @@
-"""What has been sent: a digest of each record, kept over restarts."""
+"""Records that were sent: a digest of each, kept over restarts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LARGEST = 2_000_000
 _LARGEST_FILE = 64 * 1024 * 1024
 
 
-class _File(msgspec.Struct):
+class _StateFile(msgspec.Struct):
     version: int
     until: int
     digests: bytes
 
 
 class SentState:
-    """Tells new and changed records from those that were sent. Empty `path`: only in memory.
+    """Distinguishes new and changed records from sent ones. Empty `path`: only in memory.
 
     A round begins with the first `is_new` after `commit`. What no round shows any more is
     forgotten, so that the size is that of one round.
@@ -90,7 +90,9 @@ class SentState:
         A file that can't be written is logged, and the state kept in memory.
         """
         if self._path and not self._is_saved:
-            write_state(self._path, _File(_VERSION, self.until, array("Q", self._sent).tobytes()))
+            write_state(
+                self._path, _StateFile(_VERSION, self.until, array("Q", self._sent).tobytes())
+            )
             self._is_saved = True
 
     def forget(self) -> None:
@@ -102,7 +104,7 @@ class SentState:
         self._seen = set()
 
     def _load(self) -> None:
-        found = read_state(self._path, _File, _LARGEST_FILE, "all is sent again")
+        found = read_state(self._path, _StateFile, _LARGEST_FILE, "all is sent again")
         if found is None or found.version != _VERSION:
             return
         if len(found.digests) % _DIGEST_BYTES:

@@ -12,7 +12,7 @@ ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s"} | {
 """Times as seconds since 1970, so that no zone and no DST plays in."""
 
 
-def explained(error: CcagentError) -> str:
+def explain_failure(error: CcagentError) -> str:
     """Say in a sentence what is missing."""
     if isinstance(error, NotHereError):
         return f"{error}: Slurm is not installed on this node, or elsewhere: set its path"

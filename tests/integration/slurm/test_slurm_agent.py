@@ -157,7 +157,7 @@ def test_every_field_is_what_sacct_says(
         lambda j: 0 if str(j.job_id) in unknown and not j.job_step else j.time_limit,
         values.time_limit,
     )
-    compared("Priority", lambda j: j.priority, values.extended)
+    compared("Priority", lambda j: j.priority, values.parse_extended)
     compared("ReqCPUS", lambda j: j.requested_cpus, int)
     compared("ReqNodes", lambda j: j.requested_node_count, int)
     compared("ExitCode", lambda j: j.exit_code, values.exit_code)
