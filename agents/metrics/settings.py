@@ -40,6 +40,15 @@ if TYPE_CHECKING:
 _RENAMED_METRICS = {
     "ccagent_left_out": "ccagent_skipped",
     "ccagent_agent_left_out": "ccagent_agent_skipped",
+    **{
+        f"ccagent_{part}{earlier}": f"ccagent_{part}{present}"
+        for part in ("", "sink_")
+        for earlier, present in (
+            ("refused", "rejected"),
+            ("waiting", "backlog"),
+            ("waiting_bytes", "backlog_bytes"),
+        )
+    },
 }
 """Metric names of earlier releases, and the present ones."""
 

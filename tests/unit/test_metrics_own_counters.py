@@ -72,20 +72,20 @@ def test_agents_are_counted_together_and_one_by_one(daemon: Daemon) -> None:
 
 def test_sinks_are_counted_together_and_one_by_one(daemon: Daemon) -> None:
     daemon.sinks["store"] = SinkCounters(
-        queued=50, waiting=30, waiting_bytes=9000, sent=20, acknowledged=10, retried=10, refused=5,
+        queued=50, backlog=30, backlog_bytes=9000, sent=20, acknowledged=10, retried=10, rejected=5,
         dropped=5,
     )  # fmt: skip
-    daemon.sinks["file"] = SinkCounters(queued=10, waiting=1, waiting_bytes=500, sent=10)
+    daemon.sinks["file"] = SinkCounters(queued=10, backlog=1, backlog_bytes=500, sent=10)
     found = daemon.tick()
     assert {key: found[f"ccagent_{key}", NODE] for key in (
-        "queued", "sent", "acknowledged", "retried", "refused", "dropped", "waiting",
-        "waiting_bytes",
+        "queued", "sent", "acknowledged", "retried", "rejected", "dropped", "backlog",
+        "backlog_bytes",
     )} == {
-        "queued": 6.0, "sent": 3.0, "acknowledged": 1.0, "retried": 1.0, "refused": 0.5,
-        "dropped": 0.5, "waiting": 31, "waiting_bytes": 9500,
+        "queued": 6.0, "sent": 3.0, "acknowledged": 1.0, "retried": 1.0, "rejected": 0.5,
+        "dropped": 0.5, "backlog": 31, "backlog_bytes": 9500,
     }  # fmt: skip
-    assert found["ccagent_sink_waiting", sink("store")] == 30
-    assert found["ccagent_sink_waiting_bytes", sink("file")] == 500
+    assert found["ccagent_sink_backlog", sink("store")] == 30
+    assert found["ccagent_sink_backlog_bytes", sink("file")] == 500
     assert found["ccagent_sink_dropped", sink("store")] == pytest.approx(0.5)
 
 
@@ -99,10 +99,10 @@ def test_one_that_begins_anew_leaves_no_trace_in_the_sum(daemon: Daemon) -> None
 
 
 def test_a_sink_without_a_name_to_send_counts_in_the_sum(daemon: Daemon) -> None:
-    daemon.sinks = {name: SinkCounters(waiting=2) for name in ("", "a\nb", "c\\", "nats://h:4222")}
+    daemon.sinks = {name: SinkCounters(backlog=2) for name in ("", "a\nb", "c\\", "nats://h:4222")}
     found = daemon.tick()
-    assert found["ccagent_waiting", NODE] == 8
-    by_sink = [place.stype_id for metric, place in found if metric == "ccagent_sink_waiting"]
+    assert found["ccagent_backlog", NODE] == 8
+    by_sink = [place.stype_id for metric, place in found if metric == "ccagent_sink_backlog"]
     assert by_sink == ["nats://h:4222"]
 
 
@@ -135,7 +135,7 @@ def test_every_metric_is_told_by_the_daemon(daemon: Daemon) -> None:
 
 def test_a_handful_is_sent_without_being_asked_for() -> None:
     assert {name for name, metric in OwnCountersReader.metrics.items() if metric.is_default} == {
-        "ccagent_cpu", "ccagent_mem_used", "ccagent_errors", "ccagent_waiting", "ccagent_dropped",
+        "ccagent_cpu", "ccagent_mem_used", "ccagent_errors", "ccagent_backlog", "ccagent_dropped",
     }  # fmt: skip
 
 

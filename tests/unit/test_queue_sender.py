@@ -182,7 +182,7 @@ def test_a_refused_message_becomes_a_dead_letter_and_the_others_go_on(bench: Ben
     bench.run(0.001)
     assert bench.transport.taken == ["sample-0", "sample-2"]
     assert bench.dead() == [("sample-1", "422: no such field")]
-    assert bench.sender.counters.refused == 1
+    assert bench.sender.counters.rejected == 1
 
 
 def test_one_kind_that_fails_holds_up_no_other(bench: Bench) -> None:

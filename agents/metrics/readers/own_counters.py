@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 _AGENTS = ("samples", "errors", "skipped", "cpu")
-_SINKS = ("queued", "sent", "acknowledged", "retried", "refused", "dropped")
-_WAITING = ("waiting", "waiting_bytes")
+_SINKS = ("queued", "sent", "acknowledged", "retried", "rejected", "dropped")
+_BACKLOG = ("backlog", "backlog_bytes")
 _MICRO = 1_000_000
 
 _MEANINGS = {
@@ -27,19 +27,19 @@ _MEANINGS = {
     "errors": "samples that failed",
     "skipped": "samples not taken, because the one before was not finished",
     "cpu": "CPU time of samples, of one cpu",
-    "queued": "messages handed to outboxes",
+    "queued": "messages put into the queues",
     "sent": "messages handed to the transport, repetitions included",
     "acknowledged": "messages that the other side has taken",
     "retried": "messages to be sent again after a failure",
-    "refused": "messages set aside, because the other side never will take them",
-    "dropped": "messages dropped, because too much waited or for too long",
-    "waiting": "messages that wait in outboxes",
-    "waiting_bytes": "bytes that wait in outboxes",
+    "rejected": "dead letters: messages that the other side will never take",
+    "dropped": "messages dropped, because the queue was full or they were too old",
+    "backlog": "messages in the queues",
+    "backlog_bytes": "bytes in the queues",
 }
-_UNITS = {"cpu": "%", "waiting": "", "waiting_bytes": "B"}
+_UNITS = {"cpu": "%", "backlog": "", "backlog_bytes": "B"}
 _SCALES = {"cpu": 100 / _MICRO}
 _FIELDS = {"cpu": "cpu-seconds"}
-_DEFAULT = frozenset({"errors", "waiting", "dropped"})
+_DEFAULT = frozenset({"errors", "backlog", "dropped"})
 
 
 def _metrics() -> dict[str, Metric]:
@@ -60,12 +60,12 @@ def _metrics() -> dict[str, Metric]:
     }
     whole: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("agent", "all agents", _AGENTS[:3]),
-        ("sink", "all sinks", (*_SINKS, *_WAITING)),
+        ("sink", "all sinks", (*_SINKS, *_BACKLOG)),
     )
     for kind, all_of_them, keys in whole:
         for key in keys:
             found[f"ccagent_{key}"] = _metric(key, kind, all_of_them, is_default=key in _DEFAULT)
-    for kind, keys in (("agent", _AGENTS), ("sink", (*_SINKS, *_WAITING))):
+    for kind, keys in (("agent", _AGENTS), ("sink", (*_SINKS, *_BACKLOG))):
         for key in keys:
             found[f"ccagent_{kind}_{key}"] = _metric(key, kind, f"by {kind}", is_default=False)
     return found
@@ -127,14 +127,14 @@ class OwnCountersReader(Reader[ReaderSettings]):
         }
         found += _counts("agent", _AGENTS, agents, self._agents)
         found += _counts("sink", _SINKS, sinks, self._sinks)
-        for key in _WAITING:
-            waiting = {name: getattr(each, key) for name, each in counters.sinks.items()}
+        for key in _BACKLOG:
+            backlog = {name: getattr(each, key) for name, each in counters.sinks.items()}
             found += [
                 Gauge(f"ccagent_sink_{key}", number, place)
-                for name, number in waiting.items()
+                for name, number in backlog.items()
                 if (place := _place("sink", name))
             ]
-            found.append(Gauge(f"ccagent_{key}", sum(waiting.values())))
+            found.append(Gauge(f"ccagent_{key}", sum(backlog.values())))
         return found
 
 

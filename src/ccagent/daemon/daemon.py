@@ -400,9 +400,9 @@ class Daemon:
             if name in opened or name not in configuration.sinks:
                 self._leaving_outboxes.append(self._outboxes.pop(name))
             if name not in configuration.sinks and not outbox.is_idle:
-                waiting = outbox.counters().waiting
+                backlog = outbox.counters().backlog
                 logger.info(
-                    "sink %s: removed; it goes on until %d messages are sent", name, waiting
+                    "sink %s: removed; it goes on until %d messages are sent", name, backlog
                 )
         self._outboxes |= opened
         for outbox in self._leaving_outboxes:

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from ccagent.agents.base import Agent
-from ccagent.counters import with_counters
+from ccagent.daemon.record_counters import add_counters
 from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.records.message import encode_each
@@ -201,4 +201,4 @@ class Runner:
 
     def _add_counters(self, record: Record) -> Record:
         sinks = {outbox.name: outbox.counters() for outbox in self._in_use}
-        return with_counters(record, self.agent.counters, sinks)
+        return add_counters(record, self.agent.counters, sinks)

@@ -9,8 +9,8 @@ from ccagent.log import printable
 
 _AGENTS = f"{'agent':20} {'samples':>9} {'errors':>8} {'skipped':>9} {'seconds':>10} {'CPU s':>9}"
 _SINKS = (
-    f"{'sink':20} {'queued':>9} {'waiting':>8} {'sent':>9} {'acknowledged':>13} "
-    f"{'retried':>8} {'refused':>8} {'dropped':>8}"
+    f"{'sink':20} {'queued':>9} {'backlog':>8} {'sent':>9} {'acknowledged':>13} "
+    f"{'retried':>8} {'rejected':>8} {'dropped':>8}"
 )
 
 
@@ -49,9 +49,9 @@ class Status(msgspec.Struct, rename="kebab", kw_only=True):
             )
         for name, sink in self.sinks.items():
             parts.append(
-                f"sink {name}: {sink.queued} queued, {sink.waiting} waiting, {sink.sent} sent, "
+                f"sink {name}: {sink.queued} queued, {sink.backlog} backlog, {sink.sent} sent, "
                 f"{sink.acknowledged} acknowledged, {sink.retried} retried, "
-                f"{sink.refused} refused, {sink.dropped} dropped, {sink.restarts} restarts"
+                f"{sink.rejected} rejected, {sink.dropped} dropped, {sink.restarts} restarts"
             )
         return "; ".join(parts)
 
@@ -72,8 +72,8 @@ class Status(msgspec.Struct, rename="kebab", kw_only=True):
         lines += ["", _SINKS]
         for name, sink in self.sinks.items():
             lines.append(
-                f"{printable(name):20} {sink.queued:9} {sink.waiting:8} {sink.sent:9} "
-                f"{sink.acknowledged:13} {sink.retried:8} {sink.refused:8} {sink.dropped:8}"
+                f"{printable(name):20} {sink.queued:9} {sink.backlog:8} {sink.sent:9} "
+                f"{sink.acknowledged:13} {sink.retried:8} {sink.rejected:8} {sink.dropped:8}"
             )
             if sink.damaged:
                 lines.append(f"  {sink.damaged} messages in the queue were damaged")

@@ -242,7 +242,7 @@ class Sender:
         for part, reason in refused:
             logger.error("sink %s: part of a message becomes a dead letter: %s", self._name, reason)
             self._queue.add_dead_letter(batch, part, reason)
-            self.counters.refused += 1
+            self.counters.rejected += 1
             self.counters.last_error = reason
         self._acknowledge(batch, [queued])
         self._parts.forget(taken)
@@ -266,7 +266,7 @@ class Sender:
         self._done += 1
         self._queue.reject(batch, queued.number, reason)
         self._failures.forget(queued)
-        self.counters.refused += 1
+        self.counters.rejected += 1
         self.counters.last_error = reason
 
     def _retry(self, batch: QueueBatch, error: RetryableError) -> SendOutcome:

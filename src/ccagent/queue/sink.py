@@ -94,8 +94,8 @@ class Sink:
             return msgspec.structs.replace(
                 self._sender.counters,
                 queued=self._queued,
-                waiting=self._queue.count(),
-                waiting_bytes=self._queue.size(),
+                backlog=self._queue.count(),
+                backlog_bytes=self._queue.size(),
                 dropped=self._queue.dropped,
                 damaged=self._queue.damaged,
                 restarts=self._restarts,

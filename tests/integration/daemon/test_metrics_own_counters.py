@@ -12,7 +12,7 @@ status-socket = ""
 every = "1s"
 preset = "base"
 readers = ["ccagent"]
-include = ["ccagent_samples", "ccagent_waiting_bytes", "ccagent_sink_waiting"]
+include = ["ccagent_samples", "ccagent_backlog_bytes", "ccagent_sink_backlog"]
 sinks = ["tree", "broken"]
 [sinks.tree]
 url = "dir:OUT"
@@ -39,11 +39,11 @@ def test_the_daemon_tells_of_itself(daemon: Running) -> None:
     place = "cluster=x.org,hostname=c1-1"
     node = f"{place},type=node"
     daemon.start(CONFIGURATION)
-    until(lambda: len(values(daemon, f"ccagent_waiting,{node}")) >= 4)
-    assert values(daemon, f"ccagent_waiting,{node}")[-1] >= 2
-    broken = values(daemon, f"ccagent_sink_waiting,{place},stype=sink,stype-id=broken,type=node")
+    until(lambda: len(values(daemon, f"ccagent_backlog,{node}")) >= 4)
+    assert values(daemon, f"ccagent_backlog,{node}")[-1] >= 2
+    broken = values(daemon, f"ccagent_sink_backlog,{place},stype=sink,stype-id=broken,type=node")
     assert broken[-1] >= 2
-    assert values(daemon, f"ccagent_waiting_bytes,{node}")[-1] > 200
+    assert values(daemon, f"ccagent_backlog_bytes,{node}")[-1] > 200
     # The first interval is short: one sample within it is many a second.
     assert 0 < values(daemon, f"ccagent_samples,{node}")[-1] < 5
     assert values(daemon, f"ccagent_errors,{node}")[-1] == 0.0

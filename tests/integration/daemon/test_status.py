@@ -57,8 +57,8 @@ def test_it_tells_what_agents_and_sinks_have_done(daemon: Running) -> None:
     assert 0 < agent["cpu-seconds"] < found["cpu-seconds"]
     tree, broken = found["sinks"]["tree"], found["sinks"]["broken"]
     assert tree["queued"] == tree["sent"] == tree["acknowledged"] == agent["samples"]
-    assert tree["waiting"] == 0
-    assert broken["queued"] == broken["waiting"] == agent["samples"]
+    assert tree["backlog"] == 0
+    assert broken["queued"] == broken["backlog"] == agent["samples"]
     assert broken["retried"] == broken["sent"] > 0
     assert broken["last-error"] == ("http://127.0.0.1:9/in: connection refused")
     daemon.stop()
