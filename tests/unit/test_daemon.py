@@ -149,7 +149,7 @@ def test_an_outbox_that_cant_be_opened_changes_nothing(
         return Sink(name, *others)
 
     def script() -> Script:
-        monkeypatch.setattr("ccagent.daemon.daemon.Sink", open_sink)
+        monkeypatch.setattr("ccagent.daemon.agents_and_sinks.Sink", open_sink)
         scene.table["sinks"] = {name: {"url": "scripted:b"} for name in ("one", "two", "three")}
         yield from scene.reload()
         yield from scene.tick()
@@ -189,7 +189,7 @@ def test_the_agents_of_a_discarded_plan_are_closed(
         raise MemoryError
 
     def script() -> Script:
-        monkeypatch.setattr("ccagent.daemon.daemon.Sink", open_sink)
+        monkeypatch.setattr("ccagent.daemon.agents_and_sinks.Sink", open_sink)
         monkeypatch.setattr(ScriptedAgent, "close", note_close)
         change_agent_and_sink(scene, "b")
         yield from scene.reload()

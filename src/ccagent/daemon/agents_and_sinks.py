@@ -1,0 +1,235 @@
+"""The agents and sinks that a daemon runs: started, exchanged by a reload, and ended."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ccagent.config.configuration import build_agent, build_transport
+from ccagent.counters import Counters
+from ccagent.daemon.runner import Runner
+from ccagent.daemon.schedule import Schedule
+from ccagent.log import logger
+from ccagent.machine.node import Node
+from ccagent.queue.sink import Sink
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from ccagent.agents.base import Agent
+    from ccagent.config.configuration import Configuration
+    from ccagent.config.duration import Cadence
+    from ccagent.machine.clock import Clock
+    from ccagent.transports.base import Transport
+
+
+class Plan(NamedTuple):
+    """A configuration, with the agents and transports of it that do not run yet."""
+
+    configuration: Configuration
+    agents: dict[str, Agent[Any]]
+    transports: dict[str, Transport]
+
+
+class AgentsAndSinks:
+    """The agents of a configuration, each in a thread, and its sinks.
+
+    Only the thread of the daemon changes them; any thread may read `counters`.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._configuration: Configuration | None = None
+        self._runners: dict[str, tuple[Schedule | None, Runner]] = {}
+        self._outboxes: dict[str, Sink] = {}
+        self._leaving_runners: list[Runner] = []
+        self._leaving_outboxes: list[Sink] = []
+
+    @property
+    def is_idle(self) -> bool:
+        """True when no agent samples and every queue is empty."""
+        return not self.is_sampling and all(box.is_idle for box in self._outboxes.values())
+
+    @property
+    def is_sampling(self) -> bool:
+        """True while one of the agents samples."""
+        return not all(runner.is_idle for _, runner in self._runners.values())
+
+    @property
+    def has_standard_output(self) -> bool:
+        """True if one of the sinks is standard output."""
+        return any(box.settings.url.startswith("stdout:") for box in self._outboxes.values())
+
+    def counters(self) -> Counters:
+        """Return what agents and sinks have counted since the start."""
+        return Counters(
+            agents={name: runner.agent.counters for name, (_, runner) in [*self._runners.items()]},
+            sinks={name: outbox.counters() for name, outbox in [*self._outboxes.items()]},
+        )
+
+    def summary(self) -> str:
+        """Return a line about what runs."""
+        return f"agents: {', '.join(self._runners)}; sinks: {', '.join(self._outboxes) or 'none'}"
+
+    def make_plan(self, configuration: Configuration) -> Plan:
+        """Build the agents and transports of a configuration that do not run yet.
+
+        Raises ConfigurationError before anything is changed.
+        """
+        running = self._configuration
+        transports = {
+            name: build_transport(sink)
+            for name, sink in configuration.sinks.items()
+            if name not in self._outboxes
+            or self._outboxes[name].settings != sink
+            or running is None
+            or configuration.outbox != running.outbox
+        }
+        agents: dict[str, Agent[Any]] = {}
+        try:
+            for name in configuration.agents:
+                if not self._can_stay(name, configuration):
+                    agents[name] = build_agent(configuration, name)
+        except BaseException:
+            self.close_unused(agents)
+            raise
+        return Plan(configuration, agents, transports)
+
+    def close_unused(self, agents: dict[str, Agent[Any]]) -> None:
+        """Close the agents of a plan that is discarded, but for those that run already."""
+        running = [runner.agent for _, runner in [*self._runners.values()]]
+        for name, agent in agents.items():
+            if agent not in running:
+                with continue_after_errors(f"agent {name}"):
+                    agent.close()
+
+    def apply(self, plan: Plan) -> None:
+        """Start what a plan has built, and retire what it replaces or no longer has.
+
+        Agents and sinks whose settings are unchanged go on as they are. All new outboxes are
+        opened before anything is changed.
+        """
+        configuration = plan.configuration
+        settings = configuration.settings
+        node = Node(hostname=settings.hostname, cluster=settings.cluster, clock=self._clock)
+        node.own_counters = self.counters
+        opened = self._open_outboxes(plan)
+        for name in [*self._runners]:
+            if name in plan.agents or name not in configuration.agents:
+                _, runner = self._runners.pop(name)
+                runner.close()
+                self._leaving_runners.append(runner)
+        self._replace_outboxes(configuration, opened)
+        for name in configuration.agents:
+            boxes = [self._outboxes[sink] for sink in configuration.sinks_of(name)]
+            if name in plan.agents:
+                agent = plan.agents[name]
+                runner = Runner(agent, node, boxes, prefix=settings.topic_prefix)
+                self._runners[name] = (self._schedule(agent.settings.every), runner)
+                runner.start(sample_now=agent.settings.on_startup)
+            else:
+                self._runners[name][1].outboxes = boxes
+        self._configuration = configuration
+
+    def _open_outboxes(self, plan: Plan) -> dict[str, Sink]:
+        """Open the outboxes of new and changed sinks: all of them, or none."""
+        opened: dict[str, Sink] = {}
+        configuration = plan.configuration
+        try:
+            for name, transport in plan.transports.items():
+                sink = configuration.sinks[name]
+                opened[name] = Sink(name, sink, transport, configuration.outbox)
+        except BaseException:
+            for outbox in opened.values():
+                outbox.close()
+            raise
+        return opened
+
+    def _replace_outboxes(self, configuration: Configuration, opened: dict[str, Sink]) -> None:
+        """Put new outboxes in the place of old ones, which hand over their backlog at once."""
+        for name, outbox in [*self._outboxes.items()]:
+            if name in opened or name not in configuration.sinks:
+                self._leaving_outboxes.append(self._outboxes.pop(name))
+            if name not in configuration.sinks and not outbox.is_idle:
+                backlog = outbox.counters().backlog
+                logger.info(
+                    "sink %s: removed; it goes on until %d messages are sent", name, backlog
+                )
+        self._outboxes |= opened
+        for outbox in self._leaving_outboxes:
+            if outbox.name in self._outboxes:
+                outbox.retire(self._outboxes[outbox.name])
+
+    def _can_stay(self, name: str, configuration: Configuration) -> bool:
+        """Return whether a running agent can stay, with what it knows of the last sample."""
+        if self._configuration is None or name not in self._runners:
+            return False
+        agent, old = self._runners[name][1].agent, self._configuration.settings
+        new = configuration.settings
+        return (
+            agent.settings == configuration.agents[name]
+            and agent.wanted == configuration.formats_of(name)
+            and (old.cluster, old.hostname, old.topic_prefix)
+            == (new.cluster, new.hostname, new.topic_prefix)
+        )
+
+    def tick(self, now: float) -> None:
+        """Ask for the samples that are due; see to agents that hang."""
+        for schedule, runner in self._runners.values():
+            runner.watch()
+            if schedule is not None and schedule.is_due(now):
+                runner.tick()
+
+    def next_tick(self, default: float) -> float:
+        """Return when the next sample is due, in seconds since 1970, or the default."""
+        ticks = [schedule.next for schedule, _ in self._runners.values() if schedule is not None]
+        return min(ticks, default=default)
+
+    def _schedule(self, every: Cadence | None) -> Schedule | None:
+        return None if every is None else Schedule(every.seconds, self._clock.time())
+
+    def retire(self) -> None:
+        """Close removed sinks once they are idle, and forget agents and sinks that have ended.
+
+        A removed sink drains its backlog before. It stays open while an agent, even one that
+        hangs, may still put a message into it. A replaced sink has ended by itself.
+        """
+        self._leaving_runners = [old for old in self._leaving_runners if old.is_alive]
+        runners = [*self._leaving_runners, *(runner for _, runner in self._runners.values())]
+        for outbox in self._leaving_outboxes:
+            is_removed = outbox.name not in self._outboxes
+            if is_removed and outbox.is_idle and not any(each.uses(outbox) for each in runners):
+                outbox.close()
+        self._leaving_outboxes = [old for old in self._leaving_outboxes if old.is_alive]
+
+    def end(self, seconds: float) -> None:
+        """Let everybody finish what is in hand, agents first, within some seconds."""
+        deadline = self._clock.monotonic() + seconds
+        runners = [runner for _, runner in self._runners.values()]
+        runners += self._leaving_runners
+        outboxes = [*self._outboxes.values(), *self._leaving_outboxes]
+        for runner in runners:
+            with continue_after_errors(f"agent {runner.agent.name}"):
+                runner.close()
+        for runner in runners:
+            with continue_after_errors(f"agent {runner.agent.name}"):
+                runner.join((deadline - self._clock.monotonic()) / 2)
+        for outbox in self._leaving_outboxes:
+            if outbox.name in self._outboxes:
+                with continue_after_errors(f"sink {outbox.name}"):
+                    outbox.join((deadline - self._clock.monotonic()) / 2)
+        for outbox in outboxes:
+            with continue_after_errors(f"sink {outbox.name}"):
+                outbox.close()
+        for outbox in outboxes:
+            with continue_after_errors(f"sink {outbox.name}"):
+                outbox.join(deadline - self._clock.monotonic())
+
+
+@contextlib.contextmanager
+def continue_after_errors(name: str) -> Generator[None]:
+    """Log an unforeseen exception while an agent or sink is closed, and go on with the others."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - it must not cost the others their end
+        logger.exception("%s: unforeseen error while it was closed", name)
