@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.agents.metrics.perf.call import Event, PerfCall
+    from ccagent.agents.metrics.perf.call import PerfCall, PerfEvent
     from ccagent.agents.metrics.readers.base import ReaderSettings
 
 SOCKETS = 2
@@ -152,7 +152,7 @@ def counting_call() -> tuple[PerfCall, Callable[[], None]]:
     """Give a stand-in for the kernel's counters, and what lets them count for a tick."""
     from ccagent.agents.metrics.perf.call import PerfCall
 
-    groups: dict[int, list[Event]] = {}
+    groups: dict[int, list[PerfEvent]] = {}
     contents: dict[int, bytes] = {}
     ticks = 1
 
@@ -164,7 +164,7 @@ def counting_call() -> tuple[PerfCall, Callable[[], None]]:
         return struct.pack(f"={len(rates) + 3}Q", *head, *(int(rate * ticks) for rate in rates))
 
     class Counting(PerfCall):
-        def open(self, event: Event, cpu: int, leader: int = -1) -> int:
+        def open(self, event: PerfEvent, cpu: int, leader: int = -1) -> int:
             descriptor = 1000 + len(groups)
             group = groups.setdefault(descriptor if leader < 0 else leader, [])
             if event.type == RAW and sum(e.type == RAW for e in group) == RAW_COUNTERS:

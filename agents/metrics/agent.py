@@ -1,4 +1,4 @@
-"""The agent `metrics`: what readers tell of the node, as points with one time stamp."""
+"""Agent `metrics`: values of the readers as points with one time stamp."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.agents.base import Agent
 from ccagent.agents.metrics.custom.reader import Custom
-from ccagent.agents.metrics.pipeline.downsampling import Steps
-from ccagent.agents.metrics.pipeline.outputs import combined, sent_form, sent_metrics
+from ccagent.agents.metrics.pipeline.downsampling import Downsampler
+from ccagent.agents.metrics.pipeline.outputs import combine_values, make_output, make_outputs
 from ccagent.agents.metrics.pipeline.paced import PacedReader
 from ccagent.agents.metrics.pipeline.wrong_clock import ClockGuard
 from ccagent.agents.metrics.settings import MetricsSettings
@@ -19,7 +19,7 @@ from ccagent.records.points import Point
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.agents.metrics.readers.base import Gauge, Metric, Place
+    from ccagent.agents.metrics.readers.base import Gauge, Metric, Scope
     from ccagent.agents.needs import Need
     from ccagent.machine.node import Node
     from ccagent.records.message import Format
@@ -43,21 +43,21 @@ class MetricsAgent(Agent[MetricsSettings]):
             self.metrics |= reader.metrics
         self.custom = Custom(settings, self.metrics)
         self.metrics |= self.custom.metrics
-        self.sent = sent_metrics(self.metrics, settings)
-        used = frozenset({*self.sent, *self.custom.operands})
+        self.outputs = make_outputs(self.metrics, settings)
+        used = frozenset({*self.outputs, *self.custom.operands})
         for reader in self.readers:
             reader.wanted = used
         self._paced = [PacedReader(reader) for reader in self.readers]
-        self._steps = Steps(settings.resolution.seconds)
+        self._downsampler = Downsampler(settings.resolution.seconds)
         self._clock = ClockGuard()
-        self._tags: dict[tuple[Place, str], Tags] = {}
+        self._tags: dict[tuple[Scope, str], Tags] = {}
 
     def needs(self) -> Iterator[Need]:
-        """What the readers need that some machines lack."""
+        """Yield the checks of `ccagent doctor` that the readers depend on."""
         from ccagent.agents.needs import Need
 
         for reader in self.readers:
-            sent = [name for name in reader.metrics if name in self.sent]
+            sent = [name for name in reader.metrics if name in self.outputs]
             for subject in reader.needs if sent else ():
                 yield Need(subject, ", ".join(sent), is_vital=len(self.readers) == 1)
 
@@ -72,63 +72,63 @@ class MetricsAgent(Agent[MetricsSettings]):
         return _FIRST_INTERVAL
 
     def sample(self, node: Node) -> Iterator[Point]:
-        """Read once and give the points; all of a tick have its time."""
+        """Read all due readers. Yield their points, all with the time of this tick."""
         now = node.clock.time()
         due = [reader for reader in self._paced if reader.is_due(now)]
         self.custom.begin(node)
         for paced in due:
             paced.reader.begin(node)
         values = [value for paced in due for value in paced.values(node, self.metrics)]
-        values += self.told(node, waits=self.is_only_sample)
-        values += self.custom.reckoned(values)
+        values += self.collect_custom(node, waits=self.is_only_sample)
+        values += self.custom.compute(values)
         self.is_blind = not values
         if self.is_blind:
             logger.warning("agent metrics: none of the readers could read anything")
         if not self._clock.accepts(now, node.clock.monotonic()):
             logger.warning("agent metrics: the clock jumped; nothing is sent until it is steady")
             return
-        # An only sample is told as it is: the step that it is of will not be seen to end.
-        steps = Steps(0.0) if self.is_only_sample else self._steps
-        for time, step in steps.add(now, combined(values, self.sent)):
-            for metric, value, place in step:
-                sent = self.sent[metric]
-                number = value * sent.factor
+        # A single sample is not downsampled: nothing would wait for the end of its step.
+        steps = Downsampler(0.0) if self.is_only_sample else self._downsampler
+        for time, step in steps.add(now, combine_values(values, self.outputs)):
+            for metric, value, scope in step:
+                output = self.outputs[metric]
+                number = value * output.factor
                 if math.isfinite(number):
-                    yield Point(sent.name, self._tags_of(node, metric, place), number, time)
+                    yield Point(output.name, self._tags_of(node, metric, scope), number, time)
 
-    def told(self, node: Node, *, waits: bool) -> list[Gauge]:
-        """Give what commands and files tell; a metric that is new is sent as the settings say."""
-        gauges = self.custom.told(node, waits=waits)
+    def collect_custom(self, node: Node, *, waits: bool) -> list[Gauge]:
+        """Return the values of commands and files. Add an output for each new metric of theirs."""
+        gauges = self.custom.collect(node, waits=waits)
         for name, metric in self.custom.metrics.items():
             if name not in self.metrics:
-                form = sent_form(name, metric, self.settings, is_custom=True)
-                if form is not None:
-                    self.sent[name] = form
+                output = make_output(name, metric, self.settings, is_custom=True)
+                if output is not None:
+                    self.outputs[name] = output
             self.metrics[name] = metric
         return gauges
 
     def close(self) -> None:
-        """Close the readers, and end commands."""
+        """Close the readers and end running commands."""
         self.custom.close()
         for reader in self.readers:
             reader.close()
 
-    def _tags_of(self, node: Node, metric: str, place: Place) -> Tags:
-        """Give the tags of a place: those of a node have no type-id (the store hides it else)."""
-        more = self.sent[metric].tags
-        key = (place, metric if more else "")
+    def _tags_of(self, node: Node, metric: str, scope: Scope) -> Tags:
+        """Return the tags of a scope. A node has no type-id: the store would hide the value."""
+        more = self.outputs[metric].tags
+        key = (scope, metric if more else "")
         tags = self._tags.get(key)
         if tags is None:
-            if len(self._tags) > _MOST_PLACES:
+            if len(self._tags) > _MOST_SCOPES:
                 self._tags.clear()
-            tags = Tags({"cluster": node.cluster, "hostname": node.hostname, "type": place.type})
-            if place.type_id and place.type != "node":
-                tags["type-id"] = place.type_id
-            if place.stype:
-                tags |= {"stype": place.stype, "stype-id": place.stype_id}
+            tags = Tags({"cluster": node.cluster, "hostname": node.hostname, "type": scope.type})
+            if scope.type_id and scope.type != "node":
+                tags["type-id"] = scope.type_id
+            if scope.stype:
+                tags |= {"stype": scope.stype, "stype-id": scope.stype_id}
             tags |= more
             self._tags[key] = tags
         return tags
 
 
-_MOST_PLACES = 100_000
+_MOST_SCOPES = 100_000

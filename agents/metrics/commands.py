@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ccagent.config.configuration import Configuration
 
 
-def extended(
+def extend_command(
     command: click.Command, configure: Callable[[Options], Configuration]
 ) -> click.Command:
     """Give the agent's command with `--list` and `--cluster-config`.
@@ -48,9 +48,9 @@ def extended(
         node = Node(hostname=general.hostname, cluster=general.cluster)
         agent = MetricsAgent(settings, frozenset({"line"}))
         if is_list:
-            from ccagent.agents.metrics.listing import listed
+            from ccagent.agents.metrics.listing import format_metrics
 
-            click.echo(listed(agent, node))
+            click.echo(format_metrics(agent, node))
         else:
             from ccagent.agents.metrics.cluster_config.document import cluster_config
 

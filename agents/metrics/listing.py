@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _BETWEEN = 0.05
 
 
-def listed(agent: MetricsAgent, node: Node) -> str:
+def format_metrics(agent: MetricsAgent, node: Node) -> str:
     """Return a table: name, unit, type, source, and whether the metric is here or why not."""
     rows = [("metric", "unit", "type", "here", "source")]
     agent.custom.begin(node)
@@ -28,10 +28,10 @@ def listed(agent: MetricsAgent, node: Node) -> str:
         each.read(node)
         everything |= each.seen
         rows += (_row(agent, name, each.state(name)) for name in sorted(each.reader.metrics))
-    everything |= {each.metric for each in agent.told(node, waits=True)}
-    lacking = agent.custom.lacking(everything)
+    everything |= {each.metric for each in agent.collect_custom(node, waits=True)}
+    find_missing = agent.custom.find_missing(everything)
     for name in sorted(agent.custom.metrics):
-        operands = ", ".join(sorted(lacking.get(name, ())))
+        operands = ", ".join(sorted(find_missing.get(name, ())))
         rows.append(_row(agent, name, f"no: there is no {operands}" if operands else "yes"))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join(
@@ -68,11 +68,11 @@ class _Found:
 
 
 def _row(agent: MetricsAgent, name: str, here: str) -> tuple[str, str, str, str, str]:
-    metric, sent = agent.metrics[name], agent.sent.get(name)
+    metric, output = agent.metrics[name], agent.outputs.get(name)
     return (
-        name if sent is None else sent.name,
-        metric.unit if sent is None else sent.unit,
+        name if output is None else output.name,
+        metric.unit if output is None else output.unit,
         metric.type,
-        f"{here}, not sent" if sent is None else here,
+        f"{here}, not sent" if output is None else here,
         metric.source,
     )

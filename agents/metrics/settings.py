@@ -7,27 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, structs
 
-from ccagent.agents.base import AgentSettings
 from ccagent.agents.metrics.custom.settings import (
     CommandSettings,
     ExpressionSettings,
     FileSettings,
 )
 from ccagent.agents.metrics.pipeline.presets import Preset
-from ccagent.agents.metrics.readers.accelerators import AcceleratorsSettings
-from ccagent.agents.metrics.readers.base import ReaderSettings
-from ccagent.agents.metrics.readers.beegfs import BeegfsSettings
-from ccagent.agents.metrics.readers.cgroup_jobs import CgroupJobsSettings
-from ccagent.agents.metrics.readers.cpu import CpuSettings
-from ccagent.agents.metrics.readers.disk import DiskSettings
-from ccagent.agents.metrics.readers.filesystem import FilesystemSettings
-from ccagent.agents.metrics.readers.gpfs import GpfsSettings
-from ccagent.agents.metrics.readers.ipmi import IpmiSettings
-from ccagent.agents.metrics.readers.memory import MemorySettings
-from ccagent.agents.metrics.readers.network import NetworkSettings
-from ccagent.agents.metrics.readers.nfs_mounts import NfsMountsSettings
-from ccagent.agents.metrics.readers.nvme import NvmeSettings
-from ccagent.agents.metrics.readers.registry import READERS
+from ccagent.agents.metrics.readers.registry import READERS, ReaderTables
 from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings, nearest
 from ccagent.errors import EncodingError
@@ -52,32 +38,34 @@ _RENAMED_METRICS = {
 }
 """Metric names of earlier releases, and the present ones."""
 
-_OF_COLLECTOR = {"cpu": {"of_node": "sum"}, "memory": {"used": "cc-metric-collector"}}
-"""Settings of readers with which values mean what cc-metric-collector sends."""
+_COLLECTOR_TABLES = {"cpu": {"of_node": "sum"}, "memory": {"used": "cc-metric-collector"}}
+"""Settings of readers whose values then have the meaning of cc-metric-collector."""
 
 
 class MetricSettings(Settings, frozen=True, kw_only=True):
-    """A table [agents.metrics.metrics.NAME]: how one metric is sent."""
+    """A table [agents.metrics.metrics.NAME]: the output of one metric."""
 
-    drop: Annotated[bool, Meta(description="don't send it")] = False
-    name: Annotated[str, Meta(description="send it under this name; empty: its own")] = ""
-    unit: Annotated[str, Meta(description="send it in this unit; empty: the preset's")] = ""
-    scale: Annotated[float, Meta(description="multiply it by this besides")] = 1.0
+    drop: Annotated[bool, Meta(description="do not send it")] = False
+    name: Annotated[str, Meta(description="output name; empty: that of the preset")] = ""
+    unit: Annotated[str, Meta(description="output unit; empty: that of the preset")] = ""
+    scale: Annotated[float, Meta(description="additional factor")] = 1.0
     of_node: Annotated[
-        bool, Meta(description="one value of the node instead of those of its parts")
+        bool, Meta(description="send one value of the node instead of values of its parts")
     ] = False
     aggregation: Annotated[
         Literal["", "sum", "mean", "max"],
-        Meta(description="how parts make up the node; empty: as the metric's table says"),
+        Meta(
+            description="how to combine parts to a value of the node; empty: default of the metric"
+        ),
     ] = ""
-    tags: Annotated[dict[str, str], Meta(description="more tags")] = {}
+    tags: Annotated[dict[str, str], Meta(description="additional tags")] = {}
 
     def problem(self) -> str:
-        """Return what no line can carry; empty if all is well."""
+        """Return what line protocol cannot carry, empty if nothing."""
         if self.name and NAME.fullmatch(self.name) is None:
             return f"name {self.name!r}: letters, digits and '_' only"
         if not math.isfinite(self.scale):
-            return f"scale {self.scale} is no number"
+            return f"scale {self.scale} is not a finite number"
         try:
             encode_tags(self.tags)
         except EncodingError as error:
@@ -85,7 +73,7 @@ class MetricSettings(Settings, frozen=True, kw_only=True):
         return ""
 
 
-class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
+class MetricsSettings(ReaderTables, frozen=True, kw_only=True):
     """The keys of [agents.metrics]."""
 
     renamed: ClassVar[dict[str, str]] = {"time-step": "resolution"}
@@ -93,104 +81,37 @@ class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
     preset: Annotated[
         Preset,
         Meta(
-            description="names and units: of ClusterCockpit's front end, of the specification, SI,"
-            " those and the meaning of cc-metric-collector"
+            description="output names and units: of ClusterCockpit's front end, of its"
+            " specification, base units, or names, units and meaning of cc-metric-collector"
         ),
     ] = "clustercockpit"
-    readers: Annotated[
-        tuple[str, ...], Meta(description="what is read; empty: all that this machine has")
-    ] = ()
-    include: Annotated[
-        tuple[str, ...], Meta(description="metrics that are sent only on demand")
-    ] = ()
-    exclude: Annotated[tuple[str, ...], Meta(description="metrics that are not sent")] = ()
+    readers: Annotated[tuple[str, ...], Meta(description="readers to use; empty: all")] = ()
+    include: Annotated[tuple[str, ...], Meta(description="metrics on demand to send")] = ()
+    exclude: Annotated[tuple[str, ...], Meta(description="metrics not to send")] = ()
     resolution: Annotated[
         Duration,
-        Meta(description="the store's time step: what comes more often is made one mean; 0s: none"),
+        Meta(description="time step of the store, to which values are downsampled; 0s: off"),
     ] = Duration("0s")
     metrics: Annotated[
         dict[str, MetricSettings],
-        Meta(description="how a metric is sent, by its name"),
+        Meta(description="output of metrics, by name of the metric"),
     ] = {}
-    cpu: Annotated[CpuSettings, Meta(description="the reader of processor time and load")] = (
-        CpuSettings()
-    )
-    cpufreq: Annotated[
-        ReaderSettings, Meta(description="the reader of frequencies that the kernel scales")
-    ] = ReaderSettings()
-    schedstat: Annotated[
-        ReaderSettings, Meta(description="the reader of run and wait times of hwthreads")
-    ] = ReaderSettings()
-    memory: Annotated[MemorySettings, Meta(description="the reader of memory")] = MemorySettings()
-    numastat: Annotated[
-        ReaderSettings, Meta(description="the reader of pages that NUMA nodes gave")
-    ] = ReaderSettings()
-    pressure: Annotated[
-        ReaderSettings, Meta(description="the reader of pressure stall information")
-    ] = ReaderSettings()
-    network: Annotated[NetworkSettings, Meta(description="the reader of network interfaces")] = (
-        NetworkSettings()
-    )
-    infiniband: Annotated[
-        ReaderSettings, Meta(description="the reader of InfiniBand and Omni-Path")
-    ] = ReaderSettings()
-    nfs: Annotated[ReaderSettings, Meta(description="the reader of NFS clients")] = ReaderSettings()
-    nfs_mounts: Annotated[NfsMountsSettings, Meta(description="the reader of each NFS mount")] = (
-        NfsMountsSettings()
-    )
-    disk: Annotated[DiskSettings, Meta(description="the reader of local disks")] = DiskSettings()
-    nvme: Annotated[NvmeSettings, Meta(description="the reader of SMART logs of NVMe drives")] = (
-        NvmeSettings()
-    )
-    filesystem: Annotated[
-        FilesystemSettings, Meta(description="the reader of local file systems")
-    ] = FilesystemSettings()
-    beegfs: Annotated[BeegfsSettings, Meta(description="the reader of BeeGFS servers")] = (
-        BeegfsSettings()
-    )
-    gpfs: Annotated[GpfsSettings, Meta(description="the reader of GPFS file systems")] = (
-        GpfsSettings()
-    )
-    power: Annotated[ReaderSettings, Meta(description="the reader of power and energy")] = (
-        ReaderSettings()
-    )
-    temperature: Annotated[ReaderSettings, Meta(description="the reader of temperatures")] = (
-        ReaderSettings()
-    )
-    hwmon: Annotated[ReaderSettings, Meta(description="the reader of all sensors")] = (
-        ReaderSettings()
-    )
-    ipmi: Annotated[
-        IpmiSettings, Meta(description="the reader of the management controller's sensors")
-    ] = IpmiSettings()
-    cgroup_jobs: Annotated[
-        CgroupJobsSettings, Meta(description="the reader of control groups of jobs")
-    ] = CgroupJobsSettings()
-    perf: Annotated[ReaderSettings, Meta(description="the reader of hardware counters")] = (
-        ReaderSettings()
-    )
-    ccagent: Annotated[ReaderSettings, Meta(description="the reader of ccagent's own counters")] = (
-        ReaderSettings()
-    )
-    accelerators: Annotated[
-        AcceleratorsSettings, Meta(description="the reader of accelerators")
-    ] = AcceleratorsSettings()
     commands: Annotated[
         dict[str, CommandSettings],
-        Meta(description="programs that print metrics, by any name"),
+        Meta(description="programs that print metrics, by a name of your choice"),
     ] = {}
     files: Annotated[
         dict[str, FileSettings],
-        Meta(description="files and directories that hold metrics, by any name"),
+        Meta(description="files and directories with metrics, by a name of your choice"),
     ] = {}
     expressions: Annotated[
         dict[str, ExpressionSettings],
-        Meta(description="metrics that are reckoned from others, by the metric's name"),
+        Meta(description="metrics computed from other metrics, by name of the metric"),
     ] = {}
 
     @property
     def has_jobs(self) -> bool:
-        """Return whether the control groups of jobs are read."""
+        """Whether the control groups of jobs are read."""
         return not self.readers or "cgroup-jobs" in self.readers
 
     def __post_init__(self) -> None:
@@ -229,10 +150,10 @@ class MetricsSettings(AgentSettings, frozen=True, kw_only=True):
         structs.force_setattr(self, "exclude", tuple(map(present, self.exclude)))
 
     def make_readers(self) -> list[Reader[Any]]:
-        """Return the readers that are named, all if none is, each with its table."""
+        """Return the configured readers, all if none is named, each with its table."""
         own = {name: getattr(self, name.replace("-", "_")) for name in self.readers or READERS}
         if self.preset == "cc-metric-collector":
-            for name, changed in _OF_COLLECTOR.items():
+            for name, changed in _COLLECTOR_TABLES.items():
                 if name in own:
                     own[name] = structs.replace(own[name], **changed)
         return [READERS[name](each) for name, each in own.items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import struct
 
-from ccagent.agents.metrics.perf.call import Event, PerfCall
+from ccagent.agents.metrics.perf.call import PerfCall, PerfEvent
 
 HARDWARE = 0
 RAW = 4
@@ -16,7 +16,7 @@ class CountingGroup:
 
     def __init__(self, cpu: int) -> None:
         self.cpu = cpu
-        self.events: list[Event] = []
+        self.events: list[PerfEvent] = []
         self.values: list[int] = []
         self.is_enabled = False
         self.enabled = 0
@@ -34,8 +34,8 @@ class StandIn(PerfCall):
 
     def __init__(
         self,
-        per_second: dict[Event, int] | None = None,
-        on_cpu: dict[tuple[Event, int], int] | None = None,
+        per_second: dict[PerfEvent, int] | None = None,
+        on_cpu: dict[tuple[PerfEvent, int], int] | None = None,
         *,
         room: int = 100,
         limited: frozenset[int] = frozenset({HARDWARE, RAW}),
@@ -46,7 +46,7 @@ class StandIn(PerfCall):
         self.room = room
         self.taken = 0
         self.limited = limited
-        self.refused: dict[Event, int] = {}
+        self.refused: dict[PerfEvent, int] = {}
         self.denied = 0
         self.broken: set[int] = set()
         self.garbled: set[int] = set()
@@ -64,7 +64,7 @@ class StandIn(PerfCall):
         """Give the groups of a cpu, in the order in which they were opened."""
         return list(dict.fromkeys(group for group in self._groups.values() if group.cpu == cpu))
 
-    def open(self, event: Event, cpu: int, leader: int = -1) -> int:
+    def open(self, event: PerfEvent, cpu: int, leader: int = -1) -> int:
         self.calls += 1
         if self.denied:
             raise OSError(self.denied, "denied")
@@ -120,5 +120,5 @@ class StandIn(PerfCall):
             rate = self.on_cpu.get((event, group.cpu), self.per_second.get(event, 0))
             group.values[index] += rate * nanoseconds // 10**9
 
-    def _size(self, events: list[Event]) -> int:
+    def _size(self, events: list[PerfEvent]) -> int:
         return sum(event.type in self.limited for event in events)

@@ -101,7 +101,7 @@ def test_what_only_the_daemon_counts_is_there() -> None:
     agent = MetricsAgent(MetricsSettings(readers=("ccagent",)), frozenset({"line"}))
     node = Node(hostname="c1-1", cluster="c1")
     names = {each["name"] for each in cluster_config(agent, node)["metricConfig"]}
-    assert names == {name for name in agent.sent if not name.startswith("ccagent_sink_")}
+    assert names == {name for name in agent.outputs if not name.startswith("ccagent_sink_")}
     assert len(names) > 2
 
 

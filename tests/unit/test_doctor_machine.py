@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.perf.call import explained
+from ccagent.agents.metrics.perf.call import explain_error
 from ccagent.doctor.cgroups import check_cgroups
 from ccagent.doctor.clock import (
     ClockState,
@@ -174,7 +174,7 @@ def test_hardware_counters(node: TreeNode) -> None:
 
 @pytest.mark.parametrize("paranoid", ["4", "3", "2", "1"])
 def test_hardware_counters_that_are_not_permitted(paranoid: str) -> None:
-    refusal = explained(PermissionError(13, ""), paranoid)
+    refusal = explain_error(PermissionError(13, ""), paranoid)
     finding = judge_counters(["cpu_core", "cpu_atom"], paranoid, refusal)
     assert finding.state == "problem"
     assert f" is {paranoid}" in finding.found

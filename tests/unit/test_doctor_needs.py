@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ccagent.config.configuration import check
-from ccagent.config.registry import AGENTS, GPU_MAKERS
+from ccagent.config.registry import AGENTS, GPU_VENDORS
 from ccagent.doctor.demands import EVERYWHERE, Demand, Site, demands_of
 from ccagent.doctor.examination import examine
 from ccagent.doctor.gpus import subject_of
@@ -38,7 +38,7 @@ def test_each_need_names_something_that_is_looked_at() -> None:
         # Questions are put for agents that are configured.
         if is_configured or not need.question:
             assert need.subject in looked
-    assert {subject_of(maker) for maker in GPU_MAKERS} <= looked
+    assert {subject_of(vendor) for vendor in GPU_VENDORS} <= looked
 
 
 def test_without_a_configuration_those_count_that_any_node_can_run() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 
 from ccagent.agents.metrics.agent import MetricsAgent
-from ccagent.agents.metrics.readers.registry import READERS
+from ccagent.agents.metrics.readers.registry import READERS, ReaderTables
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
 from ccagent.records.message import encode
@@ -152,14 +153,17 @@ def test_rates_are_those_of_the_readers_own_interval(tmp_path: Path) -> None:
     assert len(rates) >= 3
 
 
-def test_every_metric_is_documented() -> None:
-    text = (ROOT / "agents" / "metrics" / "metrics.md").read_text()
-    for name in READERS:
-        assert f"\n## {name}\n" in text
-        for metric, what in READERS[name].metrics.items():
-            (line,) = [row for row in text.splitlines() if row.startswith(f"| `{metric}` |")]
-            assert f"| {what.unit} | {what.type} | {what.description}" in line
-            assert line.endswith(f"| {what.source} |")
+def test_the_document_of_metrics_is_that_of_the_code() -> None:
+    render = run_path(str(ROOT / "packaging" / "metrics_document.py"))["render"]
+    assert (ROOT / "agents" / "metrics" / "metrics.md").read_text() == render()
+
+
+def test_every_reader_has_its_table() -> None:
+    defaults = MetricsSettings()
+    tables = {name: type(getattr(defaults, name)) for name in ReaderTables.__annotations__}
+    readers = {name.replace("-", "_"): reader.Settings for name, reader in READERS.items()}
+    assert tables == readers
+    assert [*tables] == [*readers]
 
 
 def test_a_source_that_fails_costs_its_metrics_and_comes_back(

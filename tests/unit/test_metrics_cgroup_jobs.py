@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.metrics.pipeline.rates import Rates
-from ccagent.agents.metrics.readers.base import Count, Place
+from ccagent.agents.metrics.readers.base import Count, Scope
 from ccagent.agents.metrics.readers.cgroup_jobs import CgroupJobsReader, CgroupJobsSettings
-from ccagent.agents.metrics.readers.job_shares import Scope
+from ccagent.agents.metrics.readers.job_shares import ShareScope
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.cgroup.files import parse_amount, parse_fields, parse_io, parse_limit
 from ccagent.machine.node import Node
@@ -135,9 +135,9 @@ class Machine:
         """By job and metric."""
         jobs: dict[int, dict[str, float]] = {}
         for one in self.reader.read(self.node):
-            assert one.place == Place("node", "", "job", one.place.stype_id)
+            assert one.scope == Scope("node", "", "job", one.scope.stype_id)
             assert one.metric in CgroupJobsReader.of_jobs
-            values = jobs.setdefault(int(one.place.stype_id), {})
+            values = jobs.setdefault(int(one.scope.stype_id), {})
             assert one.metric not in values
             values[one.metric] = one.value
         return jobs
@@ -148,7 +148,7 @@ class Machine:
         counts = [one for one in self.reader.read(self.node) if isinstance(one, Count)]
         found = self._rates.of(counts, CgroupJobsReader.of_jobs, self._moment)
         return {
-            metric: round(rate, 9) for metric, rate, place in found if place.stype_id == str(job)
+            metric: round(rate, 9) for metric, rate, scope in found if scope.stype_id == str(job)
         }
 
 
@@ -290,8 +290,8 @@ class TestVersion2:
         machine.v2("job_13")
         other = machine.v2("job_13", scope=SCOPE.replace("slurm", "n2_slurm"))
         (machine.root / other / "cpu.stat").unlink()
-        lacking = {"job_cpu_util", "job_cpu_throttled"}
-        assert ALL_OF_V2.keys() - machine.read()[13].keys() == lacking
+        find_missing = {"job_cpu_util", "job_cpu_throttled"}
+        assert ALL_OF_V2.keys() - machine.read()[13].keys() == find_missing
 
     def test_several_slurmd_add_up(self, machine: Machine) -> None:
         machine.v2("job_13", scope=SCOPE.replace("slurmstepd", "n1_slurmstepd"))
@@ -335,7 +335,7 @@ class TestVersion2:
         assert machine.read() == {13: ALL_OF_V2}
 
     @pytest.mark.parametrize(
-        "place",
+        "scope",
         [
             f"{CGROUP}/user.slice/user-5002.slice/user@5002.service/slurmstepd.scope/job_13",
             f"{CGROUP}/slurmstepd.scope/job_13",
@@ -348,9 +348,9 @@ class TestVersion2:
             f"{SCOPE}/system/job_13",
         ],
     )
-    def test_no_other_place_is_a_job(self, machine: Machine, place: str) -> None:
+    def test_no_other_place_is_a_job(self, machine: Machine, scope: str) -> None:
         machine.v2("job_1")
-        directory, _, name = place.rpartition("/")
+        directory, _, name = scope.rpartition("/")
         machine.v2(name, scope=directory)
         assert [*machine.read()] == [1]
 
@@ -476,13 +476,13 @@ class TestVersion1:
         assert machine.read()[13]["job_io_write"] == 8192
 
     @pytest.mark.parametrize(
-        "place",
+        "scope",
         ["slurmx/uid_5002/job_13", "slurm/job_13", "slurm/uid_x/job_13", "slurm/uid_5002/xjob_13",
          "user.slice/slurm/uid_5002/job_13", "slurm/uid_5002/job_1/job_13"],
     )  # fmt: skip
-    def test_no_other_place_is_a_job(self, machine: Machine, place: str) -> None:
+    def test_no_other_place_is_a_job(self, machine: Machine, scope: str) -> None:
         machine.v1(1)
-        machine.write(f"{CGROUP}/memory/{place}/memory.usage_in_bytes", "5\n")
+        machine.write(f"{CGROUP}/memory/{scope}/memory.usage_in_bytes", "5\n")
         assert [*machine.read()] == [1]
 
     def test_where_it_has_the_jobs_the_other_version_has_none(self, machine: Machine) -> None:
@@ -648,7 +648,7 @@ def test_the_kernel_accounts_for_a_job_of_version_2(machine: Machine) -> None:
 class TestShares:
     """What cc-metric-store keeps of jobs: hwthreads or sockets that a job has for itself."""
 
-    def make(self, root: Path, scope: Scope, sockets: dict[int, int]) -> Machine:
+    def make(self, root: Path, scope: ShareScope, sockets: dict[int, int]) -> Machine:
         machine = Machine(root)
         machine.reader = CgroupJobsReader(CgroupJobsSettings(scope=scope))
         machine.write("sys/devices/system/cpu/online", ",".join(map(str, sockets)) + "\n")
@@ -659,7 +659,7 @@ class TestShares:
 
     def shares(self, machine: Machine, metric: str) -> dict[str, float]:
         return {
-            one.place.type + one.place.type_id: one.value
+            one.scope.type + one.scope.type_id: one.value
             for one in machine.reader.read(machine.node)
             if one.metric == metric
         }

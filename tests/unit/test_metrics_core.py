@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.pipeline.downsampling import Steps
-from ccagent.agents.metrics.pipeline.outputs import combined, sent_metrics
-from ccagent.agents.metrics.pipeline.presets import factor
+from ccagent.agents.metrics.pipeline.downsampling import Downsampler
+from ccagent.agents.metrics.pipeline.outputs import combine_values, make_outputs
+from ccagent.agents.metrics.pipeline.presets import find_factor
 from ccagent.agents.metrics.pipeline.rates import Rates
 from ccagent.agents.metrics.pipeline.wrong_clock import ClockGuard
-from ccagent.agents.metrics.readers.base import NODE, Count, Metric, Place
+from ccagent.agents.metrics.readers.base import NODE, Count, Metric, Scope
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
 from ccagent.errors import ConfigurationError
@@ -23,7 +23,7 @@ METRICS = {
     "mem_bw": Metric(unit="B/s", type="socket", description="", source=""),
     "rare": Metric(unit="1/s", type="node", description="", source="", is_default=False),
 }
-SOCKET = Place("socket", "0")
+SOCKET = Scope("socket", "0")
 
 
 def settings(**table: object) -> MetricsSettings:
@@ -69,17 +69,17 @@ class TestRates:
 
 class TestSteps:
     def test_without_a_step_values_go_on_as_they_come(self) -> None:
-        assert list(Steps(0).add(7.5, [("net", 1.0, NODE)])) == [(7.5, [("net", 1.0, NODE)])]
+        assert list(Downsampler(0).add(7.5, [("net", 1.0, NODE)])) == [(7.5, [("net", 1.0, NODE)])]
 
     def test_values_of_a_step_are_one(self) -> None:
-        steps = Steps(60)
+        steps = Downsampler(60)
         for moment, value in ((0, 1.0), (20, 2.0), (40, 6.0)):
             assert list(steps.add(moment, [("net", value, NODE)])) == []
         assert list(steps.add(60, [("net", 9.0, NODE)])) == [(60.0, [("net", 3.0, NODE)])]
         assert list(steps.add(125, [])) == [(120.0, [("net", 9.0, NODE)])]
 
     def test_parts_are_kept_apart(self) -> None:
-        steps = Steps(10)
+        steps = Downsampler(10)
         list(steps.add(1, [("net", 1.0, NODE), ("net", 5.0, SOCKET)]))
         ((_, values),) = steps.add(11, [])
         assert values == [("net", 1.0, NODE), ("net", 5.0, SOCKET)]
@@ -108,23 +108,23 @@ class TestClock:
 
 class TestForms:
     def test_presets_have_their_units(self) -> None:
-        found = sent_metrics(METRICS, settings())
+        found = make_outputs(METRICS, settings())
         assert (found["net"].unit, found["net"].factor) == ("MB/s", 1e-6)
         assert (found["mem_bw"].unit, found["mem_bw"].factor) == ("GB/s", 1e-9)
-        spec = sent_metrics(METRICS, settings(preset="spec"))
+        spec = make_outputs(METRICS, settings(preset="spec"))
         assert (spec["mem_bw"].unit, spec["mem_bw"].factor) == ("MByte/s", 1e-6)
-        base = sent_metrics(METRICS, settings(preset="base"))
+        base = make_outputs(METRICS, settings(preset="base"))
         assert (base["net"].unit, base["net"].factor) == ("B/s", 1.0)
 
     def test_what_is_seldom_wanted_is_sent_on_demand(self) -> None:
-        assert "rare" not in sent_metrics(METRICS, settings())
-        assert "rare" in sent_metrics(METRICS, settings(include=["rare"]))
-        assert "net" not in sent_metrics(METRICS, settings(exclude=["net"]))
-        assert "net" not in sent_metrics(METRICS, settings(metrics={"net": {"drop": True}}))
+        assert "rare" not in make_outputs(METRICS, settings())
+        assert "rare" in make_outputs(METRICS, settings(include=["rare"]))
+        assert "net" not in make_outputs(METRICS, settings(exclude=["net"]))
+        assert "net" not in make_outputs(METRICS, settings(metrics={"net": {"drop": True}}))
 
     def test_a_table_renames_scales_and_tags(self) -> None:
         table = {"name": "traffic", "unit": "GB/s", "scale": 8.0, "tags": {"rack": "7"}}
-        sent = sent_metrics(METRICS, settings(metrics={"net": table}))["net"]
+        sent = make_outputs(METRICS, settings(metrics={"net": table}))["net"]
         assert (sent.name, sent.unit, sent.tags) == ("traffic", "GB/s", {"rack": "7"})
         assert sent.factor == pytest.approx(8e-9)
 
@@ -133,11 +133,11 @@ class TestForms:
     )
     def test_parts_become_one_value_of_the_node(self, aggregation: str, value: float) -> None:
         table = {"of-node": True, "aggregation": aggregation}
-        sent = sent_metrics(METRICS, settings(metrics={"user": table}))
-        values = [("user", number, Place("hwthread", f"{number}")) for number in (1.0, 5.0)]
-        assert combined(values, sent) == [("user", value, NODE)]
+        sent = make_outputs(METRICS, settings(metrics={"user": table}))
+        values = [("user", number, Scope("hwthread", f"{number}")) for number in (1.0, 5.0)]
+        assert combine_values(values, sent) == [("user", value, NODE)]
         told = ("user", 99.0, NODE)
-        assert combined([*values, told], sent) == [told]
+        assert combine_values([*values, told], sent) == [told]
 
     @pytest.mark.parametrize(
         ("table", "reason"),
@@ -148,7 +148,7 @@ class TestForms:
     )
     def test_what_is_unknown_is_said(self, table: dict[str, object], reason: str) -> None:
         with pytest.raises(ConfigurationError, match=reason):
-            sent_metrics(METRICS, settings(**table))
+            make_outputs(METRICS, settings(**table))
 
     @pytest.mark.parametrize(
         ("table", "reason"),
@@ -164,6 +164,6 @@ class TestForms:
         assert reason in str(caught.value)
 
     def test_units_that_measure_something_else_are_refused(self) -> None:
-        assert factor("B", "GiB") == 1 / 1024**3
+        assert find_factor("B", "GiB") == 1 / 1024**3
         with pytest.raises(ValueError, match="there are"):
-            factor("B", "MHz")
+            find_factor("B", "MHz")

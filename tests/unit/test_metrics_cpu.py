@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.readers.base import NODE, Count, Gauge, Place
+from ccagent.agents.metrics.readers.base import NODE, Count, Gauge, Scope
 from ccagent.agents.metrics.readers.cpu import CpuReader, CpuSettings, parse_counters
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.node import Node
@@ -24,7 +24,7 @@ from tests.support.tree import TreeNode
 
 STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 
-Shares = dict[Place, tuple[float, ...]]
+Shares = dict[Scope, tuple[float, ...]]
 
 
 def stat(*cpus: str) -> str:
@@ -34,14 +34,14 @@ def stat(*cpus: str) -> str:
 
 def shares(reader: CpuReader, node: Node) -> Shares:
     """Read, and give percent in the order of /proc/stat."""
-    found: dict[Place, dict[str, float]] = {}
+    found: dict[Scope, dict[str, float]] = {}
     for each in reader.read(node):
         if each.metric in CpuReader.metrics and CpuReader.metrics[each.metric].unit == "%":
             assert isinstance(each, Gauge)
-            assert each.metric not in found.setdefault(each.place, {})
-            found[each.place][each.metric] = each.value
+            assert each.metric not in found.setdefault(each.scope, {})
+            found[each.scope][each.metric] = each.value
     return {
-        place: tuple(values[f"cpu_{state}"] for state in STATES) for place, values in found.items()
+        scope: tuple(values[f"cpu_{state}"] for state in STATES) for scope, values in found.items()
     }
 
 
@@ -56,8 +56,8 @@ def shares_between(node: TreeNode, *contents: str) -> Shares:
     return found
 
 
-def hwthread(number: int) -> Place:
-    return Place("hwthread", str(number))
+def hwthread(number: int) -> Scope:
+    return Scope("hwthread", str(number))
 
 
 @pytest.fixture
@@ -122,22 +122,22 @@ def test_the_node_has_the_mean_of_its_hwthreads(node: TreeNode) -> None:
 
 
 @pytest.mark.parametrize(
-    ("types", "places"),
+    ("types", "scopes"),
     [
         (("node", "hwthread"), {NODE, hwthread(0)}),
         (("node",), {NODE}),
         (("hwthread",), {hwthread(0)}),
-        ((), set[Place]()),
+        ((), set[Scope]()),
     ],
 )
 def test_what_the_shares_are_told_of_is_an_option(
-    node: TreeNode, types: tuple[Literal["node", "hwthread"], ...], places: set[Place]
+    node: TreeNode, types: tuple[Literal["node", "hwthread"], ...], scopes: set[Scope]
 ) -> None:
     reader = CpuReader(CpuSettings(types=types))
     node.write("stat", stat("0 0 0 0 0 0 0 0 0 0 0"))
     assert shares(reader, node) == {}
     node.write("stat", stat("0 9 0 0 1 0 0 0 0 0 0"))
-    assert set(shares(reader, node)) == places
+    assert set(shares(reader, node)) == scopes
 
 
 def test_iowait_that_goes_back_is_nothing(node: TreeNode) -> None:
@@ -278,8 +278,8 @@ def test_whatever_counters_do_shares_make_up_a_hundred(
         for reading in readings:
             lines = [f"{cpu} " + " ".join(map(str, ticks)) for cpu, ticks in reading.items()]
             node.write("stat", stat(*lines))
-            for place, row in shares(reader, node).items():
-                assert place == NODE or int(place.type_id) in reading
+            for scope, row in shares(reader, node).items():
+                assert scope == NODE or int(scope.type_id) in reading
                 assert all(0 <= share <= 100 for share in row)
                 assert math.isclose(sum(row), 100)
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.pipeline.presets import form
-from ccagent.agents.metrics.readers.base import Gauge, Place
+from ccagent.agents.metrics.pipeline.presets import apply_preset
+from ccagent.agents.metrics.readers.base import Gauge, Scope
 from ccagent.agents.metrics.readers.cpufreq import CpufreqReader, parse_frequency
 from ccagent.errors import NotHereError, UnparsableError
 from tests.support.tree import TreeNode
@@ -30,14 +30,14 @@ def node(tmp_path: Path) -> TreeNode:
     return node
 
 
-def frequencies(reader: CpufreqReader, node: TreeNode) -> dict[Place, float]:
+def frequencies(reader: CpufreqReader, node: TreeNode) -> dict[Scope, float]:
     found = list(reader.read(node))
     assert {each.metric for each in found} <= set(reader.metrics)
-    return {each.place: each.value for each in found}
+    return {each.scope: each.value for each in found}
 
 
-def hwthread(number: int) -> Place:
-    return Place("hwthread", str(number))
+def hwthread(number: int) -> Scope:
+    return Scope("hwthread", str(number))
 
 
 def test_kilohertz_are_hertz_of_each_hwthread(node: TreeNode) -> None:
@@ -51,7 +51,7 @@ def test_kilohertz_are_hertz_of_each_hwthread(node: TreeNode) -> None:
 
 def test_the_front_end_has_megahertz(node: TreeNode) -> None:
     (first, *_) = CpufreqReader().read(node)
-    how = form("clustercockpit", first.metric, CpufreqReader.metrics[first.metric].unit)
+    how = apply_preset("clustercockpit", first.metric, CpufreqReader.metrics[first.metric].unit)
     assert how.unit == "MHz"
     assert first.value * how.factor == pytest.approx(3392.895)
 

@@ -12,7 +12,7 @@ import pytest
 
 from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.cluster_config.document import cluster_config
-from ccagent.agents.metrics.listing import listed
+from ccagent.agents.metrics.listing import format_metrics
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
 from ccagent.errors import ConfigurationError
@@ -169,7 +169,8 @@ def test_all_are_listed(site: Site) -> None:
         },
     )
     rows = {
-        line.split()[0]: " ".join(line.split()) for line in listed(agent, site.node).split("\n")
+        line.split()[0]: " ".join(line.split())
+        for line in format_metrics(agent, site.node).split("\n")
     }
     assert rows["waiting"] == "waiting node yes (command queue)"
     assert rows["room"] == "room node yes, not sent (file site)"
@@ -219,8 +220,8 @@ def metric_with(**keys: object) -> dict[str, object]:
         (metric_with(tags={"room": "a\nb"}), r"metrics.mem_used: tag 'room': 'a\nb' is empty, or"),
         (metric_with(tags={"room": "a\\"}), "or a final backslash"),
         (metric_with(name="a b"), "metrics.mem_used: name 'a b': letters, digits"),
-        (metric_with(scale=float("nan")), "metrics.mem_used: scale nan is no number"),
-        (metric_with(scale=float("inf")), "metrics.mem_used: scale inf is no number"),
+        (metric_with(scale=float("nan")), "metrics.mem_used: scale nan is not a finite number"),
+        (metric_with(scale=float("inf")), "metrics.mem_used: scale inf is not a finite number"),
     ],
 )
 def test_a_bad_table_is_said(tables: dict[str, object], reason: str) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.metrics.custom.points import TYPES, CustomMetrics, is_sendable, parse_points
-from ccagent.agents.metrics.readers.base import NODE, Gauge, Place
+from ccagent.agents.metrics.readers.base import NODE, Gauge, Scope
 from ccagent.machine.node import Node
 from ccagent.records.line_protocol.encoding import NAME
 from ccagent.records.points import Point
@@ -34,19 +34,19 @@ def told(metrics: CustomMetrics, source: str, text: str) -> tuple[list[Gauge], l
         ("jobs value=3", Gauge("jobs", 3.0)),
         ("jobs value=3i 1700000000", Gauge("jobs", 3.0)),
         ("jobs,type=node,type-id=0 value=-2.5e3", Gauge("jobs", -2500.0)),
-        ("t,type=hwthread,type-id=17 value=1u", Gauge("t", 1.0, Place("hwthread", "17"))),
-        ("t,type=llc,type-id=2 value=1", Gauge("t", 1.0, Place("llc", "2"))),
+        ("t,type=hwthread,type-id=17 value=1u", Gauge("t", 1.0, Scope("hwthread", "17"))),
+        ("t,type=llc,type-id=2 value=1", Gauge("t", 1.0, Scope("llc", "2"))),
         (
             "d,stype=device,stype-id=a\\ b value=1",
-            Gauge("d", 1.0, Place("node", "", "device", "a b")),
+            Gauge("d", 1.0, Scope("node", "", "device", "a b")),
         ),
         (
             "a,type=accelerator,type-id=0000:0e:00.0 value=1",
-            Gauge("a", 1.0, Place("accelerator", "00000000:0E:00.0")),
+            Gauge("a", 1.0, Scope("accelerator", "00000000:0E:00.0")),
         ),
         (
             "a,type=accelerator,type-id=ve0 value=1",
-            Gauge("a", 1.0, Place("accelerator", "ve0")),
+            Gauge("a", 1.0, Scope("accelerator", "ve0")),
         ),
         ("jobs,cluster=fox,hostname=c1-1 value=3", Gauge("jobs", 3.0)),
     ],
@@ -105,8 +105,8 @@ def test_tags_that_make_no_place_are_left_out_and_said() -> None:
 def test_whatever_is_written_values_can_be_sent(content: bytes) -> None:
     for gauge in parsed(content)[0]:
         assert NAME.fullmatch(gauge.metric)
-        assert gauge.place.type in TYPES
-        tags = dict(zip(("type", "type-id", "stype", "stype-id"), gauge.place, strict=True))
+        assert gauge.scope.type in TYPES
+        tags = dict(zip(("type", "type-id", "stype", "stype-id"), gauge.scope, strict=True))
         line(Point(gauge.metric, {key: tag for key, tag in tags.items() if tag}, gauge.value, 0))
 
 
@@ -129,7 +129,7 @@ def test_the_value_of_the_node_comes_last() -> None:
     text = "t value=1\nt,stype=device,stype-id=sda value=2\nt,type=socket,type-id=0 value=3"
     gauges, errors = told(CustomMetrics(()), "file a", text)
     assert [gauge.value for gauge in gauges] == [2.0, 3.0, 1.0]
-    assert gauges[-1].place == NODE
+    assert gauges[-1].scope == NODE
     assert errors == []
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ccagent.agents.metrics.readers.disk import DiskReader, DiskSettings, chosen
+from ccagent.agents.metrics.readers.disk import DiskReader, DiskSettings, choose_disks
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.node import Node
 from tests.support.tree import StillClock
@@ -67,12 +67,12 @@ DISK = {"device"}
     ],
 )
 def test_no_transfer_counts_twice(disks: dict[str, set[str]], expected: set[str] | None) -> None:
-    assert chosen(disks) == (set(disks) if expected is None else expected)
+    assert choose_disks(disks) == (set(disks) if expected is None else expected)
 
 
 def test_disks_are_included_and_excluded() -> None:
     disks = {"sda": DISK, "sdb": DISK, "md0": NONE, "dm-0": NONE, "sr0": DISK}
-    assert chosen(disks, ["md*", "sr0"], ["sdb"]) == {"sda", "md0", "sr0"}
+    assert choose_disks(disks, ["md*", "sr0"], ["sdb"]) == {"sda", "md0", "sr0"}
 
 
 def test_metrics_of_the_node(machine: Machine) -> None:

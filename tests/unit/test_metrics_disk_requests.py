@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.readers.base import NODE, Count, Gauge, Place
+from ccagent.agents.metrics.readers.base import NODE, Count, Gauge, Scope
 from ccagent.agents.metrics.readers.disk import DiskReader, DiskSettings
 from ccagent.agents.metrics.readers.disk_requests import (
     REQUEST_METRICS,
     DiskRequests,
-    growth_of,
+    compute_disk_deltas,
     request_figures,
 )
 from tests.support.tree import TreeNode
@@ -31,8 +31,8 @@ LATER = (
 )
 
 
-def disk(name: str) -> Place:
-    return Place(stype="disk", stype_id=name)
+def disk(name: str) -> Scope:
+    return Scope(stype="disk", stype_id=name)
 
 
 @pytest.fixture
@@ -47,10 +47,10 @@ def write(node: TreeNode, **disks: str) -> None:
     node.write("diskstats", "".join(lines))
 
 
-def read(reader: DiskReader, node: TreeNode) -> dict[tuple[str, Place], float]:
+def read(reader: DiskReader, node: TreeNode) -> dict[tuple[str, Scope], float]:
     found = list(reader.read(node))
     assert {each.metric for each in found} <= set(reader.metrics)
-    values = {(each.metric, each.place): each.value for each in found}
+    values = {(each.metric, each.scope): each.value for each in found}
     assert len(values) == len(found)
     return values
 
@@ -84,9 +84,9 @@ def test_a_recorded_disk(node: TreeNode) -> None:
         "disk_flush_time": pytest.approx(0.345 / 6_302),
     }
     assert found == {
-        (metric, place): value
+        (metric, scope): value
         for metric, value in expected.items()
-        for place in (disk("vda"), NODE)
+        for scope in (disk("vda"), NODE)
     }
     assert reader.errors == []
 
@@ -98,8 +98,8 @@ def test_the_node_has_the_sum_and_the_mean_time_of_all_requests() -> None:
     fast = [10, 1, 80, 20, 0, 0, 0, 0, 2, 9, 500, 0, 0, 0, 0, 0, 0]
     slow = [30, 2, 80, 180, 0, 0, 0, 0, 3, 9, 1500, 0, 0, 0, 0, 0, 0]
     found = requests.add({"sda": fast, "sdb": slow}, 1.0)
-    values = {(each.metric, each.place): each.value for each in found}
-    assert [values["disk_read_time", place] for place in (disk("sda"), disk("sdb"), NODE)] == [
+    values = {(each.metric, each.scope): each.value for each in found}
+    assert [values["disk_read_time", scope] for scope in (disk("sda"), disk("sdb"), NODE)] == [
         0.002, 0.006, 0.005,
     ]  # fmt: skip
     assert (values["disk_queue", NODE], values["disk_in_progress", NODE]) == (2.0, 5)
@@ -113,7 +113,7 @@ def test_the_value_of_the_node_comes_last(node: TreeNode) -> None:
     reader.read(node)
     node.still.passed += 1
     write(node, vda=LATER, vdb=LATER)
-    last = {each.metric: each.place for each in reader.read(node)}
+    last = {each.metric: each.scope for each in reader.read(node)}
     assert set(last) == set(reader.metrics)
     assert set(last.values()) == {NODE}
 
@@ -129,7 +129,7 @@ def test_disks_come_in_the_order_of_their_names(node: TreeNode) -> None:
     node.still.passed += 1
     write(node, **dict.fromkeys(names, LATER))
     for metric in ("disk_busy", "disk_read", "disk_queue"):
-        found = [each.place.stype_id for each in reader.read(node) if each.metric == metric]
+        found = [each.scope.stype_id for each in reader.read(node) if each.metric == metric]
         node.still.passed += 1
         assert found == [*names, ""]
 
@@ -139,7 +139,7 @@ def test_without_the_setting_there_is_only_the_node(node: TreeNode) -> None:
     write(node, vda=EARLIER)
     reader.read(node)
     node.still.passed += 1
-    assert {(each.metric, each.place) for each in reader.read(node)} == {
+    assert {(each.metric, each.scope) for each in reader.read(node)} == {
         (metric, NODE)
         for metric in ("disk_read", "disk_write", "disk_reads", "disk_writes", "disk_busy")
     }
@@ -149,14 +149,14 @@ def test_without_the_setting_there_is_only_the_node(node: TreeNode) -> None:
 def test_milliseconds_that_wrap_go_on() -> None:
     before = [100, 0, 0, 2**32 - 5, *[0] * 13]
     after = [110, 0, 0, 25, *[0] * 13]
-    assert growth_of(before, after)[3] == 30
-    assert request_figures(growth_of(before, after), 1.0)["disk_read_time"] == 0.003
+    assert compute_disk_deltas(before, after)[3] == 30
+    assert request_figures(compute_disk_deltas(before, after), 1.0)["disk_read_time"] == 0.003
 
 
 def test_fewer_requests_in_progress_are_no_restart() -> None:
     before = [100, 0, 0, 1000, 0, 0, 0, 0, 9, 50, 60]
     after = [101, 0, 0, 1010, 0, 0, 0, 0, 1, 55, 90]
-    assert growth_of(before, after) == [1, 0, 0, 10, 0, 0, 0, 0, 0, 5, 30]
+    assert compute_disk_deltas(before, after) == [1, 0, 0, 10, 0, 0, 0, 0, 0, 5, 30]
 
 
 @pytest.mark.parametrize(

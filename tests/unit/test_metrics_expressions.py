@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from ccagent.agents.metrics.custom.expressions import Expressions
 from ccagent.agents.metrics.custom.settings import ExpressionSettings
 from ccagent.agents.metrics.pipeline.outputs import Value
-from ccagent.agents.metrics.readers.base import NODE, Metric, Place, Type
+from ccagent.agents.metrics.readers.base import NODE, Metric, Scope, ScopeType
 from ccagent.errors import ConfigurationError
 
 
-def metric(kind: Type) -> Metric:
+def metric(kind: ScopeType) -> Metric:
     return Metric(unit="", type=kind, description="", source="")
 
 
@@ -24,17 +24,17 @@ KNOWN = {
     "flops": metric("hwthread"), "clock": metric("hwthread"), "power": metric("socket"),
     "job_mem": metric("node"), "job_limit": metric("node"),
 }  # fmt: skip
-THREADS = [Place("hwthread", str(number)) for number in range(3)]
-SOCKET, DOMAIN = Place("socket", "0"), Place("memoryDomain", "0")
-JOB, OTHER_JOB = Place("node", "", "job", "7"), Place("node", "", "job", "8")
+THREADS = [Scope("hwthread", str(number)) for number in range(3)]
+SOCKET, DOMAIN = Scope("socket", "0"), Scope("memoryDomain", "0")
+JOB, OTHER_JOB = Scope("node", "", "job", "7"), Scope("node", "", "job", "8")
 
 VALUES: list[Value] = [
     ("mem_used", 30.0, DOMAIN),
     ("mem_used", 50.0, NODE),
     ("mem_total", 200.0, NODE),
     ("load", 4.0, NODE),
-    *[("flops", float(number + 1), place) for number, place in enumerate(THREADS)],
-    *[("clock", 10.0 * number, place) for number, place in enumerate(THREADS)],
+    *[("flops", float(number + 1), scope) for number, scope in enumerate(THREADS)],
+    *[("clock", 10.0 * number, scope) for number, scope in enumerate(THREADS)],
     ("flops", 100.0, SOCKET),
     ("power", 80.0, SOCKET),
     ("job_mem", 6.0, JOB),
@@ -48,11 +48,11 @@ def expressions(*, is_open: bool = False, **texts: str) -> Expressions:
     return Expressions(tables, KNOWN, is_open=is_open)
 
 
-def values(text: str, values: list[Value] = VALUES) -> dict[Place, float]:
+def values(text: str, values: list[Value] = VALUES) -> dict[Scope, float]:
     """Give what an expression is, by place."""
     found = expressions(x=text).values(values)
     assert {name for name, _, _ in found} <= {"x"}
-    return {place: number for _, number, place in found}
+    return {scope: number for _, number, scope in found}
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_values_of_the_same_place_are_combined() -> None:
 
 def test_a_single_value_goes_with_any_place() -> None:
     found = values("flops / sum(flops) * sum(load)")
-    assert [found[place] for place in THREADS] == [pytest.approx(n * 4 / 6) for n in (1, 2, 3)]
+    assert [found[scope] for scope in THREADS] == [pytest.approx(n * 4 / 6) for n in (1, 2, 3)]
     assert values("max(flops, mean(clock) / 5)") == {
         THREADS[0]: 2.0, THREADS[1]: 2.0, THREADS[2]: 3.0, SOCKET: 100.0,
     }  # fmt: skip
@@ -153,7 +153,7 @@ def test_names_may_be_of_commands_and_files() -> None:
         ("1", "node"),
     ],
 )
-def test_the_type_is_that_of_the_operands(text: str, kind: Type) -> None:
+def test_the_type_is_that_of_the_operands(text: str, kind: ScopeType) -> None:
     assert expressions(x=text).metrics["x"].type == kind
 
 

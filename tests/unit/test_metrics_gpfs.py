@@ -117,7 +117,7 @@ def test_file_systems_can_be_excluded(node: ProgramNode) -> None:
     reader = patient(GpfsSettings(exclude=("scr*",)))
     list(reader.read(node))
     node.clock.sleep(10)
-    assert {each.place.stype_id for each in reader.read(node)} == {"home"}
+    assert {each.scope.stype_id for each in reader.read(node)} == {"home"}
     reader.close()
 
 

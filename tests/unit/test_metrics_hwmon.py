@@ -57,8 +57,8 @@ def write(node: TreeNode, chip: str, files: dict[str, str]) -> None:
 
 def values(reader: HwmonReader, node: TreeNode) -> dict[tuple[str, str], float]:
     found = list(reader.read(node))
-    assert {each.place.stype for each in found} <= {"sensor"}
-    result = {(each.metric, each.place.stype_id): each.value for each in found}
+    assert {each.scope.stype for each in found} <= {"sensor"}
+    result = {(each.metric, each.scope.stype_id): each.value for each in found}
     assert len(result) == len(found)
     return result
 

@@ -134,7 +134,7 @@ def patient(settings: IpmiSettings | None = None) -> IpmiReader:
 def test_ipmitool_is_asked_first(node: ProgramNode) -> None:
     node.programs = {"ipmitool": CSV, "ipmi-sensors": FREEIPMI}
     reader = patient()
-    found = {(each.metric, each.place.stype, each.place.stype_id): each.value
+    found = {(each.metric, each.scope.stype, each.scope.stype_id): each.value
              for each in reader.read(node)}  # fmt: skip
     assert found == {
         ("ipmi_temp", "sensor", "CPU1 Temp"): 42,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.agents.metrics.cluster_config.document import cluster_config
-from ccagent.agents.metrics.listing import listed
+from ccagent.agents.metrics.listing import format_metrics
 from ccagent.records.line_protocol.checking import check_message
 from ccagent.records.line_protocol.decoding import decode, decode_lines
 from tests.machines.metrics import MACHINES, golden
@@ -113,7 +113,7 @@ def test_all_lines_have_the_time_of_the_tick(name: str) -> None:
 def test_the_list_says_yes_to_what_is_sent(name: str, tmp_path: Path) -> None:
     node = MachineNode(MACHINES[name], tmp_path)
     agent = node.agent()
-    rows = [row for row in listed(agent, node).splitlines()[1:] if "not sent" not in row]
+    rows = [row for row in format_metrics(agent, node).splitlines()[1:] if "not sent" not in row]
     agent.close()
     here = {row.split()[0] for row in rows if "  yes  " in row}
     assert here == {line.measurement for line in decode_lines(golden(name).read_text("utf-8"))}

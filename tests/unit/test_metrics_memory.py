@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.readers.base import NODE, Count, Gauge, Place
+from ccagent.agents.metrics.readers.base import NODE, Count, Gauge, Scope
 from ccagent.agents.metrics.readers.memory import (
     MemoryReader,
     parse_domain_memory,
@@ -70,19 +70,19 @@ def write_domain(node: TreeNode, number: int, content: str) -> None:
     path.write_text(content)
 
 
-def gauges(node: Node, place: Place = NODE) -> dict[str, float]:
+def gauges(node: Node, scope: Scope = NODE) -> dict[str, float]:
     reader = MemoryReader()
     found = {
         each.metric: each.value
         for each in reader.read(node)
-        if isinstance(each, Gauge) and each.place == place
+        if isinstance(each, Gauge) and each.scope == scope
     }
     assert reader.errors == []
     return found
 
 
-def domain(number: int) -> Place:
-    return Place("memoryDomain", str(number))
+def domain(number: int) -> Scope:
+    return Scope("memoryDomain", str(number))
 
 
 def test_memory_of_a_recorded_machine() -> None:
@@ -154,13 +154,13 @@ def test_numa_nodes_have_values_under_the_names_of_the_node(node: TreeNode) -> N
     reader = MemoryReader()
     found = list(reader.read(node))
     used = 6645976 - 5426320 - 132368 - 234828 - 710848
-    assert [each for each in found if each.place.type == "memoryDomain"] == [
+    assert [each for each in found if each.scope.type == "memoryDomain"] == [
         Gauge("mem_used", used * KB, domain(0)),
         Gauge("mem_free", 5426320 * KB, domain(0)),
         Gauge("mem_used", (used + 400000) * KB, domain(8)),
         Gauge("mem_free", 5026320 * KB, domain(8)),
     ]
-    assert [each for each in found if each.metric == "mem_used" and each.place == NODE] == [
+    assert [each for each in found if each.metric == "mem_used" and each.scope == NODE] == [
         Gauge("mem_used", 4000 * KB)
     ]
 
@@ -228,20 +228,20 @@ def test_a_kernel_that_does_not_count_oom_kills_tells_the_others() -> None:
     ],
 )  # fmt: skip
 def test_a_broken_file_costs_only_its_own_values(
-    node: TreeNode, path: str, lost: set[tuple[str, Place]]
+    node: TreeNode, path: str, lost: set[tuple[str, Scope]]
 ) -> None:
     node.write("vmstat", VMSTAT)
     for number in (0, 1):
         write_domain(node, number, DOMAIN.format(number))
     reader = MemoryReader()
-    before = {(each.metric, each.place) for each in reader.read(node)}
+    before = {(each.metric, each.scope) for each in reader.read(node)}
     file = node.path / path
     content = file.read_bytes()
     file.write_bytes(b"MemTotal: much\nMemTotal 5\n")
-    assert {(each.metric, each.place) for each in reader.read(node)} == before - lost
+    assert {(each.metric, each.scope) for each in reader.read(node)} == before - lost
     assert [error.partition(":")[0] for error in reader.errors] == [f"/{path}"]
     file.write_bytes(content)
-    assert {(each.metric, each.place) for each in reader.read(node)} == before
+    assert {(each.metric, each.scope) for each in reader.read(node)} == before
     assert reader.errors == []
 
 
@@ -380,8 +380,8 @@ class TestNumastat:
         node = TreeNode(tmp_path)
         for number in (0, 2):
             node.write(f"../{NODES}/node{number}/numastat", NUMASTAT)
-        places = {one.place for one in NumastatReader().read(node)}
-        assert places == {Place("memoryDomain", "0"), Place("memoryDomain", "2")}
+        scopes = {one.scope for one in NumastatReader().read(node)}
+        assert scopes == {Scope("memoryDomain", "0"), Scope("memoryDomain", "2")}
 
     def test_nothing_is_read_unless_it_is_wanted(self, tmp_path: Path) -> None:
         reader = NumastatReader()
@@ -398,7 +398,7 @@ def test_more_fields_on_demand_of_node_and_numa_nodes(tmp_path: Path) -> None:
     node.write(f"../{NODES}/node1/meminfo", DOMAIN.format(1) + "Node 1 Dirty:    2 kB\n")
     reader = MemoryReader()
     reader.wanted = frozenset({"mem_dirty", "mem_percpu"})
-    found = {(one.metric, one.place.type_id): one.value for one in reader.read(node)}
+    found = {(one.metric, one.scope.type_id): one.value for one in reader.read(node)}
     assert found["mem_dirty", ""] == 3 * KB
     assert found["mem_dirty", "1"] == 2 * KB
     assert found["mem_percpu", ""] == 4 * KB

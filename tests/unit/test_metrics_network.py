@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.metrics.pipeline.rates import Rates
-from ccagent.agents.metrics.pipeline.sums import Sums, grown
+from ccagent.agents.metrics.pipeline.sums import Sums, compute_deltas
 from ccagent.agents.metrics.readers.base import NODE, Count
 from ccagent.agents.metrics.readers.network import (
     NetworkReader,
-    NetworkSettings,
+    NetworkReaderSettings,
     Traffic,
-    chosen,
+    choose_interfaces,
     parse_net_dev,
     parse_traffic,
 )
@@ -71,7 +71,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def values(reader: NetworkReader, machine: Machine) -> dict[str, float]:
-    return {each.metric: each.value for each in reader.read(machine.node) if each.place == NODE}
+    return {each.metric: each.value for each in reader.read(machine.node) if each.scope == NODE}
 
 
 def test_names_are_before_the_last_colon() -> None:
@@ -154,7 +154,7 @@ BOND = {"bonding", "lower_eth0", "lower_eth1"}
     ],
 )
 def test_no_traffic_counts_twice(interfaces: dict[str, set[str]], expected: set[str]) -> None:
-    assert chosen(interfaces) == expected
+    assert choose_interfaces(interfaces) == expected
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_interfaces_are_included_and_excluded(
         "br0": {"bridge", "lower_bond0"},
         "veth1": NONE,
     }
-    assert chosen(interfaces, include, exclude) == expected
+    assert choose_interfaces(interfaces, include, exclude) == expected
 
 
 @pytest.mark.parametrize(
@@ -198,11 +198,11 @@ def test_interfaces_are_included_and_excluded(
     ],
 )  # fmt: skip
 def test_growth(old: list[int], new: list[int], expected: list[int]) -> None:
-    assert grown(old, new, U32) == expected
+    assert compute_deltas(old, new, U32) == expected
 
 
 def test_a_counter_that_is_wide_enough_does_not_wrap() -> None:
-    assert grown([U32 - 9], [10]) == [10]
+    assert compute_deltas([U32 - 9], [10]) == [10]
 
 
 NUMBERS = st.integers(0, LARGEST_UINT)
@@ -212,14 +212,14 @@ NUMBERS = st.integers(0, LARGEST_UINT)
 def test_growth_is_never_negative_nor_more_than_what_is_counted(
     pairs: list[tuple[int, int]], wraps_at: int
 ) -> None:
-    growth = grown([old for old, _ in pairs], [new for _, new in pairs], wraps_at)
-    for (_, new), each in zip(pairs, growth, strict=True):
+    delta = compute_deltas([old for old, _ in pairs], [new for _, new in pairs], wraps_at)
+    for (_, new), each in zip(pairs, delta, strict=True):
         assert 0 <= each <= max(new, wraps_at)
 
 
 @given(st.integers(0, U32), st.integers(0, U32 // 2))
-def test_a_counter_of_32_bits_grows_over_its_end(old: int, growth: int) -> None:
-    assert grown([old], [(old + growth) & U32], U32) == [growth]
+def test_a_counter_of_32_bits_grows_over_its_end(old: int, delta: int) -> None:
+    assert compute_deltas([old], [(old + delta) & U32], U32) == [delta]
 
 
 def test_parts_that_come_and_go_are_no_growth() -> None:
@@ -272,12 +272,12 @@ def test_rates_are_those_of_the_interval(machine: Machine) -> None:
 def test_interfaces_come_before_the_node(machine: Machine) -> None:
     machine.interface("eth0", "device")
     machine.interface("eth1", "device")
-    reader = NetworkReader(NetworkSettings(per_interface=True))
+    reader = NetworkReader(NetworkReaderSettings(per_interface=True))
     machine.counts(eth1=(0,) * 8, eth0=(0,) * 8)
     values(reader, machine)
     machine.counts(eth1=(100,) * 8, eth0=(1,) * 8)
     found = [
-        (each.place, each.value) for each in reader.read(machine.node) if each.metric == "net_bw"
+        (each.scope, each.value) for each in reader.read(machine.node) if each.metric == "net_bw"
     ]
     assert found == [
         (("node", "", "network", "eth0"), 2),
@@ -313,7 +313,7 @@ def test_a_bond_that_is_made_is_noticed(machine: Machine) -> None:
     machine.interface("eth0", "device")
     machine.interface("eth1", "device")
     machine.interface("bond0", "bonding")
-    reader = NetworkReader(NetworkSettings(per_interface=True))
+    reader = NetworkReader(NetworkReaderSettings(per_interface=True))
     machine.counts(eth0=(5,) * 8, eth1=(5,) * 8, bond0=(0,) * 8)
     values(reader, machine)
     machine.interface("eth0", "master")
@@ -324,19 +324,19 @@ def test_a_bond_that_is_made_is_noticed(machine: Machine) -> None:
     assert values(reader, machine)["net_bytes_in"] == 0
     machine.counts(eth0=(7,) * 8, eth1=(7,) * 8, bond0=(4,) * 8)
     found = list(reader.read(machine.node))
-    assert {each.place.stype_id for each in found} == {"", "bond0"}
+    assert {each.scope.stype_id for each in found} == {"", "bond0"}
     assert found[-1].value == 4
 
 
 def test_an_interface_that_comes_is_noticed_at_once(machine: Machine) -> None:
     machine.interface("eth0", "device")
-    reader = NetworkReader(NetworkSettings(per_interface=True))
+    reader = NetworkReader(NetworkReaderSettings(per_interface=True))
     machine.counts(eth0=(5,) * 8)
     values(reader, machine)
     machine.interface("eth1", "device")
     machine.counts(eth0=(5,) * 8, eth1=(5000,) * 8)
     found = list(reader.read(machine.node))
-    assert {each.place.stype_id for each in found} == {"", "eth0", "eth1"}
+    assert {each.scope.stype_id for each in found} == {"", "eth0", "eth1"}
     assert found[-1].value == 0
 
 
@@ -347,7 +347,7 @@ def test_without_hardware_there_is_nothing(machine: Machine) -> None:
     with pytest.raises(NotHereError, match=r"no hardware .* \['lo', 'veth1'\]"):
         NetworkReader().read(machine.node)
     machine.interface("veth1")
-    assert values(NetworkReader(NetworkSettings(include=("veth*",))), machine)["net_bw"] == 0
+    assert values(NetworkReader(NetworkReaderSettings(include=("veth*",))), machine)["net_bw"] == 0
 
 
 def test_interfaces_of_this_machine_are_those_of_psutil() -> None:
@@ -380,4 +380,4 @@ def test_interfaces_of_this_machine_are_those_of_psutil() -> None:
 def test_the_loopback_counts_where_it_is_named(
     include: list[str], exclude: list[str], expected: set[str]
 ) -> None:
-    assert chosen({"lo": set(), "eth0": {"device"}}, include, exclude) == expected
+    assert choose_interfaces({"lo": set(), "eth0": {"device"}}, include, exclude) == expected

@@ -60,7 +60,7 @@ def values(
     found = list(reader.read(node))
     counts = [each for each in found if isinstance(each, Count)]
     gauges = [
-        (each.metric, each.value, each.place) for each in found if not isinstance(each, Count)
+        (each.metric, each.value, each.scope) for each in found if not isinstance(each, Count)
     ]
     if rates is not None:
         gauges += rates.of(counts, reader.metrics, node.clock.monotonic())
@@ -134,14 +134,14 @@ def test_the_last_mount_of_a_point_is_the_visible_one(node: TreeNode) -> None:
 def test_mounts_can_be_excluded(node: TreeNode) -> None:
     node.write("self/mountstats", FULL + mount("/auto/ada", READ=READ))
     reader = NfsMountsReader(NfsMountsSettings(exclude=("/auto/*",)))
-    assert {each.place.stype_id for each in reader.read(node)} == {"/home"}
+    assert {each.scope.stype_id for each in reader.read(node)} == {"/home"}
 
 
 def test_a_damaged_mount_costs_itself(node: TreeNode) -> None:
     damaged = mount("/bad", moved="1 2", READ=READ) + mount("/worse", READ="1 2 3")
     node.write("self/mountstats", HEAD + damaged + FULL)
     reader = NfsMountsReader()
-    assert {each.place.stype_id for each in reader.read(node)} == {"/home"}
+    assert {each.scope.stype_id for each in reader.read(node)} == {"/home"}
     assert reader.errors == ["/proc/self/mountstats: mount '/bad': bytes: 2 numbers, not 8; 1 more"]
 
 
@@ -153,7 +153,7 @@ def test_a_number_that_is_cut_off_is_not_read() -> None:
 
 def test_names_with_any_characters_are_labels(node: TreeNode) -> None:
     node.write("self/mountstats", mount("/a\\040b\\011c\\134", READ=READ))
-    (label,) = {each.place.stype_id for each in NfsMountsReader().read(node)}
+    (label,) = {each.scope.stype_id for each in NfsMountsReader().read(node)}
     assert label == "/a b?c?"
     assert encode_tags({"stype-id": label})
 
@@ -161,7 +161,7 @@ def test_names_with_any_characters_are_labels(node: TreeNode) -> None:
 def test_thousands_of_mounts_are_bounded(node: TreeNode) -> None:
     node.write("self/mountstats", "".join(mount(f"/u{n}", READ=READ) for n in range(1100)))
     reader = NfsMountsReader()
-    assert len({each.place for each in reader.read(node)}) == 1000
+    assert len({each.scope for each in reader.read(node)}) == 1000
     (error,) = reader.errors
     assert "agents.metrics.nfs-mounts.exclude" in error
 

@@ -41,7 +41,7 @@ def log_of_drive(_node: Node, _controller: str, _seconds: float) -> bytes:
 
 
 def values(reader: NvmeReader, node: TreeNode) -> dict[tuple[str, str], float]:
-    return {(each.metric, each.place.stype_id): each.value for each in reader.read(node)}
+    return {(each.metric, each.scope.stype_id): each.value for each in reader.read(node)}
 
 
 def test_fields_are_where_the_specification_has_them() -> None:
@@ -135,7 +135,7 @@ def test_a_drive_that_fails_costs_its_own_values(node: TreeNode) -> None:
         return bytes(512) if controller == "nvme1" else log_of_drive(node, controller, seconds)
 
     reader = reader_of(read_log)
-    assert {each.place.stype_id.partition("/")[0] for each in reader.read(node)} == {"nvme2"}
+    assert {each.scope.stype_id.partition("/")[0] for each in reader.read(node)} == {"nvme2"}
     assert reader.errors == [
         "/dev/nvme0: Permission denied: reading SMART logs needs CAP_SYS_ADMIN",
         "/dev/nvme1: SMART log without content",

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from ccagent.agents.metrics.pipeline.rates import Rates
-from ccagent.agents.metrics.readers.base import NODE, Count, Place
+from ccagent.agents.metrics.readers.base import NODE, Count, Scope
 from ccagent.agents.metrics.readers.own_counters import OwnCountersReader
 from ccagent.counters import AgentCounters, Counters, SinkCounters
 from ccagent.errors import NotHereError
@@ -16,12 +16,12 @@ from ccagent.machine.node import Node
 from tests.support.tree import TreeNode
 
 
-def agent(name: str) -> Place:
-    return Place("node", "", "agent", name)
+def agent(name: str) -> Scope:
+    return Scope("node", "", "agent", name)
 
 
-def sink(name: str) -> Place:
-    return Place("node", "", "sink", name)
+def sink(name: str) -> Scope:
+    return Scope("node", "", "sink", name)
 
 
 class Daemon:
@@ -37,18 +37,18 @@ class Daemon:
         self._moment = 0.0
         self.tick()
 
-    def tick(self) -> dict[tuple[str, Place], float]:
+    def tick(self) -> dict[tuple[str, Scope], float]:
         """Let ten seconds pass and give the metrics."""
         self._moment += 10
-        found: dict[tuple[str, Place], float] = {}
+        found: dict[tuple[str, Scope], float] = {}
         counts: list[Count] = []
         for each in self.reader.read(self.node):
             if isinstance(each, Count):
                 counts.append(each)
             else:
-                found[each.metric, each.place] = each.value
+                found[each.metric, each.scope] = each.value
         rates = self._rates.of(counts, self.reader.metrics, self._moment)
-        return found | {(metric, place): rate for metric, rate, place in rates}
+        return found | {(metric, scope): rate for metric, rate, scope in rates}
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_sink_without_a_name_to_send_counts_in_the_sum(daemon: Daemon) -> None
     daemon.sinks = {name: SinkCounters(backlog=2) for name in ("", "a\nb", "c\\", "nats://h:4222")}
     found = daemon.tick()
     assert found["ccagent_backlog", NODE] == 8
-    by_sink = [place.stype_id for metric, place in found if metric == "ccagent_sink_backlog"]
+    by_sink = [scope.stype_id for metric, scope in found if metric == "ccagent_sink_backlog"]
     assert by_sink == ["nats://h:4222"]
 
 

@@ -20,9 +20,9 @@ from ccagent.agents.metrics.perf.call import (
     CYCLES,
     INSTRUCTIONS,
     Counts,
-    Event,
     PerfCall,
-    explained,
+    PerfEvent,
+    explain_error,
     parse_counts,
     parse_time_page,
 )
@@ -35,7 +35,7 @@ from ccagent.agents.metrics.perf.format import (
     parse_type,
 )
 from ccagent.agents.metrics.perf.reader import PerfReader
-from ccagent.agents.metrics.perf.tables import Cpu, Table, choose, identify, read_table
+from ccagent.agents.metrics.perf.tables import CpuIdentity, EventTable, choose, identify, read_table
 from ccagent.agents.metrics.readers.base import Gauge
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.machine.node import Node
@@ -69,7 +69,7 @@ ZEN4 = ("AuthenticAMD", 0x19, 0x11)
 ZEN5 = ("AuthenticAMD", 0x1A, 0x02)
 
 CORE, MSRS, UMC = 4, 9, 20
-APERF, MPERF, TSC = (Event(MSRS, number) for number in (1, 2, 0))
+APERF, MPERF, TSC = (PerfEvent(MSRS, number) for number in (1, 2, 0))
 """The stand-in counts what it is told: here cycles at 3 GHz for half of the time."""
 AWAKE_HALF = {APERF: 1_500_000_000, MPERF: 1_000_000_000, TSC: 2_000_000_000}
 
@@ -133,12 +133,12 @@ def x86(root: Path, cpu: tuple[str, int, int]) -> Machine:
     return machine
 
 
-def raw(event: int, umask: int, number: int = CORE) -> Event:
-    return Event(number, umask << 8 | event)
+def raw(event: int, umask: int, number: int = CORE) -> PerfEvent:
+    return PerfEvent(number, umask << 8 | event)
 
 
 def values(gauges: list[Gauge], metric: str) -> dict[str, float]:
-    return {gauge.place.type_id: gauge.value for gauge in gauges if gauge.metric == metric}
+    return {gauge.scope.type_id: gauge.value for gauge in gauges if gauge.metric == metric}
 
 
 def read_after(reader: PerfReader, machine: Machine, call: StandIn, seconds: int) -> list[Gauge]:
@@ -267,12 +267,12 @@ def test_what_is_no_type_is_an_error(content: bytes) -> None:
 # Tables
 
 
-def all_tables() -> list[tuple[str, Table]]:
+def all_tables() -> list[tuple[str, EventTable]]:
     return [(name, read_table(name)) for name in perf_tables.table_names()]
 
 
 @pytest.mark.parametrize(("name", "table"), all_tables())
-def test_each_table_is_complete_and_consistent(name: str, table: Table) -> None:
+def test_each_table_is_complete_and_consistent(name: str, table: EventTable) -> None:
     assert any(source.startswith("https://") for source in table.sources)
     assert len(table.sources) >= 2
     assert table.cpus
@@ -304,12 +304,14 @@ def checked(pmu: str, texts: list[str]) -> None:
 
 
 def test_no_processor_is_in_two_tables() -> None:
-    seen: dict[Cpu, str] = {}
+    seen: dict[CpuIdentity, str] = {}
     for name, table in all_tables():
         for kind in table.cpus:
             for first, last in kind.models:
                 for model in range(first, last + 1):
-                    assert seen.setdefault(Cpu(kind.vendor, kind.family, model), name) == name
+                    assert (
+                        seen.setdefault(CpuIdentity(kind.vendor, kind.family, model), name) == name
+                    )
 
 
 @pytest.mark.parametrize("name", [name for name in perf_tables.table_names() if "intel" in name])
@@ -352,7 +354,7 @@ def test_the_processor_chooses_the_table(cpuinfo: str, name: str) -> None:
 
 def test_the_head_of_cpuinfo_is_enough() -> None:
     content = x86_cpuinfo(*ZEN4).encode()
-    assert identify(content[: len(content) // 2 + 30]) == Cpu(*ZEN4)
+    assert identify(content[: len(content) // 2 + 30]) == CpuIdentity(*ZEN4)
 
 
 @given(st.binary())
@@ -413,7 +415,7 @@ def test_a_time_page_may_not_tell_the_rate(content: bytes) -> None:
 def test_a_refusal_is_explained(
     number: int, paranoid: str, kind: type[CcagentError], words: str
 ) -> None:
-    error = explained(OSError(number, ""), paranoid)
+    error = explain_error(OSError(number, ""), paranoid)
     assert type(error) is kind
     assert words in str(error)
 
@@ -455,7 +457,7 @@ def test_an_intel_of_two_sockets(tmp_path: Path) -> None:
     assert values(gauges, "flops_any") == {"0": 9960.0, "1": 9976.0}
     assert values(gauges, "mem_bw") == {"0": 96e6, "1": 80e6}
     assert values(gauges, "perf_counted") == {"": 100.0}
-    assert {gauge.metric: gauge.place.type for gauge in gauges} == {
+    assert {gauge.metric: gauge.scope.type for gauge in gauges} == {
         metric: PerfReader.metrics[metric].type for metric in PerfReader.metrics
     }
     assert len(call.groups(0)) == 3
@@ -521,13 +523,15 @@ def test_a_counter_that_never_has_room_has_no_value(tmp_path: Path) -> None:
     for _ in range(4):
         read_after(reader, machine, call, 1)
     gauges = read_after(reader, machine, call, 1)
-    assert [gauge.metric for gauge in gauges if gauge.place.type_id == "0"] == ["ipc"]
+    assert [gauge.metric for gauge in gauges if gauge.scope.type_id == "0"] == ["ipc"]
 
 
 def test_where_precisions_are_not_told_apart_there_is_one_sum(tmp_path: Path) -> None:
     machine = x86(tmp_path, ZEN2)
     machine.pmu("amd_df", 25, AMD_DF, cpus="0-1")
-    channels = {Event(25, 0x3807 + (i & 3) * 0x40 + (i >> 2 << 32)): 1_000_000 for i in range(8)}
+    channels = {
+        PerfEvent(25, 0x3807 + (i & 3) * 0x40 + (i >> 2 << 32)): 1_000_000 for i in range(8)
+    }
     call = StandIn({CYCLES: 1000, raw(3, 0xFF): 12_345} | channels, room=4, limited=frozenset({25}))
     reader = PerfReader(call=call)
     reader.read(machine.node)
@@ -551,8 +555,8 @@ def test_precisions_of_zen_5_are_told_apart(tmp_path: Path) -> None:
             raw(3, 0xAF): 20,
             raw(3, 0x4F): 300,
             raw(3, 0x6F): 4000,
-            Event(UMC, 0x0A): 1_000_000,
-            Event(UMC + 1, 0x0A): 2_000_000,
+            PerfEvent(UMC, 0x0A): 1_000_000,
+            PerfEvent(UMC + 1, 0x0A): 2_000_000,
         }
     )
     gauges = first_gauges(machine, call)
@@ -565,7 +569,7 @@ def test_precisions_of_zen_5_are_told_apart(tmp_path: Path) -> None:
 def test_older_kernels_count_memory_in_the_data_fabric(tmp_path: Path) -> None:
     machine = x86(tmp_path, ZEN4)
     machine.pmu("amd_df", 25, AMD_DF_2, cpus="0-1")
-    call = StandIn({Event(25, 0x07 << 24 | 0xFE << 8 | 0x1F): 1_000_000})
+    call = StandIn({PerfEvent(25, 0x07 << 24 | 0xFE << 8 | 0x1F): 1_000_000})
     gauges = first_gauges(machine, call)
     assert values(gauges, "mem_bw") == {"0": 64e6, "1": 64e6}
     assert len(call.groups(0)) == 1 + 48
@@ -589,11 +593,11 @@ def test_arm_cores(tmp_path: Path, part: int, flops: float) -> None:
         {
             CYCLES: 1_500_000_000,
             INSTRUCTIONS: 3_000_000_000,
-            Event(8, 0x4004): 500_000_000,
-            Event(8, 0x80C0): 1000,
-            Event(8, 0x80C1): 5,
-            Event(50, 0x1A5): 1000,
-            Event(50, 0x1DB): 7,
+            PerfEvent(8, 0x4004): 500_000_000,
+            PerfEvent(8, 0x80C0): 1000,
+            PerfEvent(8, 0x80C1): 5,
+            PerfEvent(50, 0x1A5): 1000,
+            PerfEvent(50, 0x1DB): 7,
         }
     )
     call.rate_of_time = 1e9
@@ -607,7 +611,7 @@ def test_arm_cores(tmp_path: Path, part: int, flops: float) -> None:
 def test_without_a_rate_of_time_there_is_no_clock(tmp_path: Path) -> None:
     machine = Machine(tmp_path, arm_cpuinfo(0xD4F))
     machine.pmu("armv8_pmuv3_0", 8, ARM)
-    reader = PerfReader(call=StandIn({CYCLES: 1000, Event(8, 0x4004): 10}))
+    reader = PerfReader(call=StandIn({CYCLES: 1000, PerfEvent(8, 0x4004): 10}))
     reader.read(machine.node)
     assert reader.absent["clock"] == "perf: the kernel tells no rate of its time"
 
@@ -817,11 +821,11 @@ def test_a_recording_has_no_counters(tmp_path: Path) -> None:
 
 # The machine itself
 
-CPU_CLOCK, TASK_CLOCK, CONTEXT_SWITCHES = (Event(1, config) for config in (0, 1, 3))
+CPU_CLOCK, TASK_CLOCK, CONTEXT_SWITCHES = (PerfEvent(1, config) for config in (0, 1, 3))
 
 
 @contextmanager
-def open_live(events: list[Event]) -> Generator[tuple[PerfCall, int]]:
+def open_live(events: list[PerfEvent]) -> Generator[tuple[PerfCall, int]]:
     call = PerfCall()
     descriptors: list[int] = []
     try:
@@ -829,7 +833,7 @@ def open_live(events: list[Event]) -> Generator[tuple[PerfCall, int]]:
             try:
                 descriptors.append(call.open(event, 0, descriptors[0] if descriptors else -1))
             except OSError as error:
-                pytest.skip(str(explained(error, "")))
+                pytest.skip(str(explain_error(error, "")))
         call.enable(descriptors[0])
         yield call, descriptors[0]
     finally:
@@ -837,7 +841,7 @@ def open_live(events: list[Event]) -> Generator[tuple[PerfCall, int]]:
             call.close(descriptor)
 
 
-def growth(call: PerfCall, leader: int) -> Counts:
+def delta(call: PerfCall, leader: int) -> Counts:
     before = parse_counts(call.read(leader))
     time.sleep(0.05)
     after = parse_counts(call.read(leader))
@@ -848,10 +852,10 @@ def growth(call: PerfCall, leader: int) -> Counts:
 
 def test_clocks_of_the_kernel_count_nanoseconds() -> None:
     with open_live([CPU_CLOCK, TASK_CLOCK, CONTEXT_SWITCHES]) as (call, leader):
-        grown = growth(call, leader)
-    assert grown.enabled == grown.running >= 50_000_000
-    assert grown.values[0] == pytest.approx(grown.running, rel=0.1)
-    assert grown.values[1] == pytest.approx(grown.running, rel=0.1)
+        compute_deltas = delta(call, leader)
+    assert compute_deltas.enabled == compute_deltas.running >= 50_000_000
+    assert compute_deltas.values[0] == pytest.approx(compute_deltas.running, rel=0.1)
+    assert compute_deltas.values[1] == pytest.approx(compute_deltas.running, rel=0.1)
 
 
 def test_counters_of_several_pmus_count_in_one_group() -> None:
@@ -861,10 +865,10 @@ def test_counters_of_several_pmus_count_in_one_group() -> None:
         node.read(f"{DEVICES}/msr/events/tsc")
     except CcagentError as error:
         pytest.skip(str(error))
-    with open_live([CPU_CLOCK, Event(number, 0)]) as (call, leader):
-        grown = growth(call, leader)
+    with open_live([CPU_CLOCK, PerfEvent(number, 0)]) as (call, leader):
+        compute_deltas = delta(call, leader)
         rate = call.frequency(leader)
-    ticks = grown.values[1] * 1e9 / grown.running
+    ticks = compute_deltas.values[1] * 1e9 / compute_deltas.running
     assert 1e8 < ticks < 1e10
     assert rate == pytest.approx(ticks, rel=0.01) or rate == 0
 
@@ -898,7 +902,7 @@ def test_a_user_without_rights_is_told_what_helps() -> None:
     try:
         call.close(call.open(CPU_CLOCK, 0))
     except OSError as error:
-        refusal = str(explained(error, paranoid))
+        refusal = str(explain_error(error, paranoid))
     finally:
         os.seteuid(0)
     assert ("CAP_PERFMON" in refusal) == (int(paranoid) > 0)

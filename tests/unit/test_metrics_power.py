@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.metrics.pipeline.rates import Rates
-from ccagent.agents.metrics.readers.base import NODE, Count, Place
+from ccagent.agents.metrics.readers.base import NODE, Count, Scope
 from ccagent.agents.metrics.readers.power import (
     PowerReader,
     ZoneName,
@@ -27,7 +27,7 @@ from ccagent.records.envelopes import LARGEST_UINT
 POWERCAP = "sys/class/powercap"
 RANGE = 262143328850
 DRAM_RANGE = 65712999613
-S0, S1 = Place("socket", "0"), Place("socket", "1")
+S0, S1 = Scope("socket", "0"), Scope("socket", "1")
 
 TWO_SOCKETS = {
     "intel-rapl:0": ("package-0", 1000, RANGE),
@@ -76,14 +76,14 @@ class Machine:
 
     def read(self) -> set[Count]:
         found = list(self.reader.read(self.node))
-        assert len({(one.metric, one.place) for one in found}) == len(found)
+        assert len({(one.metric, one.scope) for one in found}) == len(found)
         return set(found)
 
-    def watts(self) -> dict[tuple[str, Place], float]:
+    def watts(self) -> dict[tuple[str, Scope], float]:
         """What it makes ten seconds after the reading before."""
         self._moment += 10
         found = self._rates.of(self.read(), PowerReader.metrics, self._moment)
-        return {(metric, place): round(rate, 9) for metric, rate, place in found}
+        return {(metric, scope): round(rate, 9) for metric, rate, scope in found}
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_dies_make_up_a_socket(tmp_path: Path) -> None:
     found = machine.watts()
     assert found["cpu_power", S0] == found["cpu_power", NODE] == (995 + 5) / 1e7
     assert found["mem_power", S0] == found["mem_power", NODE] == 0.0
-    assert S1 not in {place for _, place in found}
+    assert S1 not in {scope for _, scope in found}
 
 
 def test_the_same_packages_by_another_way_are_not_counted_again(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_zones_below_a_package_are_of_its_socket(tmp_path: Path, driver: str) ->
             f"{driver}:10": ("package-0", 1, RANGE),
         },
     )
-    found = {(one.metric, one.place): one.value for one in machine.read()}
+    found = {(one.metric, one.scope): one.value for one in machine.read()}
     assert found["psys_power", NODE] == 5
     assert found["core_power", S1] == found["core_power", NODE] == 3
     assert found["uncore_power", S1] == 2
@@ -217,7 +217,7 @@ def test_zones_below_a_package_are_of_its_socket(tmp_path: Path, driver: str) ->
 def test_an_unreadable_zone_costs_its_own_and_sums_with_it(tmp_path: Path) -> None:
     machine = Machine(tmp_path, TWO_SOCKETS)
     machine.lose("intel-rapl:1")
-    found = {(one.metric, one.place) for one in machine.read()}
+    found = {(one.metric, one.scope) for one in machine.read()}
     assert found == {
         ("cpu_power", S0), ("mem_power", S0), ("mem_power", S1), ("mem_power", NODE),
     }  # fmt: skip
@@ -363,7 +363,7 @@ def test_this_machine_says_what_its_files_say() -> None:
     except CcagentError as error:
         pytest.fail(str(error))
     after = [int(file.read_text()) for file in files]
-    values = {one.value for one in found if one.metric == "cpu_power" and one.place != NODE}
+    values = {one.value for one in found if one.metric == "cpu_power" and one.scope != NODE}
     assert values
     for value in values:
         assert any(

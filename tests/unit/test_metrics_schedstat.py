@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.metrics.pipeline.rates import Rates
-from ccagent.agents.metrics.readers.base import Place
+from ccagent.agents.metrics.readers.base import Scope
 from ccagent.agents.metrics.readers.schedstat import (
     SchedstatReader,
     SchedulerTimes,
@@ -53,8 +53,8 @@ def test_ten_seconds_later(tmp_path: Path) -> None:
     )
     node.write("schedstat", later)
     found = {
-        (metric, place.type_id): value
-        for metric, value, place in rates.of(reader.read(node), reader.metrics, 110.0)
+        (metric, scope.type_id): value
+        for metric, value, scope in rates.of(reader.read(node), reader.metrics, 110.0)
     }
     assert found == {
         ("cpu_load_core", "0"): pytest.approx(2.0),
@@ -71,8 +71,8 @@ def test_ten_seconds_later(tmp_path: Path) -> None:
 def test_the_places_are_hwthreads(tmp_path: Path) -> None:
     node = TreeNode(tmp_path)
     node.write("schedstat", RECORDED)
-    places = {each.place for each in SchedstatReader().read(node)}
-    assert places == {Place("hwthread", "0"), Place("hwthread", "1")}
+    scopes = {each.scope for each in SchedstatReader().read(node)}
+    assert scopes == {Scope("hwthread", "0"), Scope("hwthread", "1")}
 
 
 def test_a_kernel_without_statistics(tmp_path: Path) -> None:

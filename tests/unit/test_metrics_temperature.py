@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.readers.base import NODE, Gauge, Place
+from ccagent.agents.metrics.readers.base import NODE, Gauge, Scope
 from ccagent.agents.metrics.readers.temperature import TemperatureReader, parse_temperature
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.node import Node
@@ -19,11 +19,11 @@ from tests.support.paths import MACHINES
 from tests.support.recorded import RecordedNode
 
 HWMON = "sys/class/hwmon"
-S0, S1 = Place("socket", "0"), Place("socket", "1")
+S0, S1 = Scope("socket", "0"), Scope("socket", "1")
 
 
-def thread(number: int) -> Place:
-    return Place("hwthread", str(number))
+def thread(number: int) -> Scope:
+    return Scope("hwthread", str(number))
 
 
 class Machine:
@@ -53,16 +53,16 @@ class Machine:
         self, number: int, name: str, *sensors: tuple[str, int | str], device: str = ""
     ) -> None:
         """Add a chip; sensors: label (empty: none) and content, from temp1 on."""
-        place = f"{device}/hwmon/hwmon{number}" if device else f"{HWMON}/hwmon{number}"
-        self.write(f"{place}/name", f"{name}\n")
+        scope = f"{device}/hwmon/hwmon{number}" if device else f"{HWMON}/hwmon{number}"
+        self.write(f"{scope}/name", f"{name}\n")
         for index, (label, value) in enumerate(sensors, 1):
-            self.write(f"{place}/temp{index}_input", f"{value}\n")
-            self.write(f"{place}/temp{index}_max", "100000\n")
+            self.write(f"{scope}/temp{index}_input", f"{value}\n")
+            self.write(f"{scope}/temp{index}_max", "100000\n")
             if label:
-                self.write(f"{place}/temp{index}_label", f"{label}\n")
+                self.write(f"{scope}/temp{index}_label", f"{label}\n")
         if device:
             link = self.root / HWMON / f"hwmon{number}"
-            link.symlink_to(self.root / place, target_is_directory=True)
+            link.symlink_to(self.root / scope, target_is_directory=True)
 
     def coretemp(self, number: int, zone: int, *sensors: tuple[str, int]) -> None:
         self.chip(number, "coretemp", *sensors, device=f"sys/devices/platform/coretemp.{zone}")
@@ -70,9 +70,9 @@ class Machine:
     def amd(self, number: int, address: str, *sensors: tuple[str, int]) -> None:
         self.chip(number, "k10temp", *sensors, device=f"sys/bus/pci/drivers/k10temp/{address}")
 
-    def read(self) -> dict[tuple[str, Place], float]:
+    def read(self) -> dict[tuple[str, Scope], float]:
         found = list(self.reader.read(self.node))
-        values = {(one.metric, one.place): one.value for one in found}
+        values = {(one.metric, one.scope): one.value for one in found}
         assert len(values) == len(found)
         return values
 
@@ -161,7 +161,7 @@ def test_sockets_with_odd_numbers_are_counted_by_the_kernel(tmp_path: Path) -> N
     machine = Machine(tmp_path, {0: (0, 0, 0), 1: (3, 0, 0)})
     machine.coretemp(0, 1, ("Package id 1", 50000), ("Core 0", 49000))
     assert machine.read() == {
-        ("temp_package", Place("socket", "3")): 50.0, ("temp_package", NODE): 50.0,
+        ("temp_package", Scope("socket", "3")): 50.0, ("temp_package", NODE): 50.0,
         ("temp_core", thread(1)): 49.0, ("temp_core", NODE): 49.0,
     }  # fmt: skip
 
@@ -172,7 +172,7 @@ def test_a_kernel_before_dies_numbers_sockets(tmp_path: Path) -> None:
         (tmp_path / f"sys/devices/system/cpu/cpu{cpu}/topology/die_id").unlink()
     machine.coretemp(0, 3, ("Physical id 3", 50000), ("Core 0", 49000))
     found = machine.read()
-    assert found["temp_package", Place("socket", "3")] == 50.0
+    assert found["temp_package", Scope("socket", "3")] == 50.0
     assert found["temp_core", thread(1)] == 49.0
     assert machine.reader.errors == []
 
@@ -249,7 +249,7 @@ def test_arm_has_sensors_of_the_chip(
             (directory / f"temp{index}_label").write_text(f"{label}\n")
     reader = TemperatureReader()
     assert list(reader.read(RecordedNode("aarch64", tmp_path))) == [
-        Gauge("temp_package", 55.0, Place("socket", "36")),
+        Gauge("temp_package", 55.0, Scope("socket", "36")),
         Gauge("temp_package", 55.0, NODE),
     ]
     assert reader.errors == []

@@ -27,6 +27,8 @@ every = "10s"
 sinks = ["store"]
 time-step = "60s"
 include = ["ccagent_left_out"]
+[agents.metrics.accelerators]
+makers = ["amd"]
 [agents.metrics.metrics.ccagent_agent_left_out]
 drop = true
 [sinks.out]
@@ -52,6 +54,7 @@ def test_an_earlier_configuration_works_and_warns_once(
     metrics = configuration.agents["metrics"]
     assert isinstance(metrics, MetricsSettings)
     assert metrics.resolution.seconds == 60
+    assert metrics.accelerators.vendors == ("amd",)
     assert metrics.include == ("ccagent_skipped",)
     assert [*metrics.metrics] == ["ccagent_agent_skipped"]
     sink = configuration.sinks["store"]
@@ -64,6 +67,7 @@ def test_an_earlier_configuration_works_and_warns_once(
         f"{place}agents.sample.gpu-makers: this key is now called gpu-vendors",
         f"{place}agents.sysinfo.gpu-makers: this key is now called gpu-vendors",
         f"{place}agents.metrics.time-step: this key is now called resolution",
+        f"{place}agents.metrics.accelerators.makers: this key is now called vendors",
         "agents.metrics: the metric ccagent_agent_left_out is now called ccagent_agent_skipped",
         "agents.metrics: the metric ccagent_left_out is now called ccagent_skipped",
         f"{place}sinks.store.allow-clear: this key is now called allow-cleartext",

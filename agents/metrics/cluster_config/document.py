@@ -30,19 +30,19 @@ def cluster_config(agent: MetricsAgent, node: Node) -> dict[str, Any]:
     size = NodeSize(len(facts["topology"]["node"]), _memory(node))
     metrics: list[dict[str, Any]] = []
     for name, types in sorted(_types(agent, node).items()):
-        sent = agent.sent.get(name)
-        if sent is None:
+        output = agent.outputs.get(name)
+        if output is None:
             continue
         metric = agent.metrics[name]
         # Without NUMA nodes, say, there is the value of the node alone.
         smallest = next((scope for scope in _SCOPES if scope in types), "node")
         metrics.append({
-            "name": sent.name,
-            "unit": schema_unit(sent.unit),
-            "scope": smallest if sent.combined is None else "node",
+            "name": output.name,
+            "unit": schema_unit(output.unit),
+            "scope": smallest if output.combine is None else "node",
             "aggregation": "sum" if metric.aggregation == "sum" else "avg",
             "timestep": int(seconds),
-            **thresholds(name, metric, sent, size),
+            **thresholds(name, metric, output, size),
         })  # fmt: skip
     return {
         "name": node.cluster,
@@ -84,12 +84,12 @@ def _types(agent: MetricsAgent, node: Node) -> dict[str, set[str]]:
         for reader in agent.readers:
             try:
                 for each in reader.read(node):
-                    if not each.place.stype:
-                        found.setdefault(each.metric, set()).add(each.place.type)
+                    if not each.scope.stype:
+                        found.setdefault(each.metric, set()).add(each.scope.type)
             except CcagentError:
                 continue
     for reader in agent.readers:
-        for name, scope in reader.expected(node).items():
+        for name, scope in reader.list_pending(node).items():
             found.setdefault(name, set()).add(scope)
     _add_custom(agent, node, found)
     return found
@@ -97,9 +97,9 @@ def _types(agent: MetricsAgent, node: Node) -> dict[str, set[str]]:
 
 def _add_custom(agent: MetricsAgent, node: Node, found: dict[str, set[str]]) -> None:
     agent.custom.begin(node)
-    for each in agent.told(node, waits=True):
-        if not each.place.stype:
-            found.setdefault(each.metric, set()).add(each.place.type)
-    for name, lacking in agent.custom.lacking(found).items():
-        if not lacking:
+    for each in agent.collect_custom(node, waits=True):
+        if not each.scope.stype:
+            found.setdefault(each.metric, set()).add(each.scope.type)
+    for name, find_missing in agent.custom.find_missing(found).items():
+        if not find_missing:
             found[name] = {agent.metrics[name].type}

@@ -44,11 +44,11 @@ def describe_node(node: Node, settings: AcceleratorsSettings) -> dict[str, Any]:
 
 def list_accelerators(node: Node, settings: AcceleratorsSettings) -> list[dict[str, str]]:
     """Return the cards by address; instances of a card are not among them."""
-    if not is_any_present(node, settings.makers):
+    if not is_any_present(node, settings.vendors):
         return []
     from ccagent.machine.gpu.gpus import Gpus
 
-    gpus = Gpus(node, GpuSettings(gpu_vendors=settings.makers, gpu_time_limit=settings.time_limit))
+    gpus = Gpus(node, GpuSettings(gpu_vendors=settings.vendors, gpu_time_limit=settings.time_limit))
     try:
         gpus.ask("describe")
         cards = gpus.descriptions([])
@@ -68,7 +68,7 @@ def topology(node: Node) -> dict[str, Any]:
     sockets: dict[int, list[int]] = {}
     cores: dict[tuple[int, int], list[int]] = {}
     cpus: list[int] = []
-    for name in _numbered(node, _DIRECTORY, "cpu"):
+    for name in _list_numbers(node, _DIRECTORY, "cpu"):
         socket = _number(node, f"{_DIRECTORY}/cpu{name}/topology/physical_package_id")
         core = _number(node, f"{_DIRECTORY}/cpu{name}/topology/core_id")
         if socket is None or core is None or socket > _LARGEST:
@@ -79,7 +79,7 @@ def topology(node: Node) -> dict[str, Any]:
         cores.setdefault((socket, core), []).append(name)
     known = set(cpus)
     domains: dict[int, list[int]] = {}
-    for number in _numbered(node, "sys/devices/system/node", "node"):
+    for number in _list_numbers(node, "sys/devices/system/node", "node"):
         try:
             text = node.read(f"sys/devices/system/node/node{number}/cpulist")
         except CcagentError:
@@ -102,7 +102,7 @@ def _by_number(parts: dict[int, list[int]]) -> list[list[int]]:
     return [parts.get(number, []) for number in range(max(parts, default=-1) + 1)]
 
 
-def _numbered(node: Node, directory: str, prefix: str) -> list[int]:
+def _list_numbers(node: Node, directory: str, prefix: str) -> list[int]:
     try:
         names = node.list(directory)
     except CcagentError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from ccagent.agents.metrics.pipeline.outputs import Sent
+    from ccagent.agents.metrics.pipeline.outputs import Output
     from ccagent.agents.metrics.readers.base import Metric
 
 _BASES = {"B": "B", "B/s": "B/s", "Byte/s": "B/s", "Flops/s": "F/s", "Hz": "Hz", "W": "W",
@@ -30,8 +30,10 @@ def schema_unit(unit: str) -> dict[str, str]:
     return {"base": ""}
 
 
-def thresholds(name: str, metric: Metric, sent: Sent, size: NodeSize) -> dict[str, float | bool]:
-    """Return peak, normal, caution and alert, in the unit that is sent.
+def thresholds(
+    name: str, metric: Metric, output: Output, size: NodeSize
+) -> dict[str, float | bool]:
+    """Return peak, normal, caution and alert, in the unit of the output.
 
     Utilisation is bad when it is low, memory and load when they are high. 0 stands for limits that
     follow from no file of the node.
@@ -47,7 +49,7 @@ def thresholds(name: str, metric: Metric, sent: Sent, size: NodeSize) -> dict[st
         peak, normal, caution, alert = (size.memory * each for each in (1, 0.5, 0.9, 0.95))
         is_low_better = True
     found: dict[str, float | bool] = {
-        key: round(value * sent.factor, 3)
+        key: round(value * output.factor, 3)
         for key, value in zip(
             ("peak", "normal", "caution", "alert"), (peak, normal, caution, alert), strict=True
         )

@@ -13,7 +13,7 @@ import operator
 import warnings
 from typing import TYPE_CHECKING
 
-from ccagent.agents.metrics.readers.base import NODE, Metric, Place, Type
+from ccagent.agents.metrics.readers.base import NODE, Metric, Scope, ScopeType
 from ccagent.config.settings import nearest
 from ccagent.errors import ConfigurationError
 
@@ -28,7 +28,7 @@ _DEEPEST = 50
 _ALLOWED = "numbers, names of metrics, + - * / ( ), sum mean min max abs"
 
 
-Parts = dict[Place, float]
+Parts = dict[Scope, float]
 Operand = float | Parts
 """One value for all places, or one of each; without a value it is empty."""
 
@@ -64,7 +64,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
 _FUNCTIONS: dict[str, Callable[[list[float]], float]] = {
     "sum": _sum, "mean": _mean, "min": min, "max": max,
 }  # fmt: skip
-_FINEST: tuple[Type, ...] = (
+_FINEST: tuple[ScopeType, ...] = (
     "hwthread", "core", "llc", "memoryDomain", "die", "socket", "accelerator",
 )  # fmt: skip
 """Of which parts a single value is made, if a metric has several: the smallest."""
@@ -92,7 +92,7 @@ class Expressions:
             if name in known:
                 raise ConfigurationError(f"{where}: there is a metric of this name")
             compiler = _Compiler(where, {**known, **self.metrics}, is_open=is_open)
-            compute = compiler.compiled(settings.expression)
+            compute = compiler.compile_text(settings.expression)
             self.operands[name] = compiler.names
             self._compiled.append((name, compute))
             self.metrics[name] = Metric(
@@ -109,9 +109,9 @@ class Expressions:
         The node's own value comes last: of those with the same name its store keeps the last.
         """
         tables: Tables = {name: {} for names in self.operands.values() for name in names}
-        for metric, number, place in values:
+        for metric, number, scope in values:
             if metric in tables:
-                tables[metric][place] = number
+                tables[metric][scope] = number
         found: list[Value] = []
         for name, compute in self._compiled:
             result = compute(tables)
@@ -120,7 +120,7 @@ class Expressions:
             if name in tables:
                 tables[name] = parts
             of_node = parts.get(NODE)
-            found += [(name, number, place) for place, number in parts.items() if place != NODE]
+            found += [(name, number, scope) for scope, number in parts.items() if scope != NODE]
             if of_node is not None:
                 found.append((name, of_node, NODE))
         return found
@@ -134,15 +134,15 @@ class _Compiler:
         self._where = f"{where}: expression"
         self._known = known
         self._is_open = is_open
-        self._types: set[Type] = set()
+        self._types: set[ScopeType] = set()
         self._before = 0
 
     @property
-    def type(self) -> Type:
+    def type(self) -> ScopeType:
         """The type that all metrics have whose values go by place; else only nodes have both."""
         return next(iter(self._types)) if len(self._types) == 1 else "node"
 
-    def compiled(self, text: str) -> Callable[[Tables], Operand]:
+    def compile_text(self, text: str) -> Callable[[Tables], Operand]:
         text = text.replace("\n", " ")
         if not text.isascii() or not text.isprintable() or len(text) > _LONGEST:
             raise ConfigurationError(
@@ -160,10 +160,10 @@ class _Compiler:
             raise ConfigurationError(f"{self._where}: column {column}: {error.msg}") from None
         except (ValueError, RecursionError, MemoryError):
             raise ConfigurationError(f"{self._where}: too many parentheses") from None
-        return self._node(tree.body, 0, is_by_place=True)
+        return self._node(tree.body, 0, is_by_scope=True)
 
     def _node(
-        self, node: ast.expr, depth: int, *, is_by_place: bool
+        self, node: ast.expr, depth: int, *, is_by_scope: bool
     ) -> Callable[[Tables], Operand]:
         if depth > _DEEPEST:
             raise self._error(node, f"more than {_DEEPEST} operations in one another")
@@ -171,19 +171,19 @@ class _Compiler:
             case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
                 return self._number(node, value)
             case ast.Name(id=name):
-                return self._name(node, name, is_by_place=is_by_place)
+                return self._name(node, name, is_by_scope=is_by_scope)
             case ast.UnaryOp(op=ast.USub(), operand=inner):
-                compute = self._node(inner, depth + 1, is_by_place=is_by_place)
+                compute = self._node(inner, depth + 1, is_by_scope=is_by_scope)
                 return lambda tables: _each(_negative, compute(tables))
             case ast.UnaryOp(op=ast.UAdd(), operand=inner):
-                return self._node(inner, depth + 1, is_by_place=is_by_place)
+                return self._node(inner, depth + 1, is_by_scope=is_by_scope)
             case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
                 apply = _OPERATORS[type(sign)]
-                first = self._node(left, depth + 1, is_by_place=is_by_place)
-                second = self._node(right, depth + 1, is_by_place=is_by_place)
+                first = self._node(left, depth + 1, is_by_scope=is_by_scope)
+                second = self._node(right, depth + 1, is_by_scope=is_by_scope)
                 return lambda tables: _each(apply, first(tables), second(tables))
             case ast.Call(func=ast.Name(id=name), args=[_, *_] as operands, keywords=[]):
-                return self._call(node, name, operands, depth, is_by_place=is_by_place)
+                return self._call(node, name, operands, depth, is_by_scope=is_by_scope)
             case _:
                 raise self._error(node, f"only {_ALLOWED}")
 
@@ -196,24 +196,24 @@ class _Compiler:
             raise self._error(node, "a number that is too large")
         return lambda _: number
 
-    def _name(self, node: ast.expr, name: str, *, is_by_place: bool) -> Callable[[Tables], Operand]:
+    def _name(self, node: ast.expr, name: str, *, is_by_scope: bool) -> Callable[[Tables], Operand]:
         metric = self._known.get(name)
         if metric is None and not self._is_open:
             raise self._error(node, f"{name!r} is no metric{nearest(name, [*self._known])}")
         self.names.add(name)
-        if is_by_place:
+        if is_by_scope:
             self._types.add("node" if metric is None else metric.type)
         return lambda tables: tables[name]
 
     def _call(
-        self, node: ast.expr, name: str, operands: list[ast.expr], depth: int, *, is_by_place: bool
+        self, node: ast.expr, name: str, operands: list[ast.expr], depth: int, *, is_by_scope: bool
     ) -> Callable[[Tables], Operand]:
         is_abs = name == "abs"
         if (not is_abs and name not in _FUNCTIONS) or (is_abs and len(operands) > 1):
             raise self._error(node, f"{name} of {len(operands)} operands; only {_ALLOWED}")
         is_single = len(operands) == 1 and not is_abs
         computes = [
-            self._node(each, depth + 1, is_by_place=is_by_place and not is_single)
+            self._node(each, depth + 1, is_by_scope=is_by_scope and not is_single)
             for each in operands
         ]
         if is_abs:
@@ -239,11 +239,11 @@ def _each(apply: Callable[..., float], *operands: Operand) -> Operand:
         except ZeroDivisionError:
             return {}
     found: Parts = {}
-    for place in tables[0]:
-        if all(place in table for table in tables[1:]):
-            numbers = [each[place] if isinstance(each, dict) else each for each in operands]
+    for scope in tables[0]:
+        if all(scope in table for table in tables[1:]):
+            numbers = [each[scope] if isinstance(each, dict) else each for each in operands]
             try:
-                found[place] = apply(*numbers)
+                found[scope] = apply(*numbers)
             except ZeroDivisionError:
                 continue
     return found
@@ -253,13 +253,13 @@ def _single(apply: Callable[[list[float]], float], operand: Operand) -> Operand:
     """Make one value of the smallest parts, else of the node, else of what is part of it."""
     if not isinstance(operand, dict):
         return operand
-    by_type: dict[Type, list[float]] = {}
+    by_type: dict[ScopeType, list[float]] = {}
     others: list[float] = []
-    for place, number in operand.items():
-        if place.stype:
+    for scope, number in operand.items():
+        if scope.stype:
             others.append(number)
         else:
-            by_type.setdefault(place.type, []).append(number)
+            by_type.setdefault(scope.type, []).append(number)
     for kind in (*_FINEST, "node"):
         if kind in by_type:
             return apply(by_type[kind])

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, get_args
 
 from msgspec import structs
 
-from ccagent.agents.metrics.readers.base import NODE, Gauge, Metric, Place, Type
-from ccagent.machine.gpu.address import canonical
+from ccagent.agents.metrics.readers.base import NODE, Gauge, Metric, Scope, ScopeType
+from ccagent.machine.gpu.address import parse_address
 from ccagent.records.line_protocol.decoding import decode_lines
 from ccagent.records.line_protocol.encoding import NAME
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
     from ccagent.records.line_protocol.lines import Line
 
-TYPES: tuple[Type, ...] = get_args(Type)
+TYPES: tuple[ScopeType, ...] = get_args(ScopeType)
 
 _MOST_NAMES = 1000
 _MOST_POINTS = 20_000
@@ -29,7 +29,7 @@ _MOST_COMPLAINTS = 10
 _LONGEST_TAG = 256
 _LONGEST_NUMBER = 9
 _SHOWN = 60
-_PLACE_TAGS = frozenset({"type", "type-id", "stype", "stype-id"})
+_SCOPE_TAGS = frozenset({"type", "type-id", "stype", "stype-id"})
 
 
 def parse_points(
@@ -58,13 +58,13 @@ def _gauge(line: Line, own: dict[str, str], complain: Callable[[str], None]) -> 
     for key, name in own.items():
         if line.tags.get(key, name) != name:
             raise ValueError(f"{key} {line.tags[key][:_SHOWN]!r} is not this one, {name!r}")
-    more = line.tags.keys() - _PLACE_TAGS - own.keys()
+    more = line.tags.keys() - _SCOPE_TAGS - own.keys()
     if more:
         complain(f"{line.measurement}: tag {min(more)[:_SHOWN]!r} is left out: it makes no place")
-    return Gauge(line.measurement, float(line.value), _place(line.tags))
+    return Gauge(line.measurement, float(line.value), _parse_scope(line.tags))
 
 
-def _place(tags: dict[str, str]) -> Place:
+def _parse_scope(tags: dict[str, str]) -> Scope:
     """Give the place that tags describe. Raises ValueError."""
     kind = tags.get("type", "node")
     if kind not in TYPES:
@@ -73,7 +73,7 @@ def _place(tags: dict[str, str]) -> Place:
     if kind != "node":
         number = tags.get("type-id", "")
         if kind == "accelerator":
-            number = canonical(number) or number
+            number = parse_address(number) or number
         elif not number.isascii() or not number.isdecimal() or len(number) > _LONGEST_NUMBER:
             raise ValueError(f"type {kind} needs a number as type-id, not {number[:_SHOWN]!r}")
     stype, stype_id = tags.get("stype", ""), tags.get("stype-id", "")
@@ -84,7 +84,7 @@ def _place(tags: dict[str, str]) -> Place:
     for text in (number, stype, stype_id):
         if not is_sendable(text):
             raise ValueError(f"a tag can't be sent: {text[:_SHOWN]!r}")
-    return Place(kind, number, stype, stype_id)
+    return Scope(kind, number, stype, stype_id)
 
 
 def is_sendable(text: str) -> bool:
@@ -108,9 +108,9 @@ class CustomMetrics:
         The node's own values come last: of those with the same name its store keeps the last.
         """
         complaints: list[str] = []
-        found: dict[tuple[str, Place], Gauge] = {}
+        found: dict[tuple[str, Scope], Gauge] = {}
         for gauge in parse_points(content, node.cluster, node.hostname, complaints.append):
-            key = (gauge.metric, gauge.place)
+            key = (gauge.metric, gauge.scope)
             problem = f"{gauge.metric}: told twice of the same place" if key in found else ""
             problem = problem or self._refusal(source, gauge)
             if problem:
@@ -124,11 +124,11 @@ class CustomMetrics:
         errors += [f"{source}: {complaint}" for complaint in complaints[:_MOST_COMPLAINTS]]
         if len(complaints) > _MOST_COMPLAINTS:
             errors.append(f"{source}: {len(complaints) - _MOST_COMPLAINTS} more complaints")
-        return sorted(found.values(), key=lambda gauge: gauge.place == NODE)
+        return sorted(found.values(), key=lambda gauge: gauge.scope == NODE)
 
     def _refusal(self, source: str, gauge: Gauge) -> str:
         """Give why a source may not tell a value, if so; take note of its metric if it may."""
-        name, kind = gauge.metric, gauge.place.type
+        name, kind = gauge.metric, gauge.scope.type
         if name in self._taken:
             return f"{name}: a metric of ccagent has this name"
         metric = self.metrics.get(name)

@@ -36,22 +36,22 @@ class Custom:
             is_open = bool(settings.commands or settings.files)
             self._expressions = Expressions(settings.expressions, known, is_open=is_open)
             taken |= self._expressions.metrics
-        self._told = CustomMetrics(taken)
+        self._custom = CustomMetrics(taken)
         if settings.commands:
             from ccagent.agents.metrics.custom.commands import CommandsReader
 
-            self._commands = CommandsReader(settings.commands, self._told)
+            self._commands = CommandsReader(settings.commands, self._custom)
         if settings.files:
             from ccagent.agents.metrics.custom.files import FilesReader
 
-            self._files = FilesReader(settings.files, self._told)
+            self._files = FilesReader(settings.files, self._custom)
 
     @property
     def metrics(self) -> dict[str, Metric]:
         """The metrics of expressions, and those that commands and files have told so far."""
         if self._expressions is None:
-            return self._told.metrics
-        return self._expressions.metrics | self._told.metrics
+            return self._custom.metrics
+        return self._expressions.metrics | self._custom.metrics
 
     @property
     def operands(self) -> set[str]:
@@ -65,7 +65,7 @@ class Custom:
         if self._commands is not None:
             self._commands.begin(node)
 
-    def told(self, node: Node, *, waits: bool) -> list[Gauge]:
+    def collect(self, node: Node, *, waits: bool) -> list[Gauge]:
         """Give what files hold and commands have printed; what is wrong is said once an hour.
 
         waits: for commands that are not ready, since there is no other sample.
@@ -82,11 +82,11 @@ class Custom:
             logger.warning("agent metrics: %s", error)
         return found
 
-    def reckoned(self, values: Iterable[Value]) -> list[Value]:
+    def compute(self, values: Iterable[Value]) -> list[Value]:
         """Give what expressions make of all values of a sample."""
         return [] if self._expressions is None else self._expressions.values(values)
 
-    def lacking(self, seen: Iterable[str]) -> dict[str, set[str]]:
+    def find_missing(self, seen: Iterable[str]) -> dict[str, set[str]]:
         """Give by expression the operands that are not among `seen`."""
         found: dict[str, set[str]] = {}
         if self._expressions is not None:

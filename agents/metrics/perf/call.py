@@ -42,7 +42,7 @@ _OF_DISTRIBUTIONS = 3
 """Levels of perf_event_paranoid from which on Debian's kernels ask for CAP_SYS_ADMIN."""
 
 
-class Event(NamedTuple):
+class PerfEvent(NamedTuple):
     """What a counter counts. type: of the PMU; the others: what its format makes of the event."""
 
     type: int
@@ -51,8 +51,8 @@ class Event(NamedTuple):
     config2: int = 0
 
 
-CYCLES = Event(0, 0)
-INSTRUCTIONS = Event(0, 1)
+CYCLES = PerfEvent(0, 0)
+INSTRUCTIONS = PerfEvent(0, 1)
 """What every PMU of cores can count: PERF_TYPE_HARDWARE, which the kernel translates for it."""
 
 
@@ -77,7 +77,7 @@ class PerfCall:
     def __init__(self) -> None:
         self._call: Callable[..., int] | None = None
 
-    def open(self, event: Event, cpu: int, leader: int = _NO_GROUP) -> int:
+    def open(self, event: PerfEvent, cpu: int, leader: int = _NO_GROUP) -> int:
         """Make a counter in the group of `leader`, or one that leads a new group and is disabled.
 
         Raises OSError, and NotHereError where the call itself is not known.
@@ -152,7 +152,7 @@ def parse_time_page(content: bytes) -> float:
     return float(1e9 * (1 << shift) / factor)
 
 
-def explained(error: OSError, paranoid: str) -> CcagentError:
+def explain_error(error: OSError, paranoid: str) -> CcagentError:
     """Say what a refusal means. paranoid: of /proc/sys/kernel/perf_event_paranoid, if known."""
     text = f"perf_event_open: {os.strerror(error.errno or 0)}"
     if error.errno in {errno.EACCES, errno.EPERM}:

@@ -16,7 +16,7 @@ from ccagent.errors import UnparsableError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.agents.metrics.perf.call import Counts, Event, PerfCall
+    from ccagent.agents.metrics.perf.call import Counts, PerfCall, PerfEvent
 
 _NO_EVENT_WILL_DO = frozenset(
     {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSYS}
@@ -25,7 +25,7 @@ _LONG_ENOUGH = 100_000_000
 _LARGEST = 64
 
 
-class Group:
+class EventGroup:
     """Counters on one cpu that count at the same times.
 
     numbers: of its events. is_starved: since the last reading it had time to count, and no room.
@@ -44,7 +44,7 @@ class Group:
         """The descriptor that stands for all."""
         return self._descriptors[0]
 
-    def add(self, number: int, event: Event) -> None:
+    def add(self, number: int, event: PerfEvent) -> None:
         """Make a counter of an event. Raises OSError if it can't be counted, or not with these."""
         if self._descriptors:
             self._descriptors.append(self._call.open(event, self.cpu, self.leader))
@@ -81,19 +81,21 @@ class Group:
             self._call.close(self._descriptors.pop())
 
 
-class Counters:
+class PerfCounters:
     """Counters of a part of the machine, on one cpu or several.
 
     together: how many of the first events are not split up unless there is no other way.
     """
 
     def __init__(self, call: PerfCall, together: int = 0) -> None:
-        self.groups: list[Group] = []
+        self.groups: list[EventGroup] = []
         self._call = call
         self._together = together
-        self._events: list[Event] = []
+        self._events: list[PerfEvent] = []
 
-    def add(self, cpu: int, events: Sequence[Event], largest: int = _LARGEST) -> dict[int, OSError]:
+    def add(
+        self, cpu: int, events: Sequence[PerfEvent], largest: int = _LARGEST
+    ) -> dict[int, OSError]:
         """Count events on a cpu, as many in a group as the kernel takes, at most `largest`.
 
         They are numbered in the order they are added. Gives those that the kernel refuses. Raises
@@ -129,7 +131,7 @@ class Counters:
             self.groups.pop().close()
 
     def _open(self, cpu: int, numbers: Sequence[int], largest: int) -> dict[int, OSError]:
-        opened: list[Group] = []
+        opened: list[EventGroup] = []
         refused: dict[int, OSError] = {}
         try:
             for number in numbers:
@@ -139,7 +141,7 @@ class Counters:
                     and not self._add(opened[-1], number)
                 ):
                     continue
-                group = Group(self._call, cpu)
+                group = EventGroup(self._call, cpu)
                 error = self._add(group, number)
                 if error is None:
                     opened.append(group)
@@ -154,7 +156,7 @@ class Counters:
         self.groups += opened
         return refused
 
-    def _add(self, group: Group, number: int) -> OSError | None:
+    def _add(self, group: EventGroup, number: int) -> OSError | None:
         """Add an event to a group; give the error if the kernel refuses this one."""
         try:
             group.add(number, self._events[number])
@@ -164,7 +166,7 @@ class Counters:
             return error
         return None
 
-    def _split(self, group: Group) -> None:
+    def _split(self, group: EventGroup) -> None:
         """Make two smaller groups of one that never has room. Raises OSError.
 
         The kernel takes a group that would fit if nobody else counted; the NMI watchdog does.

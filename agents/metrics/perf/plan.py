@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.metrics.perf.call import CYCLES, INSTRUCTIONS, explained
+from ccagent.agents.metrics.perf.call import CYCLES, INSTRUCTIONS, explain_error
 from ccagent.agents.metrics.perf.pmu import Pmu, find_pmus
 from ccagent.errors import CcagentError, NotHereError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ccagent.agents.metrics.perf.call import Event
-    from ccagent.agents.metrics.perf.tables import Table
+    from ccagent.agents.metrics.perf.call import PerfEvent
+    from ccagent.agents.metrics.perf.tables import EventTable
     from ccagent.machine.node import Node
 
 FLOPS = ("flops_sp", "flops_dp", "flops_any")
@@ -20,7 +20,7 @@ FLOPS = ("flops_sp", "flops_dp", "flops_any")
 _CYCLES, _INSTRUCTIONS = 0, 1
 
 
-class Lacks:
+class UnavailableMetrics:
     """Metrics that can't be had. absent: why, by metric. errors: those that are worth a message."""
 
     def __init__(self) -> None:
@@ -55,38 +55,40 @@ class Plan:
     kernel knows for every processor.
     """
 
-    def __init__(self, node: Node, table: Table | None, lacks: Lacks) -> None:
-        self.events: list[Event] = [CYCLES, INSTRUCTIONS]
-        self._clock = self._plan_clock(node, table, lacks)
+    def __init__(
+        self, node: Node, table: EventTable | None, unavailable: UnavailableMetrics
+    ) -> None:
+        self.events: list[PerfEvent] = [CYCLES, INSTRUCTIONS]
+        self._clock = self._plan_clock(node, table, unavailable)
         self.together = len(self.events)
-        self._flops = {} if table is None else self._plan_flops(node, table, lacks)
+        self._flops = {} if table is None else self._plan_flops(node, table, unavailable)
 
     @property
     def needs_rate(self) -> bool:
         """Tell whether the rate of the system's counter of time must be asked for."""
         return self._clock is not None and self._clock.time is None
 
-    def set_rate(self, rate: float, lacks: Lacks) -> None:
+    def set_rate(self, rate: float, unavailable: UnavailableMetrics) -> None:
         """Set the rate of the system's counter of time in Hz, 0 if it isn't known."""
         if self._clock is not None and rate:
             self._clock = self._clock._replace(rate=rate)
         else:
             self._clock = None
-            lacks.note(NotHereError("perf: the kernel tells no rate of its time"), "clock")
+            unavailable.note(NotHereError("perf: the kernel tells no rate of its time"), "clock")
 
-    def refuse(self, refused: dict[int, OSError], lacks: Lacks) -> None:
+    def refuse(self, refused: dict[int, OSError], unavailable: UnavailableMetrics) -> None:
         """Give up the metrics of events that can't be counted."""
         for number, error in refused.items():
-            reason = explained(error, "")
+            reason = explain_error(error, "")
             if number in {_CYCLES, _INSTRUCTIONS}:
-                lacks.note(reason, "ipc")
+                unavailable.note(reason, "ipc")
             if self._clock is not None and number in self._clock[:3]:
-                lacks.note(reason, "clock")
+                unavailable.note(reason, "clock")
                 self._clock = None
             for metric in [
                 name for name, weights in self._flops.items() if number in dict(weights)
             ]:
-                lacks.note(reason, *dict.fromkeys((metric, "flops_any")))
+                unavailable.note(reason, *dict.fromkeys((metric, "flops_any")))
                 del self._flops[metric]
 
     def derive(self, rates: Sequence[float | None]) -> Iterator[tuple[str, float]]:
@@ -109,21 +111,23 @@ class Plan:
             flops["flops_any"] = 2 * flops["flops_dp"] + flops["flops_sp"]
         yield from flops.items()
 
-    def _plan_clock(self, node: Node, table: Table | None, lacks: Lacks) -> _Clock | None:
+    def _plan_clock(
+        self, node: Node, table: EventTable | None, unavailable: UnavailableMetrics
+    ) -> _Clock | None:
         first = len(self.events)
         try:
             if table is not None and table.reference:
                 self.events.append(find_pmus(node, table.pmus)[0].event(table.reference))
                 return _Clock(_CYCLES, first)
             pmu = Pmu(node, "msr")
-            self.events += [pmu.named_event(name) for name in ("aperf", "mperf", "tsc")]
+            self.events += [pmu.find_event(name) for name in ("aperf", "mperf", "tsc")]
             return _Clock(first, first + 1, first + 2)
         except CcagentError as error:
-            lacks.note(error, "clock")
+            unavailable.note(error, "clock")
             return None
 
     def _plan_flops(
-        self, node: Node, table: Table, lacks: Lacks
+        self, node: Node, table: EventTable, unavailable: UnavailableMetrics
     ) -> dict[str, list[tuple[int, float]]]:
         """Add the events of floating-point operations; give what each adds to the metrics."""
         planned: dict[str, list[tuple[int, float]]] = {}
@@ -137,11 +141,11 @@ class Plan:
                             planned.setdefault(metric, []).append((number, weight))
                 self.events += found
         except CcagentError as error:
-            lacks.note(error, *FLOPS)
+            unavailable.note(error, *FLOPS)
             return {}
         for metric in FLOPS:
             if metric not in planned and not (metric == "flops_any" and planned):
-                lacks.note(NotHereError(f"perf: {table.name}: no event counts it"), metric)
+                unavailable.note(NotHereError(f"perf: {table.name}: no event counts it"), metric)
         return planned
 
 

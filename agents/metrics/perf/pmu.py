@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ccagent.agents.metrics.perf.call import Event
+from ccagent.agents.metrics.perf.call import PerfEvent
 from ccagent.agents.metrics.perf.format import (
     Field,
     encode,
@@ -33,7 +33,7 @@ class Pmu:
         self._type: int | None = None
         self._fields: dict[str, Field] = {}
 
-    def event(self, text: str) -> Event:
+    def event(self, text: str) -> PerfEvent:
         """Give an event in the words of perf, `event=0xc7,umask=0x01`.
 
         Raises NotHereError and UnparsableError if the PMU doesn't know it, and as Node.read does.
@@ -45,9 +45,9 @@ class Pmu:
             if name not in self._fields:
                 path = f"{self._directory}/format/{name}"
                 self._fields[name] = read_parsed(self._node, path, parse_format)
-        return Event(self._type, *encode(terms, self._fields))
+        return PerfEvent(self._type, *encode(terms, self._fields))
 
-    def named_event(self, name: str) -> Event:
+    def find_event(self, name: str) -> PerfEvent:
         """Give an event that the PMU itself has a name for. Raises as `event` does."""
         path = f"{self._directory}/events/{name}"
         return self.event(self._node.read(path).decode("ascii", "replace"))

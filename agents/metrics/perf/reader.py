@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.agents.metrics.perf.call import CYCLES, PerfCall, explained
-from ccagent.agents.metrics.perf.groups import Counters
-from ccagent.agents.metrics.perf.plan import FLOPS, Lacks, Plan, total
+from ccagent.agents.metrics.perf.call import CYCLES, PerfCall, explain_error
+from ccagent.agents.metrics.perf.groups import PerfCounters
+from ccagent.agents.metrics.perf.plan import FLOPS, Plan, UnavailableMetrics, total
 from ccagent.agents.metrics.perf.pmu import find_pmus
 from ccagent.agents.metrics.perf.tables import choose, identify
-from ccagent.agents.metrics.readers.base import Gauge, Metric, Place, Reader, ReaderSettings
+from ccagent.agents.metrics.readers.base import Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.cpus import parse_cpu_list, parse_socket
 from ccagent.machine.descriptors import raise_limit
 from ccagent.machine.parsed import read_parsed
 
 if TYPE_CHECKING:
-    from ccagent.agents.metrics.perf.tables import Memory, Table
+    from ccagent.agents.metrics.perf.tables import EventTable, MemoryTraffic
     from ccagent.machine.node import Node
 
 _CPUS = "sys/devices/system/cpu"
@@ -28,15 +28,15 @@ _CPUS = "sys/devices/system/cpu"
 class _Core(NamedTuple):
     """Counters of a hardware thread."""
 
-    place: Place
-    counters: Counters
+    scope: Scope
+    counters: PerfCounters
 
 
 class _Memory(NamedTuple):
     """Counters of the memory of a socket. weights: bytes of a count, by number of the event."""
 
-    place: Place
-    counters: Counters
+    scope: Scope
+    counters: PerfCounters
     weights: list[tuple[int, float]]
 
 
@@ -121,7 +121,7 @@ class PerfReader(Reader[ReaderSettings]):
                 self._plan = self._open(node, parse_cpu_list(online))
             except OSError as error:
                 self._give_up()
-                raise explained(error, _paranoid(node)) from None
+                raise explain_error(error, _paranoid(node)) from None
             except CcagentError:
                 self._give_up()
                 raise
@@ -129,10 +129,10 @@ class PerfReader(Reader[ReaderSettings]):
         gauges: list[Gauge] = []
         if self._plan is not None:
             self._read_cores(self._plan, gauges)
-        for place, counters, weights in self._memory:
+        for scope, counters, weights in self._memory:
             traffic = total(counters.rates(self.errors, []), weights)
             if traffic is not None:
-                gauges.append(Gauge("mem_bw", traffic, place))
+                gauges.append(Gauge("mem_bw", traffic, scope))
         return gauges
 
     def close(self) -> None:
@@ -149,9 +149,9 @@ class PerfReader(Reader[ReaderSettings]):
 
     def _read_cores(self, plan: Plan, gauges: list[Gauge]) -> None:
         shares: list[float] = []
-        for place, counters in self._cores:
+        for scope, counters in self._cores:
             rates = counters.rates(self.errors, shares)
-            gauges += [Gauge(metric, value, place) for metric, value in plan.derive(rates)]
+            gauges += [Gauge(metric, value, scope) for metric, value in plan.derive(rates)]
         if shares:
             gauges.append(Gauge("perf_counted", 100.0 * sum(shares) / len(shares)))
 
@@ -160,44 +160,44 @@ class PerfReader(Reader[ReaderSettings]):
         # Where counting is not allowed or not possible, this is all that a reading costs.
         self._call.close(self._call.open(CYCLES, cpus[0] if cpus else 0))
         raise_limit()
-        lacks = Lacks()
-        self.absent, self.errors = lacks.absent, lacks.errors
+        unavailable = UnavailableMetrics()
+        self.absent, self.errors = unavailable.absent, unavailable.errors
         cpu = identify(next(iter(node.pieces("proc/cpuinfo")), b""))
         table = choose(cpu)
         if table is None:
             unknown = f"perf: no table for {cpu or 'a processor that /proc/cpuinfo does not name'}"
-            lacks.note(NotHereError(unknown), *FLOPS, "mem_bw")
-        plan = Plan(node, table, lacks)
+            unavailable.note(NotHereError(unknown), *FLOPS, "mem_bw")
+        plan = Plan(node, table, unavailable)
         for number in cpus:
-            counters = Counters(self._call, plan.together)
-            self._cores.append(_Core(Place("hwthread", str(number)), counters))
+            counters = PerfCounters(self._call, plan.together)
+            self._cores.append(_Core(Scope("hwthread", str(number)), counters))
             refused = counters.add(number, plan.events)
             if number == cpus[0]:
-                plan.refuse(refused, lacks)
+                plan.refuse(refused, unavailable)
                 if plan.needs_rate:
                     rates = [self._call.frequency(group.leader) for group in counters.groups[:1]]
-                    plan.set_rate(sum(rates), lacks)
+                    plan.set_rate(sum(rates), unavailable)
         if table is not None:
-            self._open_memory(node, table, lacks)
+            self._open_memory(node, table, unavailable)
         return plan
 
-    def _open_memory(self, node: Node, table: Table, lacks: Lacks) -> None:
+    def _open_memory(self, node: Node, table: EventTable, unavailable: UnavailableMetrics) -> None:
         """Count memory traffic in the first way that the machine has."""
         if not table.memory:
-            lacks.note(NotHereError(f"perf: {table.name}: no event counts it"), "mem_bw")
+            unavailable.note(NotHereError(f"perf: {table.name}: no event counts it"), "mem_bw")
         for memory in table.memory:
             try:
                 self._open_channels(node, memory)
             except OSError as error:
-                lacks.note(explained(error, ""), "mem_bw")
+                unavailable.note(explain_error(error, ""), "mem_bw")
             except CcagentError as error:
-                lacks.note(error, "mem_bw")
+                unavailable.note(error, "mem_bw")
             else:
-                lacks.absent.pop("mem_bw", None)
+                unavailable.absent.pop("mem_bw", None)
                 return
             self._close_memory()
 
-    def _open_channels(self, node: Node, memory: Memory) -> None:
+    def _open_channels(self, node: Node, memory: MemoryTraffic) -> None:
         """Count on all PMUs together. Raises OSError and CcagentError if one of them can't."""
         texts = [(text, each.bytes) for each in memory.events for text in each.events()]
         sockets: dict[int, _Memory] = {}
@@ -207,8 +207,8 @@ class PerfReader(Reader[ReaderSettings]):
                 path = f"{_CPUS}/cpu{cpu}/topology/physical_package_id"
                 socket = max(0, read_parsed(node, path, parse_socket))
                 if socket not in sockets:
-                    place = Place("socket", str(socket))
-                    sockets[socket] = _Memory(place, Counters(self._call), [])
+                    scope = Scope("socket", str(socket))
+                    sockets[socket] = _Memory(scope, PerfCounters(self._call), [])
                     self._memory.append(sockets[socket])
                 _, counters, weights = sockets[socket]
                 refused = counters.add(cpu, events, memory.group)

@@ -18,7 +18,7 @@ _DIRECTORY = os.path.join(os.path.dirname(__file__), "events")
 _ENDING = ".toml"
 
 
-class Cpu(NamedTuple):
+class CpuIdentity(NamedTuple):
     """A kind of processor.
 
     vendor: as x86_64 names it, or the implementer's number on aarch64. family: on aarch64 the
@@ -33,14 +33,14 @@ class Cpu(NamedTuple):
         return f"{self.vendor} family {self.family:#x} model {self.model:#x}"
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CpuModels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Processors that a table is for. models: ranges, both ends included."""
 
     vendor: str
     family: int
     models: list[tuple[int, int]]
 
-    def has(self, cpu: Cpu) -> bool:
+    def has(self, cpu: CpuIdentity) -> bool:
         """Tell whether a processor is one of these."""
         return (self.vendor, self.family) == cpu[:2] and any(
             first <= cpu.model <= last for first, last in self.models
@@ -81,7 +81,7 @@ class MemoryEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return [f"event={first + i * self.step:#x},{rest}" for i in range(self.channels)]
 
 
-class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MemoryTraffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A way to count memory traffic.
 
     pmus: a pattern of the names of the PMUs that count it together. group: how many of the events
@@ -93,7 +93,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     events: list[MemoryEvent]
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EventTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the counters of some kinds of processors count.
 
     sources: where the facts can be read. cpus: what it is for. pmus: a pattern of the name of the
@@ -103,14 +103,14 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     name: str
     sources: list[str]
-    cpus: list[Kind]
+    cpus: list[CpuModels]
     pmus: str
     reference: str = ""
     events: list[CoreEvent] = []
-    memory: list[Memory] = []
+    memory: list[MemoryTraffic] = []
 
 
-def identify(cpuinfo: bytes) -> Cpu | None:
+def identify(cpuinfo: bytes) -> CpuIdentity | None:
     """Find the kind of the first processor in /proc/cpuinfo, or in its head; None if unknown."""
     for block in parse_cpuinfo(cpuinfo):
         if "CPU implementer" in block:
@@ -119,7 +119,7 @@ def identify(cpuinfo: bytes) -> Cpu | None:
             names = ("vendor_id", "cpu family", "model")
         vendor, family, model = (block.get(name, "") for name in names)
         try:
-            return Cpu(vendor, int(family, 0), int(model, 0))
+            return CpuIdentity(vendor, int(family, 0), int(model, 0))
         except ValueError:
             continue
     return None
@@ -132,17 +132,17 @@ def table_names() -> list[str]:
     )
 
 
-def read_table(name: str) -> Table:
+def read_table(name: str) -> EventTable:
     """Read a table of the package. Raises ConfigurationError for one that is wrong."""
     with open(os.path.join(_DIRECTORY, name + _ENDING), "rb") as file:
         content = file.read()
     try:
-        return msgspec.toml.decode(content, type=Table)
+        return msgspec.toml.decode(content, type=EventTable)
     except msgspec.MsgspecError as error:
         raise ConfigurationError(f"{name}{_ENDING}: {error}") from None
 
 
-def choose(cpu: Cpu | None) -> Table | None:
+def choose(cpu: CpuIdentity | None) -> EventTable | None:
     """Give the table for a kind of processor, None if there is none."""
     if cpu is None:
         return None

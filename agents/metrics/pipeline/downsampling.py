@@ -1,49 +1,45 @@
-"""Values of one time step: what comes more often than a store keeps is made one value."""
+"""Downsampling: the mean of all values within one step of the store."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
-    from ccagent.agents.metrics.readers.base import Place
+    from ccagent.agents.metrics.pipeline.outputs import Value
+    from ccagent.agents.metrics.readers.base import Scope
 
 _MOST = 200_000
 
 
-class Steps:
-    """Collects values and gives, for each step that is over, their mean and its end.
+class Downsampler:
+    """Collects values and yields their means at the end of each step.
 
-    seconds: of a step; 0 gives each value as it comes.
+    seconds: length of a step; 0 passes every value through.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._slot: int | None = None
-        self._values: dict[tuple[str, Place], tuple[float, int]] = {}
+        self._values: dict[tuple[str, Scope], tuple[float, int]] = {}
 
-    def add(
-        self, now: float, values: Iterable[tuple[str, float, Place]]
-    ) -> Iterator[tuple[float, list[tuple[str, float, Place]]]]:
-        """Take the values of `now` (seconds since 1970); give time and values of a step, if any."""
+    def add(self, now: float, values: list[Value]) -> Iterator[tuple[float, list[Value]]]:
+        """Add the values of `now` (seconds since 1970). Yield end and means of a finished step."""
         if not self._seconds:
-            yield now, list(values)
+            yield now, values
             return
         slot = int(now // self._seconds)
         if self._slot is not None and slot != self._slot and self._values:
-            end = (self._slot + 1) * self._seconds
-            yield (
-                end,
-                [
-                    (metric, total / number, place)
-                    for (metric, place), (total, number) in self._values.items()
-                ],
-            )
+            means = [
+                (metric, total / number, scope)
+                for (metric, scope), (total, number) in self._values.items()
+            ]
+            yield (self._slot + 1) * self._seconds, means
             self._values = {}
         self._slot = slot
-        for metric, value, place in values:
-            key = (metric, place)
+        for metric, value, scope in values:
+            key = (metric, scope)
             total, number = self._values.get(key, (0.0, 0))
             if number or len(self._values) < _MOST:
                 self._values[key] = (total + value, number + 1)

@@ -1,12 +1,12 @@
-"""How each metric is sent: from the preset, and from what the configuration says of it."""
+"""Output name, unit and aggregation of each metric, by preset and configuration."""
 
 from __future__ import annotations
 
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.metrics.pipeline.presets import factor, form
-from ccagent.agents.metrics.readers.base import NODE, Metric, Place
+from ccagent.agents.metrics.pipeline.presets import apply_preset, find_factor
+from ccagent.agents.metrics.readers.base import NODE, Metric, Scope
 from ccagent.config.settings import nearest
 from ccagent.errors import ConfigurationError
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
 _COMBINED: dict[str, Callable[[list[float]], float]] = {"sum": sum, "mean": fmean, "max": max}
 
-Value = tuple[str, float, Place]
-"""Metric, value, place."""
+Value = tuple[str, float, Scope]
+"""Metric, value, scope."""
 
 
-class Sent(NamedTuple):
-    """The form in which a metric is sent.
+class Output(NamedTuple):
+    """Output name and unit of a metric.
 
-    factor: from the base unit to `unit`. combined: how parts make one value of the node, None if
-    they are sent themselves. tags: more than those of the place.
+    factor: from the base unit to `unit`. combine: makes the value of the node from those of its
+    parts, None if the parts are sent. tags: additional tags.
     """
 
     name: str
     unit: str
     factor: float
-    combined: Callable[[list[float]], float] | None
+    combine: Callable[[list[float]], float] | None
     tags: dict[str, str]
 
 
-def sent_metrics(metrics: dict[str, Metric], settings: MetricsSettings) -> dict[str, Sent]:
-    """Give how those metrics are sent that are. Raises ConfigurationError for unknown names.
+def make_outputs(metrics: dict[str, Metric], settings: MetricsSettings) -> dict[str, Output]:
+    """Return the outputs of the metrics that are sent.
 
-    What commands and files tell is not known before they do.
+    Raise ConfigurationError for an unknown name, unless commands or files may provide it later.
     """
     is_open = bool(settings.commands or settings.files)
     for where, names in (
@@ -52,56 +52,57 @@ def sent_metrics(metrics: dict[str, Metric], settings: MetricsSettings) -> dict[
                 raise ConfigurationError(
                     f"agents.metrics.{where}: {name!r} is no metric of these readers{known}"
                 )
-    forms = ((name, sent_form(name, metric, settings)) for name, metric in metrics.items())
-    return {name: form for name, form in forms if form is not None}
+    outputs = ((name, make_output(name, metric, settings)) for name, metric in metrics.items())
+    return {name: output for name, output in outputs if output is not None}
 
 
-def sent_form(
+def make_output(
     name: str, metric: Metric, settings: MetricsSettings, *, is_custom: bool = False
-) -> Sent | None:
-    """Give how a metric is sent, None if it isn't. Raises ConfigurationError for its unit.
+) -> Output | None:
+    """Return the output of a metric, None if it is not sent.
 
-    is_custom: told by a command or a file, without a unit; that of the configuration is a name.
+    Raise ConfigurationError for an unknown unit. is_custom: the metric of a command or a file has
+    no unit, so that the configured unit is a label only.
     """
     own = settings.metrics.get(name)
     wanted = metric.is_default or name in settings.include or own is not None
     if not wanted or name in settings.exclude or (own is not None and own.drop):
         return None
-    preset = form(settings.preset, name, metric.unit)
+    preset = apply_preset(settings.preset, name, metric.unit)
     unit, scale = preset.unit, preset.factor
     if own is None:
-        return Sent(preset.name, unit, scale, None, {})
+        return Output(preset.name, unit, scale, None, {})
     if own.unit:
         try:
-            unit, scale = own.unit, 1.0 if is_custom else factor(metric.unit, own.unit)
+            unit, scale = own.unit, 1.0 if is_custom else find_factor(metric.unit, own.unit)
         except ValueError as error:
-            raise ConfigurationError(f"agents.metrics.metrics.{name}: unit: {error}") from None
-    combined = _COMBINED[own.aggregation or metric.aggregation] if own.of_node else None
-    return Sent(own.name or preset.name, unit, scale * own.scale, combined, own.tags)
+            raise ConfigurationError(f"agents.metrics.metrics.{name}: unit: {error}") from error
+    combine = _COMBINED[own.aggregation or metric.aggregation] if own.of_node else None
+    return Output(own.name or preset.name, unit, scale * own.scale, combine, own.tags)
 
 
-def combined(values: Iterable[Value], sent: dict[str, Sent]) -> list[Value]:
-    """Leave out what isn't sent, and make one value of parts where that is wanted.
+def combine_values(values: Iterable[Value], outputs: dict[str, Output]) -> list[Value]:
+    """Return the values that are sent; combine parts to a value of the node where configured.
 
-    Where a reader tells the node's value itself, that is the one.
+    A value of the node that a reader has measured replaces the combined one.
     """
     kept: list[Value] = []
     parts: dict[str, list[float]] = {}
     of_node: set[str] = set()
     for each in values:
-        metric, number, place = each
-        form_of = sent.get(metric)
-        if form_of is None:
+        metric, number, scope = each
+        output = outputs.get(metric)
+        if output is None:
             continue
-        if form_of.combined is None:
+        if output.combine is None:
             kept.append(each)
-        elif place == NODE:
+        elif scope == NODE:
             kept.append(each)
             of_node.add(metric)
-        elif not place.stype:
+        elif not scope.stype:
             parts.setdefault(metric, []).append(number)
     for metric, numbers in parts.items():
-        form_of = sent[metric]
-        if form_of.combined is not None and metric not in of_node:
-            kept.append((metric, form_of.combined(numbers), NODE))
+        combine = outputs[metric].combine
+        if combine is not None and metric not in of_node:
+            kept.append((metric, combine(numbers), NODE))
     return kept

@@ -1,4 +1,4 @@
-"""Names and units as receivers want them: from base units to those of a preset or a table."""
+"""Unit presets: output names and units of metrics."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FACTORS = {
     ("B", "data units"): 1 / 512_000, ("s", "min"): 1 / 60, ("s", "h"): 1 / 3600,
     ("1/s", "packets/s"): 1.0, ("%", "percent"): 1.0, ("degC", "degC"): 1.0,
 }  # fmt: skip
-"""What a value in the first unit is multiplied by to be one in the second."""
+"""Factors that convert a value from the first unit to the second."""
 
 
-class Form(NamedTuple):
-    """How a metric is sent: its name, its unit, and the factor from the base unit."""
+class PresetOutput(NamedTuple):
+    """Output name and unit of a metric, and the factor from the base unit."""
 
     name: str
     unit: str
@@ -110,15 +110,15 @@ _NAMES: dict[str, dict[str, str]] = {
 """Output names that differ from the metric's."""
 
 
-def form(preset: Preset, metric: str, base: str) -> Form:
-    """Give how a preset sends a metric that is read in a base unit."""
+def apply_preset(preset: Preset, metric: str, base: str) -> PresetOutput:
+    """Return output name and unit of a metric under a preset; base: its base unit."""
     unit = _OWN_UNITS[preset].get(metric) or _UNITS[preset].get(base, base)
     name = _NAMES.get(preset, {}).get(metric, metric)
-    return Form(name, unit, factor(base, unit))
+    return PresetOutput(name, unit, find_factor(base, unit))
 
 
-def factor(base: str, unit: str) -> float:
-    """Give what turns a base unit into another. Raises ValueError if it isn't known."""
+def find_factor(base: str, unit: str) -> float:
+    """Return the factor from a base unit to another. Raise ValueError if there is none."""
     if base == unit:
         return 1.0
     known = FACTORS.get((base, unit))

@@ -9,7 +9,7 @@ from ccagent.agents.metrics.readers.base import NEW
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ccagent.agents.metrics.readers.base import Count, Metric, Place
+    from ccagent.agents.metrics.readers.base import Count, Metric, Scope
 
 _MOST = 200_000
 
@@ -18,12 +18,12 @@ class Rates:
     """Remembers the counters of the reading before."""
 
     def __init__(self) -> None:
-        self._before: dict[tuple[str, Place], int] = {}
+        self._before: dict[tuple[str, Scope], int] = {}
         self._moment: float | None = None
 
     def of(
         self, counts: Iterable[Count], metrics: dict[str, Metric], moment: float
-    ) -> Iterable[tuple[str, float, Place]]:
+    ) -> Iterable[tuple[str, float, Scope]]:
         """Return metric, rate and place of each counter that was there at the reading before.
 
         moment: seconds of a clock that never jumps. A counter that is less has wrapped, if it can,
@@ -32,9 +32,9 @@ class Rates:
         before, self._before = self._before, {}
         seconds = 0.0 if self._moment is None else moment - self._moment
         self._moment = moment
-        rates: list[tuple[str, float, Place]] = []
-        for metric, value, place, wraps_at in counts:
-            key = (metric, place)
+        rates: list[tuple[str, float, Scope]] = []
+        for metric, value, scope, wraps_at in counts:
+            key = (metric, scope)
             if len(self._before) < _MOST:
                 self._before[key] = value
             old = before.get(key)
@@ -44,8 +44,8 @@ class Rates:
                 if wraps_at != NEW:
                     continue
                 old = 0
-            growth = value - old
-            if growth < 0:
-                growth = growth + wraps_at + 1 if wraps_at >= old else value
-            rates.append((metric, growth * metrics[metric].scale / seconds, place))
+            delta = value - old
+            if delta < 0:
+                delta = delta + wraps_at + 1 if wraps_at >= old else value
+            rates.append((metric, delta * metrics[metric].scale / seconds, scope))
         return rates

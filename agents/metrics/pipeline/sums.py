@@ -1,4 +1,4 @@
-"""Sums of counters over parts that come and go, wrap and begin anew: they never fall."""
+"""Sums of counters over parts that appear, disappear, wrap and reset. Sums never fall."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ if TYPE_CHECKING:
 
 
 class Sums:
-    """Adds counters of parts up to ones that never fall, whichever parts come, go or begin anew.
+    """Sums of the counters of parts. They never fall when parts appear, disappear or reset.
 
-    columns: how many counters a part has. wraps_at: the largest value of a counter that is
-    followed by 0; 0 if they are wide enough.
-    total, parts: growth since the first time that something was added.
+    columns: number of counters of a part. wraps_at: the largest value of a counter before it
+    wraps to 0; 0 for a counter that never wraps. total, parts: deltas since the first reading.
     """
 
     def __init__(self, columns: int, wraps_at: int = 0) -> None:
@@ -24,41 +23,41 @@ class Sums:
         self._before: Mapping[str, Sequence[int]] = {}
 
     def add(self, counters: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
-        """Take the counters of the parts that there are; give the growth of those known before.
+        """Add the counters of all present parts. Return the deltas of parts that were known.
 
-        What a part counted before it was first seen belongs to another time: it isn't added.
+        The first value of a part is not added: it was counted before the part was seen.
         """
-        growths: dict[str, list[int]] = {}
+        deltas: dict[str, list[int]] = {}
         parts: dict[str, list[int]] = {}
         for part, new in counters.items():
             old = self._before.get(part)
             if old is None:
                 parts[part] = [0] * len(self.total)
                 continue
-            growth = growths[part] = grown(old, new, self._wraps_at)
-            parts[part] = list(map(add, self.parts[part], growth))
-            self.total = list(map(add, self.total, growth))
+            delta = deltas[part] = compute_deltas(old, new, self._wraps_at)
+            parts[part] = list(map(add, self.parts[part], delta))
+            self.total = list(map(add, self.total, delta))
         self._before, self.parts = counters, parts
-        return growths
+        return deltas
 
 
-def grown(old: Sequence[int], new: Sequence[int], wraps_at: int = 0) -> list[int]:
-    """Give by how much the counters of one part have grown, none below 0.
+def compute_deltas(old: Sequence[int], new: Sequence[int], wraps_at: int = 0) -> list[int]:
+    """Return the deltas of the counters of one part, none below 0.
 
-    A single one that fell has wrapped, if less than half of its range took it over its end: a part
-    that begins anew resets several. Another that fell by half or more has begun anew. Else it
-    faltered, as sums over CPUs do: it hasn't grown.
+    A single counter that fell has wrapped if the wrapped delta is less than half of its range: a
+    reset of the part sets several counters back. Any other counter that fell by half or more was
+    reset. A smaller fall is an inaccurate sum over CPUs and counts as 0.
     """
-    growth = [after - before for before, after in zip(old, new, strict=True)]
-    if min(growth, default=0) >= 0:
-        return growth
-    is_single = sum(each < 0 for each in growth) == 1
+    deltas = [after - before for before, after in zip(old, new, strict=True)]
+    if min(deltas, default=0) >= 0:
+        return deltas
+    is_single = sum(each < 0 for each in deltas) == 1
     for column, (before, after) in enumerate(zip(old, new, strict=True)):
         if after >= before:
             continue
         wrapped = after - before + wraps_at + 1
         if is_single and before <= wraps_at and wrapped <= wraps_at // 2:
-            growth[column] = wrapped
+            deltas[column] = wrapped
         else:
-            growth[column] = after if after <= before // 2 else 0
-    return growth
+            deltas[column] = after if after <= before // 2 else 0
+    return deltas

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ccagent.agents.metrics.readers.accelerator_tables import DETAILS
-from ccagent.agents.metrics.readers.base import Count, Gauge, Place
+from ccagent.agents.metrics.readers.base import Count, Gauge, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ _COUNTED = frozenset({
 """Rates of what the libraries count; all others are sent as they are."""
 
 
-def wanted_details(wanted: frozenset[str] | None) -> frozenset[str]:
+def select_details(wanted: frozenset[str] | None) -> frozenset[str]:
     """Return the details that these metrics need; None: all."""
     metrics = [name for name in DETAILS if wanted is None or name in wanted]
     return frozenset(
@@ -27,13 +27,13 @@ def wanted_details(wanted: frozenset[str] | None) -> frozenset[str]:
     )
 
 
-def detail_values(details: Iterable[Detail], place: Place) -> Iterator[Gauge | Count]:
+def detail_values(details: Iterable[Detail], scope: Scope) -> Iterator[Gauge | Count]:
     """Return the values of a card and of its links."""
     for detail in details:
         names = [f"acc_{detail.name}"]
         if detail.name == "energy":
             names.append("acc_power_average")
-        where = place._replace(stype="nvlink", stype_id=detail.part) if detail.part else place
+        where = scope._replace(stype="nvlink", stype_id=detail.part) if detail.part else scope
         for name in names:
             metric = DETAILS.get(name)
             if metric is None:

@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
-from ccagent.agents.metrics.readers.accelerator_details import detail_values, wanted_details
+from ccagent.agents.metrics.readers.accelerator_details import detail_values, select_details
 from ccagent.agents.metrics.readers.accelerator_tables import DETAILS
 from ccagent.agents.metrics.readers.base import (
     Count,
     Gauge,
     Metric,
-    Place,
     Reader,
     ReaderSettings,
-    Type,
+    Scope,
+    ScopeType,
 )
 from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError, NotHereError
-from ccagent.machine.gpu.address import canonical
-from ccagent.machine.gpu.presence import directories, is_any_present
+from ccagent.machine.gpu.address import parse_address
+from ccagent.machine.gpu.presence import is_any_present, vendor_directories
 from ccagent.machine.gpu.settings import GpuSettings
 
 if TYPE_CHECKING:
@@ -37,8 +37,10 @@ _MHZ = 1e6
 class AcceleratorsSettings(ReaderSettings, frozen=True, kw_only=True):
     """The keys of [agents.metrics.accelerators]."""
 
-    makers: Annotated[
-        tuple[str, ...], Meta(description="makers whose cards are looked for; empty: none")
+    renamed: ClassVar[dict[str, str]] = {"makers": "vendors"}
+
+    vendors: Annotated[
+        tuple[str, ...], Meta(description="vendors whose cards are looked for; empty: none")
     ] = ("nvidia", "amd")
     time_limit: Annotated[
         Duration,
@@ -46,11 +48,11 @@ class AcceleratorsSettings(ReaderSettings, frozen=True, kw_only=True):
     ] = Duration("5s")
 
     def __post_init__(self) -> None:
-        for maker in self.makers:
+        for vendor in self.vendors:
             try:
-                directories(maker)
+                vendor_directories(vendor)
             except ConfigurationError as error:
-                raise ValueError(f"makers: {error}") from None
+                raise ValueError(f"vendors: {error}") from error
 
 
 class AcceleratorsReader(Reader[AcceleratorsSettings]):
@@ -146,15 +148,15 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
 
     def begin(self, node: Node) -> None:
         """Ask the libraries, so that they answer while others read."""
-        if self._gpus is None and is_any_present(node, self.settings.makers):
+        if self._gpus is None and is_any_present(node, self.settings.vendors):
             from ccagent.machine.gpu.gpus import Gpus
 
             settings = GpuSettings(
-                gpu_vendors=self.settings.makers, gpu_time_limit=self.settings.time_limit
+                gpu_vendors=self.settings.vendors, gpu_time_limit=self.settings.time_limit
             )
             self._gpus = Gpus(node, settings)
         if self._gpus is not None:
-            self._gpus.ask("read", wanted_details(self.wanted))
+            self._gpus.ask("read", select_details(self.wanted))
             self._is_asked = True
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
@@ -166,10 +168,10 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
             raise NotHereError("no driver has an accelerator")
         self._is_asked = False
         values = [*card_values(self._gpus.reading(self.errors))]
-        self._of_parts |= {value.metric for value in values if value.place.stype}
+        self._of_parts |= {value.metric for value in values if value.scope.stype}
         return values
 
-    def expected(self, node: Node) -> dict[str, Type]:  # noqa: ARG002 - known from readings
+    def list_pending(self, node: Node) -> dict[str, ScopeType]:  # noqa: ARG002 - known from readings
         """Return the metrics of links and instances, which have no value of the card itself."""
         return dict.fromkeys(sorted(self._of_parts), "accelerator")
 
@@ -186,30 +188,30 @@ def card_values(reading: GpuReading) -> Iterator[Gauge | Count]:
         address = reading.addresses.get(card.index, "")
         memory[address] = memory.get(address, 0) + card.memory * _KB
     for card in reading.cards:
-        address = canonical(reading.addresses.get(card.index, ""))
+        address = parse_address(reading.addresses.get(card.index, ""))
         if not address:
             continue
         if card.index in reading.instances:
             if card.index not in reading.without_memory:
-                instance = Place("accelerator", address, "mig", card.uuid)
+                instance = Scope("accelerator", address, "mig", card.uuid)
                 yield Gauge("acc_instance_mem_used", card.memory * _KB, instance)
             continue
-        place = Place("accelerator", address)
-        yield Gauge("acc_failing", card.failing, place)
-        yield from detail_values(reading.details.get(card.index, ()), place)
+        scope = Scope("accelerator", address)
+        yield Gauge("acc_failing", card.failing, scope)
+        yield from detail_values(reading.details.get(card.index, ()), scope)
         if card.failing:
             continue
         is_divided = card.index in reading.partitioned
         if not is_divided and card.index not in reading.without_utilization:
-            yield Gauge("acc_utilization", card.ce_util, place)
+            yield Gauge("acc_utilization", card.ce_util, scope)
         if card.index not in reading.without_memory:
-            yield Gauge("acc_mem_used", memory[address], place)
+            yield Gauge("acc_mem_used", memory[address], scope)
             if not is_divided:
-                yield Gauge("acc_mem_share", card.memory_util, place)
-        yield from _state_values(card, place)
+                yield Gauge("acc_mem_share", card.memory_util, scope)
+        yield from _state_values(card, scope)
 
 
-def _state_values(card: SampleGpu, place: Place) -> Iterator[Gauge]:
+def _state_values(card: SampleGpu, scope: Scope) -> Iterator[Gauge]:
     # 0 stands for what a card can't tell.
     for metric, value in (
         ("acc_power", card.power),
@@ -219,4 +221,4 @@ def _state_values(card: SampleGpu, place: Place) -> Iterator[Gauge]:
         ("acc_power_limit", card.power_limit),
     ):
         if value:
-            yield Gauge(metric, value, place)
+            yield Gauge(metric, value, scope)

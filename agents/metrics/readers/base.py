@@ -16,23 +16,25 @@ if TYPE_CHECKING:
 
     from ccagent.machine.node import Node
 
-Type = Literal["node", "socket", "die", "memoryDomain", "llc", "core", "hwthread", "accelerator"]
+ScopeType = Literal[
+    "node", "socket", "die", "memoryDomain", "llc", "core", "hwthread", "accelerator"
+]
 """The parts of a node that have metrics, in the words of ClusterCockpit."""
 
 
-class Place(NamedTuple):
+class Scope(NamedTuple):
     """What a value belongs to. type_id: empty for the node, else the number in the topology.
 
     stype, stype_id: a part of that, such as a network interface; a job.
     """
 
-    type: Type = "node"
+    type: ScopeType = "node"
     type_id: str = ""
     stype: str = ""
     stype_id: str = ""
 
 
-NODE = Place()
+NODE = Scope()
 
 
 class Gauge(NamedTuple):
@@ -40,7 +42,7 @@ class Gauge(NamedTuple):
 
     metric: str
     value: float
-    place: Place = NODE
+    scope: Scope = NODE
 
 
 NEW = -1
@@ -56,7 +58,7 @@ class Count(NamedTuple):
 
     metric: str
     value: int
-    place: Place = NODE
+    scope: Scope = NODE
     wraps_at: int = 0
 
 
@@ -70,7 +72,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     unit: str
-    type: Type
+    type: ScopeType
     description: str
     source: str
     aggregation: Literal["sum", "mean", "max"] = "sum"
@@ -124,7 +126,7 @@ class Reader(ABC, Generic[S]):
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read once. Raises NotHereError where the machine has no such thing, else CcagentError."""
 
-    def expected(self, node: Node) -> dict[str, Type]:  # noqa: ARG002 - for those that differ
+    def list_pending(self, node: Node) -> dict[str, ScopeType]:  # noqa: ARG002 - for those that differ
         """Return by metric the type of what the daemon sends although there is no value now."""
         return {}
 

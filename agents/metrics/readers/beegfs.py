@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
-from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Place
+from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Scope
 from ccagent.agents.metrics.readers.beegfs_stats import (
     META_OPERATIONS,
     STORAGE_OPERATIONS,
     parse_client_stats,
 )
-from ccagent.agents.metrics.readers.filesystem import MOUNTS, Mount, parse_mountinfo
 from ccagent.agents.metrics.readers.labels import clean_label
 from ccagent.agents.metrics.readers.program_reader import (
     ProgramReader,
@@ -21,6 +20,7 @@ from ccagent.agents.metrics.readers.program_reader import (
 )
 from ccagent.errors import CcagentError, NotHereError, ProgramError
 from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.mountinfo import MOUNTINFO, Mount, parse_mountinfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,13 +99,13 @@ class BeegfsReader(ProgramReader[BeegfsSettings]):
 
     def targets(self, node: Node) -> list[str]:
         """Return the mount points. Raise NotHereError without any."""
-        mounts = read_parsed(node, MOUNTS, parse_mountinfo)
+        mounts = read_parsed(node, MOUNTINFO, parse_mountinfo)
         points = sorted({mount.point for mount in mounts if self._is_chosen(mount)})
         if not points:
             which = (
                 " that agents.metrics.beegfs.mounts names" if self.settings.mounts else " of BeeOND"
             )
-            raise NotHereError(f"/{MOUNTS}: no BeeGFS mount{which}")
+            raise NotHereError(f"/{MOUNTINFO}: no BeeGFS mount{which}")
         return points[:_MOST_MOUNTS]
 
     def runs(self, targets: list[str]) -> int:
@@ -119,7 +119,7 @@ class BeegfsReader(ProgramReader[BeegfsSettings]):
         values: list[Gauge | Count] = []
         problems: list[str] = []
         for point in targets:
-            place = Place(stype="filesystem", stype_id=clean_label(point))
+            scope = Scope(stype="filesystem", stype_id=clean_label(point))
             for servers in self._servers():
                 try:
                     output = self._run(programs, point, servers)
@@ -130,7 +130,7 @@ class BeegfsReader(ProgramReader[BeegfsSettings]):
                 if self._has_fallen(point, servers, counters):
                     continue
                 values += (
-                    Count(_name(servers, operation), value, place)
+                    Count(_name(servers, operation), value, scope)
                     for operation, value in counters.items()
                     if operation in _OPERATIONS[servers]
                 )

@@ -11,17 +11,17 @@ from ccagent.agents.metrics.readers.base import (
     Count,
     Gauge,
     Metric,
-    Place,
     Reader,
     ReaderSettings,
+    Scope,
 )
-from ccagent.agents.metrics.readers.job_shares import JobShares, Scope, share_metrics
+from ccagent.agents.metrics.readers.job_shares import JobShares, ShareScope, share_metrics
 from ccagent.machine.cgroup.counters import JobCgroups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ccagent.agents.metrics.readers.base import Type
+    from ccagent.agents.metrics.readers.base import ScopeType
     from ccagent.machine.cgroup.counters import JobCounters
     from ccagent.machine.node import Node
 
@@ -40,7 +40,7 @@ class CgroupJobsSettings(ReaderSettings, frozen=True, kw_only=True):
     """The keys of [agents.metrics.cgroup-jobs]."""
 
     scope: Annotated[
-        Scope,
+        ShareScope,
         Meta(
             description="also send shares of the parts that a job has for itself, as"
             " cc-metric-store can keep them: cgroup_*"
@@ -131,30 +131,30 @@ class CgroupJobsReader(Reader[CgroupJobsSettings]):
         """Read what there is of each job; NotHereError where Slurm has made no cgroup."""
         jobs = self._jobs.read(node)
         self.errors = self._jobs.errors
-        values = list(measured(jobs))
+        values = list(make_job_values(jobs))
         if self._shares is not None:
             values += self._shares.share(node, values, self.wanted)
             self.errors = [*self.errors, *self._shares.errors]
         return values
 
-    def expected(self, node: Node) -> dict[str, Type]:  # noqa: ARG002
+    def list_pending(self, node: Node) -> dict[str, ScopeType]:  # noqa: ARG002
         """Return the shares, also while no job runs."""
         scope = self.settings.scope
         return {} if scope == "none" else dict.fromkeys(share_metrics(self.of_jobs), scope)
 
 
-def measured(jobs: dict[int, JobCounters]) -> Iterator[Gauge | Count]:
+def make_job_values(jobs: dict[int, JobCounters]) -> Iterator[Gauge | Count]:
     """Give the metrics of jobs. Sums over other control groups than before are no counters."""
     for job, counters in jobs.items():
-        place = Place("node", "", "job", str(job))
+        scope = Scope("node", "", "job", str(job))
         for metric, field in _FIELDS.items():
             value = getattr(counters, field)
             if value is None:
                 continue
             if metric in _GAUGES:
-                yield Gauge(metric, value, place)
+                yield Gauge(metric, value, scope)
             elif counters.is_continued:
-                yield Count(metric, value, place, NEW if counters.is_new else 0)
+                yield Count(metric, value, scope, NEW if counters.is_new else 0)
 
 
 _FIELDS = {

@@ -13,9 +13,9 @@ from ccagent.agents.metrics.readers.base import (
     Count,
     Gauge,
     Metric,
-    Place,
     Reader,
     ReaderSettings,
+    Scope,
 )
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.parsed import read_parsed
@@ -92,10 +92,10 @@ def parse_counters(content: bytes) -> CpuCounters:
     return CpuCounters(times, events)
 
 
-def shares(growth: list[int]) -> list[float]:
+def shares(delta: list[int]) -> list[float]:
     """Give percent of growths that are not negative, of which one at least isn't 0."""
-    total = sum(growth)
-    return [100 * each / total for each in growth]
+    total = sum(delta)
+    return [100 * each / total for each in delta]
 
 
 class CpuSettings(ReaderSettings, frozen=True, kw_only=True):
@@ -197,7 +197,7 @@ class CpuReader(Reader[CpuSettings]):
         self._of_node = "node" in self.settings.types
         self._of_hwthreads = "hwthread" in self.settings.types
         self._before: dict[int, list[int]] = {}
-        self._places: dict[int, Place] = {}
+        self._scopes: dict[int, Scope] = {}
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read /proc/loadavg and /proc/stat; NotHereError if there is neither."""
@@ -229,31 +229,31 @@ class CpuReader(Reader[CpuSettings]):
             old = before.get(cpu)
             if old is None:
                 continue
-            growth = list(map(sub, ticks, old))
-            least = min(growth)
+            delta = list(map(sub, ticks, old))
+            least = min(delta)
             if least < 0:
                 # idle and iowait go back a little now and then (get_cpu_iowait_time_us() in
                 # kernel/time/tick-sched.c), and far when the cpu was offline meanwhile.
                 if least < -retreat:
                     continue
                 times[cpu] = list(map(max, ticks, old))
-                growth = [max(0, each) for each in growth]
-            if any(growth):
-                row = shares(growth)
+                delta = [max(0, each) for each in delta]
+            if any(delta):
+                row = shares(delta)
                 rows.append(row)
                 if self._of_hwthreads:
-                    found += map(Gauge, _SHARES, row, repeat(self._place(cpu)))
+                    found += map(Gauge, _SHARES, row, repeat(self._scope_of(cpu)))
         if self._of_node and rows:
             divisor = 1 if self.settings.of_node == "sum" else len(rows)
             means = [sum(column) / divisor for column in zip(*rows, strict=True)]
             found += map(Gauge, _SHARES, means, repeat(NODE))
         return found
 
-    def _place(self, cpu: int) -> Place:
-        place = self._places.get(cpu)
-        if place is None:
-            place = self._places[cpu] = Place("hwthread", str(cpu))
-        return place
+    def _scope_of(self, cpu: int) -> Scope:
+        scope = self._scopes.get(cpu)
+        if scope is None:
+            scope = self._scopes[cpu] = Scope("hwthread", str(cpu))
+        return scope
 
 
 def _loads(load: Load) -> list[Gauge]:

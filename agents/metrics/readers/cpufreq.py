@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from ccagent.agents.metrics.readers.base import Gauge, Metric, Place, Reader, ReaderSettings
+from ccagent.agents.metrics.readers.base import Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.cpus import parse_cpu_list
 from ccagent.machine.parsed import read_parsed
@@ -69,7 +69,7 @@ class CpufreqReader(Reader[ReaderSettings]):
             except CcagentError as error:
                 errors.append(str(error))
                 continue
-            found.append(Gauge("cpufreq", frequency, Place("hwthread", str(number))))
+            found.append(Gauge("cpufreq", frequency, Scope("hwthread", str(number))))
         self.errors = errors[:1]
         if not found and not errors:
             raise NotHereError(f"/{_CPUS}: no hwthread with cpufreq/scaling_cur_freq")

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from ccagent.agents.metrics.pipeline.sums import Sums
 from ccagent.agents.metrics.readers.base import NODE, Count, Gauge, Metric, Reader, ReaderSettings
-from ccagent.agents.metrics.readers.disk_requests import REQUEST_METRICS, DiskRequests, device_place
+from ccagent.agents.metrics.readers.disk_requests import REQUEST_METRICS, DiskRequests, device_scope
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.system_state import parse_diskstats
@@ -18,7 +18,7 @@ from ccagent.machine.system_state import parse_diskstats
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from ccagent.agents.metrics.readers.base import Place
+    from ccagent.agents.metrics.readers.base import Scope
     from ccagent.machine.node import Node
 
 _STATISTICS = "proc/diskstats"
@@ -30,7 +30,7 @@ _NO_DISK = re.compile(r"(sr|fd)\d+")
 _PATH = re.compile(r"(nvme\d+)c\d+(n\d+)")
 
 
-def chosen(
+def choose_disks(
     disks: Mapping[str, Collection[str]],
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
@@ -154,19 +154,17 @@ class DiskReader(Reader[DiskSettings]):
                 return []
             raise NotHereError(f"/{_STATISTICS}: no disk among {sorted(disks)}")
         self._sums.add(counters)
-        growths = self._busy.add(busy)
+        deltas = self._busy.add(busy)
         seconds = 0.0 if self._moment is None else now - self._moment
         self._moment = now
         shares: dict[str, float] = {}
         if seconds > 0:
-            shares = {
-                name: min(100.0, growth[0] / seconds / 10) for name, growth in growths.items()
-            }
+            shares = {name: min(100.0, delta[0] / seconds / 10) for name, delta in deltas.items()}
         found: list[Gauge | Count] = []
         if self.settings.by_device:
             for name in sorted(counters):
-                found += _counts(self._sums.parts[name], device_place(name))
-            found += (Gauge("disk_busy", shares[name], device_place(name)) for name in shares)
+                found += _counts(self._sums.parts[name], device_scope(name))
+            found += (Gauge("disk_busy", shares[name], device_scope(name)) for name in shares)
             found += self._requests.add({name: disks[name] for name in counters}, seconds)
         found += _counts(self._sums.total, NODE)
         if shares:
@@ -185,9 +183,9 @@ class DiskReader(Reader[DiskSettings]):
                 continue
             except CcagentError as error:
                 self.errors.append(str(error))
-        self._chosen = chosen(directories, self.settings.include, self.settings.exclude)
+        self._chosen = choose_disks(directories, self.settings.include, self.settings.exclude)
         self._seen = set(names)
 
 
-def _counts(values: list[int], place: Place) -> Iterable[Count]:
-    return (Count(metric, value, place) for metric, value in zip(_METRICS, values, strict=True))
+def _counts(values: list[int], scope: Scope) -> Iterable[Count]:
+    return (Count(metric, value, scope) for metric, value in zip(_METRICS, values, strict=True))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.metrics.pipeline.sums import grown
-from ccagent.agents.metrics.readers.base import NODE, Gauge, Metric, Place
+from ccagent.agents.metrics.pipeline.sums import compute_deltas
+from ccagent.agents.metrics.readers.base import NODE, Gauge, Metric, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,19 +84,19 @@ REQUEST_METRICS: dict[str, Metric] = {
 }
 
 
-def request_figures(growth: Sequence[int], seconds: float) -> dict[str, float]:
+def request_figures(delta: Sequence[int], seconds: float) -> dict[str, float]:
     """Return the metrics that follow from the growth of a disk's values in so many seconds.
 
     Older kernels have 11 or 15 of the 17 values: what is not there has no metric.
     """
     found = {
-        metric: growth[value] * scale / seconds
+        metric: delta[value] * scale / seconds
         for metric, value, scale in _RATES
-        if value < len(growth)
+        if value < len(delta)
     }
     for metric, milliseconds, requests in _TIMES:
-        if max(milliseconds, requests) < len(growth) and growth[requests]:
-            found[metric] = growth[milliseconds] / growth[requests] / 1000
+        if max(milliseconds, requests) < len(delta) and delta[requests]:
+            found[metric] = delta[milliseconds] / delta[requests] / 1000
     return found
 
 
@@ -113,32 +113,32 @@ class DiskRequests:
         """
         before, self._before = self._before, disks
         found: list[Gauge] = []
-        growths: list[list[int]] = []
+        deltas: list[list[int]] = []
         for name in sorted(disks):
-            place, new = device_place(name), disks[name]
-            found.append(Gauge("disk_in_progress", new[_IN_PROGRESS], place))
+            scope, new = device_scope(name), disks[name]
+            found.append(Gauge("disk_in_progress", new[_IN_PROGRESS], scope))
             old = before.get(name)
             if seconds <= 0 or old is None or len(old) != len(new):
                 continue
-            growth = growth_of(old, new)
-            growths.append(growth)
-            figures = request_figures(growth, seconds)
-            found += (Gauge(metric, figure, place) for metric, figure in figures.items())
+            delta = compute_disk_deltas(old, new)
+            deltas.append(delta)
+            figures = request_figures(delta, seconds)
+            found += (Gauge(metric, figure, scope) for metric, figure in figures.items())
         found.append(Gauge("disk_in_progress", sum(new[_IN_PROGRESS] for new in disks.values())))
-        if growths:
-            total = [sum(column) for column in zip(*growths, strict=False)]
+        if deltas:
+            total = [sum(column) for column in zip(*deltas, strict=False)]
             figures = request_figures(total, seconds)
             found += (Gauge(metric, figure, NODE) for metric, figure in figures.items())
         return found
 
 
-def growth_of(old: Sequence[int], new: Sequence[int]) -> list[int]:
+def compute_disk_deltas(old: Sequence[int], new: Sequence[int]) -> list[int]:
     """Return the growth of a disk's values; that of requests in progress, which may fall, is 0."""
     before, after = list(old), list(new)
     before[_IN_PROGRESS] = after[_IN_PROGRESS] = 0
-    return grown(before, after, _WRAPS_AT)
+    return compute_deltas(before, after, _WRAPS_AT)
 
 
-def device_place(name: str) -> Place:
+def device_scope(name: str) -> Scope:
     """Return the place of a disk."""
-    return Place(stype="disk", stype_id=name)
+    return Scope(stype="disk", stype_id=name)

@@ -224,7 +224,7 @@ class FilesystemReader(Reader[FilesystemSettings]):
         for mount in mounts:
             if mount.point in self._hanging:
                 self.errors.append(
-                    f"{_shown(mount.point)}: hangs, and is left out until it answers"
+                    f"{_escape(mount.point)}: hangs, and is left out until it answers"
                 )
             else:
                 points.append(mount.point)
@@ -250,7 +250,7 @@ class FilesystemReader(Reader[FilesystemSettings]):
             for point, question in questions.items():
                 if question.is_open(max(0.0, deadline - time.monotonic())):
                     self._hanging[point] = question
-                    self.errors.append(f"{_shown(point)}: no answer within {time_limit}")
+                    self.errors.append(f"{_escape(point)}: no answer within {time_limit}")
                     continue
                 self._take(question.answer, spaces)
         if points:
@@ -261,7 +261,7 @@ class FilesystemReader(Reader[FilesystemSettings]):
         if not isinstance(answer, CcagentError):
             spaces.append(space_of(answer))
         elif not isinstance(answer, NotHereError):
-            self.errors.append(_shown(str(answer)))
+            self.errors.append(_escape(str(answer)))
 
     def _questions(self, node: Node, points: list[str]) -> dict[str, _Question | _Round]:
         questions: dict[str, _Question | _Round] = {}
@@ -269,11 +269,11 @@ class FilesystemReader(Reader[FilesystemSettings]):
             try:
                 questions[point] = _Question(node, point)
             except RuntimeError as error:
-                self.errors.append(f"{_shown(point)}: {error}")
+                self.errors.append(f"{_escape(point)}: {error}")
         return questions
 
 
-def _shown(point: str) -> str:
+def _escape(point: str) -> str:
     """Give a mount point for a sentence: without the line breaks that it may hold."""
     return point.encode("unicode_escape").decode("ascii")
 

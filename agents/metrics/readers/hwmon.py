@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar
 
-from ccagent.agents.metrics.readers.base import Gauge, Metric, Place, Reader, ReaderSettings
+from ccagent.agents.metrics.readers.base import Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.agents.metrics.readers.hwmon_sensors import (
     KINDS,
-    Sensor,
+    HwmonSensor,
     find_sensors,
     parse_label,
     parse_sensor,
@@ -51,7 +51,7 @@ class HwmonReader(Reader[ReaderSettings]):
         super().__init__(settings)
         self._names: list[str] = []
         self._known_until = 0.0
-        self._sensors: list[Sensor] = []
+        self._sensors: list[HwmonSensor] = []
 
     def read(self, node: Node) -> Iterable[Gauge]:
         """Read what is wanted of each sensor; NotHereError if there is none.
@@ -93,15 +93,15 @@ class HwmonReader(Reader[ReaderSettings]):
                 errors.append(str(error))
                 continue
             for sensor in find_sensors(f"{chip}-{index}", directory, files):
-                self._sensors.append(_labelled(node, sensor))
+                self._sensors.append(_add_label(node, sensor))
         self._names, self._known_until = names, now + _KNOWN_FOR
 
 
 def _gauges(
-    node: Node, sensor: Sensor, wanted: Collection[str], errors: list[str]
+    node: Node, sensor: HwmonSensor, wanted: Collection[str], errors: list[str]
 ) -> Iterator[Gauge]:
     """Yield what is wanted of a sensor; its value only while the chip trusts it."""
-    place = Place(stype="sensor", stype_id=sensor.name)
+    scope = Scope(stype="sensor", stype_id=sensor.name)
     for metric, path in sensor.paths.items():
         is_value = metric == sensor.kind.metric
         if metric not in wanted or (is_value and _is_faulty(node, sensor)):
@@ -114,12 +114,12 @@ def _gauges(
             errors.append(str(error))
             continue
         if sensor.kind.lowest <= number <= sensor.kind.highest:
-            yield Gauge(metric, number / sensor.kind.divisor, place)
+            yield Gauge(metric, number / sensor.kind.divisor, scope)
         elif is_value:
             errors.append(f"/{path}: no {sensor.kind.description} that can be")
 
 
-def _is_faulty(node: Node, sensor: Sensor) -> bool:
+def _is_faulty(node: Node, sensor: HwmonSensor) -> bool:
     try:
         return bool(sensor.fault) and read_parsed(node, sensor.fault, parse_sensor) != 0
     except CcagentError:
@@ -135,7 +135,7 @@ def _chip(node: Node, directory: str) -> tuple[str, str]:
         return read_parsed(node, f"{directory}/device/name", parse_label), f"{directory}/device"
 
 
-def _labelled(node: Node, sensor: Sensor) -> Sensor:
+def _add_label(node: Node, sensor: HwmonSensor) -> HwmonSensor:
     if not sensor.label:
         return sensor
     try:

@@ -27,7 +27,7 @@ _LIMITS = {
 }
 
 
-class Kind(NamedTuple):
+class SensorKind(NamedTuple):
     """A kind of sensor.
 
     prefix: of its files. metric: of its value. divisor: from the numbers of the files to the unit.
@@ -60,26 +60,26 @@ class Kind(NamedTuple):
 
 KINDS = (
     # NVMe without a limit has one of 65261.85 degrees.
-    Kind(
+    SensorKind(
         "temp", "hwmon_temp", "degC", 1000, "temperature",
         ("min", "max", "lcrit", "crit", "emergency"), -273_150, 1_000_000,
     ),
-    Kind("fan", "hwmon_fan", "rpm", 1, "speed of a fan", ("min", "max"), 0, 1_000_000),
-    Kind("in", "hwmon_voltage", "V", 1000, "voltage", ("min", "max", "lcrit", "crit")),
-    Kind("curr", "hwmon_current", "A", 1000, "current", ("min", "max", "lcrit", "crit")),
-    Kind("power", "hwmon_power", "W", 1_000_000, "power", ("max", "crit", "cap")),
+    SensorKind("fan", "hwmon_fan", "rpm", 1, "speed of a fan", ("min", "max"), 0, 1_000_000),
+    SensorKind("in", "hwmon_voltage", "V", 1000, "voltage", ("min", "max", "lcrit", "crit")),
+    SensorKind("curr", "hwmon_current", "A", 1000, "current", ("min", "max", "lcrit", "crit")),
+    SensorKind("power", "hwmon_power", "W", 1_000_000, "power", ("max", "crit", "cap")),
 )  # fmt: skip
 _BY_PREFIX = {kind.prefix: kind for kind in KINDS}
 
 
-class Sensor(NamedTuple):
+class HwmonSensor(NamedTuple):
     """A sensor.
 
     name: chip, prefix and number. paths: by metric. label, fault: paths, empty if it has none.
     """
 
     name: str
-    kind: Kind
+    kind: SensorKind
     paths: dict[str, str]
     label: str
     fault: str
@@ -101,7 +101,7 @@ def parse_label(content: bytes) -> str:
     return kept
 
 
-def find_sensors(chip: str, directory: str, files: Collection[str]) -> list[Sensor]:
+def find_sensors(chip: str, directory: str, files: Collection[str]) -> list[HwmonSensor]:
     """Return the sensors of a chip by the names of its files, by kind and number."""
     values: dict[tuple[str, int], str] = {}
     for found in map(_FILE.fullmatch, files):
@@ -111,7 +111,7 @@ def find_sensors(chip: str, directory: str, files: Collection[str]) -> list[Sens
         key = found[1], int(found[2])
         values[key] = max(values.get(key, ""), found[0])
     order = list(_BY_PREFIX)
-    sensors: list[Sensor] = []
+    sensors: list[HwmonSensor] = []
     for (prefix, number), value in sorted(
         values.items(), key=lambda each: (order.index(each[0][0]), each[0][1])
     ):
@@ -122,5 +122,5 @@ def find_sensors(chip: str, directory: str, files: Collection[str]) -> list[Sens
                 paths[f"{kind.metric}_{limit}"] = f"{directory}/{base}_{limit}"
         label = f"{directory}/{base}_label" if f"{base}_label" in files else ""
         fault = f"{directory}/{base}_fault" if f"{base}_fault" in files else ""
-        sensors.append(Sensor(f"{chip}/{prefix}{number}", kind, paths, label, fault))
+        sensors.append(HwmonSensor(f"{chip}/{prefix}{number}", kind, paths, label, fault))
     return sensors

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
-from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Place
+from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Scope
 from ccagent.agents.metrics.readers.ipmi_sensors import parse_ipmi_sensors
 from ccagent.agents.metrics.readers.program_reader import (
     ProgramReader,
@@ -90,7 +90,7 @@ class IpmiReader(ProgramReader[IpmiSettings]):
         except UnparsableError as error:
             raise ProgramError(f"{self._program()}: {error}") from None
         return [
-            Gauge(f"ipmi_{kind}", value, Place(stype="sensor", stype_id=name))
+            Gauge(f"ipmi_{kind}", value, Scope(stype="sensor", stype_id=name))
             for name, kind, value in sensors
         ], []
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from ccagent.agents.metrics.pipeline.rates import Rates
-from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Place
+from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Scope
 from ccagent.errors import CcagentError, NotHereError, VanishedError
 from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.cpus import parse_cpu_list, parse_socket
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ccagent.machine.node import Node
 
-Scope = Literal["none", "hwthread", "socket"]
+ShareScope = Literal["none", "hwthread", "socket"]
 
 _CPUS = "sys/devices/system/cpu"
 _PREFIX = "cgroup_"
@@ -61,14 +61,14 @@ class JobShares:
     scope: of the parts. metrics: those of jobs. errors: of the last reading.
     """
 
-    def __init__(self, scope: Scope, metrics: dict[str, Metric]) -> None:
+    def __init__(self, scope: ShareScope, metrics: dict[str, Metric]) -> None:
         self.errors: list[str] = []
         self._scope = scope
         self._metrics = metrics
         self._rates = Rates()
         self._online = b""
         self._part_of: dict[int, int] = {}
-        self._places: dict[int, Place] = {}
+        self._scopes: dict[int, Scope] = {}
         self._ready: set[str] = set()
 
     def share(
@@ -88,7 +88,7 @@ class JobShares:
         for metric in self._metrics:
             name = share_name(metric)
             if (wanted is None or name in wanted) and self._is_ready(metric, cpus, jobs):
-                found += self._divided(metric, name, cpus, jobs, holders)
+                found += self._divide(metric, name, cpus, jobs, holders)
         return found
 
     def _is_ready(
@@ -99,7 +99,7 @@ class JobShares:
             self._ready.add(metric)
         return metric in self._ready
 
-    def _divided(
+    def _divide(
         self,
         metric: str,
         name: str,
@@ -108,16 +108,16 @@ class JobShares:
         holders: dict[int, dict[int, int]],
     ) -> list[Gauge]:
         found: list[Gauge] = []
-        for part, place in self._places.items():
+        for part, scope in self._scopes.items():
             own = holders.get(part, {})
             if not own:  # No job has it: without a value, sums over the node would have none.
-                found.append(Gauge(name, 0.0, place))
+                found.append(Gauge(name, 0.0, scope))
                 continue
             job, hwthreads = next(iter(own.items()))
             value = jobs.get(job, {}).get(metric)
             if len(own) == 1 and value is not None:
                 share = hwthreads / len(cpus[job]) if is_divided(metric) else 1
-                found.append(Gauge(name, value * share, place))
+                found.append(Gauge(name, value * share, scope))
         return found
 
     def _by_job(
@@ -129,9 +129,9 @@ class JobShares:
             if isinstance(each, Count):
                 counts.append(each)
             else:
-                jobs.setdefault(int(each.place.stype_id), {})[each.metric] = each.value
-        for metric, rate, place in self._rates.of(counts, self._metrics, moment):
-            jobs.setdefault(int(place.stype_id), {})[metric] = rate
+                jobs.setdefault(int(each.scope.stype_id), {})[each.metric] = each.value
+        for metric, rate, scope in self._rates.of(counts, self._metrics, moment):
+            jobs.setdefault(int(scope.stype_id), {})[metric] = rate
         return jobs
 
     def _holders(self, cpus: Mapping[int, frozenset[int]]) -> dict[int, dict[int, int]]:
@@ -170,5 +170,5 @@ class JobShares:
                 part_of[cpu] = max(0, read_parsed(node, path, parse_socket))
         of: Literal["socket", "hwthread"] = "socket" if self._scope == "socket" else "hwthread"
         self._part_of = part_of
-        self._places = {part: Place(of, str(part)) for part in part_of.values()}
+        self._scopes = {part: Scope(of, str(part)) for part in part_of.values()}
         self._online = online

@@ -12,9 +12,9 @@ from ccagent.agents.metrics.readers.base import (
     Count,
     Gauge,
     Metric,
-    Place,
     Reader,
     ReaderSettings,
+    Scope,
 )
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.numa import node_numbers
@@ -295,7 +295,7 @@ class MemoryReader(Reader[MemorySettings]):
         found: list[Gauge | Count] = []
         missing: list[NotHereError] = []
         wants_more = self.wanted is not None and not self.wanted.isdisjoint(_MORE)
-        for path, place, parse in self._files(node):
+        for path, scope, parse in self._files(node):
             try:
                 values = read_parsed(node, path, _with_more(parse) if wants_more else parse)
             except NotHereError as error:
@@ -303,7 +303,7 @@ class MemoryReader(Reader[MemorySettings]):
             except CcagentError as error:
                 self.errors.append(str(error))
             else:
-                found += (Gauge(metric, value, place) for metric, value in values.items())
+                found += (Gauge(metric, value, scope) for metric, value in values.items())
         try:
             events = read_parsed(node, "proc/vmstat", parse_vmstat)
         except NotHereError as error:
@@ -318,9 +318,9 @@ class MemoryReader(Reader[MemorySettings]):
             raise missing[0]
         return found
 
-    def _files(self, node: Node) -> list[tuple[str, Place, Callable[[bytes], dict[str, int]]]]:
+    def _files(self, node: Node) -> list[tuple[str, Scope, Callable[[bytes], dict[str, int]]]]:
         """List what is in the form of meminfo. NUMA nodes come and go with hotplug and CXL."""
-        files: list[tuple[str, Place, Callable[[bytes], dict[str, int]]]] = [
+        files: list[tuple[str, Scope, Callable[[bytes], dict[str, int]]]] = [
             (
                 "proc/meminfo",
                 NODE,
@@ -335,6 +335,6 @@ class MemoryReader(Reader[MemorySettings]):
             self.errors.append(str(error))
             numbers = []
         for number in numbers:
-            place = Place("memoryDomain", str(number))
-            files.append((f"{_NODES}/node{number}/meminfo", place, parse_domain_memory))
+            scope = Scope("memoryDomain", str(number))
+            files.append((f"{_NODES}/node{number}/meminfo", scope, parse_domain_memory))
         return files

@@ -13,9 +13,9 @@ from ccagent.agents.metrics.readers.base import (
     Count,
     Gauge,
     Metric,
-    Place,
     Reader,
     ReaderSettings,
+    Scope,
 )
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.parsed import read_parsed
@@ -87,7 +87,7 @@ def parse_traffic(counters: bytes) -> Traffic:
     return traffic
 
 
-def chosen(
+def choose_interfaces(
     interfaces: Mapping[str, Collection[str]],
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
@@ -119,7 +119,7 @@ def _below(files: Collection[str]) -> set[str]:
     return {name[6:] for name in files if name.startswith("lower_")}
 
 
-class NetworkSettings(ReaderSettings, frozen=True, kw_only=True):
+class NetworkReaderSettings(ReaderSettings, frozen=True, kw_only=True):
     """The keys of [agents.metrics.network]."""
 
     include: Annotated[
@@ -133,11 +133,11 @@ class NetworkSettings(ReaderSettings, frozen=True, kw_only=True):
     ] = False
 
 
-class NetworkReader(Reader[NetworkSettings]):
+class NetworkReader(Reader[NetworkReaderSettings]):
     """Bytes, packets, errors and drops of the node, by option of each interface before them."""
 
     name = "network"
-    Settings = NetworkSettings
+    Settings = NetworkReaderSettings
     metrics: ClassVar[dict[str, Metric]] = {
         metric: Metric(
             unit=unit,
@@ -156,7 +156,7 @@ class NetworkReader(Reader[NetworkSettings]):
         )
     }
 
-    def __init__(self, settings: NetworkSettings | None = None) -> None:
+    def __init__(self, settings: NetworkReaderSettings | None = None) -> None:
         super().__init__(settings)
         # 32 bits: some drivers count in the width of their hardware.
         self._sums = Sums(len(_METRICS), _WRAPS_AT)
@@ -183,7 +183,7 @@ class NetworkReader(Reader[NetworkSettings]):
         found: list[Gauge | Count] = []
         if self.settings.per_interface:
             for name in sorted(self._sums.parts):
-                found += _counts(self._sums.parts[name], Place(stype="network", stype_id=name))
+                found += _counts(self._sums.parts[name], Scope(stype="network", stype_id=name))
         found += _counts(self._sums.total, NODE)
         return found
 
@@ -199,11 +199,11 @@ class NetworkReader(Reader[NetworkSettings]):
                 continue
             except CcagentError as error:
                 self.errors.append(str(error))
-        self._chosen = chosen(directories, self.settings.include, self.settings.exclude)
+        self._chosen = choose_interfaces(directories, self.settings.include, self.settings.exclude)
         self._seen = set(names)
         self._chosen_until = now + _KNOWN_FOR
 
 
-def _counts(values: list[int], place: Place) -> Iterable[Count]:
-    yield from (Count(metric, value, place) for metric, value in zip(_METRICS, values, strict=True))
-    yield Count("net_bw", values[0] + values[4], place)
+def _counts(values: list[int], scope: Scope) -> Iterable[Count]:
+    yield from (Count(metric, value, scope) for metric, value in zip(_METRICS, values, strict=True))
+    yield Count("net_bw", values[0] + values[4], scope)

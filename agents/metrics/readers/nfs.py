@@ -210,7 +210,7 @@ class NfsReader(Reader[ReaderSettings]):
 
     def _read_operations(self, node: Node) -> Iterable[Count]:
         counters = read_parsed(node, _OPERATIONS, parse_operations)
-        grown: dict[str, list[int]] = {}
+        deltas: dict[str, list[int]] = {}
         for line, numbers in counters.items():
             # 32 bits: rpc_proc_show() in net/sunrpc/stats.c.
             key = (line, len(numbers))
@@ -220,10 +220,10 @@ class NfsReader(Reader[ReaderSettings]):
                 }
                 self._operations[key] = Sums(len(numbers), _WRAPS_AT)
             self._operations[key].add({line: numbers})
-            grown[line] = self._operations[key].total
+            deltas[line] = self._operations[key].total
         wanted = self.wanted
         for version in _VERSIONS:
-            totals = grown.get(f"proc{version}")
+            totals = deltas.get(f"proc{version}")
             if totals is None:
                 continue
             names = NFS3 if version == 3 else operations4(len(totals))
@@ -232,8 +232,8 @@ class NfsReader(Reader[ReaderSettings]):
                 metric = _METRICS[version, operation]
                 if wanted is None or metric in wanted:
                     yield Count(metric, total)
-        if len(grown.get("rpc", ())) > 1:
-            yield Count("nfs_retrans", grown["rpc"][1])
+        if len(deltas.get("rpc", ())) > 1:
+            yield Count("nfs_retrans", deltas["rpc"][1])
 
     def _read_volumes(self, node: Node) -> Iterable[Count]:
         devices = self._devices(node)

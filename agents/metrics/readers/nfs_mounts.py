@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from msgspec import Meta
 
-from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Place, Reader, ReaderSettings
+from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.agents.metrics.readers.labels import clean_label
 from ccagent.agents.metrics.readers.nfs_mountstats import (
     NfsMount,
@@ -127,12 +127,12 @@ class NfsMountsReader(Reader[NfsMountsSettings]):
         before, self._before = self._before, {}
         found: list[Gauge | Count] = []
         for label, mount in chosen.items():
-            place = Place(stype="filesystem", stype_id=label)
+            scope = Scope(stype="filesystem", stype_id=label)
             figures = _figures(mount)
             self._before[label] = figures
-            found += _counts(mount, figures, place)
+            found += _counts(mount, figures, scope)
             if label in before:
-                found += _means(before[label], figures, place)
+                found += _means(before[label], figures, scope)
         return found
 
     def _choose(self, mounts: Iterable[NfsMount]) -> Mapping[str, NfsMount]:
@@ -161,20 +161,20 @@ def _figures(mount: NfsMount) -> _Figures:
     return _Figures(total, by_prefix)
 
 
-def _counts(mount: NfsMount, figures: _Figures, place: Place) -> Iterator[Count]:
+def _counts(mount: NfsMount, figures: _Figures, scope: Scope) -> Iterator[Count]:
     for (name, _, _), value in zip(_MOVED, mount.moved, strict=True):
-        yield Count(f"nfs_mount_{name}", value, place)
+        yield Count(f"nfs_mount_{name}", value, scope)
     total = figures.total
-    yield Count("nfs_mount_ops", total.operations, place)
-    yield Count("nfs_mount_reads", figures.by_prefix["read_"].operations, place)
-    yield Count("nfs_mount_writes", figures.by_prefix["write_"].operations, place)
-    yield Count("nfs_mount_retrans", max(0, total.sent - total.operations), place)
-    yield Count("nfs_mount_timeouts", total.timeouts, place)
+    yield Count("nfs_mount_ops", total.operations, scope)
+    yield Count("nfs_mount_reads", figures.by_prefix["read_"].operations, scope)
+    yield Count("nfs_mount_writes", figures.by_prefix["write_"].operations, scope)
+    yield Count("nfs_mount_retrans", max(0, total.sent - total.operations), scope)
+    yield Count("nfs_mount_timeouts", total.timeouts, scope)
     if total.errors is not None:
-        yield Count("nfs_mount_errors", total.errors, place)
+        yield Count("nfs_mount_errors", total.errors, scope)
 
 
-def _means(before: _Figures, now: _Figures, place: Place) -> Iterator[Gauge]:
+def _means(before: _Figures, now: _Figures, scope: Scope) -> Iterator[Gauge]:
     """Yield the mean times of the operations since the last reading; none without operations."""
     for prefix, new in now.by_prefix.items():
         old = before.by_prefix[prefix]
@@ -185,4 +185,4 @@ def _means(before: _Figures, now: _Figures, place: Place) -> Iterator[Gauge]:
             continue
         for name, field, _, _ in _MEANS:
             milliseconds = max(0, getattr(new, field) - getattr(old, field))
-            yield Gauge(f"nfs_mount_{prefix}{name}", milliseconds / operations / 1000, place)
+            yield Gauge(f"nfs_mount_{prefix}{name}", milliseconds / operations / 1000, scope)

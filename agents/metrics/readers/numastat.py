@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar
 
-from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Place, Reader, ReaderSettings
+from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.numa import node_numbers
 from ccagent.machine.parsed import read_parsed
@@ -63,7 +63,7 @@ class NumastatReader(Reader[ReaderSettings]):
         found: list[Gauge | Count] = []
         numbers = node_numbers(node.list(_NODES))
         for number in numbers:
-            place = Place("memoryDomain", str(number))
+            scope = Scope("memoryDomain", str(number))
             try:
                 pages = read_parsed(node, f"{_NODES}/node{number}/numastat", parse_numastat)
             except NotHereError:
@@ -71,7 +71,7 @@ class NumastatReader(Reader[ReaderSettings]):
             except CcagentError as error:
                 self.errors.append(str(error))
                 continue
-            found += (Count(metric, value, place) for metric, value in pages.items())
+            found += (Count(metric, value, scope) for metric, value in pages.items())
         if not found and not self.errors:
             raise NotHereError(f"/{_NODES}: no NUMA node with numastat")
         return found

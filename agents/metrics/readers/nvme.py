@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from msgspec import Meta
 
 from ccagent.agents.metrics.pipeline.repeated_call import PATIENCE, RepeatedCall
-from ccagent.agents.metrics.readers.base import Gauge, Metric, Place, Reader, ReaderSettings
+from ccagent.agents.metrics.readers.base import Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.agents.metrics.readers.nvme_ioctl import read_smart_log
 from ccagent.agents.metrics.readers.nvme_smart import SmartLog, parse_smart_log
 from ccagent.config.duration import Duration
@@ -199,14 +199,14 @@ class NvmeReader(Reader[NvmeSettings]):
 
 def gauges(controller: str, log: SmartLog) -> Iterator[Gauge]:
     """Yield the values of a drive."""
-    place = Place(stype="disk", stype_id=controller)
+    scope = Scope(stype="disk", stype_id=controller)
     for metric, (_, _, field, _, _) in _FIELDS.items():
         value: int | None = getattr(log, field)
         if value is not None:
-            yield Gauge(metric, value, place)
+            yield Gauge(metric, value, scope)
     for number, degrees in log.sensors.items():
-        place = Place(stype="sensor", stype_id=f"{controller}/{number}")
-        yield Gauge("nvme_temp_sensor", degrees, place)
+        scope = Scope(stype="sensor", stype_id=f"{controller}/{number}")
+        yield Gauge("nvme_temp_sensor", degrees, scope)
 
 
 def _transport(node: Node, controller: str) -> str:

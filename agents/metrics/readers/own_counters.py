@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ccagent.agents.metrics.custom.points import is_sendable
 from ccagent.agents.metrics.pipeline.sums import Sums
-from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Place, Reader, ReaderSettings
+from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.counters import resident_memory
 from ccagent.errors import NotHereError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ccagent.agents.metrics.readers.base import Type
+    from ccagent.agents.metrics.readers.base import ScopeType
     from ccagent.machine.node import Node
 
 _AGENTS = ("samples", "errors", "skipped", "cpu")
@@ -96,7 +96,7 @@ class OwnCountersReader(Reader[ReaderSettings]):
         self._agents = Sums(len(_AGENTS))
         self._sinks = Sums(len(_SINKS))
 
-    def expected(self, node: Node) -> dict[str, Type]:
+    def list_pending(self, node: Node) -> dict[str, ScopeType]:
         """Return what the daemon counts of all agents and sinks, which a one-shot does not know."""
         if not node.is_live:
             return {}
@@ -130,9 +130,9 @@ class OwnCountersReader(Reader[ReaderSettings]):
         for key in _BACKLOG:
             backlog = {name: getattr(each, key) for name, each in counters.sinks.items()}
             found += [
-                Gauge(f"ccagent_sink_{key}", number, place)
+                Gauge(f"ccagent_sink_{key}", number, scope)
                 for name, number in backlog.items()
-                if (place := _place("sink", name))
+                if (scope := _make_scope("sink", name))
             ]
             found.append(Gauge(f"ccagent_{key}", sum(backlog.values())))
         return found
@@ -148,10 +148,10 @@ def _counts(
     sums.add(counters)
     found: list[Count] = []
     for name, numbers in counters.items():
-        place = _place(kind, name)
-        if place is not None:
+        scope = _make_scope(kind, name)
+        if scope is not None:
             found += [
-                Count(f"ccagent_{kind}_{key}", number, place)
+                Count(f"ccagent_{kind}_{key}", number, scope)
                 for key, number in zip(keys, numbers, strict=True)
             ]
     found += [
@@ -162,6 +162,6 @@ def _counts(
     return found
 
 
-def _place(kind: str, name: str) -> Place | None:
+def _make_scope(kind: str, name: str) -> Scope | None:
     """Give the place of an agent or a sink; None for a name that no tag can carry."""
-    return Place("node", "", kind, name) if name and is_sendable(name) else None
+    return Scope("node", "", kind, name) if name and is_sendable(name) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.agents.metrics.readers.base import NODE, Count, Metric, Place, Reader, ReaderSettings
+from ccagent.agents.metrics.readers.base import NODE, Count, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.machine.parsed import read_parsed
 from ccagent.records.envelopes import LARGEST_UINT
@@ -45,7 +45,7 @@ class Zone(NamedTuple):
 
     path: str
     metric: str
-    place: Place
+    scope: Scope
     wraps_at: int
 
 
@@ -128,7 +128,7 @@ class PowerReader(Reader[ReaderSettings]):
         super().__init__(settings)
         self._packages: dict[str, str] = {}
         self._zones: list[Zone] = []
-        self._groups: dict[tuple[str, Place], list[Zone]] = {}
+        self._groups: dict[tuple[str, Scope], list[Zone]] = {}
         self._before: dict[str, int] = {}
         self._grown: dict[str, int] = {}
 
@@ -144,17 +144,17 @@ class PowerReader(Reader[ReaderSettings]):
             raise NotHereError(f"/{_POWERCAP}: no zone of RAPL")
         is_new = packages != self._packages and self._find(node, packages)
         energies = self._energies(node)
-        self._add_growth(energies)
+        self._add_deltas(energies)
         counts: list[Count] = []
-        for (metric, place), zones in self._groups.items():
+        for (metric, scope), zones in self._groups.items():
             if any(zone.path not in energies for zone in zones):
                 continue
             if len(zones) == 1:
                 value = energies[zones[0].path]
-                counts.append(Count(metric, value, place, zones[0].wraps_at))
+                counts.append(Count(metric, value, scope, zones[0].wraps_at))
             elif not is_new:
                 # Zones wrap at different times: their sum is of what each has grown by.
-                counts.append(Count(metric, sum(self._grown[zone.path] for zone in zones), place))
+                counts.append(Count(metric, sum(self._grown[zone.path] for zone in zones), scope))
         return counts
 
     def _find(self, node: Node, packages: dict[str, str]) -> bool:
@@ -174,16 +174,16 @@ class PowerReader(Reader[ReaderSettings]):
                 sockets[name] = socket
             elif metric != "psys_power" and package not in sockets:
                 continue
-            place = NODE if metric == "psys_power" else Place("socket", str(sockets[package]))
-            zones.append(Zone(f"{path}/energy_uj", metric, place, _range(node, path)))
+            scope = NODE if metric == "psys_power" else Scope("socket", str(sockets[package]))
+            zones.append(Zone(f"{path}/energy_uj", metric, scope, _range(node, path)))
         if zones == self._zones:
             return False
         had_others = bool(self._zones)
         self._zones = zones
         self._before, self._grown, self._groups = {}, {}, {}
         for zone in zones:
-            self._groups.setdefault((zone.metric, zone.place), []).append(zone)
-            if zone.place != NODE:
+            self._groups.setdefault((zone.metric, zone.scope), []).append(zone)
+            if zone.scope != NODE:
                 self._groups.setdefault((zone.metric, NODE), []).append(zone)
         return had_others
 
@@ -206,17 +206,17 @@ class PowerReader(Reader[ReaderSettings]):
             self.errors.append(forbidden)
         return energies
 
-    def _add_growth(self, energies: dict[str, int]) -> None:
+    def _add_deltas(self, energies: dict[str, int]) -> None:
         """Add up what each zone has grown by since it was first read."""
         for zone in self._zones:
             energy = energies.get(zone.path)
             if energy is None:
                 continue
             before = self._before.get(zone.path, energy)
-            growth = energy - before
-            if growth < 0:
-                growth = growth + zone.wraps_at + 1 if zone.wraps_at >= before else energy
-            self._grown[zone.path] = self._grown.get(zone.path, 0) + growth
+            delta = energy - before
+            if delta < 0:
+                delta = delta + zone.wraps_at + 1 if zone.wraps_at >= before else energy
+            self._grown[zone.path] = self._grown.get(zone.path, 0) + delta
             self._before[zone.path] = energy
 
 

@@ -59,7 +59,7 @@ class Programs:
         )
 
 
-class Outcome(NamedTuple):
+class ProgramResults(NamedTuple):
     """What the programs of a round printed and when they ended, and what went wrong."""
 
     moment: float
@@ -78,7 +78,7 @@ class ProgramReader(Reader[P], Generic[P]):
 
     def __init__(self, settings: P | None = None) -> None:
         super().__init__(settings)
-        self._call: RepeatedCall[Outcome] = RepeatedCall("", self.settings.every.seconds)
+        self._call: RepeatedCall[ProgramResults] = RepeatedCall("", self.settings.every.seconds)
         self._rates = Rates()
         self._stop: tuple[int, int] | None = None
 
@@ -112,9 +112,9 @@ class ProgramReader(Reader[P], Generic[P]):
             self._stop = os.pipe()
         programs = Programs(node, self.settings.time_limit.seconds, self._stop[0])
 
-        def call() -> Outcome:
+        def call() -> ProgramResults:
             values, problems = self.collect(programs, targets)
-            return Outcome(node.clock.monotonic(), values, problems)
+            return ProgramResults(node.clock.monotonic(), values, problems)
 
         # A program that ended between two samples has its values in the second one.
         outcome = self._call.result(0.0, self.errors)
@@ -137,7 +137,7 @@ class ProgramReader(Reader[P], Generic[P]):
             os.close(end)  # otherwise a thread may wait for it, and the number be another file's
         self._stop = None
 
-    def _gauges(self, outcome: Outcome) -> list[Gauge]:
+    def _gauges(self, outcome: ProgramResults) -> list[Gauge]:
         gauges = [each for each in outcome.values if isinstance(each, Gauge)]
         counts = [each for each in outcome.values if isinstance(each, Count)]
         rates = self._rates.of(counts, self.metrics, outcome.moment)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.agents.metrics.readers.base import Count, Metric, Place, Reader, ReaderSettings
+from ccagent.agents.metrics.readers.base import Count, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import UnparsableError
 from ccagent.machine.parsed import read_parsed
 from ccagent.records.envelopes import LARGEST_UINT
@@ -104,9 +104,9 @@ class SchedstatReader(Reader[ReaderSettings]):
             return []
         found: list[Count] = []
         for number, times in read_parsed(node, _STATISTICS, parse_schedstat).items():
-            place = Place("hwthread", str(number))
-            found.append(Count("cpu_load_core", times.ran + times.waited, place))
-            found.append(Count("sched_run", times.ran, place))
-            found.append(Count("sched_wait", times.waited, place))
-            found.append(Count("sched_timeslices", times.timeslices, place))
+            scope = Scope("hwthread", str(number))
+            found.append(Count("cpu_load_core", times.ran + times.waited, scope))
+            found.append(Count("sched_run", times.ran, scope))
+            found.append(Count("sched_wait", times.waited, scope))
+            found.append(Count("sched_timeslices", times.timeslices, scope))
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.agents.metrics.readers.base import NODE, Gauge, Metric, Place, Reader, ReaderSettings
+from ccagent.agents.metrics.readers.base import NODE, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.cpus import parse_cpu_list, parse_socket
 from ccagent.machine.parsed import read_parsed
@@ -41,7 +41,7 @@ _ARM = (
 )
 
 
-class Cpu(NamedTuple):
+class CpuLocation(NamedTuple):
     """Where a hwthread is. socket, die and core are the kernel's numbers."""
 
     number: int
@@ -61,12 +61,12 @@ class Chip(NamedTuple):
     inputs: list[tuple[str, str]]
 
 
-class Sensor(NamedTuple):
+class ProcessorSensor(NamedTuple):
     """The path of a temperature and what it is of; without places it counts for the node alone."""
 
     path: str
     metric: str
-    places: tuple[Place, ...]
+    scopes: tuple[Scope, ...]
 
 
 def parse_temperature(content: bytes) -> float:
@@ -84,7 +84,7 @@ def parse_temperature(content: bytes) -> float:
     return degrees
 
 
-def sensors_of_die(chip: Chip, zone: int | None, cpus: list[Cpu]) -> list[Sensor]:
+def sensors_of_die(chip: Chip, zone: int | None, cpus: list[CpuLocation]) -> list[ProcessorSensor]:
     """Give the sensors of a chip `coretemp`. zone: N of its device coretemp.N, None if unknown.
 
     N counts dies (topology_logical_die_id()), before Linux 5.3 sockets; so does the label of the
@@ -100,31 +100,31 @@ def sensors_of_die(chip: Chip, zone: int | None, cpus: list[Cpu]) -> list[Sensor
         members = [cpu for cpu in cpus if (cpu.socket, cpu.die) == dies[zone]]
     else:
         members = [cpu for cpu in cpus if cpu.socket == zone >= 0]
-    threads: dict[int, list[Place]] = {}
+    threads: dict[int, list[Scope]] = {}
     for cpu in members:
-        threads.setdefault(cpu.core, []).append(Place("hwthread", str(cpu.number)))
+        threads.setdefault(cpu.core, []).append(Scope("hwthread", str(cpu.number)))
     socket = tuple(_socket(cpu.socket) for cpu in members[:1])
-    sensors: list[Sensor] = []
+    sensors: list[ProcessorSensor] = []
     for label, path in chip.inputs:
         core = _CORE.fullmatch(label)
         if core is not None:
-            sensors.append(Sensor(path, "temp_core", tuple(threads.get(int(core[1]), ()))))
+            sensors.append(ProcessorSensor(path, "temp_core", tuple(threads.get(int(core[1]), ()))))
         elif _PACKAGE.fullmatch(label):
-            sensors.append(Sensor(path, "temp_package", socket))
+            sensors.append(ProcessorSensor(path, "temp_package", socket))
     return sensors
 
 
-def sensors_of_packages(chips: list[Chip], sockets: list[int]) -> list[Sensor]:
+def sensors_of_packages(chips: list[Chip], sockets: list[int]) -> list[ProcessorSensor]:
     """Give the sensors of chips of one kind, of which each is of a socket or an equal part of one.
 
     Both ascending. Chips that can't be shared out evenly are of the node.
     """
-    sensors: list[Sensor] = []
+    sensors: list[ProcessorSensor] = []
     for index, chip in enumerate(chips):
-        places: tuple[Place, ...] = ()
+        scopes: tuple[Scope, ...] = ()
         if sockets and not len(chips) % len(sockets):
-            places = (_socket(sockets[index * len(sockets) // len(chips)]),)
-        sensors += (Sensor(path, "temp_package", places) for path in _whole(chip))
+            scopes = (_socket(sockets[index * len(sockets) // len(chips)]),)
+        sensors += (ProcessorSensor(path, "temp_package", scopes) for path in _whole(chip))
     return sensors
 
 
@@ -152,7 +152,7 @@ class TemperatureReader(Reader[ReaderSettings]):
     def __init__(self, settings: ReaderSettings | None = None) -> None:
         super().__init__(settings)
         self._state: object = None
-        self._sensors: list[Sensor] = []
+        self._sensors: list[ProcessorSensor] = []
 
     def read(self, node: Node) -> Iterable[Gauge]:
         """Read each sensor; NotHereError if there is none of a processor."""
@@ -164,8 +164,8 @@ class TemperatureReader(Reader[ReaderSettings]):
             self._state = None if self.errors else state
         if not self._sensors and not self.errors:
             raise NotHereError(f"/{_HWMON}: no sensor of a processor")
-        highest: dict[tuple[str, Place], float] = {}
-        for path, metric, places in self._sensors:
+        highest: dict[tuple[str, Scope], float] = {}
+        for path, metric, scopes in self._sensors:
             try:
                 degrees = read_parsed(node, path, parse_temperature)
             except NotHereError:
@@ -173,12 +173,12 @@ class TemperatureReader(Reader[ReaderSettings]):
             except CcagentError as error:
                 self.errors.append(str(error))
                 continue
-            for place in (*places, NODE):
-                if degrees > highest.get((metric, place), -1000):
-                    highest[metric, place] = degrees
-        return [Gauge(metric, degrees, place) for (metric, place), degrees in highest.items()]
+            for scope in (*scopes, NODE):
+                if degrees > highest.get((metric, scope), -1000):
+                    highest[metric, scope] = degrees
+        return [Gauge(metric, degrees, scope) for (metric, scope), degrees in highest.items()]
 
-    def _find(self, node: Node, names: list[str], online: str) -> list[Sensor]:
+    def _find(self, node: Node, names: list[str], online: str) -> list[ProcessorSensor]:
         """Find the sensors of processors among `names`, the directories in /sys/class/hwmon."""
         kinds: dict[str, list[Chip]] = {}
         for number in sorted(int(name[5:]) for name in filter(_DIRECTORY.fullmatch, names)):
@@ -189,7 +189,7 @@ class TemperatureReader(Reader[ReaderSettings]):
             return []
         cpus = self._cpus(node, online)
         sockets = sorted({cpu.socket for cpu in cpus})
-        sensors: list[Sensor] = []
+        sensors: list[ProcessorSensor] = []
         for kind, chips in kinds.items():
             if kind == _INTEL:
                 zones = _coretemp_zones(node)
@@ -220,9 +220,9 @@ class TemperatureReader(Reader[ReaderSettings]):
             return Chip(kind, name, [(label, f"{directory}/{file}") for label, file in inputs])
         return None
 
-    def _cpus(self, node: Node, online: str) -> list[Cpu]:
+    def _cpus(self, node: Node, online: str) -> list[CpuLocation]:
         """Read where the online hwthreads are, ascending; those that can't be read are left out."""
-        cpus: list[Cpu] = []
+        cpus: list[CpuLocation] = []
         errors: list[str] = []
         for number in parse_cpu_list(online.encode()):
             directory = f"{_CPUS}/cpu{number}/topology"
@@ -237,14 +237,14 @@ class TemperatureReader(Reader[ReaderSettings]):
             except CcagentError as error:
                 errors.append(str(error))
                 continue
-            cpus.append(Cpu(number, socket, die, core))
+            cpus.append(CpuLocation(number, socket, die, core))
         self.errors += errors[:1]
         return cpus
 
 
-def _socket(number: int) -> Place:
+def _socket(number: int) -> Scope:
     # -1: the kernel knows of no sockets.
-    return Place("socket", str(max(0, number)))
+    return Scope("socket", str(max(0, number)))
 
 
 def _whole(chip: Chip) -> list[str]:

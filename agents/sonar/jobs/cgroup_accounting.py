@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from ccagent.agents.metrics.pipeline.presets import form
+from ccagent.agents.metrics.pipeline.presets import apply_preset
 from ccagent.agents.metrics.pipeline.rates import Rates
 from ccagent.agents.metrics.readers.base import Count
-from ccagent.agents.metrics.readers.cgroup_jobs import CgroupJobsReader, measured
+from ccagent.agents.metrics.readers.cgroup_jobs import CgroupJobsReader, make_job_values
 from ccagent.errors import NotHereError
 from ccagent.machine.cgroup.counters import JobCgroups, JobCounters
 from ccagent.records.envelopes import SampleJobCgroup
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from ccagent.records.envelopes import SampleJob
 
 _METRICS = CgroupJobsReader.of_jobs
-_FORMS = {name: form("clustercockpit", name, metric.unit) for name, metric in _METRICS.items()}
+_OUTPUTS = {
+    name: apply_preset("clustercockpit", name, metric.unit) for name, metric in _METRICS.items()
+}
 
 
 class JobAccounts:
@@ -45,15 +47,15 @@ class JobAccounts:
         """Give the metrics of each job as ClusterCockpit has them, rates since the last call."""
         counts: list[Count] = []
         values: dict[int, dict[str, float]] = {job: {} for job in jobs}
-        for each in measured(jobs):
+        for each in make_job_values(jobs):
             if isinstance(each, Count):
                 counts.append(each)
             else:
-                values[int(each.place.stype_id)][each.metric] = each.value
-        for metric, rate, place in self._rates.of(counts, _METRICS, node.clock.monotonic()):
-            values[int(place.stype_id)][metric] = rate
+                values[int(each.scope.stype_id)][each.metric] = each.value
+        for metric, rate, scope in self._rates.of(counts, _METRICS, node.clock.monotonic()):
+            values[int(scope.stype_id)][metric] = rate
         return {
-            job: {metric: number * _FORMS[metric].factor for metric, number in told.items()}
+            job: {metric: number * _OUTPUTS[metric].factor for metric, number in told.items()}
             for job, told in values.items()
         }
 

@@ -35,7 +35,7 @@ _EXTENSIONS = {
     "lustre": "ccagent.agents.lustre.commands",
     "metrics": "ccagent.agents.metrics.commands",
 }
-"""Modules whose function `extended` gives an agent's command more to do."""
+"""Modules whose function `extend_command` adds options or subcommands to an agent's command."""
 
 
 def make_agent_command(name: str) -> click.Command:
@@ -95,5 +95,5 @@ def make_agent_command(name: str) -> click.Command:
 
         return load_configuration(options, agent=name)
 
-    extended: click.Command = import_module(extension).extended(command, configure)
+    extended: click.Command = import_module(extension).extend_command(command, configure)
     return extended

@@ -13,7 +13,7 @@ from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from ccagent.agents.base import Agent
-    from ccagent.machine.gpu.vendor import Maker
+    from ccagent.machine.gpu.vendor import GpuVendor
     from ccagent.transports.base import Transport
 
 AGENTS = {
@@ -45,11 +45,11 @@ TRANSPORTS = {
 }
 """Transports by the scheme of their URL."""
 
-GPU_MAKERS = {
+GPU_VENDORS = {
     "nvidia": "ccagent.machine.gpu.nvidia:Nvidia",
     "amd": "ccagent.machine.gpu.amd:Amd",
 }
-"""Makers of GPUs by the name in `gpu-vendors`."""
+"""GPU vendors by the name in `gpu-vendors`."""
 
 
 def agent_class(name: str) -> type[Agent[Any]]:
@@ -67,9 +67,9 @@ def transport_class(url: str) -> type[Transport]:
     return found
 
 
-def gpu_maker_class(name: str) -> type[Maker]:
-    """Return the class of a maker of GPUs. Raises ConfigurationError for an unknown name."""
-    found: type[Maker] = _load("maker of GPUs", "ccagent.gpus", GPU_MAKERS, name)
+def gpu_vendor_class(name: str) -> type[GpuVendor]:
+    """Return the class of a GPU vendor. Raises ConfigurationError for an unknown name."""
+    found: type[GpuVendor] = _load("GPU vendor", "ccagent.gpus", GPU_VENDORS, name)
     return found
 
 

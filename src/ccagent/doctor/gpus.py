@@ -7,12 +7,12 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ccagent.config.duration import Duration
-from ccagent.config.registry import GPU_MAKERS, gpu_maker_class
+from ccagent.config.registry import GPU_VENDORS, gpu_vendor_class
 from ccagent.doctor.finding import Finding
 from ccagent.doctor.together import together
 from ccagent.errors import CcagentError
 from ccagent.machine.gpu.gpus import Gpus
-from ccagent.machine.gpu.presence import directories, present
+from ccagent.machine.gpu.presence import find_cards, vendor_directories
 from ccagent.machine.gpu.settings import GpuSettings
 from ccagent.machine.interpreter import install_command
 
@@ -39,7 +39,7 @@ def subject_of(maker: str) -> str:
 
 def check_gpus(site: Site) -> Iterator[Finding]:
     """Tell of each maker that is built in or looked for."""
-    makers = dict.fromkeys(GPU_MAKERS)
+    makers = dict.fromkeys(GPU_VENDORS)
     for settings in site.configuration.agents.values():
         if isinstance(settings, GpuSettings):
             makers |= dict.fromkeys(settings.gpu_vendors)
@@ -98,7 +98,7 @@ def judge_cards(
 
 
 def _examined(node: Node, maker: str) -> Finding:
-    driven = present(node, directories(maker))
+    driven = find_cards(node, vendor_directories(maker))
     module, package = _PACKAGES.get(maker, ("", ""))
     lacks = package if module and find_spec(module) is None else ""
     if not driven:
@@ -112,7 +112,7 @@ def _examined(node: Node, maker: str) -> Finding:
     finally:
         gpus.close()
     told = [f"{card.model} (driver {card.driver})" if card.driver else card.model for card in cards]
-    title = gpu_maker_class(maker).title
+    title = gpu_vendor_class(maker).title
     if not cards and not errors:
         errors = [f"{title}: it tells of none"]
     return judge_cards(maker, driven=driven, told=told, errors=errors, package=lacks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ccagent.agents.metrics.perf.call import CYCLES, PerfCall, explained
+from ccagent.agents.metrics.perf.call import CYCLES, PerfCall, explain_error
 from ccagent.doctor.finding import Finding
 from ccagent.errors import CcagentError, NotHereError
 
@@ -68,7 +68,7 @@ def _tried(node: Node, paranoid: str) -> CcagentError | None:
     try:
         call.close(call.open(CYCLES, 0))
     except OSError as error:
-        return explained(error, paranoid)
+        return explain_error(error, paranoid)
     except CcagentError as error:
         return error
     return None

@@ -58,11 +58,11 @@ def test_its_cards_are_cards(machine: Machine) -> None:
     machine.cards("abacus", ["0000:17:00.0"])
     machine.node.process(1000)
     assert "gpus" not in machine.sample()["system"]
-    makers = ("nvidia", "abacus")
-    assert machine.gpus(gpu_vendors=makers) == [{"index": 0, "uuid": "abacus-1", "ce_util": 5}]
-    (used,) = machine.processes(gpu_vendors=makers)[1000]
+    vendors = ("nvidia", "abacus")
+    assert machine.gpus(gpu_vendors=vendors) == [{"index": 0, "uuid": "abacus-1", "ce_util": 5}]
+    (used,) = machine.processes(gpu_vendors=vendors)[1000]
     assert used == {"index": 0, "uuid": "abacus-1", "gpu_util": 5.0}
-    (card,) = machine.described(gpu_vendors=makers)
+    (card,) = machine.described(gpu_vendors=vendors)
     assert len(card.pop("uuid")) == len("e42e5f05-f160-55e1-b178-d3d340f3423c")
     assert card == {
         "index": 0,
@@ -76,6 +76,6 @@ def test_an_unknown_maker_is_an_error_of_the_configuration() -> None:
     with pytest.raises(ConfigurationError) as caught:
         convert({"gpu-vendors": ["nvida"]}, SampleSettings, "agents.sample", place="x.toml")
     assert str(caught.value) == (
-        "x.toml: agents.sample: gpu-vendors: 'nvida' is an unknown maker of GPUs; "
+        "x.toml: agents.sample: gpu-vendors: 'nvida' is an unknown GPU vendor; "
         "did you mean 'nvidia'?"
     )

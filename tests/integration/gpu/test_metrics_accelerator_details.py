@@ -17,7 +17,7 @@ from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.cluster_config.document import cluster_config
 from ccagent.agents.metrics.readers.accelerator_tables import DETAILS
 from ccagent.agents.metrics.readers.accelerators import AcceleratorsReader, AcceleratorsSettings
-from ccagent.agents.metrics.readers.base import Count, Place
+from ccagent.agents.metrics.readers.base import Count, Scope
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
@@ -35,10 +35,10 @@ from tests.support.gpu_scenarios import (
 )
 
 NVML: Any = pynvml
-FIRST = Place("accelerator", "00000000:0E:00.0")
-SECOND = Place("accelerator", "00000000:C1:00.0")
+FIRST = Scope("accelerator", "00000000:0E:00.0")
+SECOND = Scope("accelerator", "00000000:C1:00.0")
 LINKS = [FIRST._replace(stype="nvlink", stype_id=str(link)) for link in range(3)]
-AMD_FIRST = Place("accelerator", "00000000:C5:00.0")
+AMD_FIRST = Scope("accelerator", "00000000:C5:00.0")
 EXPECTED = {
     "acc_xid_errors": {FIRST: 2},
     "acc_xid": {FIRST: 48},
@@ -151,13 +151,13 @@ class Cards:
         self.machine.cards("nvidia", NVIDIA_ADDRESSES)
         self.machine.libraries.play(NVIDIA, *scenarios)
 
-    def details(self) -> dict[str, dict[Place, float]]:
+    def details(self) -> dict[str, dict[Scope, float]]:
         """Read, and return what was read on demand."""
-        found: dict[str, dict[Place, float]] = {}
-        for metric, value, place, *_ in self.reader.read(self.machine.node):
+        found: dict[str, dict[Scope, float]] = {}
+        for metric, value, scope, *_ in self.reader.read(self.machine.node):
             if metric in DETAILS:
-                assert place not in found.setdefault(metric, {})
-                found[metric][place] = value
+                assert scope not in found.setdefault(metric, {})
+                found[metric][scope] = value
         return found
 
 
@@ -186,7 +186,7 @@ def test_details_are_not_asked_for_unless_wanted(cards: Cards) -> None:
     cards.nvidia(H100_DETAILS, *(f"{function} = crash" for function in ON_DEMAND))
     cards.reader.wanted = frozenset({"acc_power"})
     values = [*cards.reader.read(cards.machine.node)]
-    assert FIRST in {value.place for value in values if value.metric == "acc_power"}
+    assert FIRST in {value.scope for value in values if value.metric == "acc_power"}
     assert not DETAILS.keys() & {value.metric for value in values}
     assert cards.reader.errors == []
 
@@ -238,8 +238,8 @@ def test_a_divided_card_has_its_own_details(cards: Cards) -> None:
 def test_a_card_that_is_lost_meanwhile_has_no_details(cards: Cards) -> None:
     cards.nvidia(H100_DETAILS, "nvmlDeviceGetTotalEccErrors 0 0 1 = !15")
     values = [*cards.reader.read(cards.machine.node)]
-    assert FIRST in {value.place for value in values if value.metric == "acc_power"}
-    known = {value.metric for value in values if value.place == FIRST} & DETAILS.keys()
+    assert FIRST in {value.scope for value in values if value.metric == "acc_power"}
+    known = {value.metric for value in values if value.scope == FIRST} & DETAILS.keys()
     assert known == {"acc_xid", "acc_xid_errors"}
 
 
@@ -290,7 +290,7 @@ def test_a_function_that_kills_the_library_is_not_called_again_soon(cards: Cards
     assert error.startswith("NVML: died of SIG")
     assert error.endswith("details are not asked for during ten minutes")
     values = [*cards.reader.read(cards.machine.node)]
-    assert FIRST in {value.place for value in values if value.metric == "acc_power"}
+    assert FIRST in {value.scope for value in values if value.metric == "acc_power"}
     assert not DETAILS.keys() & {value.metric for value in values}
     assert cards.reader.errors == []
 
@@ -317,7 +317,7 @@ class TestXids:
         cards.nvidia(H100_DETAILS, "nvmlEventSetWait_v2 = 0:79", *lost)
         for _ in range(2):
             values = [*cards.reader.read(cards.machine.node)]
-            of_first = {value.metric: value.value for value in values if value.place == FIRST}
+            of_first = {value.metric: value.value for value in values if value.scope == FIRST}
             assert of_first == {"acc_failing": 1, "acc_xid": 79, "acc_xid_errors": 1}
 
     def test_a_card_off_the_bus_does_not_end_the_watch(self, cards: Cards) -> None:
@@ -335,9 +335,9 @@ def test_amds_have_what_their_library_offers(cards: Cards) -> None:
     cards.machine.cards("amdgpu", AMD_ADDRESSES)
     cards.machine.libraries.play(AMD, AMD_DETAILS)
     found = {
-        metric: places[AMD_FIRST]
-        for metric, places in cards.details().items()
-        if AMD_FIRST in places
+        metric: scopes[AMD_FIRST]
+        for metric, scopes in cards.details().items()
+        if AMD_FIRST in scopes
     }
     assert found == {
         "acc_ecc_corrected_volatile": 8,
@@ -368,7 +368,7 @@ def test_an_amd_card_that_tells_nothing_has_no_details(cards: Cards) -> None:
     cards.machine.cards("amdgpu", AMD_ADDRESSES)
     cards.machine.libraries.play(AMD, AMD_DETAILS)
     second = AMD_FIRST._replace(type_id="00000000:C9:00.0")
-    assert {metric for metric, places in cards.details().items() if second in places} == {
+    assert {metric for metric, scopes in cards.details().items() if second in scopes} == {
         "acc_mem_utilization",
         "acc_media_utilization",
     }

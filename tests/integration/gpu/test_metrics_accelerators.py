@@ -13,7 +13,7 @@ from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.cluster_config.document import cluster_config
 from ccagent.agents.metrics.readers.accelerator_tables import DETAILS
 from ccagent.agents.metrics.readers.accelerators import AcceleratorsReader, AcceleratorsSettings
-from ccagent.agents.metrics.readers.base import Place
+from ccagent.agents.metrics.readers.base import Scope
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
@@ -31,8 +31,8 @@ from tests.support.gpu_scenarios import (
     NVIDIA_ADDRESSES,
 )
 
-FIRST = Place("accelerator", "00000000:0E:00.0")
-SECOND = Place("accelerator", "00000000:C1:00.0")
+FIRST = Scope("accelerator", "00000000:0E:00.0")
+SECOND = Scope("accelerator", "00000000:C1:00.0")
 MIG_1 = FIRST._replace(stype="mig", stype_id="MIG-aaaaaaaa-0000-0000-0000-000000000001")
 MIG_4 = FIRST._replace(stype="mig", stype_id="MIG-aaaaaaaa-0000-0000-0000-000000000004")
 
@@ -61,11 +61,11 @@ class Cards:
         self.machine.cards("amdgpu", AMD_ADDRESSES)
         self.machine.libraries.play(*scenarios)
 
-    def read(self) -> dict[str, dict[Place, float]]:
-        found: dict[str, dict[Place, float]] = {}
-        for metric, value, place, *_ in self.reader.read(self.machine.node):
-            assert place not in found.setdefault(metric, {})
-            found[metric][place] = value
+    def read(self) -> dict[str, dict[Scope, float]]:
+        found: dict[str, dict[Scope, float]] = {}
+        for metric, value, scope, *_ in self.reader.read(self.machine.node):
+            assert scope not in found.setdefault(metric, {})
+            found[metric][scope] = value
         return found
 
 
@@ -94,7 +94,7 @@ def test_cards_have_values_at_their_addresses(cards: Cards) -> None:
 
 def test_amds_have_the_same(cards: Cards) -> None:
     cards.amd(AMD)
-    first, second = (Place("accelerator", f"00000000:{bus}:00.0") for bus in ("C5", "C9"))
+    first, second = (Scope("accelerator", f"00000000:{bus}:00.0") for bus in ("C5", "C9"))
     found = cards.read()
     assert found["acc_utilization"] == {first: 90, second: 10}
     assert found["acc_mem_used"] == {first: 17175674880, second: 1073741824}
@@ -130,7 +130,7 @@ def test_what_a_card_cannot_tell_is_unknown_and_not_zero(cards: Cards) -> None:
 def test_what_an_amd_card_cannot_tell_is_unknown_and_not_zero(cards: Cards) -> None:
     cards.amd(AMD, "amdsmi_get_gpu_activity 0 = !2", "amdsmi_get_gpu_memory_total 0 = !2")
     found = cards.read()
-    second = Place("accelerator", "00000000:C9:00.0")
+    second = Scope("accelerator", "00000000:C9:00.0")
     assert found["acc_utilization"] == {second: 10}
     assert found["acc_mem_used"].keys() == found["acc_mem_share"].keys() == {second}
 
@@ -159,12 +159,12 @@ def test_without_cards_nothing_is_loaded(cards: Cards) -> None:
 
 def test_makers_may_be_left_out(machine: Machine) -> None:
     machine.cards("nvidia", NVIDIA_ADDRESSES)
-    reader = AcceleratorsReader(AcceleratorsSettings(makers=("amd",)))
+    reader = AcceleratorsReader(AcceleratorsSettings(vendors=("amd",)))
     with pytest.raises(NotHereError):
         reader.read(machine.node)
-    with pytest.raises(ConfigurationError, match=r"makers: 'nvidea' is an unknown maker of GPUs"):
+    with pytest.raises(ConfigurationError, match=r"vendors: 'nvidea' is an unknown GPU vendor"):
         convert(
-            {"accelerators": {"makers": ["nvidea"]}}, MetricsSettings, "agents.metrics", place="x"
+            {"accelerators": {"vendors": ["nvidea"]}}, MetricsSettings, "agents.metrics", place="x"
         )
 
 
@@ -221,7 +221,7 @@ def test_lines_have_the_names_and_units_of_the_front_end(machine: Machine) -> No
         (message,) = encode(agent.sample(machine.node), "line", machine.node)
     finally:
         agent.close()
-    place = "cluster=test.org,hostname=c1-1,type=accelerator,type-id=00000000:0E:00.0"
+    scope = "cluster=test.org,hostname=c1-1,type=accelerator,type-id=00000000:0E:00.0"
     lines = [line.split(" ") for line in message.body.decode().splitlines()]
     assert {time for _, _, time in lines} == {"1700001001"}
     values = {series: float(value.removeprefix("value=")) for series, value, _ in lines}
@@ -231,7 +231,7 @@ def test_lines_have_the_names_and_units_of_the_front_end(machine: Machine) -> No
         ("acc_power", 512),
         ("acc_temperature", 61),
     ):
-        assert values[f"{metric},{place}"] == pytest.approx(value)
+        assert values[f"{metric},{scope}"] == pytest.approx(value)
     assert {series.partition(",")[0] for series in values} == {
         name for name, metric in AcceleratorsReader.metrics.items() if metric.is_default
     }

@@ -40,7 +40,7 @@ TICK = 0.01
 STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 
 
-class Steps(Clock):
+class Downsampler(Clock):
     """A clock on which the two readings are a second apart, so that rates are what grew."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class Observed:
         self.directory = directory
         self.cpus = online()
         self.busy = min(os.sched_getaffinity(0))
-        node = Node(clock=Steps())
+        node = Node(clock=Downsampler())
         agent = MetricsAgent(
             convert(
                 {
@@ -148,7 +148,7 @@ class Observed:
         )
         return value
 
-    def growth(self, counter: str) -> tuple[float, float]:
+    def delta(self, counter: str) -> tuple[float, float]:
         """Give the least and the most that a counter can have grown by."""
         least, most = (
             after.counters[counter] - before.counters[counter]
@@ -189,13 +189,13 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Observed:
     ["context_switches", "interrupts", "forks", "page_faults", "major_page_faults"],
 )
 def test_events_have_grown_as_proc_says(observed: Observed, metric: str) -> None:
-    least, most = observed.growth(metric)
+    least, most = observed.delta(metric)
     assert least <= observed.value(metric) <= most
 
 
 @pytest.mark.parametrize("metric", ["disk_read", "disk_write", "disk_reads", "disk_writes"])
 def test_disks_have_moved_what_psutil_says(observed: Observed, metric: str) -> None:
-    least, most = observed.growth(metric)
+    least, most = observed.delta(metric)
     assert least <= observed.value(metric) <= most
 
 
@@ -218,7 +218,7 @@ def test_cards_have_moved_what_psutil_says(observed: Observed, metric: str) -> N
         pytest.skip("no network interface is hardware")
     if any(Path(f"/sys/class/net/{name}/master").exists() for name in names if is_card(name)):
         pytest.skip("bonds and bridges stand for their interfaces")
-    least, most = observed.growth(metric)
+    least, most = observed.delta(metric)
     assert least <= observed.value(metric) <= most
 
 
@@ -418,7 +418,7 @@ def test_instructions_per_cycle_are_those_of_perf_stat(busy: int) -> None:
             [perf, "stat", "-C", str(busy), "-x", ",", "-e", "cycles,instructions", "sleep", "2"],
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
-        found = {gauge.place.type_id: gauge.value for gauge in reader.read(node)
+        found = {gauge.scope.type_id: gauge.value for gauge in reader.read(node)
                  if gauge.metric == "ipc"}  # fmt: skip
     finally:
         reader.close()

@@ -5,7 +5,7 @@ Composed by hand. Linux 6.8 with Slurm 23.11. The numbers of hwmon run against t
 
 from __future__ import annotations
 
-from ccagent.agents.metrics.perf.call import CYCLES, INSTRUCTIONS, Event
+from ccagent.agents.metrics.perf.call import CYCLES, INSTRUCTIONS, PerfEvent
 from tests.machines.hardware import Cpu, cpu_files, cpuinfo
 from tests.machines.metrics.files import (
     Files,
@@ -38,14 +38,14 @@ CPUS = [
 RANGE = 65_532_610_987
 
 CORE, MSRS, FABRIC = 4, 9, 15
-APERF, MPERF, TSC = (Event(MSRS, number) for number in (1, 2, 0))
-FLOPS = Event(CORE, 0xFF03)
+APERF, MPERF, TSC = (PerfEvent(MSRS, number) for number in (1, 2, 0))
+FLOPS = PerfEvent(CORE, 0xFF03)
 
 
-def channel(number: int) -> Event:
+def channel(number: int) -> PerfEvent:
     """Requests of a memory channel: event 0x07 + N * 0x40, of which bits 8 to 11 are apart."""
     code = 0x07 + number * 0x40
-    return Event(FABRIC, (code & 0xFF) | 0x38 << 8 | (code >> 8) << 32)
+    return PerfEvent(FABRIC, (code & 0xFF) | 0x38 << 8 | (code >> 8) << 32)
 
 
 def _ticks(at: Reading) -> dict[int, list[int]]:
@@ -250,7 +250,7 @@ def files(at: Reading) -> Files:
 def counters() -> StandIn:
     """Events per second; channel C of socket S has (10 + C) * (1 + S) million requests."""
     everywhere = {TSC: 2_800_000_000, MPERF: 1_400_000_000}
-    of_cpus: dict[tuple[Event, int], int] = {}
+    of_cpus: dict[tuple[PerfEvent, int], int] = {}
     for n in range(16):
         of_cpus |= {
             (CYCLES, n): 1_600_000_000 + n * 16_000_000,

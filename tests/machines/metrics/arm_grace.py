@@ -6,7 +6,7 @@ cppc_cpufreq, a power meter of ACPI and zones of temperature that say no process
 
 from __future__ import annotations
 
-from ccagent.agents.metrics.perf.call import CYCLES, INSTRUCTIONS, Event
+from ccagent.agents.metrics.perf.call import CYCLES, INSTRUCTIONS, PerfEvent
 from tests.machines.hardware import Cpu, arm_cpu, cpu_files, cpuinfo
 from tests.machines.metrics.files import (
     Files,
@@ -31,8 +31,8 @@ CPUS = [Cpu(number=number, package=36, core=number) for number in range(4)]
 """The number of the socket is one that firmware gave, as on many machines of this kind."""
 
 CORE, FABRIC = 10, 40
-AWAKE, SCALABLE, FIXED = (Event(CORE, number) for number in (0x4004, 0x80C0, 0x80C1))
-READ, WRITTEN = Event(FABRIC, 0x1A5), Event(FABRIC, 0x1DB)
+AWAKE, SCALABLE, FIXED = (PerfEvent(CORE, number) for number in (0x4004, 0x80C0, 0x80C1))
+READ, WRITTEN = PerfEvent(FABRIC, 0x1A5), PerfEvent(FABRIC, 0x1DB)
 
 
 def _ticks(at: Reading) -> dict[int, list[int]]:
@@ -130,7 +130,7 @@ def files(at: Reading) -> Files:
 
 def counters() -> StandIn:
     """Events per second: awake for a fifth of the time at 3 GHz + N * 100 MHz."""
-    of_cpus: dict[tuple[Event, int], int] = {}
+    of_cpus: dict[tuple[PerfEvent, int], int] = {}
     for n in range(4):
         of_cpus |= {
             (CYCLES, n): 600_000_000 + n * 20_000_000,

@@ -6,7 +6,7 @@ have; hwmon numbers and sockets run against each other; the hardware has too few
 
 from __future__ import annotations
 
-from ccagent.agents.metrics.perf.call import CYCLES, INSTRUCTIONS, Event
+from ccagent.agents.metrics.perf.call import CYCLES, INSTRUCTIONS, PerfEvent
 from tests.machines.hardware import Cpu, cpu_files, cpuinfo, x86_cpu
 from tests.machines.metrics.files import (
     Files,
@@ -45,7 +45,7 @@ PACKAGE_RANGE = 262_143_328_850
 DRAM_RANGE = 65_712_999_613
 
 CORE, MSRS, IMC = 4, 9, 20
-APERF, MPERF, TSC = (Event(MSRS, number) for number in (1, 2, 0))
+APERF, MPERF, TSC = (PerfEvent(MSRS, number) for number in (1, 2, 0))
 READS, WRITES = 0x0F04, 0x3004
 FORMAT = {"event": "config:0-7", "umask": "config:8-15", "edge": "config:18", "inv": "config:23"}
 
@@ -308,8 +308,8 @@ def counters() -> StandIn:
     Seven counters have room at a time, of the ten that are wanted besides those of msr.
     """
 
-    def event(umask: int) -> Event:
-        return Event(CORE, umask << 8 | 0xC7)
+    def event(umask: int) -> PerfEvent:
+        return PerfEvent(CORE, umask << 8 | 0xC7)
 
     everywhere = {
         TSC: 2_400_000_000,
@@ -322,7 +322,7 @@ def counters() -> StandIn:
         event(0x20): 6_000_000,
         event(0x80): 7_000_000,
     }
-    of_cpus: dict[tuple[Event, int], int] = {}
+    of_cpus: dict[tuple[PerfEvent, int], int] = {}
     for n in range(16):
         of_cpus |= {
             (CYCLES, n): 2_000_000_000 + n * 10_000_000,
@@ -331,10 +331,10 @@ def counters() -> StandIn:
             (event(0x01), n): 1_000_000 * (1 + n),
         }
     of_cpus |= {
-        (Event(IMC, READS), 0): 200_000_000, (Event(IMC, WRITES), 0): 50_000_000,
-        (Event(IMC + 1, READS), 0): 210_000_000, (Event(IMC + 1, WRITES), 0): 60_000_000,
-        (Event(IMC, READS), 4): 100_000_000, (Event(IMC, WRITES), 4): 30_000_000,
-        (Event(IMC + 1, READS), 4): 110_000_000, (Event(IMC + 1, WRITES), 4): 40_000_000,
+        (PerfEvent(IMC, READS), 0): 200_000_000, (PerfEvent(IMC, WRITES), 0): 50_000_000,
+        (PerfEvent(IMC + 1, READS), 0): 210_000_000, (PerfEvent(IMC + 1, WRITES), 0): 60_000_000,
+        (PerfEvent(IMC, READS), 4): 100_000_000, (PerfEvent(IMC, WRITES), 4): 30_000_000,
+        (PerfEvent(IMC + 1, READS), 4): 110_000_000, (PerfEvent(IMC + 1, WRITES), 4): 40_000_000,
     }  # fmt: skip
     return StandIn(everywhere, of_cpus, room=7)
 

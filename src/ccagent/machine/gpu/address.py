@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 _FORM = re.compile(r"([0-9A-F]{4,8}):([0-9A-F]{2}):([0-9A-F]{2}\.[0-7])", re.ASCII)
 
 
-def canonical(text: str) -> str:
+def parse_address(text: str) -> str:
     """Give an address with a domain of eight digits, in upper case; empty if it is none."""
     match = _FORM.fullmatch(text.strip().upper())
     return "" if match is None else f"{match[1].zfill(8)}:{match[2]}:{match[3]}"
 
 
-def listed(node: Node, directory: str) -> list[str]:
+def list_addresses(node: Node, directory: str) -> list[str]:
     """Give the addresses that name entries of a directory, sorted; none if it can't be listed."""
     try:
         names = node.list(directory)
     except CcagentError:
         return []
-    return sorted(filter(None, map(canonical, names)))
+    return sorted(filter(None, map(parse_address, names)))

@@ -10,16 +10,16 @@ import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ccagent.errors import NotHereError
-from ccagent.machine.gpu.address import canonical
+from ccagent.machine.gpu.address import parse_address
 from ccagent.machine.gpu.presence import DIRECTORIES
 from ccagent.machine.gpu.vendor import (
     Card,
     CardDescription,
     CardDetails,
     CardState,
-    Maker,
+    GpuVendor,
     ProcessOnCard,
-    Reading,
+    VendorReading,
 )
 from ccagent.records.envelopes import SampleGpu, SysinfoGpuCard
 
@@ -37,11 +37,11 @@ _DRM_MAJOR = 226
 """Of the device files /dev/dri/renderD128 and on."""
 
 
-class _LostError(Exception):
+class CardLostError(Exception):
     """The card does not answer any more."""
 
 
-class Amd(Maker):
+class Amd(GpuVendor):
     """AMD's cards, and the partitions of those that are partitioned: each is a card."""
 
     title: ClassVar[str] = "AMD SMI"
@@ -81,14 +81,14 @@ class Amd(Maker):
         """Describe the cards; one that is lost is left out."""
         found: list[CardDescription] = []
         for index, handle in enumerate(self._handles()):
-            with contextlib.suppress(_LostError):
+            with contextlib.suppress(CardLostError):
                 description = self._description(index, handle)
                 found.append(
                     CardDescription(card=self._card(index, handle), description=description)
                 )
         return found
 
-    def read(self) -> Reading:
+    def read(self) -> VendorReading:
         """Read the state of the cards and what runs on them."""
         cards: list[CardState] = []
         processes: list[ProcessOnCard] = []
@@ -97,7 +97,7 @@ class Amd(Maker):
             card = Card(index=index)
             state = SampleGpu(index=index, uuid="", failing=1)
             has_utilization = has_memory = False
-            with contextlib.suppress(_LostError):
+            with contextlib.suppress(CardLostError):
                 card = self._card(index, handle)
                 total = self._kilobytes("amdsmi_get_gpu_memory_total", handle)
                 has_memory = total > 0
@@ -114,7 +114,7 @@ class Amd(Maker):
                     has_memory=has_memory,
                 )
             )
-        return Reading(cards=cards, processes=processes)
+        return VendorReading(cards=cards, processes=processes)
 
     def read_details(self, wanted: frozenset[str], calls: LimitedCalls) -> list[CardDetails]:
         """Read these details of the cards that are not lost."""
@@ -148,7 +148,7 @@ class Amd(Maker):
         render = _number(place, "drm_render")
         return Card(
             index=index,
-            address=canonical(address) if isinstance(address, str) else "",
+            address=parse_address(address) if isinstance(address, str) else "",
             device=f"{_DRM_MAJOR}:{render}" if render else "",
         )
 
@@ -248,7 +248,7 @@ class Amd(Maker):
             size: int = getattr(self._smi, name)(handle, self._smi.AmdSmiMemoryType.VRAM)
         except self._smi.AmdSmiLibraryException as error:
             if error.get_error_code() in self._lost:
-                raise _LostError from None
+                raise CardLostError from None
             return 0
         return size // 1024
 

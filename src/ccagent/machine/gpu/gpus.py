@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.config.registry import gpu_maker_class
-from ccagent.machine.gpu.library import Library
+from ccagent.config.registry import gpu_vendor_class
+from ccagent.machine.gpu.library import GpuLibrary
 from ccagent.machine.gpu.vendor import Detail
 from ccagent.records.envelopes import NO_FLOAT, SampleGpu, SampleProcessGpu, SysinfoGpuCard
 
@@ -51,7 +51,7 @@ class Gpus:
 
     def __init__(self, node: Node, settings: GpuSettings) -> None:
         self._libraries = [
-            Library(node, gpu_maker_class(name), settings) for name in settings.gpu_vendors
+            GpuLibrary(node, gpu_vendor_class(name), settings) for name in settings.gpu_vendors
         ]
         self._time_limit = settings.gpu_time_limit.seconds
 
@@ -88,7 +88,7 @@ class Gpus:
                 index = first + each.card.index
                 uuids[index] = each.state.uuid
                 addresses[index] = each.card.address
-                cards.append(_renumbered(each.state, index))
+                cards.append(_renumber(each.state, index))
                 if not each.has_utilization:
                     without_utilization.add(index)
                 if not each.has_memory:
@@ -142,5 +142,5 @@ class Gpus:
             library.close()
 
 
-def _renumbered(state: SampleGpu, index: int) -> SampleGpu:
+def _renumber(state: SampleGpu, index: int) -> SampleGpu:
     return state if state.index == index else msgspec.structs.replace(state, index=index)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ccagent.errors import CcagentError, ProgramError
-from ccagent.machine.gpu.presence import present
-from ccagent.machine.gpu.process import Answer
+from ccagent.machine.gpu.presence import find_cards
+from ccagent.machine.gpu.process import GpuAnswer
 from ccagent.records.envelopes import SampleGpu
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ccagent.machine.gpu.settings import GpuSettings
-    from ccagent.machine.gpu.vendor import Card, CardDescription, CardState, Maker
+    from ccagent.machine.gpu.vendor import Card, CardDescription, CardState, GpuVendor
     from ccagent.machine.helper import Helper
     from ccagent.machine.node import Node
 
@@ -26,16 +26,16 @@ _DETAILS_PART = 0.5
 """What details may take of the time limit of an answer."""
 
 
-class Library:
+class GpuLibrary:
     """A maker's library, and the cards that it has told of.
 
     What it tells has the indices of the maker; uuids and addresses are filled in where the
     library has none.
     """
 
-    def __init__(self, node: Node, maker: type[Maker], settings: GpuSettings) -> None:
+    def __init__(self, node: Node, vendor: type[GpuVendor], settings: GpuSettings) -> None:
         self._node = node
-        self._maker = maker
+        self._vendor = vendor
         self._limit = settings.time_limit.seconds
         self._helper: Helper | None = None
         self._asked = False
@@ -58,7 +58,7 @@ class Library:
 
     def start(self) -> None:
         """Start the library if there are cards."""
-        self._present = present(self._node, self._maker.directories)
+        self._present = find_cards(self._node, self._vendor.directories)
         if self._present:
             try:
                 self._process().start()
@@ -72,7 +72,7 @@ class Library:
         time, the next ten minutes have none: the rest is worth more. A library that has never
         answered may only have been slow to load: then one question has none.
         """
-        self._present = present(self._node, self._maker.directories)
+        self._present = find_cards(self._node, self._vendor.directories)
         self._asked = False
         if time.monotonic() < self._not_before:
             return
@@ -82,7 +82,7 @@ class Library:
         process = self._process()
         try:
             if process.is_asked and process.answer(0.0) is None:
-                self._problem = f"{self._maker.title}: has not answered since an earlier sample"
+                self._problem = f"{self._vendor.title}: has not answered since an earlier sample"
                 return
             self._has_details = (
                 bool(details)
@@ -96,13 +96,13 @@ class Library:
         except ProgramError as error:
             self._problem = str(error)
 
-    def answer(self, deadline: float, errors: list[str]) -> Answer:
+    def answer(self, deadline: float, errors: list[str]) -> GpuAnswer:
         """Give the answer if it comes before `deadline`; else an empty one, and why in `errors`."""
-        answer = Answer()
+        answer = GpuAnswer()
         if self._asked:
             try:
                 content = self._process().answer(max(0.0, deadline - time.monotonic()))
-                answer = self._decoded(content)
+                answer = self._decode(content)
             except ProgramError as error:
                 self._problem = str(error)
                 self._put_details_off()
@@ -110,7 +110,7 @@ class Library:
             errors.append(self._problem)
         return answer
 
-    def states(self, answer: Answer) -> list[CardState]:
+    def states(self, answer: GpuAnswer) -> list[CardState]:
         """Give the state of the cards; those that were there and are not any more are failing."""
         from ccagent.machine.gpu.vendor import CardState
 
@@ -138,7 +138,7 @@ class Library:
                 states.append(CardState(card=card, state=state, has_utilization=False))
         return states
 
-    def descriptions(self, answer: Answer) -> list[CardDescription]:
+    def descriptions(self, answer: GpuAnswer) -> list[CardDescription]:
         """Give the descriptions of the cards."""
         found: list[CardDescription] = []
         seen: set[str] = set()
@@ -157,23 +157,23 @@ class Library:
     def _process(self) -> Helper:
         if self._helper is None:
             self._helper = self._node.helper(
-                self._maker.title,
+                self._vendor.title,
                 "ccagent.machine.gpu.process:main",
-                (f"{self._maker.__module__}:{self._maker.__qualname__}",),
+                (f"{self._vendor.__module__}:{self._vendor.__qualname__}",),
                 time_limit=self._limit,
             )
         return self._helper
 
-    def _decoded(self, content: bytes | None) -> Answer:
+    def _decode(self, content: bytes | None) -> GpuAnswer:
         """Understand an answer. After an error the library is opened anew, but not soon."""
         if content is None:
-            self._problem = f"{self._maker.title}: has not answered in time"
+            self._problem = f"{self._vendor.title}: has not answered in time"
             self._put_details_off()
-            return Answer()
+            return GpuAnswer()
         try:
-            answer = msgspec.msgpack.decode(content, type=Answer)
+            answer = msgspec.msgpack.decode(content, type=GpuAnswer)
         except msgspec.MsgspecError as error:
-            answer = Answer(error=f"{self._maker.title}: {error}")
+            answer = GpuAnswer(error=f"{self._vendor.title}: {error}")
         self._has_answered, self._is_doubtful = True, False
         self._problem = answer.problem
         if answer.error:
@@ -196,7 +196,7 @@ class Library:
         """
         if card.is_instance:
             name = f"{card.address} instance {card.index}"
-            return card.address, uuid or constructed_uuid(self._node, name)
+            return card.address, uuid or construct_uuid(self._node, name)
         was = [address for address, known in self._known.items() if known.index == card.index]
         at_its_place = self._present[card.index : card.index + 1]
         candidates = [card.address] if card.address else was + at_its_place
@@ -204,10 +204,10 @@ class Library:
             (address for address in candidates if address not in seen), f"card {card.index}"
         )
         seen.add(address)
-        return address, uuid or self._uuids.get(address) or constructed_uuid(self._node, address)
+        return address, uuid or self._uuids.get(address) or construct_uuid(self._node, address)
 
 
-def constructed_uuid(node: Node, name: str) -> str:
+def construct_uuid(node: Node, name: str) -> str:
     """Make a uuid for a card that has none: the same until the next boot, and nobody else's."""
     from uuid import NAMESPACE_DNS, UUID, uuid5
 

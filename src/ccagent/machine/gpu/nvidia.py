@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.machine.gpu.address import canonical
-from ccagent.machine.gpu.nvml import LostError, Memory, Nvml, as_watts
+from ccagent.machine.gpu.address import parse_address
+from ccagent.machine.gpu.nvml import CardLostError, CardMemory, Nvml, as_watts
 from ccagent.machine.gpu.presence import DIRECTORIES
 from ccagent.machine.gpu.vendor import (
     Card,
@@ -14,9 +14,9 @@ from ccagent.machine.gpu.vendor import (
     CardDetails,
     CardState,
     Detail,
-    Maker,
+    GpuVendor,
     ProcessOnCard,
-    Reading,
+    VendorReading,
 )
 from ccagent.records.envelopes import SampleGpu, SysinfoGpuCard
 
@@ -45,10 +45,10 @@ class _Part(NamedTuple):
 
     card: Card
     device: Device
-    memory: Memory
+    memory: CardMemory
 
 
-class Nvidia(Maker):
+class Nvidia(GpuVendor):
     """NVIDIA's cards.
 
     What lies in a MIG instance is told of the instance alone: a card's memory is what its
@@ -79,12 +79,12 @@ class Nvidia(Maker):
         for parts in self._cards():
             for part in parts:
                 if isinstance(part, _Part):
-                    with contextlib.suppress(LostError):
+                    with contextlib.suppress(CardLostError):
                         description = _description(part, driver)
                         found.append(CardDescription(card=part.card, description=description))
         return found
 
-    def read(self) -> Reading:
+    def read(self) -> VendorReading:
         """Read the state of the cards and what runs on them."""
         cards: list[CardState] = []
         processes: list[ProcessOnCard] = []
@@ -96,7 +96,7 @@ class Nvidia(Maker):
                 has_utilization = False
                 has_memory = isinstance(part, _Part) and (part.memory.total > 0 or len(parts) > 1)
                 if isinstance(part, _Part):
-                    with contextlib.suppress(LostError):
+                    with contextlib.suppress(CardLostError):
                         # A card in MIG mode has no processes but those of its instances.
                         if card.is_instance or len(parts) == 1:
                             processes += _processes(part)
@@ -115,7 +115,7 @@ class Nvidia(Maker):
                         has_memory=has_memory,
                     )
                 )
-        return Reading(cards=cards, processes=processes)
+        return VendorReading(cards=cards, processes=processes)
 
     def read_details(self, wanted: frozenset[str], calls: LimitedCalls) -> list[CardDetails]:
         """Read these details of the cards, not of their instances.
@@ -126,7 +126,7 @@ class Nvidia(Maker):
 
         found = self._xid_details(wanted, calls)
         for index, device in self._read:
-            with contextlib.suppress(LostError):
+            with contextlib.suppress(CardLostError):
                 found.setdefault(index, []).extend(card_details(device, wanted, calls))
         return [CardDetails(card=index, details=details) for index, details in found.items()]
 
@@ -170,12 +170,12 @@ class Nvidia(Maker):
                         index=number + len(instances), address=card.address, is_instance=True
                     )
                     instances.append(_Part(place, instance, instance.memory()))
-            except LostError:
+            except CardLostError:
                 found.append([Card(index=index)])
                 continue
             used = memory.used - sum(part.memory.used for part in instances)
             total = memory.total - sum(part.memory.total for part in instances)
-            own = _Part(card, device, Memory(max(0, used), max(0, total)))
+            own = _Part(card, device, CardMemory(max(0, used), max(0, total)))
             found.append([own, *instances])
             number += len(instances)
         return found
@@ -185,7 +185,7 @@ def _card(index: int, device: Device) -> Card:
     minor = device.ask("nvmlDeviceGetMinorNumber")
     return Card(
         index=index,
-        address=canonical(device.bus_id()),
+        address=parse_address(device.bus_id()),
         device="" if minor is None else f"{_MAJOR}:{minor}",
     )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ccagent.errors import CcagentError
 from ccagent.machine.gpu.nvidia_links import read_links
-from ccagent.machine.gpu.nvml import LostError
+from ccagent.machine.gpu.nvml import CardLostError
 from ccagent.machine.gpu.vendor import Detail
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ _LARGEST_PERFORMANCE_STATE = 15
 
 def card_details(device: Device, wanted: frozenset[str], calls: LimitedCalls) -> list[Detail]:
     """Return those of the wanted details that a card tells. Raises LostError if it is lost."""
-    asked = _Asked(device, calls)
+    asked = _Query(device, calls)
     found = [
         Detail(name, value)
         for name, value in _values(asked, wanted)
@@ -96,7 +96,7 @@ def card_details(device: Device, wanted: frozenset[str], calls: LimitedCalls) ->
     return [*found, *read_links(asked.ask, asked.fields, wanted)]
 
 
-class _Asked:
+class _Query:
     """Questions to one card, each within the limits of its own function."""
 
     def __init__(self, device: Device, calls: LimitedCalls) -> None:
@@ -106,7 +106,7 @@ class _Asked:
     def ask(self, name: str, *arguments: Any) -> Any:
         """Call a function; None if the card can't tell, or takes too long."""
         words = (name, *map(str, arguments))
-        return self._call(name, lambda: self._device.ask(name, *arguments, form=" ".join(words)))
+        return self._call(name, lambda: self._device.ask(name, *arguments, key=" ".join(words)))
 
     def fields(self, numbers: list[tuple[int, int]]) -> list[int | None]:
         """Read fields, of which each has a number and a scope; None for one that isn't told."""
@@ -117,13 +117,13 @@ class _Asked:
     def _call(self, name: str, function: Callable[[], Any]) -> Any:
         try:
             return self._calls.call(f"{id(self._device)} {name}", function)
-        except (LostError, CcagentError):
+        except (CardLostError, CcagentError):
             raise
         except Exception:  # noqa: BLE001 - whatever the binding does, it costs this detail only
             return None
 
 
-def _values(asked: _Asked, wanted: frozenset[str]) -> Iterator[tuple[str, Any]]:
+def _values(asked: _Query, wanted: frozenset[str]) -> Iterator[tuple[str, Any]]:
     """Ask for what is wanted; a value may be None."""
     for name in sorted(wanted & _NUMBERS.keys()):
         function, arguments = _NUMBERS[name]
@@ -145,7 +145,7 @@ def _values(asked: _Asked, wanted: frozenset[str]) -> Iterator[tuple[str, Any]]:
     yield from _of_fields(asked, wanted)
 
 
-def _reasons(asked: _Asked) -> Iterator[tuple[str, int]]:
+def _reasons(asked: _Query) -> Iterator[tuple[str, int]]:
     """Return 0 or 1 by reason for which clocks are held down; drivers before 535 have one name."""
     mask = asked.ask("nvmlDeviceGetCurrentClocksEventReasons")
     if mask is None:
@@ -155,7 +155,7 @@ def _reasons(asked: _Asked) -> Iterator[tuple[str, int]]:
             yield name, int(bool(mask & bit))
 
 
-def _of_fields(asked: _Asked, wanted: frozenset[str]) -> Iterable[tuple[str, int | None]]:
+def _of_fields(asked: _Query, wanted: frozenset[str]) -> Iterable[tuple[str, int | None]]:
     names = [
         name
         for name in _FIELDS

@@ -14,11 +14,11 @@ _LARGEST_PERCENT = 100
 _ASK_AGAIN = 100
 
 
-class LostError(Exception):
+class CardLostError(Exception):
     """The card does not answer any more."""
 
 
-class Memory(NamedTuple):
+class CardMemory(NamedTuple):
     """In KB. What the driver holds back is neither used nor free."""
 
     used: int = 0
@@ -30,7 +30,7 @@ class Memory(NamedTuple):
         return round(100 * self.used / self.total) if self.total else 0
 
 
-class Use(NamedTuple):
+class ProcessUse(NamedTuple):
     """What a process uses: percent of the card, KB of its memory."""
 
     utilization: float
@@ -107,7 +107,7 @@ class Nvml:
         if code in self._unsupported:
             return True
         if vital or code in self._lost:
-            raise LostError from None
+            raise CardLostError from None
         return False
 
     def _device(self, place: tuple[int, int], function: str, *arguments: Any) -> Device | None:
@@ -139,13 +139,13 @@ class Device:
         """Where the library keeps the device."""
         return handle_address(self.handle)
 
-    def ask(self, name: str, *arguments: Any, form: str = "", vital: bool = False) -> Any:
+    def ask(self, name: str, *arguments: Any, key: str = "", vital: bool = False) -> Any:
         """Call a function; None if the card or the library can't tell.
 
         What is not supported (by `form`, else by `name`) is not asked for again for a while.
         """
-        form = form or name
-        if form in self._unsupported:
+        key = key or name
+        if key in self._unsupported:
             return None
         first = () if self.handle is None else (self.handle,)
         binding = self._nvml.binding
@@ -153,15 +153,15 @@ class Device:
             return getattr(binding, name)(*first, *arguments)
         except binding.NVMLError as error:
             if self._nvml.is_unsupported(error, vital=vital):
-                self._unsupported.add(form)
+                self._unsupported.add(key)
         except (AttributeError, UnicodeDecodeError):
-            self._unsupported.add(form)
+            self._unsupported.add(key)
         return None
 
     def number(self, name: str, *arguments: Any) -> int:
         """Ask for a number; 0 if it can't be told."""
-        form = f"{name} {arguments[0]}" if arguments else name
-        return self.ask(name, *arguments, form=form) or 0
+        key = f"{name} {arguments[0]}" if arguments else name
+        return self.ask(name, *arguments, key=key) or 0
 
     def text(self, name: str) -> str:
         """Ask for a text; empty if it can't be told."""
@@ -179,14 +179,18 @@ class Device:
         """Ask for a power, which NVML gives in milliwatts."""
         return as_watts(self.number(name))
 
-    def memory(self) -> Memory:
+    def memory(self) -> CardMemory:
         """Ask for the memory; a card that does not answer even this is lost."""
         name = "nvmlDeviceGetMemoryInfo"
         version = getattr(self._nvml.binding, "nvmlMemory_v2", None)
         # The first version counts as used what the driver holds back.
-        memory = version and self.ask(name, version, form=f"{name}_v2", vital=True)
+        memory = version and self.ask(name, version, key=f"{name}_v2", vital=True)
         memory = memory or self.ask(name, vital=True)
-        return Memory() if memory is None else Memory(memory.used // 1024, memory.total // 1024)
+        return (
+            CardMemory()
+            if memory is None
+            else CardMemory(memory.used // 1024, memory.total // 1024)
+        )
 
     def temperature(self) -> int:
         """Ask for degrees Celsius, which the older function gives as if they had no sign."""
@@ -202,7 +206,7 @@ class Device:
         state = self.ask("nvmlDeviceGetPerformanceState")
         return state + 2 if state is not None and 0 <= state <= _LARGEST_PERFORMANCE_STATE else 0
 
-    def processes(self) -> dict[int, Use]:
+    def processes(self) -> dict[int, ProcessUse]:
         """Give what each process uses: those that compute, that draw, and those of MPS.
 
         One that computes and draws is in both lists, with the same memory. Counts as a reading:
@@ -222,7 +226,7 @@ class Device:
                     memory[process.pid] = max(size, memory.get(process.pid, 0))
                 break
         rates = self._utilization() if memory else {}
-        return {pid: Use(rates.get(pid, 0.0), size) for pid, size in memory.items()}
+        return {pid: ProcessUse(rates.get(pid, 0.0), size) for pid, size in memory.items()}
 
     def _utilization(self) -> dict[int, float]:
         """Percent of the card by process since the last reading.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.config.registry import gpu_maker_class
-from ccagent.machine.gpu.address import listed
+from ccagent.config.registry import gpu_vendor_class
+from ccagent.machine.gpu.address import list_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,20 +19,20 @@ DIRECTORIES = {
 """Where the drivers of the built-in makers list their cards by address."""
 
 
-def directories(maker: str) -> tuple[str, ...]:
+def vendor_directories(vendor: str) -> tuple[str, ...]:
     """Give the directories of a maker. Raises ConfigurationError for an unknown one."""
-    return DIRECTORIES.get(maker) or gpu_maker_class(maker).directories
+    return DIRECTORIES.get(vendor) or gpu_vendor_class(vendor).directories
 
 
-def present(node: Node, places: Iterable[str]) -> list[str]:
+def find_cards(node: Node, places: Iterable[str]) -> list[str]:
     """Give the addresses in the first of these directories that has any."""
     for place in places:
-        found = listed(node, place)
+        found = list_addresses(node, place)
         if found:
             return found
     return []
 
 
-def is_any_present(node: Node, makers: Iterable[str]) -> bool:
+def is_any_present(node: Node, vendors: Iterable[str]) -> bool:
     """Tell whether there are cards of any of these makers."""
-    return any(present(node, directories(maker)) for maker in makers)
+    return any(find_cards(node, vendor_directories(vendor)) for vendor in vendors)

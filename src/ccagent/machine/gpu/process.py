@@ -12,21 +12,21 @@ import msgspec
 
 from ccagent.errors import CcagentError
 from ccagent.machine.gpu.limited_calls import LimitedCalls
-from ccagent.machine.gpu.vendor import CardDescription, CardDetails, Reading
+from ccagent.machine.gpu.vendor import CardDescription, CardDetails, VendorReading
 from ccagent.machine.helper import serve
 
 if TYPE_CHECKING:
-    from ccagent.machine.gpu.vendor import Maker
+    from ccagent.machine.gpu.vendor import GpuVendor
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class GpuAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """To `describe`: descriptions; to `read`: reading; else the error that ended the library.
 
     problem: why there are no details, although they were asked for.
     """
 
     descriptions: list[CardDescription] | None = None
-    reading: Reading | None = None
+    reading: VendorReading | None = None
     details: list[CardDetails] = []
     problem: str = ""
     error: str = ""
@@ -35,53 +35,55 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def main(descriptor: int, place: str) -> None:
     """Serve one maker, whose class is at `place` (`module:Class`), until nobody asks."""
     module, _, name = place.partition(":")
-    maker: Maker = getattr(import_module(module), name)()
+    vendor: GpuVendor = getattr(import_module(module), name)()
     calls = LimitedCalls()
     try:
-        maker.open()
+        vendor.open()
         problem = ""
     except CcagentError as error:
         problem = str(error)
     except Exception as error:  # noqa: BLE001 - whatever a binding does, the sample goes on
-        problem = _unexpected(maker, error)
+        problem = _describe_error(vendor, error)
 
     def reply(question: bytes) -> bytes:
         return msgspec.msgpack.encode(
-            Answer(error=problem) if problem else _answer(maker, question, calls)
+            GpuAnswer(error=problem) if problem else _answer(vendor, question, calls)
         )
 
     serve(descriptor, reply)
     if not problem:
-        maker.close()
+        vendor.close()
 
 
-def _answer(maker: Maker, question: bytes, calls: LimitedCalls) -> Answer:
+def _answer(vendor: GpuVendor, question: bytes, calls: LimitedCalls) -> GpuAnswer:
     try:
         if question == b"describe":
-            return Answer(descriptions=maker.describe())
-        reading = maker.read()
+            return GpuAnswer(descriptions=vendor.describe())
+        reading = vendor.read()
         _, *words = question.decode("ascii").split()
         if not words:
-            return Answer(reading=reading)
-        return _detailed(maker, reading, words, calls)
+            return GpuAnswer(reading=reading)
+        return _answer_with_details(vendor, reading, words, calls)
     except CcagentError as error:
-        return Answer(error=str(error))
+        return GpuAnswer(error=str(error))
     except Exception as error:  # noqa: BLE001 - see above
-        return Answer(error=_unexpected(maker, error))
+        return GpuAnswer(error=_describe_error(vendor, error))
 
 
-def _detailed(maker: Maker, reading: Reading, words: list[str], calls: LimitedCalls) -> Answer:
+def _answer_with_details(
+    vendor: GpuVendor, reading: VendorReading, words: list[str], calls: LimitedCalls
+) -> GpuAnswer:
     """Return an answer with details; what goes wrong with them costs nothing else."""
     seconds, *names = words
     wanted = frozenset(names)
     try:
-        details = calls.run(lambda: maker.read_details(wanted, calls), float(seconds))
-        return Answer(reading=reading, details=details or [])
+        details = calls.run(lambda: vendor.read_details(wanted, calls), float(seconds))
+        return GpuAnswer(reading=reading, details=details or [])
     except CcagentError:
         raise
     except Exception as error:  # noqa: BLE001 - see above
-        return Answer(reading=reading, problem=_unexpected(maker, error))
+        return GpuAnswer(reading=reading, problem=_describe_error(vendor, error))
 
 
-def _unexpected(maker: Maker, error: Exception) -> str:
-    return f"{maker.title}: {type(error).__name__}: {error}"
+def _describe_error(vendor: GpuVendor, error: Exception) -> str:
+    return f"{vendor.title}: {type(error).__name__}: {error}"

@@ -9,7 +9,7 @@ from msgspec import Meta
 from ccagent.agents.base import AgentSettings
 from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError
-from ccagent.machine.gpu.presence import directories
+from ccagent.machine.gpu.presence import vendor_directories
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,12 +34,12 @@ class GpuSettings(AgentSettings, frozen=True, kw_only=True):
         """Give what an agent with these settings needs of the cards."""
         from ccagent.agents.needs import Need
 
-        for maker in self.gpu_vendors:
-            yield Need(f"{maker} cards", f"GPUs of {maker}")
+        for vendor in self.gpu_vendors:
+            yield Need(f"{vendor} cards", f"GPUs of {vendor}")
 
     def __post_init__(self) -> None:
-        for maker in self.gpu_vendors:
+        for vendor in self.gpu_vendors:
             try:
-                directories(maker)
+                vendor_directories(vendor)
             except ConfigurationError as error:
                 raise ValueError(f"gpu-vendors: {error}") from None

@@ -64,7 +64,7 @@ class ProcessOnCard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     memory_percent: float = 0.0
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
+class VendorReading(msgspec.Struct, frozen=True, kw_only=True):
     """All cards of a maker at one moment, and the processes on them."""
 
     cards: list[CardState]
@@ -89,7 +89,7 @@ class CardDetails(msgspec.Struct, frozen=True, kw_only=True):
     details: list[Detail]
 
 
-class Maker(ABC):
+class GpuVendor(ABC):
     """The cards of one maker."""
 
     title: ClassVar[str]
@@ -106,7 +106,7 @@ class Maker(ABC):
         """Describe the cards. Raises NotHereError if the library has become unusable."""
 
     @abstractmethod
-    def read(self) -> Reading:
+    def read(self) -> VendorReading:
         """Read the state of the cards and their processes. Raises as `describe` does."""
 
     def read_details(
