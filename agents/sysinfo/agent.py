@@ -25,7 +25,7 @@ from ccagent.machine.gpu.presence import is_any_present
 from ccagent.machine.gpu.settings import GpuSettings
 from ccagent.machine.numa import read_numa
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.system_state import parse_meminfo
+from ccagent.machine.procfs.meminfo import parse_meminfo
 from ccagent.records.envelopes import (
     SysinfoAttributes,
     SysinfoData,

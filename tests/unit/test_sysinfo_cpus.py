@@ -20,13 +20,12 @@ from ccagent.machine.cpus import (
     count_cores,
     count_processors,
     model_name,
-    parse_cpu_list,
-    parse_cpuinfo,
-    parse_socket,
     read_cpus,
     read_model,
 )
 from ccagent.machine.node import Node
+from ccagent.machine.procfs.cpuinfo import parse_cpuinfo
+from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -155,12 +154,12 @@ def test_single_numbers_come_back_from_a_cpu_list(cpus: set[int]) -> None:
 @given(st.binary())
 def test_a_socket_is_understood_or_unparsable(text: bytes) -> None:
     with contextlib.suppress(UnparsableError):
-        assert parse_socket(text) >= -1
+        assert parse_topology_id(text) >= -1
 
 
 def test_an_unknown_socket_is_minus_one() -> None:
-    assert parse_socket(b"-1\n") == -1
-    assert parse_socket(b"36\n") == 36
+    assert parse_topology_id(b"-1\n") == -1
+    assert parse_topology_id(b"36\n") == 36
 
 
 @given(st.binary() | st.text("processor: 0123\n\t").map(str.encode))

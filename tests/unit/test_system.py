@@ -7,51 +7,48 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.errors import UnparsableError
-from ccagent.machine.system_state import (
-    Load,
-    parse_diskstats,
-    parse_loadavg,
-    parse_meminfo,
-    parse_stat,
-    used_memory,
-)
+from ccagent.machine.procfs.diskstats import parse_diskstats
+from ccagent.machine.procfs.loadavg import Load, parse_loadavg
+from ccagent.machine.procfs.meminfo import compute_used_memory, parse_meminfo
+from ccagent.machine.procfs.stat import parse_kernel_stat
+from ccagent.machine.system_state import compute_busy_seconds
 
 
 def test_a_cpus_seconds_leave_out_idle_iowait_steal_and_guest() -> None:
     text = b"cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 100 200 300 7000 8000 400 500 6000 100 0\nbtime 5\n"
 
-    assert parse_stat(text, 100).cpus == [15]
+    assert compute_busy_seconds(parse_kernel_stat(text).times, 100) == [15]
 
 
 def test_an_offline_cpu_stands_with_zero_so_that_places_are_numbers() -> None:
-    text = b"cpu0 100 0 0 0 0 0 0\ncpu3 400 0 0 0 0 0 0\nbtime 5\n"
+    text = b"cpu0 100 0 0 0 0 0 0 0\ncpu3 400 0 0 0 0 0 0 0\nbtime 5\n"
 
-    assert parse_stat(text, 100).cpus == [1, 0, 0, 4]
+    assert compute_busy_seconds(parse_kernel_stat(text).times, 100) == [1, 0, 0, 4]
 
 
 def test_boot_time_comes_after_the_interrupts() -> None:
     assert (
-        parse_stat(b"cpu0 1 1 1 1 1 1 1\nintr 1 2 3\nctxt 1\nbtime 1700000000\n", 100).boot
+        parse_kernel_stat(b"cpu0 1 1 1 1 1 1 1 1\nintr 1 2 3\nctxt 1\nbtime 1700000000\n").boot
         == 1700000000
     )
 
 
 @pytest.mark.parametrize(
     "text",
-    [b"cpu0 1 2", b"cpu0 a b c d e f g", b"cpu99999999 1 1 1 1 1 1 1", b"btime x", b"btime -5"],
+    [b"cpu0 1 2", b"cpu0 a b c d e f g h", b"cpu99999999 1 1 1 1 1 1 1 1", b"btime x", b"btime -5"],
 )
 def test_a_broken_stat_is_unparsable(text: bytes) -> None:
     with pytest.raises(UnparsableError):
-        parse_stat(text, 100)
+        parse_kernel_stat(text)
 
 
 def test_used_memory_is_what_is_not_available() -> None:
-    assert used_memory(parse_meminfo(b"MemTotal: 100 kB\nMemAvailable: 30 kB\n")) == 70
+    assert compute_used_memory(parse_meminfo(b"MemTotal: 100 kB\nMemAvailable: 30 kB\n")) == 70
 
 
 def test_used_memory_on_kernels_without_mem_available() -> None:
     text = b"MemTotal: 100 kB\nMemFree: 10 kB\nBuffers: 5 kB\nCached: 20 kB\n"
-    assert used_memory(parse_meminfo(text)) == 65
+    assert compute_used_memory(parse_meminfo(text)) == 65
 
 
 def test_load_and_counts() -> None:
@@ -77,7 +74,7 @@ def test_disks_have_all_their_values_and_unused_ones_are_left_out() -> None:
 @given(st.binary(max_size=400))
 def test_arbitrary_bytes_parse_or_are_unparsable(content: bytes) -> None:
     parsers: list[Callable[[bytes], object]] = [
-        lambda text: parse_stat(text, 100),
+        parse_kernel_stat,
         parse_meminfo,
         parse_loadavg,
         parse_diskstats,

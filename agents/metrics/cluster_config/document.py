@@ -11,7 +11,7 @@ from ccagent.agents.metrics.cluster_config.topology import describe_node
 from ccagent.agents.metrics.cluster_config.units import NodeSize, schema_unit, thresholds
 from ccagent.errors import CcagentError
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.system_state import parse_meminfo
+from ccagent.machine.procfs.meminfo import parse_meminfo
 
 if TYPE_CHECKING:
     from ccagent.agents.metrics.agent import MetricsAgent

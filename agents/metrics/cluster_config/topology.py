@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ccagent.errors import CcagentError
+from ccagent.errors import CcagentError, UnparsableError
 from ccagent.machine.cpus import read_cpus, read_model
 from ccagent.machine.gpu.presence import is_any_present
 from ccagent.machine.gpu.settings import GpuSettings
+from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.cpulist import LARGEST_CPU, parse_cpu_list, parse_topology_id
 
 if TYPE_CHECKING:
     from ccagent.agents.metrics.readers.accelerators import AcceleratorsSettings
     from ccagent.machine.node import Node
 
 _DIRECTORY = "sys/devices/system/cpu"
-_LARGEST = 65_535
+_NODES = "sys/devices/system/node"
 _VENDORS = {"NVIDIA": "Nvidia GPU", "AMD": "AMD GPU"}
 _FLOPS = {"base": "F/s", "prefix": "G"}
 
@@ -69,9 +71,13 @@ def topology(node: Node) -> dict[str, Any]:
     cores: dict[tuple[int, int], list[int]] = {}
     cpus: list[int] = []
     for name in _list_numbers(node, _DIRECTORY, "cpu"):
-        socket = _number(node, f"{_DIRECTORY}/cpu{name}/topology/physical_package_id")
-        core = _number(node, f"{_DIRECTORY}/cpu{name}/topology/core_id")
-        if socket is None or core is None or socket > _LARGEST:
+        directory = f"{_DIRECTORY}/cpu{name}/topology"
+        try:
+            socket = read_parsed(node, f"{directory}/physical_package_id", parse_topology_id)
+            core = read_parsed(node, f"{directory}/core_id", parse_topology_id)
+        except CcagentError:
+            continue
+        if socket > LARGEST_CPU:
             continue
         socket = max(0, socket)  # -1: the kernel knows of no sockets.
         cpus.append(name)
@@ -79,12 +85,13 @@ def topology(node: Node) -> dict[str, Any]:
         cores.setdefault((socket, core), []).append(name)
     known = set(cpus)
     domains: dict[int, list[int]] = {}
-    for number in _list_numbers(node, "sys/devices/system/node", "node"):
+    for number in _list_numbers(node, _NODES, "node"):
         try:
-            text = node.read(f"sys/devices/system/node/node{number}/cpulist")
+            members = read_parsed(node, f"{_NODES}/node{number}/cpulist", parse_cpu_list)
+        except UnparsableError:
+            members = []
         except CcagentError:
             continue
-        members = _cpus(text.decode("ascii", "replace"))
         domains[number] = [cpu for cpu in members if cpu in known]
     return {
         "node": cpus,
@@ -109,22 +116,4 @@ def _list_numbers(node: Node, directory: str, prefix: str) -> list[int]:
         return []
     numbers = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
     found = (int(number) for number in numbers if number.isascii() and number.isdecimal())
-    return sorted(number for number in found if number <= _LARGEST)
-
-
-def _number(node: Node, path: str) -> int | None:
-    try:
-        return int(node.read(path))
-    except (CcagentError, ValueError):
-        return None
-
-
-def _cpus(text: str) -> list[int]:
-    """Parse a list of cpus: `0-3,8`; empty for anything else."""
-    found: list[int] = []
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal():
-            return []
-        found += range(int(first), min(int(last or first), _LARGEST) + 1)
-    return found
+    return sorted(number for number in found if number <= LARGEST_CPU)

@@ -14,8 +14,8 @@ from ccagent.agents.metrics.perf.format import (
     parse_type,
 )
 from ccagent.errors import NotHereError
-from ccagent.machine.cpus import parse_cpu_list
 from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.cpulist import parse_cpu_list
 
 if TYPE_CHECKING:
     from ccagent.machine.node import Node

@@ -14,9 +14,9 @@ from ccagent.agents.metrics.perf.pmu import find_pmus
 from ccagent.agents.metrics.perf.tables import choose, identify
 from ccagent.agents.metrics.readers.base import Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError
-from ccagent.machine.cpus import parse_cpu_list, parse_socket
 from ccagent.machine.descriptors import raise_limit
 from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
 
 if TYPE_CHECKING:
     from ccagent.agents.metrics.perf.tables import EventTable, MemoryTraffic
@@ -205,7 +205,7 @@ class PerfReader(Reader[ReaderSettings]):
             events = [pmu.event(text) for text, _ in texts]
             for cpu in pmu.cpus():
                 path = f"{_CPUS}/cpu{cpu}/topology/physical_package_id"
-                socket = max(0, read_parsed(node, path, parse_socket))
+                socket = max(0, read_parsed(node, path, parse_topology_id))
                 if socket not in sockets:
                     scope = Scope("socket", str(socket))
                     sockets[socket] = _Memory(scope, PerfCounters(self._call), [])

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from ccagent.errors import ConfigurationError
-from ccagent.machine.cpus import parse_cpuinfo
+from ccagent.machine.procfs.cpuinfo import parse_cpuinfo
 
 _DIRECTORY = os.path.join(os.path.dirname(__file__), "events")
 _ENDING = ".toml"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import repeat
 from operator import sub
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
@@ -17,18 +17,17 @@ from ccagent.agents.metrics.readers.base import (
     ReaderSettings,
     Scope,
 )
-from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.system_state import parse_loadavg
-from ccagent.records.envelopes import LARGEST_UINT
+from ccagent.machine.procfs.loadavg import parse_loadavg
+from ccagent.machine.procfs.stat import parse_kernel_stat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ccagent.machine.node import Node
-    from ccagent.machine.system_state import Load
+    from ccagent.machine.procfs.loadavg import Load
 
-_LARGEST_CPU = 65_535
 _RETREAT = 3
 """Seconds that a counter may go back by before it counts as begun anew."""
 
@@ -42,54 +41,10 @@ _STATES = {
     "softirq": "in soft interrupts",
     "steal": "taken by the hypervisor",
 }
-"""The times of a cpu in /proc/stat, in their order.
-
-guest and guest_nice come after them, but user and nice hold those already.
-"""
+"""Meanings of CPU_STATES, in their order."""
 
 _SHARES = tuple(f"cpu_{state}" for state in _STATES)
-_EVENTS = {b"ctxt": "context_switches", b"intr": "interrupts", b"processes": "forks"}
-
-
-class CpuCounters(NamedTuple):
-    """times: by online cpu, clock ticks in each of the eight states. events: since boot."""
-
-    times: dict[int, list[int]]
-    events: dict[str, int]
-
-
-def parse_counters(content: bytes) -> CpuCounters:
-    """Parse /proc/stat: the lines `cpuN`, `intr`, `ctxt` and `processes`. Raises UnparsableError.
-
-    Without a cpu it is none. The line `cpu` is left out: it holds cpus that went offline.
-    """
-    times: dict[int, list[int]] = {}
-    events: dict[str, int] = {}
-    try:
-        for line in content.split(b"\n"):
-            if line.startswith(b"cpu"):
-                if line[3:4].isdigit():
-                    fields = line.split()
-                    number = int(fields[0][3:])
-                    ticks = list(map(int, fields[1:9]))
-                    if number > _LARGEST_CPU or len(ticks) < len(_SHARES):
-                        raise UnparsableError(f"not a cpu with eight times: {line[:80]!r}")
-                    if min(ticks) < 0 or max(ticks) > LARGEST_UINT:
-                        raise UnparsableError(f"a time is out of range: {line[:80]!r}")
-                    times[number] = ticks
-                continue
-            # `intr` goes on with a number for each interrupt there may be.
-            name, *rest = line.split(None, 2)[:2] or (b"",)
-            event = _EVENTS.get(name)
-            if event is not None:
-                events[event] = int(rest[0])
-                if not 0 <= events[event] <= LARGEST_UINT:
-                    raise UnparsableError(f"out of range: {line[:80]!r}")
-    except (ValueError, IndexError) as error:
-        raise UnparsableError(str(error)) from None
-    if not times:
-        raise UnparsableError("no line of a cpu")
-    return CpuCounters(times, events)
+_EVENTS = {"ctxt": "context_switches", "intr": "interrupts", "processes": "forks"}
 
 
 def shares(delta: list[int]) -> list[float]:
@@ -210,15 +165,17 @@ class CpuReader(Reader[CpuSettings]):
         except CcagentError as error:
             self.errors.append(str(error))
         try:
-            counters = read_parsed(node, "proc/stat", parse_counters)
+            stat = read_parsed(node, "proc/stat", parse_kernel_stat)
         except NotHereError:
             if not found and not self.errors:
                 raise
         except CcagentError as error:
             self.errors.append(str(error))
         else:
-            found += map(Count, counters.events, counters.events.values())
-            found += self._times(counters.times, _RETREAT * node.clock_ticks)
+            found += (Count(_EVENTS[name], value) for name, value in stat.events.items())
+            if not stat.times:
+                self.errors.append("/proc/stat: no line of a cpu")
+            found += self._times(stat.times, _RETREAT * node.clock_ticks)
         return found
 
     def _times(self, times: dict[int, list[int]], retreat: int) -> list[Gauge]:

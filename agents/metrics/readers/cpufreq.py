@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.agents.metrics.readers.base import Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
-from ccagent.machine.cpus import parse_cpu_list
 from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.cpulist import parse_cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,7 @@ from ccagent.agents.metrics.readers.base import NODE, Count, Gauge, Metric, Read
 from ccagent.agents.metrics.readers.disk_requests import REQUEST_METRICS, DiskRequests, device_scope
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.system_state import parse_diskstats
+from ccagent.machine.procfs.diskstats import parse_diskstats
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

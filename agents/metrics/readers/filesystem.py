@@ -6,10 +6,12 @@ import threading
 import time
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from msgspec import Meta
 
+from ccagent.agents.metrics.pipeline.background import Background
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings
 from ccagent.config.duration import Duration
 from ccagent.errors import CcagentError, NotHereError
@@ -70,30 +72,8 @@ def space_of(answer: os.statvfs_result) -> Space:
     )
 
 
-class _Question:
-    """One statvfs, in a thread of its own that is left behind if it hangs."""
-
-    def __init__(self, node: Node, point: str) -> None:
-        self.answer: os.statvfs_result | CcagentError = NotHereError(f"{point}: no answer")
-        self._node = node
-        self._point = point
-        self._thread = threading.Thread(target=self._run, name="statvfs", daemon=True)
-        self._thread.start()
-
-    def is_open(self, seconds: float) -> bool:
-        """Wait for so long at most; tell whether there is no answer even then."""
-        self._thread.join(seconds)
-        return self._thread.is_alive()
-
-    def _run(self) -> None:
-        try:
-            self.answer = self._node.space(self._point.lstrip("/"))
-        except CcagentError as error:
-            self.answer = error
-
-
 class _Round:
-    """One statvfs after the other in a single thread, which ends after the one that hangs."""
+    """One statvfs after the other in a single thread, which ends after one that hangs."""
 
     def __init__(self, node: Node, points: Sequence[str]) -> None:
         self.answers: dict[str, os.statvfs_result | CcagentError] = {}
@@ -104,23 +84,25 @@ class _Round:
         self._thread.start()
 
     def wait(self, seconds: float) -> dict[str, os.statvfs_result | CcagentError]:
-        """Return what has been answered after so long at most."""
+        """Wait for at most `seconds`. Return the answers so far."""
         self._thread.join(seconds)
         self._is_left = True
         return dict(self.answers)
 
-    def is_open(self, seconds: float) -> bool:
-        """Wait for so long at most; return whether the file system in turn still hangs."""
+    def is_busy(self, seconds: float) -> bool:
+        """Wait for at most `seconds`. Return whether the current file system still hangs."""
         self._thread.join(seconds)
         return self._thread.is_alive()
 
-    @property
-    def answer(self) -> os.statvfs_result | CcagentError:
-        """What the last one that was asked has answered."""
+    def answer(self) -> os.statvfs_result:
+        """Return the answer of the last file system that was asked, or raise its error."""
         for point in reversed(self._points):
-            if point in self.answers:
-                return self.answers[point]
-        return NotHereError("no answer")
+            answer = self.answers.get(point)
+            if isinstance(answer, CcagentError):
+                raise answer
+            if answer is not None:
+                return answer
+        raise NotHereError("no answer")
 
     def _run(self) -> None:
         for point in self._points:
@@ -183,7 +165,7 @@ class FilesystemReader(Reader[FilesystemSettings]):
 
     def __init__(self, settings: FilesystemSettings | None = None) -> None:
         super().__init__(settings)
-        self._hanging: dict[str, _Question | _Round] = {}
+        self._hanging: dict[str, Background[os.statvfs_result] | _Round] = {}
         self._table = b""
         self._mounts: list[Mount] = []
 
@@ -218,7 +200,7 @@ class FilesystemReader(Reader[FilesystemSettings]):
     def _ask_all(self, node: Node, mounts: list[Mount]) -> list[Space]:
         """Ask as many at once as threads may hang."""
         self._hanging = {
-            point: question for point, question in self._hanging.items() if question.is_open(0)
+            point: question for point, question in self._hanging.items() if question.is_busy(0)
         }
         points: list[str] = []
         for mount in mounts:
@@ -233,12 +215,12 @@ class FilesystemReader(Reader[FilesystemSettings]):
         spaces: list[Space] = []
         # A thread for each costs more than all their answers: only while one hangs.
         answers: dict[str, os.statvfs_result | CcagentError] = {}
-        first: dict[str, _Question | _Round] = {}
+        first: dict[str, Background[os.statvfs_result] | _Round] = {}
         with suppress(RuntimeError):  # Without a thread to be had, each question below says so.
             in_turn = _Round(node, points if len(self._hanging) < _MOST_HANGING else ())
             answers = in_turn.wait(min(_PATIENCE, time_limit.seconds))
             points = [point for point in points if point not in answers]
-            if points and in_turn.is_open(0):
+            if points and in_turn.is_busy(0):
                 first[points.pop(0)] = in_turn
         for answer in answers.values():
             self._take(answer, spaces)
@@ -248,11 +230,11 @@ class FilesystemReader(Reader[FilesystemSettings]):
             first = {}
             points = points[room:]
             for point, question in questions.items():
-                if question.is_open(max(0.0, deadline - time.monotonic())):
+                if question.is_busy(max(0.0, deadline - time.monotonic())):
                     self._hanging[point] = question
                     self.errors.append(f"{_escape(point)}: no answer within {time_limit}")
                     continue
-                self._take(question.answer, spaces)
+                self._take(_answer(question), spaces)
         if points:
             self.errors.append(f"{len(points)} more are not asked, since {_MOST_HANGING} hang")
         return spaces
@@ -263,14 +245,25 @@ class FilesystemReader(Reader[FilesystemSettings]):
         elif not isinstance(answer, NotHereError):
             self.errors.append(_escape(str(answer)))
 
-    def _questions(self, node: Node, points: list[str]) -> dict[str, _Question | _Round]:
-        questions: dict[str, _Question | _Round] = {}
+    def _questions(
+        self, node: Node, points: list[str]
+    ) -> dict[str, Background[os.statvfs_result] | _Round]:
+        questions: dict[str, Background[os.statvfs_result] | _Round] = {}
         for point in points:
             try:
-                questions[point] = _Question(node, point)
-            except RuntimeError as error:
+                questions[point] = Background(partial(node.space, point.lstrip("/")), "statvfs")
+            except CcagentError as error:
                 self.errors.append(f"{_escape(point)}: {error}")
         return questions
+
+
+def _answer(
+    question: Background[os.statvfs_result] | _Round,
+) -> os.statvfs_result | CcagentError:
+    try:
+        return question.answer()
+    except CcagentError as error:
+        return error
 
 
 def _escape(point: str) -> str:

@@ -12,8 +12,8 @@ from ccagent.agents.metrics.pipeline.rates import Rates
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Scope
 from ccagent.errors import CcagentError, NotHereError, VanishedError
 from ccagent.machine.cgroup.jobs import job_directories
-from ccagent.machine.cpus import parse_cpu_list, parse_socket
 from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -167,7 +167,7 @@ class JobShares:
             part_of[cpu] = cpu
             if self._scope == "socket":
                 path = f"{_CPUS}/cpu{cpu}/topology/physical_package_id"
-                part_of[cpu] = max(0, read_parsed(node, path, parse_socket))
+                part_of[cpu] = max(0, read_parsed(node, path, parse_topology_id))
         of: Literal["socket", "hwthread"] = "socket" if self._scope == "socket" else "hwthread"
         self._part_of = part_of
         self._scopes = {part: Scope(of, str(part)) for part in part_of.values()}

@@ -16,10 +16,11 @@ from ccagent.agents.metrics.readers.base import (
     ReaderSettings,
     Scope,
 )
+from ccagent.agents.metrics.readers.memory_tables import MEMORY_METRICS, ON_DEMAND
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.numa import node_numbers
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.system_state import parse_meminfo, used_memory
+from ccagent.machine.procfs.meminfo import compute_used_memory, parse_meminfo
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
@@ -40,39 +41,9 @@ _FIELDS = {
     "mem_slab": "Slab",
     "swap_total": "SwapTotal",
 }
-_MORE = {
-    "mem_active": ("Active", "pages used lately"),
-    "mem_inactive": ("Inactive", "pages that have not been used lately"),
-    "mem_anon": ("AnonPages", "anonymous memory in page tables"),
-    "mem_mapped": ("Mapped", "files in page tables, libraries for example"),
-    "mem_dirty": ("Dirty", "waits to be written to disk"),
-    "mem_writeback": ("Writeback", "is being written to disk"),
-    "mem_locked": ("Mlocked", "locked into memory"),
-    "mem_unevictable": ("Unevictable", "cannot be taken away, locked memory included"),
-    "mem_pagetables": ("PageTables", "page tables"),
-    "mem_kernelstack": ("KernelStack", "stacks of threads in the kernel"),
-    "mem_sreclaimable": ("SReclaimable", "part of mem_slab that can be given up"),
-    "mem_sunreclaim": ("SUnreclaim", "part of mem_slab that cannot be given up"),
-    "mem_anon_hugepages": ("AnonHugePages", "transparent huge pages"),
-    "mem_shared_hugepages": ("ShmemHugePages", "shared memory in huge pages"),
-    "mem_committed": ("Committed_AS", "memory that programs were promised"),
-    "mem_commit_limit": ("CommitLimit", "memory that can be promised under strict accounting"),
-    "mem_vmalloc_used": ("VmallocUsed", "virtually contiguous memory of the kernel"),
-    "mem_percpu": ("Percpu", "memory of the kernel for each cpu"),
-    "mem_hugetlb": ("Hugetlb", "huge pages of all sizes that are set aside"),
-    "mem_direct_mapped_4k": ("DirectMap4k", "mapped for the kernel in pages of 4 KiB"),
-    "mem_direct_mapped_2m": ("DirectMap2M", "mapped for the kernel in pages of 2 MiB"),
-    "mem_direct_mapped_1g": ("DirectMap1G", "mapped for the kernel in pages of 1 GiB"),
-}
-"""Metrics on demand: field of meminfo, and what it is."""
-_ON_NODES = frozenset(_MORE) - {
-    "mem_committed", "mem_commit_limit", "mem_vmalloc_used", "mem_percpu", "mem_hugetlb",
-    "mem_direct_mapped_4k", "mem_direct_mapped_2m", "mem_direct_mapped_1g",
-}  # fmt: skip
-"""Those that NUMA nodes have too."""
 _LINE = re.compile(
     rb"^(?:Node [0-9]+ )?(%b): +([0-9]{1,17}) kB$"
-    % b"|".join(field.encode() for field, _ in _MORE.values()),
+    % b"|".join(field.encode() for field, _ in ON_DEMAND.values()),
     re.MULTILINE,
 )
 _EVENTS = {
@@ -92,7 +63,7 @@ def parse_node_memory(content: bytes) -> dict[str, int]:
     Raises UnparsableError, also where it doesn't tell how much is used.
     """
     meminfo = parse_meminfo(content)
-    used = used_memory(meminfo)
+    used = compute_used_memory(meminfo)
     found = {
         "mem_used": used * _KB,
         "mem_available": max(0, meminfo["MemTotal"] - used) * _KB,
@@ -111,7 +82,7 @@ def parse_node_memory(content: bytes) -> dict[str, int]:
 def parse_more(content: bytes) -> dict[str, int]:
     """Parse the fields on demand of meminfo of the node or of a NUMA node: metric -> B."""
     found = {name.decode("ascii"): int(number) * _KB for name, number in _LINE.findall(content)}
-    return {metric: found[field] for metric, (field, _) in _MORE.items() if field in found}
+    return {metric: found[field] for metric, (field, _) in ON_DEMAND.items() if field in found}
 
 
 def _with_more(parse: Callable[[bytes], dict[str, int]]) -> Callable[[bytes], dict[str, int]]:
@@ -183,118 +154,14 @@ class MemoryReader(Reader[MemorySettings]):
     name = "memory"
     Settings = MemorySettings
     needs = ("/proc",)
-    metrics: ClassVar[dict[str, Metric]] = {
-        "mem_used": Metric(
-            unit="B",
-            type="memoryDomain",
-            description="memory of programs and the kernel, without caches that can be given up",
-            source="/proc/meminfo, MemTotal - MemAvailable; node*/meminfo, MemTotal - MemFree"
-            " - Active(file) - Inactive(file) - KReclaimable",
-        ),
-        "mem_free": Metric(
-            unit="B",
-            type="memoryDomain",
-            description="memory that nothing uses, not even as a cache",
-            source="/proc/meminfo and node*/meminfo, MemFree",
-        ),
-        "mem_available": Metric(
-            unit="B",
-            type="node",
-            description="memory that new programs can have without swapping",
-            source="/proc/meminfo, MemAvailable",
-        ),
-        "mem_buffers": Metric(
-            unit="B",
-            type="node",
-            description="cache of block devices",
-            source="/proc/meminfo, Buffers",
-        ),
-        "mem_cached": Metric(
-            unit="B",
-            type="node",
-            description="cache of files; mem_shared is part of it",
-            source="/proc/meminfo, Cached",
-        ),
-        "mem_shared": Metric(
-            unit="B",
-            type="node",
-            description="shared memory and tmpfs",
-            source="/proc/meminfo, Shmem",
-        ),
-        "mem_slab": Metric(
-            unit="B",
-            type="node",
-            description="objects of the kernel",
-            source="/proc/meminfo, Slab",
-        ),
-        "swap_used": Metric(
-            unit="B",
-            type="node",
-            description="swap space in use",
-            source="/proc/meminfo, SwapTotal - SwapFree",
-        ),
-        "swap_total": Metric(
-            unit="B",
-            type="node",
-            description="swap space",
-            source="/proc/meminfo, SwapTotal",
-        ),
-        "hugepages_used": Metric(
-            unit="B",
-            type="node",
-            description="huge pages of the default size in use, of those set aside; mem_used"
-            " holds all that are set aside",
-            source="/proc/meminfo, (HugePages_Total - HugePages_Free) * Hugepagesize",
-        ),
-        "page_faults": Metric(
-            unit="1/s",
-            type="node",
-            description="page faults, the major ones included",
-            source="/proc/vmstat, pgfault",
-        ),
-        "major_page_faults": Metric(
-            unit="1/s",
-            type="node",
-            description="page faults that waited for a disk",
-            source="/proc/vmstat, pgmajfault",
-        ),
-        "swap_in": Metric(
-            unit="B/s",
-            type="node",
-            description="memory brought back from swap space",
-            source="/proc/vmstat, pswpin * page size",
-        ),
-        "swap_out": Metric(
-            unit="B/s",
-            type="node",
-            description="memory put into swap space",
-            source="/proc/vmstat, pswpout * page size",
-        ),
-        "oom_kills": Metric(
-            unit="1/s",
-            type="node",
-            description="processes killed for want of memory, in cgroups as well",
-            source="/proc/vmstat, oom_kill",
-        ),
-        **{
-            metric: Metric(
-                unit="B",
-                type="memoryDomain" if metric in _ON_NODES else "node",
-                description=description,
-                source=f"/proc/meminfo{' and node*/meminfo' if metric in _ON_NODES else ''},"
-                f" {field}",
-                is_default=False,
-            )
-            for metric, (field, description) in _MORE.items()
-        },
-    }
+    metrics: ClassVar[dict[str, Metric]] = MEMORY_METRICS
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read /proc/meminfo, /proc/vmstat and each node*/meminfo; NotHereError if all lack."""
         self.errors = []
         found: list[Gauge | Count] = []
         missing: list[NotHereError] = []
-        wants_more = self.wanted is not None and not self.wanted.isdisjoint(_MORE)
+        wants_more = self.wanted is not None and not self.wanted.isdisjoint(ON_DEMAND)
         for path, scope, parse in self._files(node):
             try:
                 values = read_parsed(node, path, _with_more(parse) if wants_more else parse)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.agents.metrics.readers.base import NODE, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
-from ccagent.machine.cpus import parse_cpu_list, parse_socket
 from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -228,10 +228,10 @@ class TemperatureReader(Reader[ReaderSettings]):
             directory = f"{_CPUS}/cpu{number}/topology"
             try:
                 # All three numbers have one form.
-                socket = read_parsed(node, f"{directory}/physical_package_id", parse_socket)
-                core = read_parsed(node, f"{directory}/core_id", parse_socket)
+                socket = read_parsed(node, f"{directory}/physical_package_id", parse_topology_id)
+                core = read_parsed(node, f"{directory}/core_id", parse_topology_id)
                 try:
-                    die = read_parsed(node, f"{directory}/die_id", parse_socket)
+                    die = read_parsed(node, f"{directory}/die_id", parse_topology_id)
                 except NotHereError:  # before Linux 5.3
                     die = 0
             except CcagentError as error:

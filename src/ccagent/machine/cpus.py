@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.file_errors import raise_for
 from ccagent.machine.interpreter import python
 from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.cpuinfo import parse_cpuinfo
+from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
 _CPUS = "sys/devices/system/cpu"
 _CPUINFO = "proc/cpuinfo"
-_LARGEST_CPU = 65_535
 _HEAD = 4096
 
 _ARM_CORES = {
@@ -94,49 +95,6 @@ class Core(NamedTuple):
 
 class _Described(msgspec.Struct):
     brand_raw: str = ""
-
-
-def parse_cpu_list(content: bytes) -> list[int]:
-    """Parse the kernel's list of cpus, `0-3,8,10-11`: ascending, may be empty.
-
-    Raises UnparsableError, also for numbers that no kernel gives a cpu.
-    """
-    cpus: list[int] = []
-    text = content.strip()
-    for part in text.split(b",") if text else []:
-        first, dash, last = part.partition(b"-")
-        start, end = _cpu(first), _cpu(last if dash else first)
-        # Ascending ranges can't make more numbers than there are, however long the text is.
-        if end < start or (cpus and start <= cpus[-1]):
-            raise UnparsableError(f"not an ascending list of cpus: {text[:80]!r}")
-        cpus.extend(range(start, end + 1))
-    return cpus
-
-
-def parse_socket(content: bytes) -> int:
-    """Parse physical_package_id; -1 for a socket that isn't known. Raises UnparsableError."""
-    text = content.strip()
-    if not text.removeprefix(b"-").isdigit() or len(text) > 20:
-        raise UnparsableError(f"not a number: {text[:80]!r}")
-    return max(-1, int(text))
-
-
-def parse_cpuinfo(content: bytes) -> list[dict[str, str]]:
-    """Parse /proc/cpuinfo: a table of the lines `name : value` for each of its blocks.
-
-    A block ends with an empty line, or where its name `processor` comes again (old arm64).
-    """
-    blocks: list[dict[str, str]] = []
-    block: dict[str, str] = {}
-    for line in content.decode("utf-8", "replace").split("\n"):
-        name, colon, value = line.partition(":")
-        name = name.strip()
-        if block and (not line.strip() or (name == "processor" and name in block)):
-            blocks.append(block)
-            block = {}
-        if colon:
-            block.setdefault(name, value.strip())
-    return [*blocks, block] if block else blocks
 
 
 def count_cores(cores: Iterable[Core]) -> Cpus | None:
@@ -241,7 +199,7 @@ def _read_cores(node: Node, errors: list[CcagentError]) -> list[Core]:
             continue
         directory = f"{_CPUS}/cpu{cpu}/topology"
         try:
-            socket = read_parsed(node, f"{directory}/physical_package_id", parse_socket)
+            socket = read_parsed(node, f"{directory}/physical_package_id", parse_topology_id)
             try:
                 siblings = read_parsed(node, f"{directory}/core_cpus_list", parse_cpu_list)
             except NotHereError:  # before Linux 5.3
@@ -266,12 +224,6 @@ def _read_head(node: Node) -> bytes:
     finally:
         os.close(descriptor)
     return content[: content.rfind(b"\n") + 1]
-
-
-def _cpu(digits: bytes) -> int:
-    if not digits.isdigit() or len(digits) > 5 or int(digits) > _LARGEST_CPU:
-        raise UnparsableError(f"not a cpu: {digits[:80]!r}")
-    return int(digits)
 
 
 def _number(text: str | None) -> int:

@@ -1,0 +1,30 @@
+"""Parser for /proc/diskstats. See Documentation/admin-guide/iostats.rst of Linux."""
+
+from __future__ import annotations
+
+from ccagent.errors import UnparsableError
+from ccagent.records.envelopes import LARGEST_UINT, SampleDisk
+
+
+def parse_diskstats(content: bytes) -> list[SampleDisk]:
+    """Parse lines `major minor name values...`. Raise UnparsableError.
+
+    Devices that were never used (all values 0: unused loop and RAM disks) are skipped.
+    """
+    disks: list[SampleDisk] = []
+    for line in content.splitlines():
+        fields = line.split()
+        if not fields:
+            continue
+        try:
+            name = fields[2].decode("utf-8", "replace")
+            major, minor = int(fields[0]), int(fields[1])
+            stats = list(map(int, fields[3:]))
+        except (ValueError, IndexError) as error:
+            raise UnparsableError(f"not a device with counters: {line[:80]!r}") from error
+        numbers = (major, minor, *stats)
+        if min(numbers) < 0 or max(numbers) > LARGEST_UINT:
+            raise UnparsableError(f"out of range: {line[:80]!r}")
+        if any(stats):
+            disks.append(SampleDisk(name=name, major=major, minor=minor, stats=stats))
+    return disks

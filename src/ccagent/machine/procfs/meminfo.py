@@ -1,0 +1,43 @@
+"""Parser for /proc/meminfo and the files meminfo of NUMA nodes."""
+
+from __future__ import annotations
+
+import re
+
+from ccagent.errors import UnparsableError
+from ccagent.records.envelopes import LARGEST_UINT
+
+_LINE = re.compile(rb"^([\x21-\x39\x3b-\x7e]+): *([0-9]{1,18})(?: kB)?\n", re.MULTILINE)
+"""A line as all kernels write it. Other files are parsed line by line."""
+
+
+def parse_meminfo(content: bytes) -> dict[str, int]:
+    """Return KB (or a plain count) by name. Raise UnparsableError."""
+    found = _LINE.findall(content)
+    if len(found) == content.count(b"\n"):
+        return {name.decode("ascii"): int(number) for name, number in found}
+    values: dict[str, int] = {}
+    for line in content.splitlines():
+        name, colon, rest = line.partition(b":")
+        number = rest.split()[:1]
+        if not colon or not number:
+            continue
+        try:
+            value = values[name.decode("ascii")] = int(number[0])
+        except ValueError as error:
+            raise UnparsableError(f"not a number: {line[:80]!r}") from error
+        if not 0 <= value <= LARGEST_UINT:
+            raise UnparsableError(f"out of range: {line[:80]!r}")
+    return values
+
+
+def compute_used_memory(meminfo: dict[str, int]) -> int:
+    """Return KB in use: MemTotal - MemAvailable, which kernels before 3.14 lack."""
+    try:
+        total = meminfo["MemTotal"]
+        available = meminfo.get("MemAvailable")
+        if available is None:
+            available = meminfo["MemFree"] + meminfo["Buffers"] + meminfo["Cached"]
+    except KeyError as error:
+        raise UnparsableError(f"no {error.args[0]}") from error
+    return max(0, total - available)

@@ -1,0 +1,60 @@
+"""Parser for /proc/stat: times of cpus, counters of events, boot time. See proc(5)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ccagent.errors import UnparsableError
+from ccagent.records.envelopes import LARGEST_UINT
+
+CPU_STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+"""Order of the times of a cpu. guest and guest_nice follow, but user and nice include them."""
+
+_LARGEST_CPU = 65_535
+_NUMBERS = (b"ctxt", b"intr", b"processes", b"btime")
+
+
+class KernelStat(NamedTuple):
+    """Content of /proc/stat.
+
+    times: clock ticks in each of CPU_STATES, by online cpu. events: `ctxt`, `intr` and
+    `processes` since boot. boot: seconds since 1970, 0 if unknown.
+    """
+
+    times: dict[int, list[int]]
+    events: dict[str, int]
+    boot: int
+
+
+def parse_kernel_stat(content: bytes) -> KernelStat:
+    """Parse the lines `cpuN`, `intr`, `ctxt`, `btime` and `processes`. Raise UnparsableError.
+
+    The line `cpu` is skipped: it includes cpus that went offline.
+    """
+    times: dict[int, list[int]] = {}
+    events: dict[str, int] = {}
+    try:
+        for line in content.split(b"\n"):
+            if line.startswith(b"cpu"):
+                if line[3:4].isdigit():
+                    fields = line.split()
+                    number = int(fields[0][3:])
+                    ticks = list(map(int, fields[1:9]))
+                    if number > _LARGEST_CPU or len(ticks) < len(CPU_STATES):
+                        raise UnparsableError(f"not a cpu with eight times: {line[:80]!r}")
+                    if min(ticks) < 0 or max(ticks) > LARGEST_UINT:
+                        raise UnparsableError(f"a time is out of range: {line[:80]!r}")
+                    times[number] = ticks
+                continue
+            # `intr` continues with a number for each possible interrupt.
+            name, *rest = line.split(None, 2)[:2] or (b"",)
+            if name in _NUMBERS:
+                value = events[name.decode("ascii")] = int(rest[0])
+                if not 0 <= value <= LARGEST_UINT:
+                    raise UnparsableError(f"out of range: {line[:80]!r}")
+    except (ValueError, IndexError) as error:
+        raise UnparsableError(str(error)) from error
+    boot = events.pop("btime", 0)
+    if not 0 <= boot < 1 << 40:
+        raise UnparsableError(f"btime {boot} is out of range")
+    return KernelStat(times, events, boot)
