@@ -1,4 +1,4 @@
-"""What `ccagent metrics` has besides what the command of every agent has."""
+"""Additional options of the command `ccagent metrics`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def extend_command(
     command: click.Command, configure: Callable[[Options], Configuration]
 ) -> click.Command:
-    """Give the agent's command with `--list` and `--cluster-config`.
+    """Return the agent's command with `--list` and `--cluster-config`.
 
     `configure` returns the configuration of the agent.
     """
@@ -59,7 +59,8 @@ def extend_command(
 
     flags = [
         click.Option(
-            ["--list", "is_list"], is_flag=True, help="List the metrics, and what is here."
+            ["--list", "is_list"], is_flag=True, help="List all metrics, and whether this machine
+            has them."
         ),
         click.Option(
             ["--cluster-config", "is_config"],
@@ -84,7 +85,7 @@ def extend_command(
 
 
 def _read_merged(paths: tuple[str, ...]) -> dict[str, Any]:
-    """Read the files of several nodes as one cluster. Raises ConfigurationError."""
+    """Read the files of several nodes as one cluster. Raise ConfigurationError."""
     import json
     from pathlib import Path
 
@@ -95,13 +96,13 @@ def _read_merged(paths: tuple[str, ...]) -> dict[str, Any]:
         try:
             clusters.append(json.loads(Path(path).read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
-            raise ConfigurationError(f"--merge {path}: {error}") from None
+            raise ConfigurationError(f"--merge {path}: {error}") from error
     try:
         return merge_clusters(clusters)
     except (AttributeError, KeyError, TypeError, UnparsableError) as error:
         raise ConfigurationError(
             f"--merge: a file is no output of --cluster-config: {error!r}"
-        ) from None
+        ) from error
 
 
 def _print_config(cluster: dict[str, Any], *, is_store: bool) -> None:

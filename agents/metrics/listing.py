@@ -1,4 +1,4 @@
-"""What `ccagent metrics --list` prints: each metric, and whether this machine has it."""
+"""Output of `ccagent metrics --list`: each metric, and whether this machine has it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def format_metrics(agent: MetricsAgent, node: Node) -> str:
     found = [_Found(reader) for reader in agent.readers]
     for each in found:
         each.read(node)
-    # Shares of time are there at the second reading.
+    # Shares of time exist from the second reading on.
     node.clock.sleep(_BETWEEN)
     for each in found:
         each.read(node)

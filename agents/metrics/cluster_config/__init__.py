@@ -1,1 +1,1 @@
-"""The cluster.json of ClusterCockpit, from what nodes know."""
+"""Configuration cluster.json of ClusterCockpit, written from facts of the nodes."""

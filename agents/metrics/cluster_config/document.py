@@ -1,4 +1,4 @@
-"""The parts of cc-backend's cluster.json that nodes know: metrics, hardware, topology.
+"""Parts of cc-backend's cluster.json known to a node: metrics, hardware, topology.
 
 Source: the JSON schema `cluster` of ClusterCockpit's cc-lib.
 """
@@ -34,7 +34,7 @@ def cluster_config(agent: MetricsAgent, node: Node) -> dict[str, Any]:
         if output is None:
             continue
         metric = agent.metrics[name]
-        # Without NUMA nodes, say, there is the value of the node alone.
+        # Without NUMA nodes, for example, only the node has a value.
         smallest = next((scope for scope in _SCOPES if scope in types), "node")
         metrics.append({
             "name": output.name,
@@ -71,9 +71,9 @@ def _memory(node: Node) -> int:
 
 
 def _types(agent: MetricsAgent, node: Node) -> dict[str, set[str]]:
-    """Return by metric the types of the parts that have values.
+    """Return the types of the parts with values, by metric.
 
-    Everything is read twice, since shares of time are there at the second reading.
+    Everything is read twice, since shares of time exist from the second reading on.
     """
     found: dict[str, set[str]] = {}
     for is_second in (False, True):

@@ -1,4 +1,4 @@
-"""One cluster.json of those of several nodes: nodes with equal facts are one subcluster."""
+"""Merge of the cluster.json of several nodes: nodes with equal facts form a subcluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LIMITS = ("peak", "normal", "caution", "alert")
 
 
 def merge_clusters(clusters: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return one cluster of several. Raises ConfigurationError for those that contradict.
+    """Return one cluster of several. Raise ConfigurationError for contradictions.
 
     A metric that a subcluster lacks is removed there; limits that differ are the subcluster's.
     """
@@ -54,7 +54,7 @@ def merge_clusters(clusters: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _merge_metric(name: str, parts: dict[str, dict[str, dict[str, Any]]]) -> dict[str, Any]:
-    """Return a metric of all subclusters, with what is different in each."""
+    """Return a metric of all subclusters, with the differences of each."""
     first = next(metrics[name] for metrics in parts.values() if name in metrics)
     own: list[dict[str, Any]] = []
     for part, metrics in parts.items():

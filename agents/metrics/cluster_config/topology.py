@@ -1,4 +1,4 @@
-"""Facts of a subcluster that a node knows: processors, topology, accelerators."""
+"""Facts of a subcluster known to a node: processors, topology, accelerators."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _FLOPS = {"base": "F/s", "prefix": "G"}
 
 
 def describe_node(node: Node, settings: AcceleratorsSettings) -> dict[str, Any]:
-    """Return what the schema wants of a subcluster, but its name and its nodes.
+    """Return the fields of a subcluster in the schema, without name and nodes.
 
-    Peak rates are 0: no file of the kernel has them.
+    Peak rates are 0: the kernel does not know them.
     """
     failures: list[CcagentError] = []
     cpus = read_cpus(node, failures)
@@ -45,7 +45,7 @@ def describe_node(node: Node, settings: AcceleratorsSettings) -> dict[str, Any]:
 
 
 def list_accelerators(node: Node, settings: AcceleratorsSettings) -> list[dict[str, str]]:
-    """Return the cards by address; instances of a card are not among them."""
+    """Return the cards by address, without instances."""
     if not is_any_present(node, settings.vendors):
         return []
     from ccagent.machine.gpu.gpus import Gpus
@@ -66,7 +66,7 @@ def list_accelerators(node: Node, settings: AcceleratorsSettings) -> list[dict[s
 
 
 def topology(node: Node) -> dict[str, Any]:
-    """Return the hwthreads of the node, of its sockets, memory domains and cores."""
+    """Return the hwthreads of the node, its sockets, memory domains and cores."""
     sockets: dict[int, list[int]] = {}
     cores: dict[tuple[int, int], list[int]] = {}
     cpus: list[int] = []
@@ -79,7 +79,7 @@ def topology(node: Node) -> dict[str, Any]:
             continue
         if socket > LARGEST_CPU:
             continue
-        socket = max(0, socket)  # -1: the kernel knows of no sockets.
+        socket = max(0, socket)  # -1: the kernel knows no sockets.
         cpus.append(name)
         sockets.setdefault(socket, []).append(name)
         cores.setdefault((socket, core), []).append(name)
@@ -102,9 +102,9 @@ def topology(node: Node) -> dict[str, Any]:
 
 
 def _by_number(parts: dict[int, list[int]]) -> list[list[int]]:
-    """Give the members of each part at the index that is its number, as cc-backend counts them.
+    """Return the members of each part at the index of its number, as cc-backend expects.
 
-    Those of numbers that the kernel leaves out are empty.
+    Numbers that the kernel skips have no members.
     """
     return [parts.get(number, []) for number in range(max(parts, default=-1) + 1)]
 

@@ -1,4 +1,4 @@
-"""Units and thresholds of metrics, as ClusterCockpit's JSON schema wants them."""
+"""Units and thresholds of metrics in ClusterCockpit's JSON schema."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _UTILISED = ("cpu_user", "acc_utilization")
 
 
 class NodeSize(NamedTuple):
-    """How large a node is: hwthreads, and bytes of memory."""
+    """Size of a node: hwthreads, and bytes of memory."""
 
     hwthreads: int
     memory: int
 
 
 def schema_unit(unit: str) -> dict[str, str]:
-    """Return base and prefix of a unit. One that the schema does not know has an empty base."""
+    """Return base and prefix of a unit. A unit unknown to the schema has an empty base."""
     for name, base in _BASES.items():
         if unit.endswith(name) and unit.removesuffix(name) in _PREFIXES:
             prefix = _PREFIXES[unit.removesuffix(name)]
@@ -35,8 +35,7 @@ def thresholds(
 ) -> dict[str, float | bool]:
     """Return peak, normal, caution and alert, in the unit of the output.
 
-    Utilisation is bad when it is low, memory and load when they are high. 0 stands for limits that
-    follow from no file of the node.
+    Low utilisation is bad; high memory use and load are bad. 0 is an unknown limit.
     """
     peak, normal, caution, alert, is_low_better = 0.0, 0.0, 0.0, 0.0, False
     if name in _UTILISED:

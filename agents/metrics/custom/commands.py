@@ -18,9 +18,9 @@ _OUTPUT_LIMIT = 1024 * 1024
 
 
 class CommandsReader:
-    """Runs commands from one sample to the next, none of them twice at once.
+    """Runs commands in the background, each at most once at a time.
 
-    errors: what of the last reading is worth a message.
+    errors: messages of the last reading.
     """
 
     name = "commands"
@@ -32,7 +32,7 @@ class CommandsReader:
         self._stop: tuple[int, int] | None = None
 
     def begin(self, node: Node) -> None:
-        """Start those commands whose time it is."""
+        """Start the commands that are due."""
         self.errors = []
         if self._stop is None:
             self._stop = os.pipe()
@@ -40,9 +40,9 @@ class CommandsReader:
             command.begin(node, self._stop[0], self.errors)
 
     def read(self, node: Node, *, waits: bool = False) -> list[Gauge]:
-        """Give what those have printed that are ready; the others are asked next time.
+        """Return the values of finished commands; the others follow in a later sample.
 
-        waits: for all of them, because there is no next time.
+        waits: wait for all commands, since no later sample follows.
         """
         deadline = time.monotonic() + PATIENCE
         found: list[Gauge] = []
@@ -61,12 +61,12 @@ class CommandsReader:
         os.close(begin)
         is_over = [command.call.is_over() for command in self._commands]
         if all(is_over):
-            os.close(end)  # else a thread may look at it, and the number be another file's
+            os.close(end)  # otherwise a thread may poll it after the number was reused
         self._stop = None
 
 
 class _Command:
-    """One command of the site, as often as its table says."""
+    """A command of the site, run at its interval."""
 
     def __init__(self, name: str, settings: CommandSettings) -> None:
         self.name = f"command {name}"

@@ -1,8 +1,8 @@
-"""Metrics that are reckoned from others: [agents.metrics.expressions.NAME].
+"""Metrics computed from other metrics: [agents.metrics.expressions.NAME].
 
-An expression has numbers, names of metrics, + - * / and parentheses, and functions. Values of the
-same place are combined. `abs` and functions of several operands go by place too; `sum`, `mean`,
-`min` and `max` of one make a single value of its parts, which goes with any place.
+An expression has numbers, names of metrics, + - * / and parentheses, and functions. Operators,
+`abs` and functions of several operands combine values of the same scope. `sum`, `mean`, `min` and
+`max` of one operand combine all its parts to a single value, which goes with any scope.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ALLOWED = "numbers, names of metrics, + - * / ( ), sum mean min max abs"
 
 Parts = dict[Scope, float]
 Operand = float | Parts
-"""One value for all places, or one of each; without a value it is empty."""
+"""One value for all scopes, or one for each scope; empty without a value."""
 
 Tables = dict[str, Parts]
 
@@ -67,14 +67,14 @@ _FUNCTIONS: dict[str, Callable[[list[float]], float]] = {
 _FINEST: tuple[ScopeType, ...] = (
     "hwthread", "core", "llc", "memoryDomain", "die", "socket", "accelerator",
 )  # fmt: skip
-"""Of which parts a single value is made, if a metric has several: the smallest."""
+"""Types of parts, smallest first: a single value combines the smallest ones."""
 
 
 class Expressions:
-    """Expressions in the order of the configuration; each may name those before it.
+    """Expressions in the order of the configuration; each may use those before it.
 
-    known: the metrics that there are. is_open: there may be others that nobody knows yet.
-    metrics: those of the expressions. operands: the metrics in each. Raises ConfigurationError.
+    known: the metrics of readers. is_open: commands or files may add others. metrics: those of the
+    expressions. operands: metrics by expression. Raise ConfigurationError.
     """
 
     def __init__(
@@ -104,9 +104,9 @@ class Expressions:
             )
 
     def values(self, values: Iterable[Value]) -> list[Value]:
-        """Reckon with the values of a sample; what lacks an operand has none, nor what is x / 0.
+        """Return the values of all expressions; none without an operand, or after x / 0.
 
-        The node's own value comes last: of those with the same name its store keeps the last.
+        The value of the node comes last: of equal names the store keeps the last.
         """
         tables: Tables = {name: {} for names in self.operands.values() for name in names}
         for metric, number, scope in values:
@@ -127,7 +127,7 @@ class Expressions:
 
 
 class _Compiler:
-    """Turns a text into a function. names: of the metrics in it. type: of the result's places."""
+    """Compiler of an expression. names: metrics in it. type: type of the result's scopes."""
 
     def __init__(self, where: str, known: Mapping[str, Metric], *, is_open: bool) -> None:
         self.names: set[str] = set()
@@ -139,7 +139,7 @@ class _Compiler:
 
     @property
     def type(self) -> ScopeType:
-        """The type that all metrics have whose values go by place; else only nodes have both."""
+        """The common type of all operands by scope; `node` if they differ."""
         return next(iter(self._types)) if len(self._types) == 1 else "node"
 
     def compile_text(self, text: str) -> Callable[[Tables], Operand]:
@@ -148,7 +148,7 @@ class _Compiler:
             raise ConfigurationError(
                 f"{self._where}: only ASCII, without control characters, of {_LONGEST} at most"
             )
-        # What begins with a space would be an indented line.
+        # A leading space would be an indentation error.
         source = text.lstrip()
         self._before = len(text) - len(source)
         try:
@@ -157,9 +157,9 @@ class _Compiler:
                 tree = ast.parse(source, mode="eval")
         except SyntaxError as error:
             column = self._before + max(1, min(len(source) + 1, error.offset or 1))
-            raise ConfigurationError(f"{self._where}: column {column}: {error.msg}") from None
-        except (ValueError, RecursionError, MemoryError):
-            raise ConfigurationError(f"{self._where}: too many parentheses") from None
+            raise ConfigurationError(f"{self._where}: column {column}: {error.msg}") from error
+        except (ValueError, RecursionError, MemoryError) as error:
+            raise ConfigurationError(f"{self._where}: too many parentheses") from error
         return self._node(tree.body, 0, is_by_scope=True)
 
     def _node(
@@ -231,7 +231,7 @@ class _Compiler:
 
 
 def _each(apply: Callable[..., float], *operands: Operand) -> Operand:
-    """Apply to the values of each place that all have; a division by zero has none."""
+    """Apply to the values of each common scope; a division by zero has no value."""
     tables = [operand for operand in operands if isinstance(operand, dict)]
     if not tables:
         try:
@@ -250,7 +250,7 @@ def _each(apply: Callable[..., float], *operands: Operand) -> Operand:
 
 
 def _single(apply: Callable[[list[float]], float], operand: Operand) -> Operand:
-    """Make one value of the smallest parts, else of the node, else of what is part of it."""
+    """Combine the values of the smallest parts, else of the node, else of its stypes."""
     if not isinstance(operand, dict):
         return operand
     by_type: dict[ScopeType, list[float]] = {}

@@ -1,4 +1,4 @@
-"""Metrics that others write into files: [agents.metrics.files.NAME]."""
+"""Metrics in files of the site: [agents.metrics.files.NAME]."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _SUFFIX = ".lp"
 _LARGEST = 1024 * 1024
 _MOST_FILES = 256
 _PATIENCE = 1.0
-"""Seconds that a sample waits for all files; one that hangs is not waited for again."""
+"""Seconds that a sample waits for all files. Later samples do not wait for a hanging file."""
 
 
 class Texts(NamedTuple):
-    """What the files of a table hold, and what is wrong with them."""
+    """Content of the files of a table, and errors."""
 
     content: bytes
     errors: list[str]
 
 
 def read_texts(node: Node, settings: FileSettings) -> Texts:
-    """Read the file, or those of the directory; 1 MiB in all, and 256 files at most.
+    """Read the file or all files of the directory: at most 1 MiB and 256 files.
 
-    Raises CcagentError if that fails; one file of a directory costs itself alone.
+    Raise CcagentError on failure. A bad file of a directory costs itself only.
     """
     path = settings.path.strip("/")
     try:
@@ -42,7 +42,7 @@ def read_texts(node: Node, settings: FileSettings) -> Texts:
     names = sorted(name for name in names if name.endswith(_SUFFIX) and name[0] != ".")
     errors: list[str] = []
     if len(names) > _MOST_FILES:
-        errors.append(f"more than {_MOST_FILES} files: the rest is left out")
+        errors.append(f"more than {_MOST_FILES} files: the rest is skipped")
     contents: list[bytes] = []
     room = _LARGEST
     for name in names[:_MOST_FILES]:
@@ -57,7 +57,7 @@ def read_texts(node: Node, settings: FileSettings) -> Texts:
 
 
 def read_text(node: Node, path: str, limit: int, max_age: Duration) -> bytes:
-    """Read one file whose writer has finished it, and not too long ago. Raises CcagentError."""
+    """Read a complete and recent file. Raise CcagentError."""
     written, content = node.read_trusted(path, limit)
     age = node.clock.time() - written
     if age > max_age.seconds:
@@ -65,15 +65,15 @@ def read_text(node: Node, path: str, limit: int, max_age: Duration) -> bytes:
     if -age > max_age.seconds:
         raise UnparsableError(f"/{path}: written {-age:.0f} s in the future")
     if content and not content.endswith(b"\n"):
-        # 12 may be the beginning of 123.
+        # `12` may be the beginning of `123`.
         raise UnparsableError(f"/{path}: its last line has no end; is it being written?")
     return content
 
 
 class FilesReader:
-    """Reads the files of all tables; what hangs, a network's file system, stalls nobody.
+    """Reads the files of all tables. A hanging network file system stalls nobody.
 
-    errors: what of the last reading is worth a message.
+    errors: messages of the last reading.
     """
 
     name = "files"
@@ -85,7 +85,7 @@ class FilesReader:
         self._reading: dict[str, Background[Texts]] = {}
 
     def read(self, node: Node) -> list[Gauge]:
-        """Give what the files hold now."""
+        """Return the values of all files."""
         self.errors = []
         hanging = set(self._reading)
         for name, settings in self._files.items():
@@ -97,11 +97,11 @@ class FilesReader:
             source = f"file {name}"
             patience = 0.0 if name in hanging else deadline - time.monotonic()
             if reading.is_busy(patience):
-                self.errors.append(f"{source}: hangs, and is left out until it answers")
+                self.errors.append(f"{source}: hangs; skipped until it answers")
                 continue
             del self._reading[name]
             if name in hanging:
-                continue  # what it holds may be of long ago
+                continue  # its content may be old
             try:
                 texts = reading.answer()
             except CcagentError as error:

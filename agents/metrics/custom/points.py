@@ -1,7 +1,7 @@
-"""Values that commands and files tell: line protocol, of this node alone.
+"""Values of commands and files: line protocol of this node.
 
-A line is a metric with tags `type`, `type-id`, `stype` and `stype-id` at most. Its time is not
-looked at: all values of a sample have the sample's.
+A line is a metric with the tags `type`, `type-id`, `stype` and `stype-id` at most. Its time is
+ignored: all values have the time of the sample.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _SCOPE_TAGS = frozenset({"type", "type-id", "stype", "stype-id"})
 def parse_points(
     content: bytes, cluster: str, hostname: str, complain: Callable[[str], None]
 ) -> Iterator[Gauge]:
-    """Read lines, in UTF-8; a bad one costs itself, and `complain` is told why.
+    """Yield the values of lines in UTF-8. A bad line costs itself and is reported to `complain`.
 
-    A line may name this cluster and this host, but no others. Tags that make no place are left
-    out, which is said too.
+    A line may name this cluster and this host only. Tags that do not belong to a scope are dropped
+    and reported.
     """
-    # Bytes that are no UTF-8 become surrogates, which no part of a line may hold.
+    # Bytes that are not UTF-8 become surrogates, which make a line invalid.
     text = content.decode("utf-8", "surrogateescape")
     for line in decode_lines(text, complain=lambda error: complain(str(error))):
         try:
@@ -50,7 +50,7 @@ def parse_points(
 
 
 def _gauge(line: Line, own: dict[str, str], complain: Callable[[str], None]) -> Gauge:
-    """Turn a line into a value. Raises ValueError."""
+    """Return the value of a line. Raise ValueError."""
     if line.category != "metric" or isinstance(line.value, bool | str):
         raise ValueError(f"{line.field[:_SHOWN]} is no metric, whose field is value=NUMBER")
     if NAME.fullmatch(line.measurement) is None or len(line.measurement) > _LONGEST_TAG:
@@ -60,12 +60,13 @@ def _gauge(line: Line, own: dict[str, str], complain: Callable[[str], None]) -> 
             raise ValueError(f"{key} {line.tags[key][:_SHOWN]!r} is not this one, {name!r}")
     more = line.tags.keys() - _SCOPE_TAGS - own.keys()
     if more:
-        complain(f"{line.measurement}: tag {min(more)[:_SHOWN]!r} is left out: it makes no place")
+        complain(f"{line.measurement}: tag {min(more)[:_SHOWN]!r} is dropped: it is not part of a
+        scope")
     return Gauge(line.measurement, float(line.value), _parse_scope(line.tags))
 
 
 def _parse_scope(tags: dict[str, str]) -> Scope:
-    """Give the place that tags describe. Raises ValueError."""
+    """Return the scope of tags. Raise ValueError."""
     kind = tags.get("type", "node")
     if kind not in TYPES:
         raise ValueError(f"type {kind[:_SHOWN]!r} is none of {', '.join(TYPES)}")
@@ -88,14 +89,14 @@ def _parse_scope(tags: dict[str, str]) -> Scope:
 
 
 def is_sendable(text: str) -> bool:
-    """Tell whether line protocol can carry a text as the value of a tag, or it is empty."""
+    """Return whether a text is empty or a valid value of a tag in line protocol."""
     return text.isprintable() and not text.endswith("\\") and len(text) <= _LONGEST_TAG
 
 
 class CustomMetrics:
-    """The metrics that commands and files have told: each belongs to who told it first.
+    """Metrics of commands and files. Each belongs to its first source.
 
-    taken: names that are somebody else's.
+    taken: names of other metrics.
     """
 
     def __init__(self, taken: Collection[str]) -> None:
@@ -103,20 +104,20 @@ class CustomMetrics:
         self._taken = taken
 
     def gauges(self, source: str, content: bytes, node: Node, errors: list[str]) -> list[Gauge]:
-        """Read what a source has written; what it may not tell is left out and said in `errors`.
+        """Return the values of a source. Rejected values are reported in `errors`.
 
-        The node's own values come last: of those with the same name its store keeps the last.
+        The values of the node come last: of equal names the store keeps the last.
         """
         complaints: list[str] = []
         found: dict[tuple[str, Scope], Gauge] = {}
         for gauge in parse_points(content, node.cluster, node.hostname, complaints.append):
             key = (gauge.metric, gauge.scope)
-            problem = f"{gauge.metric}: told twice of the same place" if key in found else ""
+            problem = f"{gauge.metric}: two values of the same scope" if key in found else ""
             problem = problem or self._refusal(source, gauge)
             if problem:
                 complaints.append(problem)
             elif len(found) == _MOST_POINTS:
-                complaints = [f"more than {_MOST_POINTS} values: the rest is left out", *complaints]
+                complaints = [f"more than {_MOST_POINTS} values: the rest is dropped", *complaints]
                 break
             else:
                 found[key] = gauge
@@ -127,7 +128,7 @@ class CustomMetrics:
         return sorted(found.values(), key=lambda gauge: gauge.scope == NODE)
 
     def _refusal(self, source: str, gauge: Gauge) -> str:
-        """Give why a source may not tell a value, if so; take note of its metric if it may."""
+        """Return why a value is rejected, empty if it is accepted; register its metric."""
         name, kind = gauge.metric, gauge.scope.type
         if name in self._taken:
             return f"{name}: a metric of ccagent has this name"

@@ -1,4 +1,4 @@
-"""What a site adds to the metrics: commands, files, and expressions of all."""
+"""Metrics of the site: commands, files and expressions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class Custom:
-    """The tables `commands`, `files` and `expressions`; what isn't configured is not imported.
+    """Reads the tables `commands`, `files` and `expressions`; imports only configured ones.
 
-    known: the metrics of readers. Raises ConfigurationError for an expression that is none.
+    known: the metrics of readers. Raise ConfigurationError for an invalid expression.
     """
 
     def __init__(self, settings: MetricsSettings, known: Mapping[str, Metric]) -> None:
@@ -48,27 +48,27 @@ class Custom:
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """The metrics of expressions, and those that commands and files have told so far."""
+        """The metrics of expressions, and those seen so far of commands and files."""
         if self._expressions is None:
             return self._custom.metrics
         return self._expressions.metrics | self._custom.metrics
 
     @property
     def operands(self) -> set[str]:
-        """The metrics that expressions name."""
+        """The metrics used in expressions."""
         if self._expressions is None:
             return set()
         return {name for names in self._expressions.operands.values() for name in names}
 
     def begin(self, node: Node) -> None:
-        """Start commands whose time it is; they run while readers read."""
+        """Start the commands that are due. They run while readers read."""
         if self._commands is not None:
             self._commands.begin(node)
 
     def collect(self, node: Node, *, waits: bool) -> list[Gauge]:
-        """Give what files hold and commands have printed; what is wrong is said once an hour.
+        """Return the values of files and commands. Errors are logged, rate-limited.
 
-        waits: for commands that are not ready, since there is no other sample.
+        waits: wait for running commands, since no later sample follows.
         """
         found: list[Gauge] = []
         errors: list[str] = []
@@ -83,11 +83,11 @@ class Custom:
         return found
 
     def compute(self, values: Iterable[Value]) -> list[Value]:
-        """Give what expressions make of all values of a sample."""
+        """Return the values of expressions, computed from all values of a sample."""
         return [] if self._expressions is None else self._expressions.values(values)
 
     def find_missing(self, seen: Iterable[str]) -> dict[str, set[str]]:
-        """Give by expression the operands that are not among `seen`."""
+        """Return the operands that are not among `seen`, by expression."""
         found: dict[str, set[str]] = {}
         if self._expressions is not None:
             here = set(seen)
@@ -98,6 +98,6 @@ class Custom:
         return found
 
     def close(self) -> None:
-        """End commands that still run."""
+        """Stop running commands."""
         if self._commands is not None:
             self._commands.close()

@@ -1,4 +1,4 @@
-"""The tables `commands`, `files` and `expressions` of [agents.metrics]: what a site adds."""
+"""The tables `commands`, `files` and `expressions` of [agents.metrics]: metrics of the site."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CommandSettings(Settings, frozen=True, kw_only=True):
     )
 
     def problem(self) -> str:
-        """Give what is wrong with it; empty if nothing is."""
+        """Return a problem of the settings, empty if there is none."""
         if not self.command[0].startswith("/"):
             return f"command: {self.command[0]!r} is no absolute path"
         return "command: with a NUL" if any("\0" in word for word in self.command) else ""
@@ -37,12 +37,12 @@ class FileSettings(Settings, frozen=True, kw_only=True):
     path: Annotated[
         str, Meta(description="a file of line protocol, or a directory with files *.lp")
     ]
-    max_age: Annotated[Duration, Meta(description="what was written longer ago is not sent")] = (
+    max_age: Annotated[Duration, Meta(description="older files are skipped")] = (
         Duration("5m")
     )
 
     def problem(self) -> str:
-        """Give what is wrong with it; empty if nothing is."""
+        """Return a problem of the settings, empty if there is none."""
         is_path = self.path.startswith("/") and "\0" not in self.path
         return "" if is_path else f"path: {self.path!r} is no absolute path"
 
@@ -54,8 +54,9 @@ class ExpressionSettings(Settings, frozen=True, kw_only=True):
         str, Meta(description="names of metrics, numbers, + - * / ( ), sum mean min max abs")
     ]
     unit: Annotated[
-        str, Meta(description="of the result; a base unit becomes the preset's as those of metrics")
+        str, Meta(description="unit of the result; a base unit is converted by the preset")
     ] = ""
     aggregation: Annotated[
-        Literal["sum", "mean", "max"], Meta(description="how values of parts make one of the node")
+        Literal["sum", "mean", "max"], Meta(description="how to combine values of parts to a value
+        of the node")
     ] = "mean"

@@ -1,4 +1,4 @@
-"""The system call perf_event_open(2), and what its descriptors give.
+"""The system call perf_event_open(2), and parsers for its descriptors.
 
 Source: perf_event_open(2); include/uapi/linux/perf_event.h.
 """
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _NUMBERS = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x": 331}
-"""What the call is known by, in the tables of system calls of each architecture."""
+"""Number of the system call by architecture."""
 
 _ATTRIBUTE = struct.Struct("=IIQQQQQIIQQ")
-"""perf_event_attr up to config2, which is its second version of 72 bytes."""
+"""perf_event_attr up to config2: its second version, of 72 bytes."""
 
 _ENABLED_RUNNING_GROUP = 1 | 2 | 8
 _DISABLED = 1
@@ -39,11 +39,11 @@ _NOT_HERE = frozenset(
 )
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE})
 _OF_DISTRIBUTIONS = 3
-"""Levels of perf_event_paranoid from which on Debian's kernels ask for CAP_SYS_ADMIN."""
+"""Level of perf_event_paranoid from which kernels of distributions require CAP_SYS_ADMIN."""
 
 
 class PerfEvent(NamedTuple):
-    """What a counter counts. type: of the PMU; the others: what its format makes of the event."""
+    """Event of a counter. type: of the PMU. The other fields: the event encoded in its format."""
 
     type: int
     config: int
@@ -53,14 +53,14 @@ class PerfEvent(NamedTuple):
 
 CYCLES = PerfEvent(0, 0)
 INSTRUCTIONS = PerfEvent(0, 1)
-"""What every PMU of cores can count: PERF_TYPE_HARDWARE, which the kernel translates for it."""
+"""Events of every core PMU: PERF_TYPE_HARDWARE, which the kernel translates."""
 
 
 class Counts(NamedTuple):
     """A reading of a group.
 
-    enabled, running: nanoseconds since it was enabled, and of these those that it really counted
-    in. values: of its events, in the order in which they were opened.
+    enabled, running: nanoseconds since the group was enabled, and in which it counted. values: of
+    its events in the order of opening.
     """
 
     enabled: int
@@ -69,18 +69,18 @@ class Counts(NamedTuple):
 
 
 class PerfCall:
-    """Counts events of all processes on one cpu. What the kernel refuses is an OSError.
+    """Counters of events of all processes on a cpu. Methods raise OSError if the kernel refuses.
 
-    Tests replace it with counters of their own.
+    Tests replace it.
     """
 
     def __init__(self) -> None:
         self._call: Callable[..., int] | None = None
 
     def open(self, event: PerfEvent, cpu: int, leader: int = _NO_GROUP) -> int:
-        """Make a counter in the group of `leader`, or one that leads a new group and is disabled.
+        """Open a counter in the group of `leader`, or a disabled leader of a new group.
 
-        Raises OSError, and NotHereError where the call itself is not known.
+        Raise OSError, or NotHereError for an unknown architecture.
         """
         if self._call is None:
             self._call = _system_call()
@@ -103,15 +103,15 @@ class PerfCall:
         return self._call(attribute, _ALL_PROCESSES, cpu, leader, _CLOSE_ON_EXEC)
 
     def enable(self, leader: int) -> None:
-        """Let a group count. Raises OSError."""
+        """Enable a group. Raise OSError."""
         fcntl.ioctl(leader, _ENABLE, 0)
 
     def read(self, leader: int) -> bytes:
-        """Read all counters of a group at once. Raises OSError."""
+        """Read all counters of a group with one call. Raise OSError."""
         return os.read(leader, _PAGE)
 
     def frequency(self, descriptor: int) -> float:
-        """Give the rate of the system's counter of time in Hz; 0 if the kernel does not tell.
+        """Return the rate of the system's time counter in Hz, 0 if unknown.
 
         That is the TSC on x86_64, CNTVCT on aarch64.
         """
@@ -124,12 +124,12 @@ class PerfCall:
             return 0.0
 
     def close(self, descriptor: int) -> None:
-        """Let a counter go."""
+        """Close a counter."""
         os.close(descriptor)
 
 
 def parse_counts(content: bytes) -> Counts:
-    """Parse what a group gives with PERF_FORMAT_GROUP and both times. Raises UnparsableError."""
+    """Parse a group read with PERF_FORMAT_GROUP and both times. Raise UnparsableError."""
     if len(content) < 24 or len(content) % 8:
         raise UnparsableError(f"perf: {len(content)} bytes are no counters of a group")
     number, enabled, running, *values = struct.unpack(f"={len(content) // 8}Q", content)
@@ -139,7 +139,7 @@ def parse_counts(content: bytes) -> Counts:
 
 
 def parse_time_page(content: bytes) -> float:
-    """Give the rate of the counter of time in Hz, of a perf_event_mmap_page; 0 if it has none.
+    """Return the rate of the time counter of a perf_event_mmap_page in Hz, 0 if it has none.
 
     Nanoseconds are `counter * time_mult >> time_shift`.
     """
@@ -153,7 +153,7 @@ def parse_time_page(content: bytes) -> float:
 
 
 def explain_error(error: OSError, paranoid: str) -> CcagentError:
-    """Say what a refusal means. paranoid: of /proc/sys/kernel/perf_event_paranoid, if known."""
+    """Return an error with its fix. paranoid: kernel.perf_event_paranoid, empty if unknown."""
     text = f"perf_event_open: {os.strerror(error.errno or 0)}"
     if error.errno in {errno.EACCES, errno.EPERM}:
         if paranoid.lstrip("-").isdigit() and int(paranoid) <= 0:
@@ -179,12 +179,12 @@ def explain_error(error: OSError, paranoid: str) -> CcagentError:
 
 
 def _system_call() -> Callable[..., int]:
-    """Give the call with its number. Raises NotHereError."""
+    """Return the system call. Raise NotHereError on an unknown architecture."""
     import ctypes
 
     machine = os.uname().machine
     if machine not in _NUMBERS:
-        raise NotHereError(f"perf_event_open: not known how to call it on {machine}")
+        raise NotHereError(f"perf_event_open: unknown system call number on {machine}")
     number = _NUMBERS[machine]
     syscall: Any = ctypes.CDLL(None, use_errno=True).syscall
     syscall.restype = ctypes.c_long

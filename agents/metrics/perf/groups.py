@@ -1,7 +1,7 @@
-"""Counters of a part of the machine, in as few groups as the hardware allows, and their rates.
+"""Groups of perf counters, as few as the hardware allows, and their rates.
 
-Counters of a group count at the same times and are read with one call. What doesn't fit together
-the kernel counts in turns: the rate of a counter is its growth over the time in which it counted.
+Counters of a group count at the same times and are read with one call. The kernel multiplexes
+groups that do not fit together: a rate is the delta over the time in which the group counted.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _LARGEST = 64
 
 
 class EventGroup:
-    """Counters on one cpu that count at the same times.
+    """Group of counters on one cpu that count at the same times.
 
-    numbers: of its events. is_starved: since the last reading it had time to count, and no room.
+    numbers: of its events. is_starved: enabled since the last reading, but never scheduled.
     """
 
     def __init__(self, call: PerfCall, cpu: int) -> None:
@@ -41,11 +41,11 @@ class EventGroup:
 
     @property
     def leader(self) -> int:
-        """The descriptor that stands for all."""
+        """Descriptor of the group leader."""
         return self._descriptors[0]
 
     def add(self, number: int, event: PerfEvent) -> None:
-        """Make a counter of an event. Raises OSError if it can't be counted, or not with these."""
+        """Open a counter of an event. Raise OSError if this group cannot count it."""
         if self._descriptors:
             self._descriptors.append(self._call.open(event, self.cpu, self.leader))
         else:
@@ -53,14 +53,14 @@ class EventGroup:
         self.numbers.append(number)
 
     def enable(self) -> None:
-        """Begin to count. Raises OSError."""
+        """Enable the group. Raise OSError."""
         self._call.enable(self.leader)
 
     def read(self, rates: list[float | None]) -> float | None:
-        """Put the rates in counts per second since the last reading in `rates`, by number.
+        """Write the rates per second since the last reading into `rates`, by number.
 
-        Gives the share of the time that was counted; None, and no rates, at the first reading.
-        Raises OSError and UnparsableError.
+        Return the share of time that was counted; None, without rates, at the first reading. Raise
+        OSError or UnparsableError.
         """
         before, self._before = self._before, None
         now = self._before = parse_counts(self._call.read(self.leader))
@@ -76,15 +76,15 @@ class EventGroup:
         return min(1.0, running / enabled)
 
     def close(self) -> None:
-        """Let the counters go, the one that leads them last."""
+        """Close the counters, the leader last."""
         while self._descriptors:
             self._call.close(self._descriptors.pop())
 
 
 class PerfCounters:
-    """Counters of a part of the machine, on one cpu or several.
+    """Counters of a core or a memory controller, on one cpu or several.
 
-    together: how many of the first events are not split up unless there is no other way.
+    together: the first events that stay in one group if possible.
     """
 
     def __init__(self, call: PerfCall, together: int = 0) -> None:
@@ -96,20 +96,20 @@ class PerfCounters:
     def add(
         self, cpu: int, events: Sequence[PerfEvent], largest: int = _LARGEST
     ) -> dict[int, OSError]:
-        """Count events on a cpu, as many in a group as the kernel takes, at most `largest`.
+        """Count events on a cpu, as many in a group as the kernel accepts, at most `largest`.
 
-        They are numbered in the order they are added. Gives those that the kernel refuses. Raises
-        OSError for what hinders every event, such as permissions and lack of descriptors, and
-        NotHereError if there is no such call.
+        Events are numbered in the order of adding. Return the refused ones. Raise OSError for an
+        error that concerns every event, such as permissions, and NotHereError on an unknown
+        architecture.
         """
         first = len(self._events)
         self._events += events
         return self._open(cpu, range(first, len(self._events)), largest)
 
     def rates(self, errors: list[str], shares: list[float]) -> list[float | None]:
-        """Give the rates in counts per second since the last reading, None for unknown ones.
+        """Return the rates per second since the last reading, None for unknown ones.
 
-        Adds to `shares` what part of the time each group was counting.
+        Add to `shares` the share of time in which each group counted.
         """
         rates: list[float | None] = [None] * len(self._events)
         for group in tuple(self.groups):
@@ -126,7 +126,7 @@ class PerfCounters:
         return rates
 
     def close(self) -> None:
-        """Let all counters go."""
+        """Close all counters."""
         while self.groups:
             self.groups.pop().close()
 
@@ -157,7 +157,7 @@ class PerfCounters:
         return refused
 
     def _add(self, group: EventGroup, number: int) -> OSError | None:
-        """Add an event to a group; give the error if the kernel refuses this one."""
+        """Add an event to a group. Return the error if the kernel refuses this event."""
         try:
             group.add(number, self._events[number])
         except OSError as error:
@@ -167,9 +167,9 @@ class PerfCounters:
         return None
 
     def _split(self, group: EventGroup) -> None:
-        """Make two smaller groups of one that never has room. Raises OSError.
+        """Split a group that is never scheduled. Raise OSError.
 
-        The kernel takes a group that would fit if nobody else counted; the NMI watchdog does.
+        The kernel accepts a group that fits an idle PMU, but the NMI watchdog may use a counter.
         """
         numbers = group.numbers
         cut = self._together if numbers[0] == 0 else 0

@@ -1,4 +1,4 @@
-"""What is counted of a hardware thread, and the metrics that are made of it."""
+"""Plan of the events of a hardware thread and the metrics derived from them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _CYCLES, _INSTRUCTIONS = 0, 1
 
 
 class UnavailableMetrics:
-    """Metrics that can't be had. absent: why, by metric. errors: those that are worth a message."""
+    """Unavailable metrics. absent: reason by metric. errors: messages worth logging."""
 
     def __init__(self) -> None:
         self.absent: dict[str, str] = {}
         self.errors: list[str] = []
 
     def note(self, error: CcagentError, *metrics: str) -> None:
-        """Note why metrics can't be had; what the machine does not have is no message."""
+        """Note why metrics are unavailable. Hardware that does not exist is not logged."""
         for metric in metrics:
             self.absent[metric] = str(error)
         if not isinstance(error, NotHereError):
@@ -36,7 +36,7 @@ class UnavailableMetrics:
 
 
 class _Clock(NamedTuple):
-    """Events by number: the clock is `awake` over `reference`, times the rate of `time`.
+    """Events of the clock: `awake` over `reference`, times the rate of `time`.
 
     awake: cycles while awake. reference: ticks of a fixed rate while awake. time: ticks of that
     rate, awake or not; None: its rate is `rate`, in Hz.
@@ -49,10 +49,10 @@ class _Clock(NamedTuple):
 
 
 class Plan:
-    """Which events are counted of each hardware thread.
+    """Events to count on each hardware thread.
 
-    together: how many of the first belong together. A plan without a table has those that the
-    kernel knows for every processor.
+    together: the first events that belong in one group. A plan without a table has the events that
+    the kernel knows for every processor.
     """
 
     def __init__(
@@ -65,19 +65,20 @@ class Plan:
 
     @property
     def needs_rate(self) -> bool:
-        """Tell whether the rate of the system's counter of time must be asked for."""
+        """Whether the rate of the system's time counter is needed."""
         return self._clock is not None and self._clock.time is None
 
     def set_rate(self, rate: float, unavailable: UnavailableMetrics) -> None:
-        """Set the rate of the system's counter of time in Hz, 0 if it isn't known."""
+        """Set the rate of the system's time counter in Hz, 0 if unknown."""
         if self._clock is not None and rate:
             self._clock = self._clock._replace(rate=rate)
         else:
             self._clock = None
-            unavailable.note(NotHereError("perf: the kernel tells no rate of its time"), "clock")
+            unavailable.note(NotHereError("perf: the kernel does not provide the rate of its time
+            counter"), "clock")
 
     def refuse(self, refused: dict[int, OSError], unavailable: UnavailableMetrics) -> None:
-        """Give up the metrics of events that can't be counted."""
+        """Drop the metrics of events that cannot be counted."""
         for number, error in refused.items():
             reason = explain_error(error, "")
             if number in {_CYCLES, _INSTRUCTIONS}:
@@ -92,7 +93,7 @@ class Plan:
                 del self._flops[metric]
 
     def derive(self, rates: Sequence[float | None]) -> Iterator[tuple[str, float]]:
-        """Make metrics of the rates of the events."""
+        """Yield metrics computed from the rates of the events."""
         cycles, instructions = rates[_CYCLES], rates[_INSTRUCTIONS]
         if cycles and instructions is not None:
             yield "ipc", instructions / cycles
@@ -129,7 +130,7 @@ class Plan:
     def _plan_flops(
         self, node: Node, table: EventTable, unavailable: UnavailableMetrics
     ) -> dict[str, list[tuple[int, float]]]:
-        """Add the events of floating-point operations; give what each adds to the metrics."""
+        """Add the events of floating-point operations. Return their weights by metric."""
         planned: dict[str, list[tuple[int, float]]] = {}
         try:
             if table.events:
@@ -150,7 +151,7 @@ class Plan:
 
 
 def total(rates: Sequence[float | None], weights: list[tuple[int, float]]) -> float | None:
-    """Sum up weighted rates; None if one is unknown, for a part would look like less work."""
+    """Return the sum of weighted rates; None if one is unknown, since a partial sum misleads."""
     result = 0.0
     for number, weight in weights:
         rate = rates[number]

@@ -1,4 +1,4 @@
-"""The PMUs of the machine, as /sys/bus/event_source/devices tells of them."""
+"""The PMUs of the machine, read from /sys/bus/event_source/devices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DEVICES = "sys/bus/event_source/devices"
 
 
 class Pmu:
-    """A PMU. Its files are read when they are needed, each once."""
+    """A PMU. Each of its files is read once, when it is needed."""
 
     def __init__(self, node: Node, name: str) -> None:
         self.name = name
@@ -34,9 +34,9 @@ class Pmu:
         self._fields: dict[str, Field] = {}
 
     def event(self, text: str) -> PerfEvent:
-        """Give an event in the words of perf, `event=0xc7,umask=0x01`.
+        """Return an event given in perf's notation, `event=0xc7,umask=0x01`.
 
-        Raises NotHereError and UnparsableError if the PMU doesn't know it, and as Node.read does.
+        Raise NotHereError or UnparsableError for an unknown event, else as Node.read does.
         """
         terms = parse_terms(text)
         if self._type is None:
@@ -48,22 +48,22 @@ class Pmu:
         return PerfEvent(self._type, *encode(terms, self._fields))
 
     def find_event(self, name: str) -> PerfEvent:
-        """Give an event that the PMU itself has a name for. Raises as `event` does."""
+        """Return an event that the PMU names. Raise as `event` does."""
         path = f"{self._directory}/events/{name}"
         return self.event(self._node.read(path).decode("ascii", "replace"))
 
     def cpus(self) -> list[int]:
-        """Give the cpus on which its events are counted, one for each of what it stands for.
+        """Return the cpus on which its events are counted, one for each instance of the hardware.
 
-        Raises as Node.read does, and UnparsableError.
+        Raise UnparsableError, else as Node.read does.
         """
         return read_parsed(self._node, f"{self._directory}/cpumask", parse_cpu_list)
 
 
 def find_pmus(node: Node, pattern: str) -> list[Pmu]:
-    """Give the PMUs whose names match a pattern, sorted.
+    """Return the PMUs whose names match a pattern, sorted.
 
-    Raises NotHereError if there are none, and as Node.list does.
+    Raise NotHereError if there are none, else as Node.list does.
     """
     wanted = re.compile(pattern)
     names = sorted(name for name in node.list(_DEVICES) if wanted.fullmatch(name))

@@ -1,6 +1,6 @@
-"""Metrics of the hardware's counters: clock, instructions, floating-point operations, memory.
+"""Reader of hardware counters: clock, instructions, floating-point operations, memory traffic.
 
-Counted by Linux perf events, for all processes together, through perf_event_open(2).
+Linux perf events count them for all processes together, see perf_event_open(2).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Memory(NamedTuple):
 
 
 class PerfReader(Reader[ReaderSettings]):
-    """Reads the counters of all cores and memory controllers, which it keeps open."""
+    """Reads the counters of all cores and memory controllers, and keeps them open."""
 
     name: ClassVar[str] = "perf"
     needs = ("hardware counters",)
@@ -76,7 +76,7 @@ class PerfReader(Reader[ReaderSettings]):
             unit="Flops/s",
             type="hwthread",
             description="Floating-point operations: twice flops_dp and flops_sp, or all of them "
-            "alike where the processor can't tell",
+            "alike where the processor cannot distinguish them",
             source="perf: events of the processor",
         ),
         "mem_bw": Metric(
@@ -107,9 +107,9 @@ class PerfReader(Reader[ReaderSettings]):
         self._memory: list[_Memory] = []
 
     def read(self, node: Node) -> list[Gauge]:
-        """Give what was counted since the last reading; nothing at the first, or with other cpus.
+        """Return rates since the last reading; none at the first, or after cpus have changed.
 
-        Raises NotHereError where there are no counters, NotPermittedError with what would help.
+        Raise NotHereError without counters, NotPermittedError with the fix.
         """
         if self._is_for_live and not node.is_live:
             raise NotHereError("perf: only the machine itself has counters")
@@ -121,7 +121,7 @@ class PerfReader(Reader[ReaderSettings]):
                 self._plan = self._open(node, parse_cpu_list(online))
             except OSError as error:
                 self._give_up()
-                raise explain_error(error, _paranoid(node)) from None
+                raise explain_error(error, _paranoid(node)) from error
             except CcagentError:
                 self._give_up()
                 raise
@@ -136,14 +136,14 @@ class PerfReader(Reader[ReaderSettings]):
         return gauges
 
     def close(self) -> None:
-        """Let all counters go."""
+        """Close all counters."""
         for core in self._cores:
             core.counters.close()
         self._cores, self._online = [], b""
         self._close_memory()
 
     def _give_up(self) -> None:
-        """Let all go: that nothing can be counted says enough."""
+        """Close all counters and drop their errors: the caller raises the cause."""
         self.close()
         self.errors = []
 
@@ -156,8 +156,8 @@ class PerfReader(Reader[ReaderSettings]):
             gauges.append(Gauge("perf_counted", 100.0 * sum(shares) / len(shares)))
 
     def _open(self, node: Node, cpus: list[int]) -> Plan:
-        """Open all counters. Raises OSError, NotHereError."""
-        # Where counting is not allowed or not possible, this is all that a reading costs.
+        """Open all counters. Raise OSError or NotHereError."""
+        # Without permission or hardware a reading costs this one call only.
         self._call.close(self._call.open(CYCLES, cpus[0] if cpus else 0))
         raise_limit()
         unavailable = UnavailableMetrics()
@@ -182,7 +182,7 @@ class PerfReader(Reader[ReaderSettings]):
         return plan
 
     def _open_memory(self, node: Node, table: EventTable, unavailable: UnavailableMetrics) -> None:
-        """Count memory traffic in the first way that the machine has."""
+        """Count memory traffic with the first set of events that the machine has."""
         if not table.memory:
             unavailable.note(NotHereError(f"perf: {table.name}: no event counts it"), "mem_bw")
         for memory in table.memory:
@@ -198,7 +198,7 @@ class PerfReader(Reader[ReaderSettings]):
             self._close_memory()
 
     def _open_channels(self, node: Node, memory: MemoryTraffic) -> None:
-        """Count on all PMUs together. Raises OSError and CcagentError if one of them can't."""
+        """Count on all PMUs together. Raise OSError or CcagentError if one of them fails."""
         texts = [(text, each.bytes) for each in memory.events for text in each.events()]
         sockets: dict[int, _Memory] = {}
         for pmu in find_pmus(node, memory.pmus):
@@ -223,7 +223,7 @@ class PerfReader(Reader[ReaderSettings]):
 
 
 def _paranoid(node: Node) -> str:
-    """Give the value of kernel.perf_event_paranoid, empty if it can't be read."""
+    """Return the value of kernel.perf_event_paranoid, empty if it cannot be read."""
     try:
         return node.read("proc/sys/kernel/perf_event_paranoid").decode("ascii", "replace").strip()
     except CcagentError:

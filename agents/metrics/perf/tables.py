@@ -1,7 +1,7 @@
-"""What the counters of each kind of processor count: the tables below events.
+"""Tables of the events of processor models, in the directory events.
 
-The kernel knows cycles and instructions of every processor; floating-point operations and memory
-traffic have other events on each. A table names where its facts come from.
+The kernel knows cycles and instructions of every processor. Events of floating-point operations and
+memory traffic differ by model. Each table names its sources.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ENDING = ".toml"
 
 
 class CpuIdentity(NamedTuple):
-    """A kind of processor.
+    """Model of a processor.
 
     vendor: as x86_64 names it, or the implementer's number on aarch64. family: on aarch64 the
     version of the architecture. model: on aarch64 the part.
@@ -34,23 +34,23 @@ class CpuIdentity(NamedTuple):
 
 
 class CpuModels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Processors that a table is for. models: ranges, both ends included."""
+    """Processors of a table. models: ranges, both ends included."""
 
     vendor: str
     family: int
     models: list[tuple[int, int]]
 
     def has(self, cpu: CpuIdentity) -> bool:
-        """Tell whether a processor is one of these."""
+        """Return whether a processor is one of these."""
         return (self.vendor, self.family) == cpu[:2] and any(
             first <= cpu.model <= last for first, last in self.models
         )
 
 
 class CoreEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An event of a core, and how many floating-point operations one count of it stands for.
+    """Event of a core, and the floating-point operations per count.
 
-    event: in the words of perf. flops_any: where the precision can't be told.
+    event: in perf's notation. flops_any: for an event that does not distinguish precision.
     """
 
     name: str
@@ -61,9 +61,9 @@ class CoreEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class MemoryEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An event of memory traffic, and the bytes that one count of it stands for.
+    """Event of memory traffic, and the bytes per count.
 
-    channels, step: it exists that many times, its event a step further each time.
+    channels, step: number of channels, and the distance between their event codes.
     """
 
     name: str
@@ -73,7 +73,7 @@ class MemoryEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     step: int = 0
 
     def events(self) -> list[str]:
-        """Give the event of each channel in the words of perf, `event=...` being its first."""
+        """Return the event of each channel in perf's notation, which begins with `event=`."""
         name, _, rest = self.event.partition(",")
         if self.channels == 1:
             return [self.event]
@@ -82,10 +82,9 @@ class MemoryEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class MemoryTraffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A way to count memory traffic.
+    """Events that count memory traffic together.
 
-    pmus: a pattern of the names of the PMUs that count it together. group: how many of the events
-    are counted at a time; the kernel takes turns.
+    pmus: pattern of the names of their PMUs. group: largest number of events in a group.
     """
 
     pmus: str
@@ -94,11 +93,11 @@ class MemoryTraffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class EventTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the counters of some kinds of processors count.
+    """Events of some models of processors.
 
-    sources: where the facts can be read. cpus: what it is for. pmus: a pattern of the name of the
-    PMU of its cores. reference: an event that counts at the rate of the system's counter of time
-    while a core is awake, if there is one. memory: the first that the machine has is used.
+    sources: documents of the events. cpus: the models. pmus: pattern of the name of the core PMU.
+    reference: event that counts at the rate of the system's time counter while a core is awake,
+    empty if there is none. memory: the first one that the machine has is used.
     """
 
     name: str
@@ -111,7 +110,7 @@ class EventTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def identify(cpuinfo: bytes) -> CpuIdentity | None:
-    """Find the kind of the first processor in /proc/cpuinfo, or in its head; None if unknown."""
+    """Return the model of the first processor in /proc/cpuinfo or its head; None if unknown."""
     for block in parse_cpuinfo(cpuinfo):
         if "CPU implementer" in block:
             names = ("CPU implementer", "CPU architecture", "CPU part")
@@ -126,24 +125,24 @@ def identify(cpuinfo: bytes) -> CpuIdentity | None:
 
 
 def table_names() -> list[str]:
-    """Give the names of all tables, sorted."""
+    """Return the names of all tables, sorted."""
     return sorted(
         name.removesuffix(_ENDING) for name in os.listdir(_DIRECTORY) if name.endswith(_ENDING)
     )
 
 
 def read_table(name: str) -> EventTable:
-    """Read a table of the package. Raises ConfigurationError for one that is wrong."""
+    """Read a table of the package. Raise ConfigurationError if it is invalid."""
     with open(os.path.join(_DIRECTORY, name + _ENDING), "rb") as file:
         content = file.read()
     try:
         return msgspec.toml.decode(content, type=EventTable)
     except msgspec.MsgspecError as error:
-        raise ConfigurationError(f"{name}{_ENDING}: {error}") from None
+        raise ConfigurationError(f"{name}{_ENDING}: {error}") from error
 
 
 def choose(cpu: CpuIdentity | None) -> EventTable | None:
-    """Give the table for a kind of processor, None if there is none."""
+    """Return the table of a processor, None if there is none."""
     if cpu is None:
         return None
     tables = (read_table(name) for name in table_names())

@@ -1,4 +1,4 @@
-"""Calls in threads of their own: what takes long, or hangs, is waited for elsewhere."""
+"""Calls in separate threads, so that a slow or hanging call stalls nobody."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Background(Generic[T]):
-    """One call, begun at once. Raises ProgramError if no thread can be started."""
+    """One call, started at once. Raise ProgramError if no thread can be started."""
 
     def __init__(self, call: Callable[[], T], name: str) -> None:
         self._call = call
@@ -24,15 +24,15 @@ class Background(Generic[T]):
         try:
             self._thread.start()
         except RuntimeError as error:
-            raise ProgramError(f"{name}: {error}") from None
+            raise ProgramError(f"{name}: {error}") from error
 
     def is_busy(self, seconds: float) -> bool:
-        """Wait for the end, so long at most; tell whether it hasn't come even then."""
+        """Wait for at most `seconds`. Return whether the call still runs."""
         self._thread.join(max(0.0, seconds))
         return self._thread.is_alive()
 
     def answer(self) -> T:
-        """Give what the call gave, or raise what it raised; it must be over."""
+        """Return the result of a finished call, or raise its error."""
         if self._error is not None:
             raise self._error
         return self._answer[0]
@@ -42,5 +42,6 @@ class Background(Generic[T]):
             self._answer.append(self._call())
         except CcagentError as error:
             self._error = error
-        except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for an answer
+        except Exception as error:  # noqa: BLE001 - the caller waits for a result, whatever the
+        error
             self._error = ProgramError(f"{type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""A reader with its own pace: when it is due, and the rates of what it counts."""
+"""A reader with its interval, and the rates of its counters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PacedReader:
-    """Reads with every sample, or as seldom as the reader's `every` says."""
+    """Reads with every sample, or at the interval `every` of the reader."""
 
     def __init__(self, reader: Reader[Any]) -> None:
         self.reader = reader
@@ -25,7 +25,7 @@ class PacedReader:
         self._slot: int | None = None
 
     def is_due(self, now: float) -> bool:
-        """Tell whether a sample at `now` (seconds since 1970) is the first of its time slot."""
+        """Return whether a sample at `now` (seconds since 1970) is the first of its time slot."""
         if not self._every:
             return True
         slot = int(now // self._every)
@@ -33,7 +33,7 @@ class PacedReader:
         return is_first
 
     def values(self, node: Node, metrics: dict[str, Metric]) -> list[Value]:
-        """Read; what fails costs its metrics, and is said once an hour."""
+        """Return the values of a reading. Log errors, rate-limited; each costs its metrics."""
         values: list[Value] = []
         counts: list[Count] = []
         name = self.reader.name
@@ -41,7 +41,7 @@ class PacedReader:
         wanted = self.reader.wanted
         try:
             for each in self.reader.read(node):
-                # What nobody uses needs no rate: NFS alone counts some ninety operations.
+                # Unused metrics need no rate: NFS alone counts some ninety operations.
                 if wanted is not None and each.metric not in wanted:
                     continue
                 if isinstance(each, Count):
@@ -55,7 +55,7 @@ class PacedReader:
             is_known = False
         for problem in self.reader.errors:
             logger.warning("agent metrics: %s: %s", name, problem)
-        # Nothing to count is known too: what starts later has an interval of its own.
+        # A reading without counters also sets the start of the next interval.
         if counts or is_known:
             values += self._rates.of(counts, metrics, node.clock.monotonic())
         return values

@@ -1,4 +1,4 @@
-"""From counters to rates: over the time that really passed, and never negative."""
+"""Rates of counters over the elapsed time, never negative."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST = 200_000
 
 
 class Rates:
-    """Remembers the counters of the reading before."""
+    """Computes rates; remembers the counters of the previous reading."""
 
     def __init__(self) -> None:
         self._before: dict[tuple[str, Scope], int] = {}
@@ -24,10 +24,10 @@ class Rates:
     def of(
         self, counts: Iterable[Count], metrics: dict[str, Metric], moment: float
     ) -> Iterable[tuple[str, float, Scope]]:
-        """Return metric, rate and place of each counter that was there at the reading before.
+        """Return metric, rate and scope of each counter of the previous reading.
 
-        moment: seconds of a clock that never jumps. A counter that is less has wrapped, if it can,
-        else restarted: then it has grown by what it is, as one that is NEW.
+        moment: seconds of a monotonic clock. A counter that fell has wrapped, if it can, else was
+        reset: then its delta is its value, as for a NEW counter.
         """
         before, self._before = self._before, {}
         seconds = 0.0 if self._moment is None else moment - self._moment

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE = 0.1
-"""Seconds for which a sample waits: a quick call has its values in the same sample."""
+"""Seconds that a sample waits: a quick call has its values in the same sample."""
 GRACE = 1.0
 """Seconds that ending a program may take."""
 
@@ -61,7 +61,7 @@ class RepeatedCall(Generic[T]):
         return results[-1] if results else None
 
     def is_over(self) -> bool:
-        """Wait until a call that is being ended is over. Return whether it is."""
+        """Wait for the end of a call that is being stopped. Return whether it has ended."""
         return self._running is None or not self._running.is_busy(2 * GRACE)
 
     def _collect(self, seconds: float, errors: list[str]) -> None:

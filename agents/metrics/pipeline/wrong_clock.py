@@ -1,4 +1,4 @@
-"""Telling a clock that jumps from one that goes on."""
+"""Detection of clock jumps."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ _AGREEING = 3
 
 
 class ClockGuard:
-    """Compares the clock with one that never jumps.
+    """Compares the clock with a monotonic clock.
 
-    A store that has once got a time in the future takes no right one after it, so nothing is sent
-    while the clock is elsewhere than it should be. A new time that stays is taken over.
+    A store that has received a time in the future rejects correct ones after it, so nothing is sent
+    after a jump. A new time that is stable is accepted.
     """
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class ClockGuard:
         self._agreeing = 0
 
     def accepts(self, time: float, monotonic: float) -> bool:
-        """Tell whether `time` (seconds since 1970) may be sent."""
+        """Return whether `time` (seconds since 1970) may be sent."""
         difference = time - monotonic
         if self._difference is None or abs(difference - self._difference) <= _TOLERANCE:
             # Slow corrections are followed.

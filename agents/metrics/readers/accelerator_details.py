@@ -1,4 +1,4 @@
-"""Values of accelerators that are read on demand, from what the libraries tell."""
+"""Values of accelerators on demand, from the details of the libraries."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _COUNTED = frozenset({
     "acc_power_average", "acc_nvlink_tx", "acc_nvlink_rx", "acc_nvlink_link_tx",
     "acc_nvlink_link_rx", "acc_xgmi_tx", "acc_xgmi_rx",
 })  # fmt: skip
-"""Rates of what the libraries count; all others are sent as they are."""
+"""Counters, sent as rates. All other details are gauges."""
 
 
 def select_details(wanted: frozenset[str] | None) -> frozenset[str]:
-    """Return the details that these metrics need; None: all."""
+    """Return the details that these metrics need; all for None."""
     metrics = [name for name in DETAILS if wanted is None or name in wanted]
     return frozenset(
         "energy" if name == "acc_power_average" else name.removeprefix("acc_") for name in metrics

@@ -1,4 +1,4 @@
-"""The metrics of accelerators that are read on demand: each costs a call of its own."""
+"""Metrics of accelerators on demand: each costs an additional call."""
 
 from __future__ import annotations
 
@@ -287,4 +287,4 @@ DETAILS: dict[str, Metric] = {
     **_link_errors("replay", "replays", "DL_REPLAY"),
     **_link_errors("recovery", "recoveries", "DL_RECOVERY"),
 }
-"""By name: `acc_` and the name of the detail."""
+"""Metrics by name: `acc_` and the name of the detail."""

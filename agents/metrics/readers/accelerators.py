@@ -1,4 +1,4 @@
-"""Accelerators: what their makers' libraries tell, asked in processes of their own."""
+"""Reader of accelerators, through the libraries of their vendors."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class AcceleratorsSettings(ReaderSettings, frozen=True, kw_only=True):
     renamed: ClassVar[dict[str, str]] = {"makers": "vendors"}
 
     vendors: Annotated[
-        tuple[str, ...], Meta(description="vendors whose cards are looked for; empty: none")
+        tuple[str, ...], Meta(description="vendors whose cards are read; empty: none")
     ] = ("nvidia", "amd")
     time_limit: Annotated[
         Duration,
-        Meta(description="after this long a sample goes without what a library has not told"),
+        Meta(description="after this long a sample is sent without the values of a library"),
     ] = Duration("5s")
 
     def __post_init__(self) -> None:
@@ -58,9 +58,9 @@ class AcceleratorsSettings(ReaderSettings, frozen=True, kw_only=True):
 class AcceleratorsReader(Reader[AcceleratorsSettings]):
     """State of cards, by PCI address.
 
-    A card that is divided (MIG) is one card: that is what the topology of a cluster names, and
-    what the store's users see. Its memory is what card and instances use together; nobody tells
-    its utilisation. Instances have a metric of their own, with stype.
+    A card with MIG is one card, as in the topology of the cluster and in the store. Its memory is
+    that of card and instances together; its utilisation is unknown. Instances have a metric of
+    their own, with stype.
     """
 
     name = "accelerators"
@@ -147,7 +147,7 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
         self._of_parts: set[str] = set()
 
     def begin(self, node: Node) -> None:
-        """Ask the libraries, so that they answer while others read."""
+        """Ask the libraries, which answer while other readers read."""
         if self._gpus is None and is_any_present(node, self.settings.vendors):
             from ccagent.machine.gpu.gpus import Gpus
 
@@ -160,7 +160,7 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
             self._is_asked = True
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
-        """Wait for the answers, `time_limit` at most; NotHereError without cards."""
+        """Wait for the answers up to `time_limit`. Raise NotHereError without cards."""
         self.errors = []
         if not self._is_asked:
             self.begin(node)
@@ -172,7 +172,7 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
         return values
 
     def list_pending(self, node: Node) -> dict[str, ScopeType]:  # noqa: ARG002 - known from readings
-        """Return the metrics of links and instances, which have no value of the card itself."""
+        """Return the metrics of links and instances, which have no value of the card."""
         return dict.fromkeys(sorted(self._of_parts), "accelerator")
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
 
 
 def card_values(reading: GpuReading) -> Iterator[Gauge | Count]:
-    """Return the values of all cards; those without address, which fail, are left out."""
+    """Yield the values of all cards. Failing cards without address are skipped."""
     memory: dict[str, int] = {}
     for card in reading.cards:
         address = reading.addresses.get(card.index, "")
@@ -212,7 +212,7 @@ def card_values(reading: GpuReading) -> Iterator[Gauge | Count]:
 
 
 def _state_values(card: SampleGpu, scope: Scope) -> Iterator[Gauge]:
-    # 0 stands for what a card can't tell.
+    # 0 stands for an unknown value.
     for metric, value in (
         ("acc_power", card.power),
         ("acc_temperature", card.temperature),

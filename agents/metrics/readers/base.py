@@ -1,4 +1,4 @@
-"""What readers of metrics give: gauges and counters of parts of a node, in base units."""
+"""Base of readers: gauges and counters of scopes in base units."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 ScopeType = Literal[
     "node", "socket", "die", "memoryDomain", "llc", "core", "hwthread", "accelerator"
 ]
-"""The parts of a node that have metrics, in the words of ClusterCockpit."""
+"""Types of scopes, named as in ClusterCockpit."""
 
 
 class Scope(NamedTuple):
-    """What a value belongs to. type_id: empty for the node, else the number in the topology.
+    """Scope of a value. type_id: number in the topology, empty for the node.
 
-    stype, stype_id: a part of that, such as a network interface; a job.
+    stype, stype_id: a part of it, such as a network interface or a job.
     """
 
     type: ScopeType = "node"
@@ -38,7 +38,7 @@ NODE = Scope()
 
 
 class Gauge(NamedTuple):
-    """A value as it is now."""
+    """A current value."""
 
     metric: str
     value: float
@@ -46,14 +46,14 @@ class Gauge(NamedTuple):
 
 
 NEW = -1
-"""Stands for `wraps_at` of a counter that started at 0 since the reading before."""
+"""`wraps_at` of a counter that started at 0 after the previous reading."""
 
 
 class Count(NamedTuple):
-    """A counter, of which the growth in a second is the metric.
+    """A counter; the metric is its rate.
 
-    wraps_at: after the largest value comes 0 again; 0: it is wide enough, one that is less has
-    restarted; NEW: it started at 0 since the reading before, so that its first interval counts.
+    wraps_at: largest value before it wraps to 0; 0: it never wraps, so that a smaller value means a
+    reset; NEW: it started at 0 after the previous reading, so that its first interval counts.
     """
 
     metric: str
@@ -63,12 +63,11 @@ class Count(NamedTuple):
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    """What a metric is.
+    """Definition of a metric.
 
-    unit: a base unit: B, B/s, s, Hz, W, V, A, %, degC, rpm, Flops/s, 1/s, or empty. type: of the
-    smallest part that it is told of. aggregation: how values of parts make one of the whole.
-    scale: what the growth of a counter in a second is multiplied by. source: file and field.
-    is_default: sent unless it is left out.
+    unit: a base unit: B, B/s, s, Hz, W, V, A, %, degC, rpm, Flops/s, 1/s, or empty. type: of its
+    smallest scope. aggregation: combines values of parts to a value of the whole. scale: factor of
+    the rate of a counter. source: file and field. is_default: sent unless excluded.
     """
 
     unit: str
@@ -83,29 +82,29 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
 class ReaderSettings(Settings, frozen=True, kw_only=True):
     """The keys of every table [agents.metrics.READER]."""
 
-    every: Annotated[
-        Duration, Meta(description="read it this often only; 0s: with every sample")
-    ] = Duration("0s")
+    every: Annotated[Duration, Meta(description="interval of this reader; 0s: every sample")] = (
+        Duration("0s")
+    )
 
 
 S = TypeVar("S", bound=ReaderSettings)
 
 
 class Reader(ABC, Generic[S]):
-    """Reads what belongs together. State between readings lives in it, and is bounded.
+    """Reads one subject. It holds the state between readings, which is bounded.
 
-    errors: what of the last reading is worth a message. absent: by metric, why it can't be had.
-    wanted: the metrics that are sent or computed with, where the reader can save others; None: all.
-    is_patient: True if no later sample follows, so that the reader waits for slow sources.
+    errors: messages of the last reading. absent: reason by unavailable metric. wanted: metrics that
+    are sent or used in expressions; None: all. is_patient: no later sample follows, so that the
+    reader waits for slow sources.
     """
 
     name: ClassVar[str]
     metrics: ClassVar[dict[str, Metric]]
     needs: ClassVar[tuple[str, ...]] = ()
-    """Findings of `ccagent doctor` that say whether it can read anything."""
+    """Subjects of `ccagent doctor` that the reader depends on."""
     Settings: ClassVar[type[Any]] = ReaderSettings
     has_own_pace: ClassVar[bool] = False
-    """Whether it is asked with every sample and observes its key `every` itself."""
+    """Whether the reader applies its key `every` itself."""
 
     def __init__(self, settings: S | None = None) -> None:
         self.settings: S = self.Settings() if settings is None else settings
@@ -116,19 +115,19 @@ class Reader(ABC, Generic[S]):
 
     @property
     def is_wanted(self) -> bool:
-        """Return whether any of its metrics is sent or computed with."""
+        """Whether any of its metrics is sent or used in an expression."""
         return self.wanted is None or not self.wanted.isdisjoint(self.metrics)
 
     def begin(self, node: Node) -> None:
-        """Told before any reader of a sample reads, for those that wait for others' answers."""
+        """Start slow queries. Called before the readers of a sample read."""
 
     @abstractmethod
     def read(self, node: Node) -> Iterable[Gauge | Count]:
-        """Read once. Raises NotHereError where the machine has no such thing, else CcagentError."""
+        """Return the values. Raise NotHereError without such a device, else CcagentError."""
 
     def list_pending(self, node: Node) -> dict[str, ScopeType]:  # noqa: ARG002 - for those that differ
-        """Return by metric the type of what the daemon sends although there is no value now."""
+        """Return the types of metrics that have no value yet but will be sent, by metric."""
         return {}
 
     def close(self) -> None:
-        """Let go of what is held open."""
+        """Close open files and processes."""

@@ -40,7 +40,7 @@ class BeegfsSettings(ProgramReaderSettings, frozen=True, kw_only=True):
     command: Annotated[
         tuple[str, ...],
         Meta(
-            description="program, with what must stand before it, such as sudo; its name tells"
+            description="program, with a prefix such as sudo; its name selects"
             " beegfs-ctl from beegfs; empty: the one that is installed"
         ),
     ] = ()
@@ -82,7 +82,7 @@ def _metric(servers: str, operation: str) -> Metric:
 class BeegfsReader(ProgramReader[BeegfsSettings]):
     """Requests of clients, by mount. Nothing is run unless a metric is wanted.
 
-    The servers hold the counters: each run asks all of them, and needs root.
+    The servers hold the counters: each run queries all of them and needs root.
     """
 
     name = "beegfs"
@@ -115,7 +115,7 @@ class BeegfsReader(ProgramReader[BeegfsSettings]):
     def collect(
         self, programs: Programs, targets: list[str]
     ) -> tuple[list[Gauge | Count], list[str]]:
-        """Ask the servers of each mount; a mount that fails costs its own values."""
+        """Query the servers of each mount. A failing mount costs its own values."""
         values: list[Gauge | Count] = []
         problems: list[str] = []
         for point in targets:
@@ -137,9 +137,9 @@ class BeegfsReader(ProgramReader[BeegfsSettings]):
         return values, problems
 
     def _has_fallen(self, point: str, servers: str, counters: dict[str, int]) -> bool:
-        """Return whether a counter fell: of several servers, one restarted.
+        """Return whether a counter fell: one of several servers has restarted.
 
-        The sum of the others is then no growth, so that this round has no values.
+        Deltas of the sum would be wrong, so this round has no values.
         """
         before = self._before.get((point, servers), {})
         self._before[point, servers] = counters

@@ -34,9 +34,9 @@ _LARGEST = 1 << 70
 def parse_client_stats(content: bytes, client: str = "") -> dict[str, int]:
     """Return counters by operation: of `client`, or the sum of all clients if that is empty.
 
-    Byte counters are `B-rd` and `B-wr`; the rounded ones of `beegfs stats` (`rd`, `wr`) are left
-    out. A client without requests has no line: the result is empty. Raise UnparsableError if the
-    output is none.
+    Byte counters are `B-rd` and `B-wr`; the rounded ones of `beegfs stats` (`rd`, `wr`) are
+    skipped. A client without requests has no line: the result is empty. Raise UnparsableError for
+    any other output.
     """
     text = content.decode("utf-8", "replace")
     is_any = False

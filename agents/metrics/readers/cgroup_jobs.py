@@ -1,4 +1,4 @@
-"""Slurm jobs on this node, as their control groups account for them."""
+"""Reader of Slurm jobs on this node, from their control groups."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class CgroupJobsReader(Reader[CgroupJobsSettings]):
             self.absent = dict.fromkeys(share_metrics(self.of_jobs), reason)
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
-        """Read what there is of each job; NotHereError where Slurm has made no cgroup."""
+        """Read the control groups of each job. Raise NotHereError if Slurm has made none."""
         jobs = self._jobs.read(node)
         self.errors = self._jobs.errors
         values = list(make_job_values(jobs))
@@ -138,13 +138,13 @@ class CgroupJobsReader(Reader[CgroupJobsSettings]):
         return values
 
     def list_pending(self, node: Node) -> dict[str, ScopeType]:  # noqa: ARG002
-        """Return the shares, also while no job runs."""
+        """Return the shares, which are sent also while no job runs."""
         scope = self.settings.scope
         return {} if scope == "none" else dict.fromkeys(share_metrics(self.of_jobs), scope)
 
 
 def make_job_values(jobs: dict[int, JobCounters]) -> Iterator[Gauge | Count]:
-    """Give the metrics of jobs. Sums over other control groups than before are no counters."""
+    """Yield the metrics of jobs. Sums over changed control groups are no counters."""
     for job, counters in jobs.items():
         scope = Scope("node", "", "job", str(job))
         for metric, field in _FIELDS.items():
@@ -161,4 +161,4 @@ _FIELDS = {
     metric: "cpu_time" if metric == "job_cpu_util" else metric.removeprefix("job_")
     for metric in CgroupJobsReader.of_jobs
 }
-"""Where the value of a metric stands in JobCounters."""
+"""Field of JobCounters by metric."""

@@ -1,4 +1,4 @@
-"""Load, and what the hwthreads spend their time on."""
+"""Reader of load and of CPU time by state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ccagent.machine.procfs.loadavg import Load
 
 _RETREAT = 3
-"""Seconds that a counter may go back by before it counts as begun anew."""
+"""Seconds by which a counter may go back without being a reset."""
 
 _STATES = {
     "user": "in user mode, that of guests included",
@@ -48,7 +48,7 @@ _EVENTS = {"ctxt": "context_switches", "intr": "interrupts", "processes": "forks
 
 
 def shares(delta: list[int]) -> list[float]:
-    """Give percent of growths that are not negative, of which one at least isn't 0."""
+    """Return percent of non-negative deltas, of which at least one is not 0."""
     total = sum(delta)
     return [100 * each / total for each in delta]
 
@@ -58,19 +58,21 @@ class CpuSettings(ReaderSettings, frozen=True, kw_only=True):
 
     types: Annotated[
         tuple[Literal["node", "hwthread"], ...],
-        Meta(description="what shares of time are told of: the whole, each hwthread"),
+        Meta(description="scopes of the shares of time: the node, each hwthread"),
     ] = ("node", "hwthread")
     of_node: Annotated[
         Literal["mean", "sum"],
-        Meta(description="what the node's share is of its hwthreads': sum as cc-metric-collector"),
+        Meta(
+            description="the share of the node: mean of its hwthreads, or sum as cc-metric-collector"
+        ),
     ] = "mean"
 
 
 class CpuReader(Reader[CpuSettings]):
     """Load; shares of time of each hwthread and their mean; context switches, interrupts, forks.
 
-    Shares are those since the reading before, so the first one has none; nor has a hwthread that
-    was offline at one of both.
+    Shares are computed over two readings. The first reading has none, nor has a hwthread that was
+    offline at one of them.
     """
 
     name = "cpu"
@@ -155,7 +157,7 @@ class CpuReader(Reader[CpuSettings]):
         self._scopes: dict[int, Scope] = {}
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
-        """Read /proc/loadavg and /proc/stat; NotHereError if there is neither."""
+        """Read /proc/loadavg and /proc/stat. Raise NotHereError if both are missing."""
         self.errors = []
         found: list[Gauge | Count] = []
         try:

@@ -1,4 +1,4 @@
-"""Clock frequencies of hwthreads, as the scaling driver of the kernel has them."""
+"""Reader of frequencies of hwthreads, from the scaling driver of the kernel."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 _CPUS = "sys/devices/system/cpu"
 _HIGHEST = 100_000_000
-"""In kHz: more than any processor runs at."""
+"""Limit in kHz, above that of any processor."""
 
 
 def parse_frequency(content: bytes) -> int:
-    """Parse scaling_cur_freq, one number of kHz: Hz. Raises UnparsableError.
+    """Parse scaling_cur_freq in kHz. Return Hz. Raise UnparsableError.
 
     A driver that does not know it writes 0 or `<unknown>`: both are unparsable.
     Source: scaling_cur_freq in Documentation/admin-guide/pm/cpufreq.rst of Linux.
@@ -32,7 +32,7 @@ def parse_frequency(content: bytes) -> int:
 
 
 class CpufreqReader(Reader[ReaderSettings]):
-    """Frequencies of the hwthreads that are online; nothing is read unless they are wanted.
+    """Frequencies of the hwthreads that are online; read only if they are wanted.
 
     Some kernels wait 10 ms for each hwthread that has been idle: `every` keeps that rare.
     """
@@ -51,7 +51,7 @@ class CpufreqReader(Reader[ReaderSettings]):
     }
 
     def read(self, node: Node) -> Iterable[Gauge]:
-        """Read each scaling_cur_freq; NotHereError if no hwthread has one.
+        """Read each scaling_cur_freq. Raise NotHereError if no hwthread has one.
 
         Of several that cannot be read, the first is in `errors`.
         """

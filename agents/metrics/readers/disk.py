@@ -1,4 +1,4 @@
-"""Transfers of the disks, and how busy they are."""
+"""Reader of transfers and utilisation of local disks."""
 
 from __future__ import annotations
 
@@ -35,11 +35,10 @@ def choose_disks(
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> set[str]:
-    """Tell which disks count, by the names of what is in their directories in /sys/block.
+    """Return the disks that count. disks: file names in their directories in /sys/block.
 
-    Partitions have no directory there; dm, md, loop, RAM disks and zram no `device`. Optical and
-    floppy drives don't count. `include` and `exclude` are patterns of names that count besides,
-    and that don't.
+    Partitions have no directory there; dm, md, loop, RAM disks and zram have no `device`. Optical
+    and floppy drives do not count. `include` and `exclude`: patterns of names.
     """
     names = {
         name
@@ -62,22 +61,24 @@ class DiskSettings(ReaderSettings, frozen=True, kw_only=True):
     """The keys of [agents.metrics.disk]."""
 
     include: Annotated[
-        tuple[str, ...], Meta(description="patterns of devices that count besides disks")
+        tuple[str, ...], Meta(description="patterns of additional devices that count")
     ] = ()
-    exclude: Annotated[tuple[str, ...], Meta(description="patterns of disks that don't count")] = ()
+    exclude: Annotated[
+        tuple[str, ...], Meta(description="patterns of disks that do not count")
+    ] = ()
     by_device: Annotated[
         bool,
         Meta(
-            description="also tell of each disk (stype=disk, stype-id=NAME), and of merged"
+            description="also send values of each disk (stype=disk, stype-id=NAME), and merged"
             " requests, their time, queues, discards and flushes"
         ),
     ] = False
 
 
 class DiskReader(Reader[DiskSettings]):
-    """Bytes and transfers of the node's disks; of the busiest one, how busy.
+    """Bytes and transfers of the node's disks; utilisation of the busiest one.
 
-    By option those of each disk before them, and figures of requests.
+    Optionally values of each disk and metrics of requests.
     """
 
     name = "disk"
@@ -130,7 +131,7 @@ class DiskReader(Reader[DiskSettings]):
             self.absent = dict.fromkeys(REQUEST_METRICS, "disk.by-device is off")
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
-        """Read /proc/diskstats; /sys/block when disks came or went."""
+        """Read /proc/diskstats, and /sys/block after disks have changed."""
         self.errors = []
         now = node.clock.monotonic()
         disks = {disk.name: disk.stats for disk in read_parsed(node, _STATISTICS, parse_diskstats)}
@@ -177,7 +178,7 @@ class DiskReader(Reader[DiskSettings]):
         directories: dict[str, list[str]] = {}
         for name in names:
             try:
-                # cciss/c0d0 is a directory cciss!c0d0.
+                # The directory of cciss/c0d0 is cciss!c0d0.
                 directories[name] = node.list(f"{_DISKS}/{name.replace('/', '!')}")
             except NotHereError:
                 continue

@@ -1,4 +1,4 @@
-"""Requests of disks: merged ones, the time that each takes, queues, discards and flushes.
+"""Metrics of disk requests: merges, latency, queues, discards and flushes.
 
 Source: Documentation/admin-guide/iostats.rst of Linux; its field 1 is value 0 here.
 """
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 _SECTOR = 512
 _IN_PROGRESS = 8
 _WRAPS_AT = 0xFFFF_FFFF
-"""Milliseconds are unsigned int."""
+"""Milliseconds are counted in unsigned int."""
 
 
 class Rate(NamedTuple):
-    """A metric that is growth in a second: of which value, times what."""
+    """Metric that is a rate: index of the counter, factor."""
 
     metric: str
     value: int
@@ -28,7 +28,7 @@ class Rate(NamedTuple):
 
 
 class TimeEach(NamedTuple):
-    """A metric that is the mean time of a request: milliseconds of one value by another."""
+    """Metric that is the mean time of a request: indices of milliseconds and of requests."""
 
     metric: str
     milliseconds: int
@@ -85,9 +85,9 @@ REQUEST_METRICS: dict[str, Metric] = {
 
 
 def request_figures(delta: Sequence[int], seconds: float) -> dict[str, float]:
-    """Return the metrics that follow from the growth of a disk's values in so many seconds.
+    """Return the metrics computed from the deltas of a disk's values over `seconds`.
 
-    Older kernels have 11 or 15 of the 17 values: what is not there has no metric.
+    Older kernels have 11 or 15 of the 17 values: missing ones have no metric.
     """
     found = {
         metric: delta[value] * scale / seconds
@@ -101,15 +101,15 @@ def request_figures(delta: Sequence[int], seconds: float) -> dict[str, float]:
 
 
 class DiskRequests:
-    """Figures of each disk and of all together, by values of two readings."""
+    """Computes metrics of each disk and of all together from two readings."""
 
     def __init__(self) -> None:
         self._before: Mapping[str, Sequence[int]] = {}
 
     def add(self, disks: Mapping[str, Sequence[int]], seconds: float) -> list[Gauge]:
-        """Return the figures since the last reading, those of the node last.
+        """Return the metrics since the last reading, those of the node last.
 
-        disks: by name all values, at least eleven. A disk that is new has none but those of now.
+        disks: all values by name, at least eleven. A new disk has only current values.
         """
         before, self._before = self._before, disks
         found: list[Gauge] = []
@@ -133,12 +133,12 @@ class DiskRequests:
 
 
 def compute_disk_deltas(old: Sequence[int], new: Sequence[int]) -> list[int]:
-    """Return the growth of a disk's values; that of requests in progress, which may fall, is 0."""
+    """Return the deltas of a disk's values; 0 for requests in progress, which may fall."""
     before, after = list(old), list(new)
     before[_IN_PROGRESS] = after[_IN_PROGRESS] = 0
     return compute_deltas(before, after, _WRAPS_AT)
 
 
 def device_scope(name: str) -> Scope:
-    """Return the place of a disk."""
+    """Return the scope of a disk."""
     return Scope(stype="disk", stype_id=name)

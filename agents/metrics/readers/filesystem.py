@@ -1,4 +1,4 @@
-"""Space and inodes of the local file systems. One that hangs is left out, never waited for."""
+"""Reader of space and inodes of local file systems. A hanging one is skipped."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 LOCAL = (
     "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "reiserfs", "xfs", "zfs",
 )  # fmt: skip
-"""Types of file systems on disks. Images (squashfs, iso9660...) are always full: not among them."""
+"""Types of file systems on disks, without images (squashfs, iso9660...), which are always full."""
 
 _MOST_HANGING = 32
 _PATIENCE = 0.05
 
 
 class Space(NamedTuple):
-    """What statvfs(3) tells. size, free (to users), used: B. inodes: 0 if there is no limit."""
+    """Result of statvfs(3). size, free (to users), used: B. inodes: 0 if there is no limit."""
 
     size: int
     free: int
@@ -47,9 +47,9 @@ class Space(NamedTuple):
 def local_mounts(
     mounts: Iterable[Mount], types: Collection[str], exclude: Sequence[str]
 ) -> list[Mount]:
-    """Choose one mount of each file system of these types; exclude: patterns of mount points.
+    """Return one mount of each file system of these types; exclude: patterns of mount points.
 
-    Of several at one point only the last can be reached. Datasets of a ZFS pool share its space.
+    Of several mounts at one point only the last is visible. Datasets of a ZFS pool share its space.
     """
     reachable = {mount.point: mount for mount in mounts}
     found: dict[str, Mount] = {}
@@ -61,7 +61,7 @@ def local_mounts(
 
 
 def space_of(answer: os.statvfs_result) -> Space:
-    """Reckon what df(1) shows."""
+    """Return space as df(1) computes it."""
     unit = answer.f_frsize or answer.f_bsize
     return Space(
         size=answer.f_blocks * unit,
@@ -119,17 +119,17 @@ class FilesystemSettings(ReaderSettings, frozen=True, kw_only=True):
 
     types: Annotated[tuple[str, ...], Meta(description="types of file systems that count")] = LOCAL
     exclude: Annotated[
-        tuple[str, ...], Meta(description="patterns of mount points that don't count")
+        tuple[str, ...], Meta(description="patterns of mount points that do not count")
     ] = ("/boot", "/boot/*")
     time_limit: Annotated[
-        Duration, Meta(description="after this long a file system hangs: it is left out")
+        Duration, Meta(description="after this long a file system is skipped until it answers")
     ] = Duration("1s")
 
 
 class FilesystemReader(Reader[FilesystemSettings]):
-    """Space of the node and how full its fullest file system is.
+    """Space of the node and use of its fullest file system.
 
-    One that hangs is asked again when its answer has come.
+    A hanging file system is queried again after it has answered.
     """
 
     name = "filesystem"
@@ -170,7 +170,7 @@ class FilesystemReader(Reader[FilesystemSettings]):
         self._mounts: list[Mount] = []
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
-        """List the mounts, and ask all at once; what hangs is waited for once."""
+        """List the mounts and query all of them. A hanging one is waited for once."""
         self.errors = []
         mounts = read_parsed(node, MOUNTINFO, self._local_mounts)
         if not mounts:
@@ -198,25 +198,23 @@ class FilesystemReader(Reader[FilesystemSettings]):
         return self._mounts
 
     def _ask_all(self, node: Node, mounts: list[Mount]) -> list[Space]:
-        """Ask as many at once as threads may hang."""
+        """Query the mounts, with a bounded number of hanging threads."""
         self._hanging = {
             point: question for point, question in self._hanging.items() if question.is_busy(0)
         }
         points: list[str] = []
         for mount in mounts:
             if mount.point in self._hanging:
-                self.errors.append(
-                    f"{_escape(mount.point)}: hangs, and is left out until it answers"
-                )
+                self.errors.append(f"{_escape(mount.point)}: hangs; skipped until it answers")
             else:
                 points.append(mount.point)
         time_limit = self.settings.time_limit
         deadline = time.monotonic() + time_limit.seconds
         spaces: list[Space] = []
-        # A thread for each costs more than all their answers: only while one hangs.
+        # A thread for each mount costs more than all answers: only while one hangs.
         answers: dict[str, os.statvfs_result | CcagentError] = {}
         first: dict[str, Background[os.statvfs_result] | _Round] = {}
-        with suppress(RuntimeError):  # Without a thread to be had, each question below says so.
+        with suppress(RuntimeError):  # Without a free thread each query below reports it.
             in_turn = _Round(node, points if len(self._hanging) < _MOST_HANGING else ())
             answers = in_turn.wait(min(_PATIENCE, time_limit.seconds))
             points = [point for point in points if point not in answers]
@@ -236,7 +234,7 @@ class FilesystemReader(Reader[FilesystemSettings]):
                     continue
                 self._take(_answer(question), spaces)
         if points:
-            self.errors.append(f"{len(points)} more are not asked, since {_MOST_HANGING} hang")
+            self.errors.append(f"{len(points)} more are skipped, since {_MOST_HANGING} hang")
         return spaces
 
     def _take(self, answer: os.statvfs_result | CcagentError, spaces: list[Space]) -> None:
@@ -267,7 +265,7 @@ def _answer(
 
 
 def _escape(point: str) -> str:
-    """Give a mount point for a sentence: without the line breaks that it may hold."""
+    """Return a text with control characters escaped: a mount point may hold line breaks."""
     return point.encode("unicode_escape").decode("ascii")
 
 

@@ -1,4 +1,4 @@
-"""I/O of this node in GPFS (IBM Storage Scale) file systems, by mmpmon."""
+"""Reader of I/O of this node in GPFS (IBM Storage Scale) file systems, by mmpmon."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ class GpfsSettings(ProgramReaderSettings, frozen=True, kw_only=True):
         tuple[str, ...],
         Meta(description="mmpmon and its arguments; it reads its request from standard input"),
     ] = ("/usr/lpp/mmfs/bin/mmpmon", "-p", "-s")
-    exclude: Annotated[
-        tuple[str, ...], Meta(description="patterns of file systems that are not sent")
-    ] = ()
+    exclude: Annotated[tuple[str, ...], Meta(description="patterns of file systems to skip")] = ()
 
     def __post_init__(self) -> None:
         self.check_command(self.command)
@@ -54,7 +52,7 @@ class GpfsSettings(ProgramReaderSettings, frozen=True, kw_only=True):
 
 
 class GpfsReader(ProgramReader[GpfsSettings]):
-    """Each GPFS file system. Nothing is run unless a metric is wanted; mmpmon needs root."""
+    """Each GPFS file system. mmpmon runs only if a metric is wanted, and needs root."""
 
     name = "gpfs"
     Settings = GpfsSettings
@@ -85,7 +83,7 @@ class GpfsReader(ProgramReader[GpfsSettings]):
         try:
             output = programs.run(self.settings.command, _REQUEST)
         except NotHereError as error:
-            raise ProgramError(f"{error}; see agents.metrics.gpfs.command") from None
+            raise ProgramError(f"{error}; see agents.metrics.gpfs.command") from error
         systems, problems = parse_fs_io_s(output)
         values: list[Gauge | Count] = []
         for name, counters in systems.items():

@@ -1,4 +1,4 @@
-"""All sensors of the machine with their limits, out of /sys/class/hwmon."""
+"""Reader of all hardware sensors and their limits, from /sys/class/hwmon."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 _HWMON = "sys/class/hwmon"
 _DIRECTORY = re.compile(r"hwmon([0-9]{1,6})", re.ASCII)
 _KNOWN_FOR = 60.0
-"""Seconds for which the sensors found are those that there are."""
+"""Seconds between searches for sensors."""
 
 
 class HwmonReader(Reader[ReaderSettings]):
-    """Temperatures, fans, voltages, currents and power; nothing is read unless it is wanted.
+    """Temperatures, fans, voltages, currents and power; read only if wanted.
 
     Chips behind a slow bus take milliseconds for each value.
     """
@@ -54,7 +54,7 @@ class HwmonReader(Reader[ReaderSettings]):
         self._sensors: list[HwmonSensor] = []
 
     def read(self, node: Node) -> Iterable[Gauge]:
-        """Read what is wanted of each sensor; NotHereError if there is none.
+        """Read the wanted values of each sensor. Raise NotHereError without a sensor.
 
         Of several values that cannot be read, the first is in `errors`, and how many more.
         """
@@ -75,7 +75,7 @@ class HwmonReader(Reader[ReaderSettings]):
         return found
 
     def _find(self, node: Node, errors: list[str]) -> None:
-        """Find the sensors when chips came or went, and every minute: those of a core may too."""
+        """Find the sensors after chips have changed, and every minute: cores go offline."""
         now = node.clock.monotonic()
         names = sorted(node.list(_HWMON))
         if names == self._names and now < self._known_until:
@@ -100,7 +100,7 @@ class HwmonReader(Reader[ReaderSettings]):
 def _gauges(
     node: Node, sensor: HwmonSensor, wanted: Collection[str], errors: list[str]
 ) -> Iterator[Gauge]:
-    """Yield what is wanted of a sensor; its value only while the chip trusts it."""
+    """Yield the wanted values of a sensor; no value while the chip reports a fault."""
     scope = Scope(stype="sensor", stype_id=sensor.name)
     for metric, path in sensor.paths.items():
         is_value = metric == sensor.kind.metric
@@ -127,7 +127,7 @@ def _is_faulty(node: Node, sensor: HwmonSensor) -> bool:
 
 
 def _chip(node: Node, directory: str) -> tuple[str, str]:
-    """Return the name of a chip, and where its files are."""
+    """Return the name of a chip and the directory of its files."""
     try:
         return read_parsed(node, f"{directory}/name", parse_label), directory
     except NotHereError:

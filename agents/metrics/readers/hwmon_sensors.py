@@ -31,8 +31,7 @@ class SensorKind(NamedTuple):
     """A kind of sensor.
 
     prefix: of its files. metric: of its value. divisor: from the numbers of the files to the unit.
-    limits: which it may have. lowest, highest: beyond them a value is an error, and a limit
-    is none.
+    limits: possible limits. lowest, highest: a value beyond them is an error, a limit is ignored.
     """
 
     prefix: str
@@ -45,7 +44,7 @@ class SensorKind(NamedTuple):
     highest: int = 10**15
 
     def forms(self) -> list[tuple[str, str, str]]:
-        """Return metric, what it is, and file: of the value, then of the limits."""
+        """Return metric, description and file of the value, then of the limits."""
         value = f"{self.prefix}*_input"
         if self.prefix == "power":
             value += " or _average"
@@ -59,7 +58,7 @@ class SensorKind(NamedTuple):
 
 
 KINDS = (
-    # NVMe without a limit has one of 65261.85 degrees.
+    # 65261.85 degrees: an NVMe drive without a limit.
     SensorKind(
         "temp", "hwmon_temp", "degC", 1000, "temperature",
         ("min", "max", "lcrit", "crit", "emergency"), -273_150, 1_000_000,
@@ -86,7 +85,7 @@ class HwmonSensor(NamedTuple):
 
 
 def parse_sensor(content: bytes) -> int:
-    """Parse a value, a limit or a flag: one whole number. Raises UnparsableError."""
+    """Parse a value, a limit or a flag: one integer. Raise UnparsableError."""
     text = content.strip()
     if _NUMBER.fullmatch(text) is None:
         raise UnparsableError(f"not a number: {content[:80]!r}")
@@ -94,7 +93,7 @@ def parse_sensor(content: bytes) -> int:
 
 
 def parse_label(content: bytes) -> str:
-    """Parse a name or a label, made fit for a tag. Raises UnparsableError if nothing is left."""
+    """Parse a name or a label as a value of a tag. Raise UnparsableError if it is empty."""
     kept = clean_label(content.decode("ascii", "replace"), _LONGEST_LABEL)
     if not kept:
         raise UnparsableError("empty")
@@ -107,7 +106,7 @@ def find_sensors(chip: str, directory: str, files: Collection[str]) -> list[Hwmo
     for found in map(_FILE.fullmatch, files):
         if found is None or (found[3] == "average" and found[1] != "power"):
             continue
-        # The momentary value goes before the average.
+        # The momentary value precedes the average.
         key = found[1], int(found[2])
         values[key] = max(values.get(key, ""), found[0])
     order = list(_BY_PREFIX)

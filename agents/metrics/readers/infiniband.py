@@ -1,4 +1,4 @@
-"""Traffic of InfiniBand, Omni-Path and RoCE ports, summed over all of them.
+"""Reader of traffic of InfiniBand, Omni-Path and RoCE ports, summed over all ports.
 
 Source: /sys/class/infiniband, see Documentation/ABI/stable/sysfs-class-infiniband of the kernel.
 """
@@ -27,8 +27,8 @@ _KNOWN_FOR = 60.0
 _WORD = 4
 _FLIT = 8
 _OMNI_PATH = ("hfi1", "opa")
-"""Whose driver hands on the flits that Omni-Path counts (pma_get_opa_port_dctrs() in hfi1/mad.c);
-rdma-core has called the devices opa for a while."""
+"""Prefixes of devices whose driver counts flits (pma_get_opa_port_dctrs() in hfi1/mad.c). Some
+releases of rdma-core call the devices opa."""
 _ACTIVE = 4
 _SATURATED = (0xFFFF_FFFF, LARGEST_UINT)
 _COUNTERS = {
@@ -49,10 +49,9 @@ class Port(NamedTuple):
 
 
 def parse_counter(content: bytes) -> int | None:
-    """Parse a counter; None if the device doesn't have it: `N/A (no PMA)`.
+    """Parse a counter. Return None for `N/A (no PMA)`.
 
-    Raises UnparsableError, also for a counter that stands still at its largest value: those of
-    32 bits, which there are without extended counters, don't wrap but saturate.
+    Raise UnparsableError, also for a saturated counter: counters of 32 bits do not wrap.
     """
     text = content.strip()
     if text.startswith(b"N/A"):
@@ -65,7 +64,7 @@ def parse_counter(content: bytes) -> int | None:
 
 
 def parse_state(content: bytes) -> int:
-    """Parse the state of a port, `4: ACTIVE`. Raises UnparsableError."""
+    """Parse the state of a port, `4: ACTIVE`. Raise UnparsableError."""
     match = _STATE.match(content)
     if match is None:
         raise UnparsableError(f"not a state: {content[:80]!r}")
@@ -73,7 +72,7 @@ def parse_state(content: bytes) -> int:
 
 
 def parse_rate(content: bytes) -> float:
-    """Parse the rate of a port, `100 Gb/sec (4X EDR)`: B/s. Raises UnparsableError."""
+    """Parse the rate of a port, `100 Gb/sec (4X EDR)`. Return B/s. Raise UnparsableError."""
     match = _RATE.match(content)
     if match is None:
         raise UnparsableError(f"not a rate: {content[:80]!r}")
@@ -81,10 +80,10 @@ def parse_rate(content: bytes) -> float:
 
 
 class InfinibandReader(Reader[ReaderSettings]):
-    """Bytes and packets of the node, by way of its ports; how many ports are active.
+    """Bytes and packets of all ports, and the number of active ports.
 
-    RoCE ports (link layer Ethernet) count RDMA alone (pma_cnt_ext_assign() in mlx5/mad.c), which
-    the network interfaces of the same cards leave out: no traffic is counted twice.
+    RoCE ports (link layer Ethernet) count only RDMA (pma_cnt_ext_assign() in mlx5/mad.c), which the
+    network interfaces of the cards do not count: nothing is counted twice.
     """
 
     name = "infiniband"
@@ -143,7 +142,7 @@ class InfinibandReader(Reader[ReaderSettings]):
         self._known_until: float | None = None
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
-        """Read the counters; which ports there are, and the links, every minute."""
+        """Read the counters; ports and links every minute."""
         self.errors = []
         now = node.clock.monotonic()
         if self._known_until is None or now >= self._known_until:

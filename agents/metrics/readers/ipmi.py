@@ -1,4 +1,4 @@
-"""Sensors of the baseboard management controller, by ipmitool or ipmi-sensors."""
+"""Reader of sensors of the management controller, by ipmitool or ipmi-sensors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _metric(unit: str, description: str) -> Metric:
 
 
 class IpmiReader(ProgramReader[IpmiSettings]):
-    """Sensors of the BMC. Nothing is run unless a metric is wanted: a run takes seconds."""
+    """Sensors of the BMC. The program, which takes seconds, runs only if a metric is wanted."""
 
     name = "ipmi"
     Settings = IpmiSettings
@@ -66,7 +66,7 @@ class IpmiReader(ProgramReader[IpmiSettings]):
     }
 
     def targets(self, node: Node) -> list[str]:
-        """Return the device of the BMC; with a configured command none is needed."""
+        """Return the device of the BMC; a configured command needs none."""
         if self.settings.command:
             return []
         for device in _DEVICES:
@@ -83,12 +83,12 @@ class IpmiReader(ProgramReader[IpmiSettings]):
         programs: Programs,
         targets: list[str],  # noqa: ARG002 - there is one
     ) -> tuple[list[Gauge | Count], list[str]]:
-        """Run the program, and parse what it prints."""
+        """Run the program and parse its output."""
         output = self._run(programs)
         try:
             sensors = parse_ipmi_sensors(output)
         except UnparsableError as error:
-            raise ProgramError(f"{self._program()}: {error}") from None
+            raise ProgramError(f"{self._program()}: {error}") from error
         return [
             Gauge(f"ipmi_{kind}", value, Scope(stype="sensor", stype_id=name))
             for name, kind, value in sensors
@@ -99,7 +99,7 @@ class IpmiReader(ProgramReader[IpmiSettings]):
             try:
                 return programs.run(self.settings.command)
             except NotHereError as error:
-                raise ProgramError(f"{error}; see agents.metrics.ipmi.command") from None
+                raise ProgramError(f"{error}; see agents.metrics.ipmi.command") from error
         for command in _COMMANDS:
             try:
                 return programs.run(command)

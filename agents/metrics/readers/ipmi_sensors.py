@@ -1,4 +1,4 @@
-"""Parser for the sensors that ipmitool and FreeIPMI's ipmi-sensors print.
+"""Parser for the output of ipmitool and of FreeIPMI's ipmi-sensors.
 
 ipmitool sensor:     CPU1 Temp | 42.000 | degrees C | ok | 0.000 | ...
 ipmitool sdr:        CPU1 Temp | 42 degrees C | ok
@@ -44,8 +44,8 @@ class IpmiSensor(NamedTuple):
 def parse_ipmi_sensors(content: bytes) -> list[IpmiSensor]:
     """Parse the sensors that have a number with a known unit, in their order.
 
-    Sensors of the same name get numbers: `Temp`, `Temp#2`. Raise UnparsableError if no line is
-    that of a sensor.
+    Sensors of the same name get numbers: `Temp`, `Temp#2`. Raise UnparsableError if no line is a
+    sensor.
     """
     text = content.decode("utf-8", "replace")
     has_ids = _FREEIPMI_HEADER in text
@@ -76,7 +76,7 @@ def parse_ipmi_sensors(content: bytes) -> list[IpmiSensor]:
 
 
 def _fields(line: str, *, has_ids: bool) -> tuple[str, str, str] | None:
-    """Return name, number and unit of a line, None if the line is no sensor's."""
+    """Return name, number and unit of a line, None for other lines."""
     if "|" in line:
         columns = [column.strip() for column in line.split("|")]
         if len(columns) >= 4:

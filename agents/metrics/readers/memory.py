@@ -129,7 +129,7 @@ def parse_domain_memory(content: bytes) -> dict[str, int]:
         # KReclaimable: since 4.20.
         slab = meminfo["KReclaimable" if "KReclaimable" in meminfo else "SReclaimable"]
     except KeyError as error:
-        raise UnparsableError(f"no {error.args[0]}") from None
+        raise UnparsableError(f"no {error.args[0]}") from error
     if not total:
         return {}
     return {"mem_used": max(0, total - free - cache - slab) * _KB, "mem_free": free * _KB}

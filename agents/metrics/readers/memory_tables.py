@@ -40,8 +40,8 @@ _DEFAULTS = {
         "B",
         "memory of programs and the kernel, without caches that can be given up",
         (
-            "/proc/meminfo, MemTotal - MemAvailable; node*/meminfo, MemTotal - MemFree - Active(file)"
-            " - Inactive(file) - KReclaimable"
+            "/proc/meminfo, MemTotal - MemAvailable; node*/meminfo, MemTotal - MemFree"
+            " - Active(file) - Inactive(file) - KReclaimable"
         ),
     ),
     "mem_free": (

@@ -24,7 +24,7 @@ _FIELDS = {
 
 
 class GpfsCounters(NamedTuple):
-    """What this node has done in a file system since it was mounted."""
+    """Counters of this node in a file system since the mount."""
 
     bytes_read: int
     bytes_written: int

@@ -1,4 +1,4 @@
-"""Traffic of the network interfaces, summed over those that are hardware."""
+"""Reader of traffic of network interfaces, summed over hardware."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _METRICS = (*_IN, *_OUT)
 
 
 class Traffic(NamedTuple):
-    """What an interface has counted, in the order of the metrics."""
+    """Counters of an interface in the order of the metrics."""
 
     bytes_in: int
     packets_in: int
@@ -60,7 +60,7 @@ class Traffic(NamedTuple):
 
 
 def parse_net_dev(content: bytes) -> dict[str, bytes]:
-    """Parse /proc/net/dev: name of an interface -> what stands behind it."""
+    """Parse /proc/net/dev. Return the unparsed counters by interface."""
     interfaces: dict[str, bytes] = {}
     for line in content.split(b"\n"):
         name, colon, counters = line.rpartition(b":")
@@ -70,7 +70,7 @@ def parse_net_dev(content: bytes) -> dict[str, bytes]:
 
 
 def parse_traffic(counters: bytes) -> Traffic:
-    """Parse the counters of an interface in /proc/net/dev. Raises UnparsableError.
+    """Parse the counters of an interface in /proc/net/dev. Raise UnparsableError.
 
     `bytes packets errs drop fifo frame compressed multicast` received, then sent
     `bytes packets errs drop fifo colls carrier compressed` (dev_seq_printf_stats()).
@@ -80,8 +80,8 @@ def parse_traffic(counters: bytes) -> Traffic:
         raise UnparsableError(f"not 16 counters: {counters[:80]!r}")
     try:
         traffic = Traffic(*map(int, words[:4] + words[8:12]))
-    except ValueError:
-        raise UnparsableError(f"not a number: {counters[:80]!r}") from None
+    except ValueError as error:
+        raise UnparsableError(f"not a number: {counters[:80]!r}") from error
     if min(traffic) < 0 or max(traffic) > LARGEST_UINT:
         raise UnparsableError(f"out of range: {counters[:80]!r}")
     return traffic
@@ -92,12 +92,12 @@ def choose_interfaces(
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> set[str]:
-    """Tell which interfaces count, by the names of what is in their directories.
+    """Return the interfaces that count. interfaces: file names in their directories.
 
-    Hardware has a `device`, virtual machines' cards included; bridges, VLANs, tunnels and veth
-    have none. A bond of hardware, and a device above others (hv_netvsc, net_failover), counts
-    their traffic as its own, hence stands for them. `include` and `exclude` are patterns of names
-    that count besides, and that don't. The loopback counts only where it is included by its name.
+    Hardware has a `device`, also in virtual machines; bridges, VLANs, tunnels and veth have none. A
+    bond of hardware, and a device above others (hv_netvsc, net_failover), includes their traffic
+    and replaces them. `include` and `exclude`: patterns of names. The loopback counts only if
+    `include` has its name.
     """
     hardware = {name for name, files in interfaces.items() if "device" in files}
     names = set(hardware)
@@ -123,18 +123,18 @@ class NetworkReaderSettings(ReaderSettings, frozen=True, kw_only=True):
     """The keys of [agents.metrics.network]."""
 
     include: Annotated[
-        tuple[str, ...], Meta(description="patterns of interfaces that count besides hardware")
+        tuple[str, ...], Meta(description="patterns of additional interfaces that count")
     ] = ()
     exclude: Annotated[
-        tuple[str, ...], Meta(description="patterns of interfaces that don't count")
+        tuple[str, ...], Meta(description="patterns of interfaces that do not count")
     ] = ()
     per_interface: Annotated[
-        bool, Meta(description="also tell of each interface: stype=network, stype-id=NAME")
+        bool, Meta(description="also send values of each interface: stype=network, stype-id=NAME")
     ] = False
 
 
 class NetworkReader(Reader[NetworkReaderSettings]):
-    """Bytes, packets, errors and drops of the node, by option of each interface before them."""
+    """Bytes, packets, errors and drops of the node, optionally of each interface."""
 
     name = "network"
     Settings = NetworkReaderSettings
@@ -158,14 +158,14 @@ class NetworkReader(Reader[NetworkReaderSettings]):
 
     def __init__(self, settings: NetworkReaderSettings | None = None) -> None:
         super().__init__(settings)
-        # 32 bits: some drivers count in the width of their hardware.
+        # 32 bits: some drivers use the width of their hardware.
         self._sums = Sums(len(_METRICS), _WRAPS_AT)
         self._seen: set[str] = set()
         self._chosen: set[str] = set()
         self._chosen_until = 0.0
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
-        """Read /proc/net/dev; /sys/class/net when interfaces came or went, and every minute."""
+        """Read /proc/net/dev; /sys/class/net after interfaces have changed, and every minute."""
         self.errors = []
         interfaces = read_parsed(node, _TRAFFIC, parse_net_dev)
         self._choose(node, interfaces.keys())

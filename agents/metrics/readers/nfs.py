@@ -1,4 +1,4 @@
-"""What this node does as a client of NFS: operations, and bytes by way of the mounts."""
+"""Reader of NFS clients: operations, and bytes of all mounts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NFS3 = (
     "mkdir", "symlink", "mknod", "remove", "rmdir", "rename", "link", "readdir", "readdirplus",
     "fsstat", "fsinfo", "pathconf", "commit",
 )  # fmt: skip
-"""RFC 1813, by number."""
+"""Operations by number (RFC 1813)."""
 
 NFS4 = (
     "null", "read", "write", "commit", "open", "open_confirm", "open_noattr", "open_downgrade",
@@ -50,7 +50,7 @@ _VERSIONS = {3: NFS3, 4: NFS4}
 
 
 class Volume(NamedTuple):
-    """What a mount has moved: B from and to the server, since it was mounted."""
+    """Traffic of a mount: B from and to the server since the mount."""
 
     source: str
     point: str
@@ -62,7 +62,7 @@ class Volume(NamedTuple):
 def parse_operations(content: bytes) -> dict[str, list[int]]:
     """Parse /proc/net/rpc/nfs: `rpc` (calls, retransmissions, ...), `proc3`, `proc4`, by number.
 
-    The numbers of a line `proc4 2 0 17` are behind how many there are. Raises UnparsableError.
+    The first number of a line `proc4 2 0 17` is the count of the others. Raise UnparsableError.
     """
     counters: dict[str, list[int]] = {}
     for line in content.split(b"\n"):
@@ -71,23 +71,23 @@ def parse_operations(content: bytes) -> dict[str, list[int]]:
             continue
         try:
             numbers = [int(word) for word in words[1:]]
-        except ValueError:
-            raise UnparsableError(f"not a number: {line[:80]!r}") from None
+        except ValueError as error:
+            raise UnparsableError(f"not a number: {line[:80]!r}") from error
         if numbers and (min(numbers) < 0 or max(numbers) > LARGEST_UINT):
             raise UnparsableError(f"out of range: {line[:80]!r}")
         if words[0] != b"rpc":
             number, *numbers = numbers or [-1]
             if number != len(numbers):
-                raise UnparsableError(f"not as many as it says: {line[:80]!r}")
+                raise UnparsableError(f"wrong number of counters: {line[:80]!r}")
         counters[words[0].decode("utf-8", "replace")] = numbers
     return counters
 
 
 def operations4(number: int) -> Sequence[str]:
-    """Name the client operations of NFSv4 of a kernel that has `number` of them, as far as known.
+    """Return the known client operations of NFSv4 of a kernel with `number` of them.
 
-    The kernel appends new ones, but fsid_present (Linux 3.13) and zero_range (6.16) came between
-    others, and those behind `copy` came in an order that not all kernels have in common.
+    The kernel appends new ones, but fsid_present (Linux 3.13) and zero_range (6.16) were inserted
+    between others, and the order after `copy` differs between kernels.
     """
     names = [name for name in NFS4 if name != "zero_range" or number > 70]
     if number <= 53:
@@ -98,10 +98,10 @@ def operations4(number: int) -> Sequence[str]:
 
 
 def parse_mountstats(content: bytes) -> list[Volume]:
-    """Parse the mounts of NFS in /proc/self/mountstats, see nfs_show_stats(). UnparsableError.
+    """Parse the NFS mounts in /proc/self/mountstats, see nfs_show_stats(). Raise UnparsableError.
 
-    Of a line `bytes:` the fifth and sixth number are what went over the network, whether programs
-    read it, mapped it, or the kernel read ahead.
+    The fifth and sixth number of a line `bytes:` are network traffic, read-ahead and mapped files
+    included.
     """
     volumes: list[Volume] = []
     for block in content.split(b"\ndevice "):
@@ -115,8 +115,8 @@ def parse_mountstats(content: bytes) -> list[Volume]:
         version = _VERSION.search(rest)
         try:
             moved = int(words[_SERVER_READ]), int(words[_SERVER_WRITTEN])
-        except (ValueError, IndexError):
-            raise UnparsableError(f"not bytes: {rest[:80]!r}") from None
+        except (ValueError, IndexError) as error:
+            raise UnparsableError(f"not bytes: {rest[:80]!r}") from error
         if min(moved) < 0 or max(moved) > LARGEST_UINT:
             raise UnparsableError(f"out of range: {rest[:80]!r}")
         number = int(version[1]) if version else 4 if mount[3] else 3
@@ -129,7 +129,7 @@ def _name(text: bytes) -> str:
 
 
 def _metric(version: int, operation: str) -> str:
-    """Name an operation. nfs4_read and nfs4_write are bytes, hence nfs4_reads, nfs4_writes."""
+    """Return the metric of an operation. nfs4_read and nfs4_write are bytes, hence nfs4_reads."""
     plural = "s" if operation in {"read", "write"} else ""
     return f"nfs{version}_{operation}{plural}"
 
@@ -171,7 +171,7 @@ class NfsReader(Reader[ReaderSettings]):
         "nfs_retrans": Metric(
             unit="1/s",
             type="node",
-            description="requests sent again, since no answer came in time",
+            description="requests sent again for lack of a timely answer",
             source="/proc/net/rpc/nfs, rpc, number 2",
         ),
         **{
@@ -193,7 +193,7 @@ class NfsReader(Reader[ReaderSettings]):
         self._volumes = {version: Sums(2) for version in _VERSIONS}
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
-        """Read the operations; the mounts, if there is a client. Else NotHereError."""
+        """Read operations and mounts. Raise NotHereError without a client."""
         self.errors = []
         found: list[Gauge | Count] = []
         try:
@@ -239,7 +239,7 @@ class NfsReader(Reader[ReaderSettings]):
         devices = self._devices(node)
         volumes: dict[int, dict[str, tuple[int, int]]] = {version: {} for version in _VERSIONS}
         for volume in read_parsed(node, _STATISTICS, parse_mountstats):
-            # Mounts of one file system all show its numbers; the device tells that it is one.
+            # All mounts of a file system have the same counters and the same device.
             here = devices.get(volume.point)
             device = here.pop(0) if here else volume.source
             if volume.version in volumes:
@@ -251,7 +251,7 @@ class NfsReader(Reader[ReaderSettings]):
             yield Count(f"nfs{version}_write", written)
 
     def _devices(self, node: Node) -> dict[str, list[str]]:
-        """Give the devices of NFS by mount point; several, if it was mounted over."""
+        """Return the devices of NFS by mount point; several mounts may share a point."""
         devices: dict[str, list[str]] = {}
         try:
             for mount in read_parsed(node, MOUNTINFO, parse_mountinfo):

@@ -1,4 +1,4 @@
-"""Traffic, latency and retransmissions of each NFS mount."""
+"""Reader of traffic, latency and retransmissions of each NFS mount."""
 
 from __future__ import annotations
 
@@ -43,15 +43,13 @@ _MEANS = (
     ("exec", "execution", "mean time of an operation from request to end", 8),
 )
 _CLASSES = {"": "", "read_": "READ", "write_": "WRITE"}
-"""Prefixes of metrics and the operation that each stands for; all operations without a prefix."""
+"""Operation by prefix of metrics; all operations without a prefix."""
 
 
 class NfsMountsSettings(ReaderSettings, frozen=True, kw_only=True):
     """The keys of [agents.metrics.nfs-mounts]."""
 
-    exclude: Annotated[
-        tuple[str, ...], Meta(description="patterns of mount points that are not read")
-    ] = ()
+    exclude: Annotated[tuple[str, ...], Meta(description="patterns of mount points to skip")] = ()
 
 
 def _metric(unit: str, description: str, source: str) -> Metric:
@@ -92,14 +90,14 @@ _METRICS: dict[str, Metric] = {
 
 
 class _Figures(NamedTuple):
-    """Counters of a mount: of all operations, and of those with a class of their own."""
+    """Counters of a mount: of all operations, and by prefix."""
 
     total: OperationCounters
     by_prefix: dict[str, OperationCounters]
 
 
 class NfsMountsReader(Reader[NfsMountsSettings]):
-    """Each NFS mount by its mount point; nothing is read unless a metric is wanted.
+    """Each NFS mount by its mount point; read only if a metric is wanted.
 
     Several mounts of one file system share its counters: each has the same values.
     """
@@ -179,7 +177,7 @@ def _means(before: _Figures, now: _Figures, scope: Scope) -> Iterator[Gauge]:
     for prefix, new in now.by_prefix.items():
         old = before.by_prefix[prefix]
         if new.operations < old.operations:
-            old = OperationCounters()  # mounted anew
+            old = OperationCounters()  # unmounted and mounted again
         operations = new.operations - old.operations
         if not operations:
             continue

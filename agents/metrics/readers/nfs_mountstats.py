@@ -52,7 +52,7 @@ class NfsMount(NamedTuple):
 def parse_nfs_mounts(content: bytes) -> tuple[list[NfsMount], list[str]]:
     """Parse the mounts in their order, the last of a mount point being the visible one.
 
-    Also return a sentence for each mount that is incomplete or damaged; that mount is left out.
+    Also return a message for each incomplete or damaged mount, which is skipped.
     """
     mounts: list[NfsMount] = []
     problems: list[str] = []
@@ -76,7 +76,7 @@ def _parse_mount(point: str, block: bytes) -> NfsMount:
     _, label, table = block.partition(b"per-op statistics")
     if not label:
         raise UnparsableError("no statistics of operations")
-    # The last line counts only if its end is there.
+    # The last line counts only if it is complete.
     for name, numbers in _OPERATION.findall(table):
         counters = _numbers(numbers)
         if len(counters) < _OPERATION_COUNTERS:

@@ -1,4 +1,4 @@
-"""Where the kernel took pages from, by NUMA node."""
+"""Reader of page allocations by NUMA node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LINE = re.compile(rb"^([a-z_]+) ([0-9]{1,20})$", re.MULTILINE)
 
 
 def parse_numastat(content: bytes) -> dict[str, int]:
-    """Parse node*/numastat: metric -> pages since boot. Raises UnparsableError.
+    """Parse node*/numastat. Return pages since boot by metric. Raise UnparsableError.
 
     Source: Documentation/admin-guide/numastat.rst of Linux.
     """
@@ -41,7 +41,7 @@ def parse_numastat(content: bytes) -> dict[str, int]:
 
 
 class NumastatReader(Reader[ReaderSettings]):
-    """Pages in a second that NUMA nodes gave; nothing is read unless a metric is wanted."""
+    """Pages per second allocated from NUMA nodes; read only if a metric is wanted."""
 
     name = "numastat"
     metrics: ClassVar[dict[str, Metric]] = {
@@ -56,7 +56,7 @@ class NumastatReader(Reader[ReaderSettings]):
     }
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
-        """Read each node*/numastat; NotHereError without NUMA nodes."""
+        """Read each node*/numastat. Raise NotHereError without NUMA nodes."""
         self.errors = []
         if self.wanted is not None and self.wanted.isdisjoint(self.metrics):
             return []

@@ -1,4 +1,4 @@
-"""Health of NVMe drives: wear, errors, temperatures and lifetime counters."""
+"""Reader of health of NVMe drives: wear, errors, temperatures, lifetime counters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _CONTROLLERS = "sys/class/nvme"
 _NAME = re.compile(r"nvme([0-9]{1,4})", re.ASCII)
 _FABRICS = frozenset({"tcp", "rdma", "fc", "loop"})
-"""Transports to drives of another machine."""
+"""Transports to remote drives."""
 _MOST = 64
 
 _FIELDS = {
@@ -77,14 +77,14 @@ _FIELDS = {
 class NvmeSettings(ReaderSettings, frozen=True, kw_only=True):
     """The keys of [agents.metrics.nvme]."""
 
-    every: Annotated[
-        Duration, Meta(description="read it this often only; 0s: with every sample")
-    ] = Duration("1m")
+    every: Annotated[Duration, Meta(description="interval of this reader; 0s: every sample")] = (
+        Duration("1m")
+    )
     exclude: Annotated[
-        tuple[str, ...], Meta(description="patterns of controllers that are not read, as nvme0")
+        tuple[str, ...], Meta(description="patterns of controllers to skip, such as nvme0")
     ] = ()
     time_limit: Annotated[
-        Duration, Meta(description="after this long the kernel gives a drive up")
+        Duration, Meta(description="after this long the kernel aborts the query of a drive")
     ] = Duration("5s")
 
 
@@ -100,7 +100,7 @@ def _metric(unit: str, aggregation: str, description: str, source: str) -> Metri
 
 
 class NvmeReader(Reader[NvmeSettings]):
-    """The SMART log of each local NVMe controller; no drive is asked unless a metric is wanted."""
+    """The SMART log of each local NVMe controller; queried only if a metric is wanted."""
 
     name = "nvme"
     Settings = NvmeSettings
@@ -144,7 +144,7 @@ class NvmeReader(Reader[NvmeSettings]):
             )
 
     def read(self, node: Node) -> Iterable[Gauge]:
-        """Return the values of logs that were read. Raise NotHereError without an NVMe drive."""
+        """Return the values of the logs. Raise NotHereError without an NVMe drive."""
         if not self._is_begun:
             self.begin(node)
         self._is_begun = False
@@ -179,7 +179,7 @@ class NvmeReader(Reader[NvmeSettings]):
     def _read_all(
         self, node: Node, controllers: list[str]
     ) -> tuple[dict[str, SmartLog], list[str]]:
-        """Return the logs by controller, and a sentence for each that cannot be read."""
+        """Return the logs by controller, and a message for each failure."""
         logs: dict[str, SmartLog] = {}
         problems: list[str] = []
         for name in controllers:

@@ -56,11 +56,11 @@ class SmartLog(NamedTuple):
 
 
 def parse_smart_log(content: bytes) -> SmartLog:
-    """Parse the 512 bytes of the log. Raise UnparsableError if they can be none."""
+    """Parse the 512 bytes of the log. Raise UnparsableError if they are invalid."""
     if len(content) != LOG_SIZE:
         raise UnparsableError(f"SMART log of {len(content)} bytes, not {LOG_SIZE}")
     warning, kelvin, spare, threshold, used = _HEAD.unpack_from(content)
-    # Drives that do not fill the log in leave it empty, or all bits are set.
+    # Drives without a log return it empty, or with all bits set.
     if not any(content) or not any(byte ^ 0xFF for byte in content[:_TIMES_AT]):
         raise UnparsableError("SMART log without content")
     if spare > 100 or threshold > 100:
@@ -99,5 +99,5 @@ def parse_smart_log(content: bytes) -> SmartLog:
 
 
 def _celsius(kelvin: int) -> int | None:
-    """Return degrees Celsius, None for a sensor that does not exist (0) or cannot be right."""
+    """Return degrees Celsius, None for a missing sensor (0) or an implausible value."""
     return kelvin - _ZERO_CELSIUS if 0 < kelvin <= _HOTTEST else None

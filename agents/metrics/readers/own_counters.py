@@ -1,4 +1,4 @@
-"""What ccagent counts of itself: its agents, its sinks, its CPU time and memory."""
+"""Reader of ccagent's own counters: agents, sinks, CPU time and memory."""
 
 from __future__ import annotations
 
@@ -83,9 +83,10 @@ def _metric(key: str, kind: str, whose: str, *, is_default: bool) -> Metric:
 
 
 class OwnCountersReader(Reader[ReaderSettings]):
-    """CPU time and memory of this process, and in the daemon what its agents and sinks count.
+    """CPU time and memory of this process, and in the daemon counters of agents and sinks.
 
-    Values by agent and by sink have metrics of their own: the store would take them for the node's.
+    Values by agent and by sink have metrics of their own: the store would mistake them for values
+    of the node.
     """
 
     name = "ccagent"
@@ -97,14 +98,14 @@ class OwnCountersReader(Reader[ReaderSettings]):
         self._sinks = Sums(len(_SINKS))
 
     def list_pending(self, node: Node) -> dict[str, ScopeType]:
-        """Return what the daemon counts of all agents and sinks, which a one-shot does not know."""
+        """Return the sums over agents and sinks, which only the daemon has."""
         if not node.is_live:
             return {}
         parts = ("ccagent_agent_", "ccagent_sink_")
         return {name: "node" for name in self.metrics if not name.startswith(parts)}
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
-        """Ask the process and the daemon; NotHereError for a recorded machine."""
+        """Read the counters. Raise NotHereError for a recorded machine."""
         if node.own_counters is None and not node.is_live:
             raise NotHereError("a recorded machine has no ccagent")
         found: list[Gauge | Count] = [
@@ -144,7 +145,7 @@ def _counts(
     counters: Mapping[str, tuple[int, ...]],
     sums: Sums,
 ) -> list[Count]:
-    """Give the counters by name, and those of all, which don't fall when one begins anew."""
+    """Yield the counters by name, and their sums, which do not fall at a reset."""
     sums.add(counters)
     found: list[Count] = []
     for name, numbers in counters.items():
@@ -157,11 +158,11 @@ def _counts(
     found += [
         Count(f"ccagent_{key}", number)
         for key, number in zip(keys, sums.total, strict=True)
-        if key != "cpu"  # that of the process is more
+        if key != "cpu"  # that of the process is larger
     ]
     return found
 
 
 def _make_scope(kind: str, name: str) -> Scope | None:
-    """Give the place of an agent or a sink; None for a name that no tag can carry."""
+    """Return the scope of an agent or a sink; None for a name that is invalid as a tag."""
     return Scope("node", "", kind, name) if name and is_sendable(name) else None

@@ -1,4 +1,4 @@
-"""Power of sockets and their memory, from the energy counters of RAPL."""
+"""Reader of power of sockets and memory, from the energy counters of RAPL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _POWERCAP = "sys/class/powercap"
 
-# intel-rapl-mmio has the same packages once more. The kernel lists the zones of a package
+# intel-rapl-mmio repeats the same packages. The kernel lists the zones of a package
 # (intel-rapl:0:1) beside the package (intel-rapl:0).
 _ZONE = re.compile(r"((?:intel|amd)-rapl:[0-9]{1,6})(?::[0-9]{1,6})?", re.ASCII)
 _NAME = re.compile(rb"package-([0-9]{1,6})(?:-die-[0-9]{1,6})?|(core|uncore|dram|psys)(?:-[0-9]+)?")
@@ -34,14 +34,14 @@ _ADVICE = (
 
 
 class ZoneName(NamedTuple):
-    """What a zone measures; socket: None for one that tells none itself."""
+    """Metric of a zone. socket: None if its name has none."""
 
     metric: str
     socket: int | None
 
 
 class Zone(NamedTuple):
-    """A zone: path of its counter in uJ, after `wraps_at` comes 0 again (0: unknown)."""
+    """A zone: path of its counter in uJ, which wraps to 0 after `wraps_at` (0: unknown)."""
 
     path: str
     metric: str
@@ -52,7 +52,7 @@ class Zone(NamedTuple):
 def parse_zone_name(content: bytes) -> ZoneName:
     """Parse the file `name`: package-0, package-0-die-1, core, uncore, dram, psys, psys-1.
 
-    Raises UnparsableError. Source: rapl_domain_names and rapl_add_package() in
+    Raise UnparsableError. Source: rapl_domain_names and rapl_add_package() in
     drivers/powercap/intel_rapl_common.c.
     """
     found = _NAME.fullmatch(content.strip())
@@ -64,7 +64,7 @@ def parse_zone_name(content: bytes) -> ZoneName:
 
 
 def parse_energy(content: bytes) -> int:
-    """Parse energy_uj or max_energy_range_uj: uJ. Raises UnparsableError."""
+    """Parse energy_uj or max_energy_range_uj. Return uJ. Raise UnparsableError."""
     text = content.strip()
     if not text.isdigit() or len(text) > 20:
         raise UnparsableError(f"not an energy: {content[:80]!r}")
@@ -117,7 +117,7 @@ class PowerReader(Reader[ReaderSettings]):
         "psys_power": Metric(
             unit="W",
             type="node",
-            description="power of the platform, as far as its maker has wired that",
+            description="power of the platform, if its vendor provides it",
             source="/sys/class/powercap/*-rapl:*, psys: energy_uj",
             scale=1e-6,
             is_default=False,
@@ -133,9 +133,9 @@ class PowerReader(Reader[ReaderSettings]):
         self._grown: dict[str, int] = {}
 
     def read(self, node: Node) -> Iterable[Count]:
-        """Read each zone's energy_uj; NotHereError without zones.
+        """Read each zone's energy_uj. Raise NotHereError without zones.
 
-        Raises NotPermittedError, which says what to do, if this user may read none.
+        Raise NotPermittedError with the fix if this user may read none.
         """
         self.errors = []
         listed = sorted(node.list(_POWERCAP))
@@ -153,12 +153,12 @@ class PowerReader(Reader[ReaderSettings]):
                 value = energies[zones[0].path]
                 counts.append(Count(metric, value, scope, zones[0].wraps_at))
             elif not is_new:
-                # Zones wrap at different times: their sum is of what each has grown by.
+                # Zones wrap at different times: sum their deltas.
                 counts.append(Count(metric, sum(self._grown[zone.path] for zone in zones), scope))
         return counts
 
     def _find(self, node: Node, packages: dict[str, str]) -> bool:
-        """Find out what the zones are, by zone its package; tell if there were others before."""
+        """Find the zones and the package of each. Return whether they have changed."""
         zones: list[Zone] = []
         sockets: dict[str, int] = {}
         self._packages = packages
@@ -188,7 +188,7 @@ class PowerReader(Reader[ReaderSettings]):
         return had_others
 
     def _energies(self, node: Node) -> dict[str, int]:
-        """Read the counters, by path; what can't be read is left out."""
+        """Return the counters by path. Unreadable ones are skipped."""
         energies: dict[str, int] = {}
         forbidden = ""
         for zone in self._zones:
@@ -207,7 +207,7 @@ class PowerReader(Reader[ReaderSettings]):
         return energies
 
     def _add_deltas(self, energies: dict[str, int]) -> None:
-        """Add up what each zone has grown by since it was first read."""
+        """Add the deltas of all zones."""
         for zone in self._zones:
             energy = energies.get(zone.path)
             if energy is None:

@@ -1,4 +1,4 @@
-"""Pressure stall information: how long tasks wait for a CPU, memory, a disk, interrupts."""
+"""Reader of pressure stall information: time of waiting for CPU, memory, disks, interrupts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 _PERCENT = 100 / 1e6
-"""Microseconds in a second, as percent."""
+"""Factor from microseconds per second to percent."""
 
 _RESOURCES = {
     "cpu": "a CPU",
@@ -28,13 +28,13 @@ _UNTOLD = ("irq", "some")
 
 
 def _metrics() -> dict[str, Metric]:
-    """Describe them, after Documentation/accounting/psi.rst of the kernel."""
+    """Return the metrics, see Documentation/accounting/psi.rst of the kernel."""
     metrics: dict[str, Metric] = {}
     for resource, what in _RESOURCES.items():
         for extent, who in _EXTENTS.items():
             if (resource, extent) == _UNTOLD:
                 continue
-            # Of the node as a whole it means nothing: since 5.18 it is 0, before it is noise.
+            # Meaningless for the node as a whole: 0 since Linux 5.18, noise before.
             is_default = (resource, extent) != ("cpu", "full")
             description = f"share of time in which {who} for {what}"
             metrics[f"pressure_{resource}_{extent}"] = Metric(
@@ -58,13 +58,13 @@ def _metrics() -> dict[str, Metric]:
 
 
 class PressureReader(Reader[ReaderSettings]):
-    """Pressure of each resource that the kernel tells of: irq since 6.1, all since 4.20."""
+    """Pressure of each resource that the kernel has: irq since 6.1, the others since 4.20."""
 
     name = "pressure"
     metrics: ClassVar[dict[str, Metric]] = _metrics()
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
-        """Read /proc/pressure; NotHereError from a kernel without it."""
+        """Read /proc/pressure. Raise NotHereError for a kernel without it."""
         self.errors = []
         found: list[Gauge | Count] = []
         missing: list[NotHereError] = []

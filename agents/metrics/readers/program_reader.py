@@ -22,11 +22,11 @@ _OUTPUT_LIMIT = 4 * 1024 * 1024
 
 
 class ProgramReaderSettings(ReaderSettings, frozen=True, kw_only=True):
-    """The keys that the tables of these readers share."""
+    """Keys that the tables of these readers share."""
 
-    every: Annotated[
-        Duration, Meta(description="run the program this often; 0s: with every sample")
-    ] = Duration("1m")
+    every: Annotated[Duration, Meta(description="interval of the program; 0s: every sample")] = (
+        Duration("1m")
+    )
     time_limit: Annotated[Duration, Meta(description="after this long the program is killed")] = (
         Duration("30s")
     )
@@ -41,7 +41,7 @@ P = TypeVar("P", bound=ProgramReaderSettings)
 
 
 class Programs:
-    """Runs programs for a reader until its descriptor `stop` can be read."""
+    """Runs programs for a reader until its descriptor `stop` is readable."""
 
     def __init__(self, node: Node, time_limit: float, stop: int) -> None:
         self._node = node
@@ -49,7 +49,7 @@ class Programs:
         self._stop = stop
 
     def run(self, command: Sequence[str], standard_input: bytes = b"") -> bytes:
-        """Return what a program prints. Raise NotHereError without it, else ProgramError."""
+        """Return the output of a program. Raise NotHereError without it, else ProgramError."""
         return self._node.run(
             command,
             time_limit=self._time_limit,
@@ -60,7 +60,7 @@ class Programs:
 
 
 class ProgramResults(NamedTuple):
-    """What the programs of a round printed and when they ended, and what went wrong."""
+    """Values of the programs of a round, time of their end, and problems."""
 
     moment: float
     values: list[Gauge | Count]
@@ -68,10 +68,10 @@ class ProgramResults(NamedTuple):
 
 
 class ProgramReader(Reader[P], Generic[P]):
-    """Runs its program from one sample to the next, at most once at a time.
+    """Runs its program in the background, at most once at a time.
 
-    A sample waits a tenth of a second; a later one has the values of a program that takes longer.
-    Rates are over the time between the ends of two runs.
+    A sample waits a tenth of a second; the values of a slower program are in a later sample. Rates
+    are computed over the time between the ends of two runs.
     """
 
     has_own_pace = True
@@ -84,7 +84,7 @@ class ProgramReader(Reader[P], Generic[P]):
 
     @abstractmethod
     def targets(self, node: Node) -> list[str]:
-        """Return what the program is run for, such as mount points.
+        """Return the targets of the program, such as mount points.
 
         Raise NotHereError on a machine without any.
         """
@@ -93,17 +93,17 @@ class ProgramReader(Reader[P], Generic[P]):
     def collect(
         self, programs: Programs, targets: list[str]
     ) -> tuple[list[Gauge | Count], list[str]]:
-        """Run the programs, in a thread. Return values, and problems that cost only some.
+        """Run the programs, in a thread. Return values and partial problems.
 
         Raise CcagentError if there are no values.
         """
 
     def runs(self, targets: list[str]) -> int:
-        """Return how many programs `collect` runs one after the other."""
+        """Return the number of programs that `collect` runs in sequence."""
         return max(1, len(targets))
 
     def read(self, node: Node) -> Iterable[Gauge]:
-        """Start the program if it is time. Return the values of one that has ended."""
+        """Start the program if it is due. Return the values of a finished run."""
         self.errors = []
         if not self.is_wanted:
             return []
@@ -116,7 +116,7 @@ class ProgramReader(Reader[P], Generic[P]):
             values, problems = self.collect(programs, targets)
             return ProgramResults(node.clock.monotonic(), values, problems)
 
-        # A program that ended between two samples has its values in the second one.
+        # The values of a program that ended between two samples are in the second one.
         outcome = self._call.result(0.0, self.errors)
         self._call.begin(node.clock.time(), call, self.errors, is_due=self.is_patient)
         longest = (self.settings.time_limit.seconds + 2 * GRACE) * self.runs(targets)
@@ -134,7 +134,7 @@ class ProgramReader(Reader[P], Generic[P]):
         end, begin = self._stop
         os.close(begin)
         if self._call.is_over():
-            os.close(end)  # otherwise a thread may wait for it, and the number be another file's
+            os.close(end)  # otherwise a thread may poll it after the number was reused
         self._stop = None
 
     def _gauges(self, outcome: ProgramResults) -> list[Gauge]:

@@ -1,4 +1,4 @@
-"""How long tasks ran on each hwthread, and how long they waited for it."""
+"""Reader of run and wait times of tasks by hwthread."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 _STATISTICS = "proc/schedstat"
 _OLDEST = 15
-"""Version of the format; before it, lines of cpus had twelve numbers."""
+"""First supported version of the format: earlier ones have twelve numbers a cpu."""
 _VERSION = re.compile(rb"version ([0-9]{1,6})\n")
-# A literal before all else: most of the file is domains, which are found fastest so.
+# The leading literal skips lines of domains, most of the file, at the speed of a search.
 _CPU = re.compile(
     rb"\ncpu([0-9]{1,6})(?: [0-9]{1,20}){6} ([0-9]{1,20}) ([0-9]{1,20}) ([0-9]{1,20})(?=\n)"
 )
@@ -27,7 +27,7 @@ _NANOSECONDS = 1e-9
 
 
 class SchedulerTimes(NamedTuple):
-    """ran, waited: nanoseconds of all tasks since boot. timeslices: how often one ran."""
+    """ran, waited: nanoseconds of all tasks since boot. timeslices: number of runs."""
 
     ran: int
     waited: int
@@ -35,9 +35,9 @@ class SchedulerTimes(NamedTuple):
 
 
 def parse_schedstat(content: bytes) -> dict[int, SchedulerTimes]:
-    """Parse /proc/schedstat: by hwthread fields 7, 8 and 9 of its line. Raises UnparsableError.
+    """Parse /proc/schedstat: fields 7, 8 and 9 by hwthread. Raise UnparsableError.
 
-    Source: Documentation/scheduler/sched-stats.rst of Linux. Some of its versions have jiffies as
+    Source: Documentation/scheduler/sched-stats.rst of Linux. Some of its versions name jiffies as
     the unit; rq_cpu_time and run_delay are nanoseconds (kernel/sched/stats.h).
     """
     version = _VERSION.match(content)
@@ -53,10 +53,10 @@ def parse_schedstat(content: bytes) -> dict[int, SchedulerTimes]:
 
 
 class SchedstatReader(Reader[ReaderSettings]):
-    """Run and wait times of each hwthread; nothing is read unless a metric is wanted.
+    """Run and wait times of each hwthread; read only if a metric is wanted.
 
-    The kernel adds the time of a task when that leaves the hwthread. One that runs alone for long
-    counts late, so that a rate may be above 100 %.
+    The kernel adds the time of a task when the task leaves the hwthread. A long run counts late, so
+    that a rate may be above 100 %.
     """
 
     name = "schedstat"
@@ -98,7 +98,7 @@ class SchedstatReader(Reader[ReaderSettings]):
     }
 
     def read(self, node: Node) -> Iterable[Count]:
-        """Read /proc/schedstat; NotHereError from a kernel without CONFIG_SCHEDSTATS."""
+        """Read /proc/schedstat. Raise NotHereError without CONFIG_SCHEDSTATS."""
         self.errors = []
         if self.wanted is not None and self.wanted.isdisjoint(self.metrics):
             return []

@@ -1,4 +1,4 @@
-"""Temperatures of processors, out of /sys/class/hwmon."""
+"""Reader of temperatures of processors, from /sys/class/hwmon."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _INPUT = re.compile(r"(temp[0-9]{1,6})_input", re.ASCII)
 _ZONE = re.compile(r"coretemp\.([0-9]{1,6})", re.ASCII)
 
 _INTEL = "coretemp"
-# Physical id: of older kernels.
+# Physical id: older kernels.
 _PACKAGE = re.compile(r"(?:Package|Physical) id ([0-9]{1,6})", re.ASCII)
 _CORE = re.compile(r"Core ([0-9]{1,6})", re.ASCII)
 
 _AMD = ("k10temp", "zenpower")
-# Tctl is what fans are steered by: of some models it lies above the temperature by an offset.
+# Tctl controls the fans: on some models it is the temperature plus an offset.
 # Before family 17h the one sensor has no label.
 _DIE = ("Tdie", "Tctl", "temp1")
 
@@ -42,7 +42,7 @@ _ARM = (
 
 
 class CpuLocation(NamedTuple):
-    """Where a hwthread is. socket, die and core are the kernel's numbers."""
+    """Location of a hwthread. socket, die and core are the kernel's numbers."""
 
     number: int
     socket: int
@@ -62,7 +62,7 @@ class Chip(NamedTuple):
 
 
 class ProcessorSensor(NamedTuple):
-    """The path of a temperature and what it is of; without places it counts for the node alone."""
+    """Path of a temperature and its scopes; without scopes it counts for the node only."""
 
     path: str
     metric: str
@@ -70,22 +70,22 @@ class ProcessorSensor(NamedTuple):
 
 
 def parse_temperature(content: bytes) -> float:
-    """Parse temp*_input, millidegrees: degrees Celsius. Raises UnparsableError.
+    """Parse temp*_input in millidegrees. Return degrees Celsius.
 
-    Also for what no processor can be: so sensors tell that they don't work.
+    Raise UnparsableError, also for an implausible value, which a broken sensor reports.
     """
     text = content.strip()
     if not text.removeprefix(b"-").isdigit() or len(text) > 10:
         raise UnparsableError(f"not a temperature: {content[:80]!r}")
     degrees = int(text) / 1000
     if not _COLDEST <= degrees <= _HOTTEST:
-        # Without the value: the complaint should stay the same.
+        # Without the value, so that the rate limit of the message works.
         raise UnparsableError(f"below {_COLDEST} or above {_HOTTEST} degrees")
     return degrees
 
 
 def sensors_of_die(chip: Chip, zone: int | None, cpus: list[CpuLocation]) -> list[ProcessorSensor]:
-    """Give the sensors of a chip `coretemp`. zone: N of its device coretemp.N, None if unknown.
+    """Return the sensors of a chip `coretemp`. zone: N of its device coretemp.N, None if unknown.
 
     N counts dies (topology_logical_die_id()), before Linux 5.3 sockets; so does the label of the
     package. Source: drivers/hwmon/coretemp.c. cpus: ascending.
@@ -115,9 +115,9 @@ def sensors_of_die(chip: Chip, zone: int | None, cpus: list[CpuLocation]) -> lis
 
 
 def sensors_of_packages(chips: list[Chip], sockets: list[int]) -> list[ProcessorSensor]:
-    """Give the sensors of chips of one kind, of which each is of a socket or an equal part of one.
+    """Return the sensors of chips of one kind, divided evenly among the sockets.
 
-    Both ascending. Chips that can't be shared out evenly are of the node.
+    Both are ascending. Chips that cannot be divided evenly belong to the node.
     """
     sensors: list[ProcessorSensor] = []
     for index, chip in enumerate(chips):
@@ -129,14 +129,14 @@ def sensors_of_packages(chips: list[Chip], sockets: list[int]) -> list[Processor
 
 
 class TemperatureReader(Reader[ReaderSettings]):
-    """Temperatures of cores and packages; of the node the highest of each."""
+    """Temperatures of cores and packages, and the highest of each for the node."""
 
     name = "temperature"
     metrics: ClassVar[dict[str, Metric]] = {
         "temp_core": Metric(
             unit="degC",
             type="hwthread",
-            description="temperature of a core, told of each of its hwthreads",
+            description="temperature of a core, sent for each of its hwthreads",
             source="/sys/class/hwmon, coretemp, Core N: temp*_input",
             aggregation="max",
         ),
@@ -155,9 +155,9 @@ class TemperatureReader(Reader[ReaderSettings]):
         self._sensors: list[ProcessorSensor] = []
 
     def read(self, node: Node) -> Iterable[Gauge]:
-        """Read each sensor; NotHereError if there is none of a processor."""
+        """Read each sensor. Raise NotHereError if the processor has none."""
         self.errors = []
-        # The sensors of a core are there while it is online.
+        # The sensors of a core exist while it is online.
         state = (sorted(node.list(_HWMON)), _text(node, f"{_CPUS}/online"))
         if state != self._state:
             self._sensors = self._find(node, *state)
@@ -202,7 +202,7 @@ class TemperatureReader(Reader[ReaderSettings]):
         return sensors
 
     def _chip(self, node: Node, name: str) -> Chip | None:
-        """Give a chip; None unless its name is one of a processor's."""
+        """Return a chip, None for one that is not of a processor."""
         # Before Linux 3.15 the files are in the directory of the device.
         for directory in (f"{_HWMON}/{name}", f"{_HWMON}/{name}/device"):
             try:
@@ -221,13 +221,12 @@ class TemperatureReader(Reader[ReaderSettings]):
         return None
 
     def _cpus(self, node: Node, online: str) -> list[CpuLocation]:
-        """Read where the online hwthreads are, ascending; those that can't be read are left out."""
+        """Return the locations of online hwthreads, ascending. Unreadable ones are skipped."""
         cpus: list[CpuLocation] = []
         errors: list[str] = []
         for number in parse_cpu_list(online.encode()):
             directory = f"{_CPUS}/cpu{number}/topology"
             try:
-                # All three numbers have one form.
                 socket = read_parsed(node, f"{directory}/physical_package_id", parse_topology_id)
                 core = read_parsed(node, f"{directory}/core_id", parse_topology_id)
                 try:
@@ -243,12 +242,12 @@ class TemperatureReader(Reader[ReaderSettings]):
 
 
 def _socket(number: int) -> Scope:
-    # -1: the kernel knows of no sockets.
+    # -1: the kernel knows no sockets.
     return Scope("socket", str(max(0, number)))
 
 
 def _whole(chip: Chip) -> list[str]:
-    """Give the paths of what a chip tells of all of its processor."""
+    """Return the paths of a chip's temperatures of the whole processor."""
     label = _arm_label(chip.kind)
     if label is not None:
         return [path for text, path in chip.inputs if label.fullmatch(text)]
@@ -261,7 +260,7 @@ def _arm_label(kind: str) -> re.Pattern[str] | None:
 
 
 def _text(node: Node, path: str) -> str:
-    """Give what a file of one line says; empty if there is no such file."""
+    """Return the text of a file of one line, empty if there is no such file."""
     try:
         return node.read_single(path).decode("ascii", "replace").strip()
     except NotHereError:
@@ -269,7 +268,7 @@ def _text(node: Node, path: str) -> str:
 
 
 def _coretemp_zones(node: Node) -> dict[str, int]:
-    """Give N of the devices coretemp.N by their directories `hwmonM`."""
+    """Return N of the devices coretemp.N by their directories `hwmonM`."""
     root = "sys/devices/platform"
     return {
         name: int(found[1])
@@ -280,9 +279,9 @@ def _coretemp_zones(node: Node) -> dict[str, int]:
 
 
 def _pci_order(node: Node, driver: str) -> dict[str, int]:
-    """Number the directories `hwmonM` of a driver by the PCI addresses of its devices.
+    """Return the order of the directories `hwmonM` of a driver by PCI address.
 
-    Of the processors' own devices these ascend with the sockets: 00:18.3, 00:19.3...
+    The addresses of processor devices ascend with the sockets: 00:18.3, 00:19.3...
     """
     root = f"sys/bus/pci/drivers/{driver}"
     devices = sorted(name for name in _names(node, root) if ":" in name)

@@ -1,4 +1,4 @@
-"""Addresses of PCI devices, in the form that records carry: `00000000:0E:00.0`."""
+"""Addresses of PCI devices in the format of records: `00000000:0E:00.0`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _FORM = re.compile(r"([0-9A-F]{4,8}):([0-9A-F]{2}):([0-9A-F]{2}\.[0-7])", re.ASC
 
 
 def parse_address(text: str) -> str:
-    """Give an address with a domain of eight digits, in upper case; empty if it is none."""
+    """Return an address with a domain of eight digits, in upper case; empty if it is invalid."""
     match = _FORM.fullmatch(text.strip().upper())
     return "" if match is None else f"{match[1].zfill(8)}:{match[2]}:{match[3]}"
 
 
 def list_addresses(node: Node, directory: str) -> list[str]:
-    """Give the addresses that name entries of a directory, sorted; none if it can't be listed."""
+    """Return the addresses among the names in a directory, sorted; none if it cannot be listed."""
     try:
         names = node.list(directory)
     except CcagentError:

@@ -1,7 +1,7 @@
-"""AMD's cards, through AMD SMI (amdsmi).
+"""Cards of AMD, through AMD SMI (amdsmi).
 
-Source: AMD SMI library, Python API reference. Its bindings differ from release to release in what
-they give; what they do not give is left out.
+Source: AMD SMI library, Python API reference. Its bindings differ between releases; missing
+functions and fields are skipped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOST = (
 )  # fmt: skip
 _MOST_WATTS = 10_000
 _DRM_MAJOR = 226
-"""Of the device files /dev/dri/renderD128 and on."""
+"""Major number of the device files /dev/dri/renderD128 and following."""
 
 
 class CardLostError(Exception):
@@ -42,7 +42,7 @@ class CardLostError(Exception):
 
 
 class Amd(GpuVendor):
-    """AMD's cards, and the partitions of those that are partitioned: each is a card."""
+    """Cards of AMD. Each partition of a partitioned card is a card."""
 
     title: ClassVar[str] = "AMD SMI"
     directories = DIRECTORIES["amd"]
@@ -57,18 +57,18 @@ class Amd(GpuVendor):
         try:
             import amdsmi
         except ImportError as error:
-            raise NotHereError(f"AMD SMI: the package amdsmi is missing: {error}") from None
-        except (KeyError, OSError):
-            raise NotHereError("AMD SMI: libamd_smi.so is missing") from None
+            raise NotHereError(f"AMD SMI: the package amdsmi is missing: {error}") from error
+        except (KeyError, OSError) as error:
+            raise NotHereError("AMD SMI: libamd_smi.so is missing") from error
         except AttributeError as error:
             raise NotHereError(
                 f"AMD SMI: libamd_smi.so is of another version than the package amdsmi: {error}"
-            ) from None
+            ) from error
         self._smi = cast("Any", amdsmi)
         try:
             self._smi.amdsmi_init(self._smi.AmdSmiInitFlags.INIT_AMD_GPUS)
         except self._smi.AmdSmiException as error:
-            raise NotHereError(f"AMD SMI: {_reason(error)}") from None
+            raise NotHereError(f"AMD SMI: {_reason(error)}") from error
         codes = (getattr(self._smi.amdsmi_wrapper, f"AMDSMI_STATUS_{name}", None) for name in _LOST)
         self._lost = {code for code in codes if code is not None}
 
@@ -78,7 +78,7 @@ class Amd(GpuVendor):
             self._smi.amdsmi_shut_down()
 
     def describe(self) -> list[CardDescription]:
-        """Describe the cards; one that is lost is left out."""
+        """Describe the cards. A lost card is skipped."""
         found: list[CardDescription] = []
         for index, handle in enumerate(self._handles()):
             with contextlib.suppress(CardLostError):
@@ -89,7 +89,7 @@ class Amd(GpuVendor):
         return found
 
     def read(self) -> VendorReading:
-        """Read the state of the cards and what runs on them."""
+        """Read the state of the cards and their processes."""
         cards: list[CardState] = []
         processes: list[ProcessOnCard] = []
         self._read = []
@@ -139,7 +139,7 @@ class Amd(GpuVendor):
         try:
             handles: list[Any] = self._smi.amdsmi_get_processor_handles()
         except self._smi.AmdSmiException as error:
-            raise NotHereError(f"AMD SMI: {_reason(error)}") from None
+            raise NotHereError(f"AMD SMI: {_reason(error)}") from error
         return handles
 
     def _card(self, index: int, handle: Any) -> Card:
@@ -193,7 +193,7 @@ class Amd(GpuVendor):
         )
 
     def _processes(self, handle: Any, state: SampleGpu, total: int) -> list[ProcessOnCard]:
-        """Give the processes of a card; what is known of the card alone is divided evenly."""
+        """Return the processes of a card. Values known only for the card are divided evenly."""
         listed: list[dict[str, Any]] = self._ask("amdsmi_get_gpu_process_list", handle) or []
         sizes: dict[int, int] = {}
         for process in listed:
@@ -220,14 +220,14 @@ class Amd(GpuVendor):
         return max(0, round(100 * speed / largest))
 
     def _performance_state(self, handle: Any) -> int:
-        """Give the level's number in AMD SMI as ExtendedUint: 0 unknown, n + 2 for n."""
+        """Return the performance level of AMD SMI as ExtendedUint: 0 unknown, n + 2 for n."""
         level = self._text("amdsmi_get_gpu_perf_level", handle)
         number = getattr(self._smi.amdsmi_wrapper, level, None) if level else None
         is_known = isinstance(number, int) and not level.endswith("UNKNOWN")
         return cast("int", number) + 2 if is_known else 0
 
     def _temperature(self, handle: Any) -> int:
-        """Degrees Celsius of the edge; cards for data centres have only a hot spot."""
+        """Return degrees Celsius of the edge. Cards for data centres have only a hot spot."""
         kinds = self._smi.AmdSmiTemperatureType
         metric = self._smi.AmdSmiTemperatureMetric.CURRENT
         for name in ("EDGE", "HOTSPOT", "JUNCTION"):
@@ -243,12 +243,12 @@ class Amd(GpuVendor):
         return _number(self._ask("amdsmi_get_clock_info", handle, clock), field)
 
     def _kilobytes(self, name: str, handle: Any) -> int:
-        """Ask for a size of memory; a card that can't tell even this is lost."""
+        """Return a size of memory in KB. Raise CardLostError for a card without this value."""
         try:
             size: int = getattr(self._smi, name)(handle, self._smi.AmdSmiMemoryType.VRAM)
         except self._smi.AmdSmiLibraryException as error:
             if error.get_error_code() in self._lost:
-                raise CardLostError from None
+                raise CardLostError from error
             return 0
         return size // 1024
 
@@ -257,7 +257,7 @@ class Amd(GpuVendor):
         return text if isinstance(text, str) and text != "N/A" else ""
 
     def _ask(self, name: str, *arguments: Any) -> Any:
-        """Call AMD SMI; None if the card or the library can't tell."""
+        """Call AMD SMI. Return None if the card or the library does not support the call."""
         function: Callable[..., Any] | None = getattr(self._smi, name, None)
         if function is None:
             return None
@@ -268,7 +268,7 @@ class Amd(GpuVendor):
 
 
 def _reason(error: Any) -> str:
-    """Give what an exception of the bindings says, on one line."""
+    """Return the message of an exception of the bindings on one line."""
     return " ".join(str(error).split())
 
 
@@ -279,7 +279,7 @@ def _has_number(values: Any, field: str) -> bool:
 
 
 def _number(values: Any, field: str) -> int:
-    """Give a number of a table; 0 where the bindings say "N/A"."""
+    """Return a number of a table; 0 for "N/A"."""
     value = cast("dict[str, Any]", values).get(field) if isinstance(values, dict) else None
     return value if isinstance(value, int) and value > 0 else 0
 
@@ -290,6 +290,6 @@ def _text(values: Any, field: str) -> str:
 
 
 def _watts(values: Any, field: str) -> int:
-    """Give watts: releases from 6.0 on count power limits in microwatts."""
+    """Return watts. Releases from 6.0 report power limits in microwatts."""
     value = _number(values, field)
     return round(value / 1e6) if value > _MOST_WATTS else value

@@ -1,4 +1,4 @@
-"""What AMD's cards tell on demand: errors, bad pages, throttling, engines, energy, XGMI.
+"""Details of AMD's cards on demand: errors, bad pages, throttling, engines, energy, XGMI.
 
 Source: AMD SMI library, Python API reference. The call for throttling measures for some 100 ms.
 """
@@ -32,15 +32,17 @@ _CLOCKS = {
 }
 _XGMI = {"xgmi_rx": "read", "xgmi_tx": "write"}
 _RESERVED, _PENDING = 0, 1
-"""Of AMDSMI_MEM_PAGE_STATUS."""
+"""Values of AMDSMI_MEM_PAGE_STATUS."""
 
 
 def amd_card_details(
     ask: Callable[..., Any], clocks: Any, wanted: frozenset[str]
 ) -> Iterator[Detail]:
-    """Return those of the wanted details that a card tells.
+    """Yield those of the wanted details that a card has.
 
-    ask: calls a function of the card by its name; None if it can't tell. clocks: AmdSmiClkType.
+    ask: calls a function of the card by its name and returns None if it is not supported.
+
+    clocks: AmdSmiClkType.
     """
     for function, fields in (
         ("amdsmi_get_gpu_total_ecc_count", _ECC),
@@ -72,7 +74,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _of_table(table: Any, fields: dict[str, str], wanted: frozenset[str]) -> Iterator[Detail]:
-    """Return what is a number or a truth value of a table, not "N/A"."""
+    """Yield the numbers and truth values of a table, without "N/A"."""
     values = cast("dict[str, Any]", table) if _is_table(table) else {}
     for name, field in fields.items():
         value = values.get(field)
@@ -93,7 +95,7 @@ def _fan(speed: Any, largest: Any) -> Iterator[Detail]:
 
 
 def _energy(table: Any) -> Iterator[Detail]:
-    """Return millijoules: the library counts in units of some microjoules that it names."""
+    """Yield the energy in millijoules. The library names the unit of its counter."""
     values = cast("dict[str, Any]", table) if _is_table(table) else {}
     count, unit = values.get("energy_accumulator"), values.get("counter_resolution")
     if isinstance(count, int) and isinstance(unit, float) and unit > 0:
@@ -101,7 +103,7 @@ def _energy(table: Any) -> Iterator[Detail]:
 
 
 def _links(table: Any, wanted: frozenset[str]) -> Iterator[Detail]:
-    """Return the sums over the links of XGMI, in KB; a card without links has none."""
+    """Yield the sums over the XGMI links in KB; none for a card without links."""
     values = cast("dict[str, Any]", table) if _is_table(table) else {}
     links = cast("list[dict[str, Any]]", values.get("links") or [])
     links = links[: cast("int", values.get("num_links", 0))]

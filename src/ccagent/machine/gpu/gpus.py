@@ -1,4 +1,4 @@
-"""The cards of this node, of all makers, as records."""
+"""The cards of this node, of all vendors, as records."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of all cards, and what each process (by pid) uses of them.
+    """State of all cards, and their use by process (by pid).
 
     devices: index of the card by `major:minor` of its device file.
-    addresses: of PCI by index; an instance has its card's.
-    partitioned, instances: indices of the cards that have instances, and of these.
-    without_utilization: indices of the cards that don't tell how busy they are.
-    without_memory: indices of the cards that don't tell their memory.
-    details: what was asked for on demand, by index.
+    addresses: PCI address by index; an instance has that of its card.
+    partitioned, instances: indices of cards with instances, and of the instances.
+    without_utilization: indices of cards that do not report utilisation.
+    without_memory: indices of cards that do not report memory.
+    details: values on demand by index.
     """
 
     cards: list[SampleGpu] = []
@@ -42,11 +42,11 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gpus:
-    """Asks each maker that has cards here, in a process of the maker's own.
+    """The libraries of all vendors with cards on this node, each in a process of its own.
 
-    `ask` first, then `reading` or `descriptions`, which wait no longer than the settings'
-    time limit, and not at all for what an earlier question is still waiting for. Indices go on
-    from maker to maker, in the order of the settings.
+    Call `ask` first, then `reading` or `descriptions`. They wait up to the time limit of the
+    settings, and not at all for the answer to an earlier question. Indices continue from vendor to
+    vendor in the order of the settings.
     """
 
     def __init__(self, node: Node, settings: GpuSettings) -> None:
@@ -56,18 +56,18 @@ class Gpus:
         self._time_limit = settings.gpu_time_limit.seconds
 
     def start(self) -> None:
-        """Start the libraries, so that they are ready by the first question."""
+        """Start the libraries, so that they are ready at the first question."""
         for library in self._libraries:
             library.start()
 
     def ask(self, question: str, details: Iterable[str] = ()) -> None:
-        """Ask all makers to `read`, with these details besides, or to `describe`."""
+        """Ask all vendors to `read`, with these details, or to `describe`."""
         wanted = sorted(details)
         for library in self._libraries:
             library.ask(question, wanted)
 
     def reading(self, errors: list[str]) -> GpuReading:
-        """Give the state of all cards; a library that can't tell adds to `errors`."""
+        """Return the state of all cards. A library that fails adds to `errors`."""
         cards: list[SampleGpu] = []
         processes: dict[int, list[SampleProcessGpu]] = {}
         devices: dict[str, int] = {}
@@ -125,7 +125,7 @@ class Gpus:
         )
 
     def descriptions(self, errors: list[str]) -> list[SysinfoGpuCard]:
-        """Describe all cards; a library that can't adds to `errors`."""
+        """Return the descriptions of all cards. A library that fails adds to `errors`."""
         cards: list[SysinfoGpuCard] = []
         deadline = time.monotonic() + self._time_limit
         first = 0

@@ -1,4 +1,4 @@
-"""One maker's library on this node: asked in a process of its own, it tells of its cards."""
+"""Library of one vendor, queried in a process of its own."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 _RETRY = 600.0
-"""Seconds after which a library that could not be used is tried again, or asked for details."""
+"""Seconds until a failed library is tried again, or asked for details again."""
 _DETAILS_PART = 0.5
-"""What details may take of the time limit of an answer."""
+"""Share of the time limit of an answer that details may use."""
 
 
 class GpuLibrary:
-    """A maker's library, and the cards that it has told of.
+    """Library of a vendor, and the cards that it has reported.
 
-    What it tells has the indices of the maker; uuids and addresses are filled in where the
-    library has none.
+    Indices are those of the vendor. Missing uuids and addresses are filled in.
     """
 
     def __init__(self, node: Node, vendor: type[GpuVendor], settings: GpuSettings) -> None:
@@ -53,7 +52,7 @@ class GpuLibrary:
 
     @property
     def count(self) -> int:
-        """How many indices its cards and instances take, as far as is known."""
+        """Number of indices of the known cards and instances."""
         return max(len(self._present), self._highest)
 
     def start(self) -> None:
@@ -66,11 +65,11 @@ class GpuLibrary:
                 self._problem = str(error)
 
     def ask(self, question: str, details: Sequence[str] = ()) -> None:
-        """Ask, if there are cards, and no earlier question waits for its answer.
+        """Ask if there are cards and no earlier question is unanswered.
 
-        After a question with details that the library did not survive, or did not answer in
-        time, the next ten minutes have none: the rest is worth more. A library that has never
-        answered may only have been slow to load: then one question has none.
+        If the library died or was too slow at a question with details, it is asked without them for
+        ten minutes. A library that has never answered may have been slow to load: then only the
+        next question is without details.
         """
         self._present = find_cards(self._node, self._vendor.directories)
         self._asked = False
@@ -97,7 +96,7 @@ class GpuLibrary:
             self._problem = str(error)
 
     def answer(self, deadline: float, errors: list[str]) -> GpuAnswer:
-        """Give the answer if it comes before `deadline`; else an empty one, and why in `errors`."""
+        """Return the answer; an empty one, with the reason in `errors`, after `deadline`."""
         answer = GpuAnswer()
         if self._asked:
             try:
@@ -111,7 +110,7 @@ class GpuLibrary:
         return answer
 
     def states(self, answer: GpuAnswer) -> list[CardState]:
-        """Give the state of the cards; those that were there and are not any more are failing."""
+        """Return the state of the cards. A card that has disappeared is failing."""
         from ccagent.machine.gpu.vendor import CardState
 
         if answer.reading is None and self._present:
@@ -139,7 +138,7 @@ class GpuLibrary:
         return states
 
     def descriptions(self, answer: GpuAnswer) -> list[CardDescription]:
-        """Give the descriptions of the cards."""
+        """Return the descriptions of the cards."""
         found: list[CardDescription] = []
         seen: set[str] = set()
         for each in answer.descriptions or ():
@@ -165,7 +164,7 @@ class GpuLibrary:
         return self._helper
 
     def _decode(self, content: bytes | None) -> GpuAnswer:
-        """Understand an answer. After an error the library is opened anew, but not soon."""
+        """Decode an answer. After an error the library is reopened, but not soon."""
         if content is None:
             self._problem = f"{self._vendor.title}: has not answered in time"
             self._put_details_off()
@@ -185,14 +184,14 @@ class GpuLibrary:
     def _put_details_off(self) -> None:
         if self._has_details and self._has_answered:
             self._details_not_before = time.monotonic() + _RETRY
-            self._problem += "; ECC, NVLink and other details are not asked for during ten minutes"
+            self._problem += "; ECC, NVLink and other details are skipped for ten minutes"
         elif self._has_details:
             self._is_doubtful = True
 
     def _identity(self, card: Card, uuid: str, seen: set[str]) -> tuple[str, str]:
-        """Give address and uuid of a card: what it says, what it was, or what it must be.
+        """Return address and uuid of a card: reported, known from before, or inferred.
 
-        Adds the address to `seen`, those of the cards before it.
+        The address is added to `seen`, the addresses of earlier cards.
         """
         if card.is_instance:
             name = f"{card.address} instance {card.index}"
@@ -208,7 +207,7 @@ class GpuLibrary:
 
 
 def construct_uuid(node: Node, name: str) -> str:
-    """Make a uuid for a card that has none: the same until the next boot, and nobody else's."""
+    """Return a uuid for a card without one: stable until the next boot, and unique."""
     from uuid import NAMESPACE_DNS, UUID, uuid5
 
     try:

@@ -1,4 +1,4 @@
-"""Calls of a library in a thread of their own: a call that hangs costs only what it asks for."""
+"""Calls of a library in a separate thread: a hanging call costs only its own result."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MOST_HUNG = 16
-"""Abandoned threads that may live at the same time; with more of them no job runs."""
+"""Most abandoned threads at a time. With more of them no job runs."""
 _PART = 0.25
-"""What one call may take of the time of all."""
+"""Share of the time of a job that one call may use."""
 
 
 class _AbandonedError(BaseException):
-    """Ends the thread of a call that took too long; nobody may take it for another error."""
+    """Ends the thread of a call that took too long. No `except Exception` may catch it."""
 
 
 class LimitedCalls:
@@ -73,7 +73,7 @@ class LimitedCalls:
             now = time.monotonic()
             current = attempt.current
             end = deadline if current is None else min(deadline, current[1] + limit)
-            # Between two calls the next one may begin at once: its time is looked at soon.
+            # Between two calls the next one may begin at any moment: poll soon.
             if attempt.done.wait(max(0.0, min(end - now, limit))):
                 return True
             with self._lock:
@@ -88,7 +88,7 @@ class LimitedCalls:
 
 
 class _Attempt(threading.Thread, Generic[T]):
-    """A thread that runs a job once. current: the call that it makes, and since when."""
+    """A thread that runs a job once. current: the running call and its start."""
 
     def __init__(self, job: Callable[[], T]) -> None:
         super().__init__(name="gpu calls", daemon=True)
@@ -100,7 +100,7 @@ class _Attempt(threading.Thread, Generic[T]):
         self.abandoned = threading.Event()
 
     def run(self) -> None:
-        """Run the job; one that was abandoned has no result."""
+        """Run the job. An abandoned job has no result."""
         try:
             self._results.append(self._job())
         except _AbandonedError:

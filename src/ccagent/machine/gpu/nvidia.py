@@ -1,4 +1,4 @@
-"""NVIDIA's cards and their MIG instances, through NVML."""
+"""Cards of NVIDIA and their MIG instances, through NVML."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ccagent.machine.gpu.nvml import Device
 
 _MAJOR = 195
-"""Of the device files /dev/nvidia0 and on."""
+"""Major number of the device files /dev/nvidia0 and following."""
 
 _ARCHITECTURES = {
     2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada",
@@ -49,10 +49,10 @@ class _Part(NamedTuple):
 
 
 class Nvidia(GpuVendor):
-    """NVIDIA's cards.
+    """Cards of NVIDIA.
 
-    What lies in a MIG instance is told of the instance alone: a card's memory is what its
-    instances leave, in use and in all. Its processes are on its instances.
+    Memory and processes of a MIG instance count for the instance alone: the memory of the card is
+    the rest, used and total.
     """
 
     title: ClassVar[str] = "NVML"
@@ -73,7 +73,7 @@ class Nvidia(GpuVendor):
         self._nvml.close()
 
     def describe(self) -> list[CardDescription]:
-        """Describe the cards; one that is lost is left out."""
+        """Describe the cards. A lost card is skipped."""
         driver = self._nvml.driver()
         found: list[CardDescription] = []
         for parts in self._cards():
@@ -85,7 +85,7 @@ class Nvidia(GpuVendor):
         return found
 
     def read(self) -> VendorReading:
-        """Read the state of the cards and what runs on them."""
+        """Read the state of the cards and their processes."""
         cards: list[CardState] = []
         processes: list[ProcessOnCard] = []
         self._read = []
@@ -97,7 +97,7 @@ class Nvidia(GpuVendor):
                 has_memory = isinstance(part, _Part) and (part.memory.total > 0 or len(parts) > 1)
                 if isinstance(part, _Part):
                     with contextlib.suppress(CardLostError):
-                        # A card in MIG mode has no processes but those of its instances.
+                        # In MIG mode all processes are on the instances.
                         if card.is_instance or len(parts) == 1:
                             processes += _processes(part)
                         if card.is_instance:
@@ -120,7 +120,7 @@ class Nvidia(GpuVendor):
     def read_details(self, wanted: frozenset[str], calls: LimitedCalls) -> list[CardDetails]:
         """Read these details of the cards, not of their instances.
 
-        Of a lost card only its Xid errors are known: they say why it was lost.
+        A lost card has only its Xid errors: they explain the loss.
         """
         from ccagent.machine.gpu.nvidia_details import card_details
 
@@ -131,7 +131,7 @@ class Nvidia(GpuVendor):
         return [CardDetails(card=index, details=details) for index, details in found.items()]
 
     def _xid_details(self, wanted: frozenset[str], calls: LimitedCalls) -> dict[int, list[Detail]]:
-        """Return how many Xid errors there were, and the last one, by the index of the card."""
+        """Return the number of Xid errors and the last one by index of the card."""
         if wanted.isdisjoint({"xid", "xid_errors"}):
             return {}
         from ccagent.machine.gpu.nvidia_xids import XidWatch
@@ -153,7 +153,7 @@ class Nvidia(GpuVendor):
         return self._opened
 
     def _cards(self) -> list[list[_Part | Card]]:
-        """Give each card with its instances behind it; of a lost one only which it was."""
+        """Return each card with its instances behind it; of a lost card only its identity."""
         devices = self._nvml.devices()
         number = len(devices)
         found: list[list[_Part | Card]] = []
@@ -231,7 +231,7 @@ def _state(part: _Part, utilization: int) -> SampleGpu:
 
 
 def _instance(part: _Part) -> SampleGpu:
-    """Give what an instance has for itself; the rest is the card's."""
+    """Return the values of an instance; the others belong to the card."""
     return SampleGpu(
         index=part.card.index,
         uuid=part.device.text("nvmlDeviceGetUUID"),

@@ -1,4 +1,4 @@
-"""What NVIDIA's cards tell on demand: errors, retired memory, throttling, engines, energy.
+"""Details of NVIDIA's cards on demand: errors, retired memory, throttling, engines, energy.
 
 Source: NVML API reference, "Device Queries", "Field Value Queries"; nvml.h for numbers.
 """
@@ -45,7 +45,7 @@ _FIRST_OF_PAIR = {
     "jpeg_utilization": "nvmlDeviceGetJpgUtilization",
     "ofa_utilization": "nvmlDeviceGetOfaUtilization",
 }
-"""Functions that return a list, of which the first is the value as it is now."""
+"""Functions that return a list with the current value first."""
 
 _FIELDS = {
     "retired_pages_single_bit": 29,
@@ -86,7 +86,7 @@ _LARGEST_PERFORMANCE_STATE = 15
 
 
 def card_details(device: Device, wanted: frozenset[str], calls: LimitedCalls) -> list[Detail]:
-    """Return those of the wanted details that a card tells. Raises LostError if it is lost."""
+    """Return those of the wanted details that a card has. Raise CardLostError if it is lost."""
     asked = _Query(device, calls)
     found = [
         Detail(name, value)
@@ -97,19 +97,19 @@ def card_details(device: Device, wanted: frozenset[str], calls: LimitedCalls) ->
 
 
 class _Query:
-    """Questions to one card, each within the limits of its own function."""
+    """Queries of one card, each with a time limit."""
 
     def __init__(self, device: Device, calls: LimitedCalls) -> None:
         self._device = device
         self._calls = calls
 
     def ask(self, name: str, *arguments: Any) -> Any:
-        """Call a function; None if the card can't tell, or takes too long."""
+        """Call a function. Return None if it is not supported or takes too long."""
         words = (name, *map(str, arguments))
         return self._call(name, lambda: self._device.ask(name, *arguments, key=" ".join(words)))
 
     def fields(self, numbers: list[tuple[int, int]]) -> list[int | None]:
-        """Read fields, of which each has a number and a scope; None for one that isn't told."""
+        """Read fields, each with number and scope. A field without a value is None."""
         name = "nvmlDeviceGetFieldValues"
         values = self._call(name, lambda: self._device.ask(name, numbers)) if numbers else None
         return [None] * len(numbers) if values is None else [*map(field_number, values)]
@@ -124,7 +124,7 @@ class _Query:
 
 
 def _values(asked: _Query, wanted: frozenset[str]) -> Iterator[tuple[str, Any]]:
-    """Ask for what is wanted; a value may be None."""
+    """Yield the wanted values; a missing one is None."""
     for name in sorted(wanted & _NUMBERS.keys()):
         function, arguments = _NUMBERS[name]
         yield name, asked.ask(function, *arguments)
@@ -146,7 +146,7 @@ def _values(asked: _Query, wanted: frozenset[str]) -> Iterator[tuple[str, Any]]:
 
 
 def _reasons(asked: _Query) -> Iterator[tuple[str, int]]:
-    """Return 0 or 1 by reason for which clocks are held down; drivers before 535 have one name."""
+    """Yield 0 or 1 by reason for throttled clocks. Drivers before 535 use another function name."""
     mask = asked.ask("nvmlDeviceGetCurrentClocksEventReasons")
     if mask is None:
         mask = asked.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
@@ -167,7 +167,7 @@ def _of_fields(asked: _Query, wanted: frozenset[str]) -> Iterable[tuple[str, int
 
 
 def field_number(field: Any) -> int | None:
-    """Return the number of an nvmlFieldValue_t; None if the card doesn't tell it."""
+    """Return the number of an nvmlFieldValue_t; None if the card does not report it."""
     member = _MEMBERS.get(field.valueType)
     if field.nvmlReturn != 0 or member is None:
         return None

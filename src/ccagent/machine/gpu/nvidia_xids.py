@@ -1,4 +1,4 @@
-"""Xid errors of NVIDIA's cards, which the driver delivers as events to those that registered.
+"""Xid errors of NVIDIA's cards, delivered by the driver as events.
 
 Source: NVML API reference, "Event Handling Methods".
 """
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from ccagent.machine.gpu.nvml import Device
 
 _MOST_EVENTS = 1000
-"""Events that are taken at a time; the next reading takes the rest."""
+"""Most events of one reading; the next reading has the rest."""
 
 
 class Xids(NamedTuple):
-    """How many errors there were since they are watched, and the last one; 0: none yet."""
+    """Number of errors since the watch began, and the last one; 0: none yet."""
 
     errors: int = 0
     last: int = 0
 
 
 class XidWatch:
-    """Watches cards from their first reading on. Errors before that are not seen."""
+    """Watches cards from their first reading on. Earlier errors are not seen."""
 
     def __init__(self, binding: Any) -> None:
         self._binding = binding
@@ -57,7 +57,7 @@ class XidWatch:
         return dict.fromkeys(self._watched, Xids()) | self._found
 
     def _take(self) -> None:
-        """Take what waits. After an error other than the end of it, watching starts anew."""
+        """Take all pending events. After an error the watch is restarted."""
         binding = self._binding
         for _ in range(_MOST_EVENTS):
             try:
@@ -72,7 +72,7 @@ class XidWatch:
                 self._found[number] = Xids(errors + 1, int(event.eventData))
 
     def _restart(self) -> None:
-        """Free the set: a card that has fallen off the bus would spoil it for the others."""
+        """Free the event set: with a card that fell off the bus it fails for all cards."""
         events, self._events = self._events, None
         self._watched.clear()
         try:

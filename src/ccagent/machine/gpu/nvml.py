@@ -1,4 +1,4 @@
-"""Calls of NVML (nvidia-ml-py): what a card can't tell is left out, a lost card is an error.
+"""Calls of NVML (nvidia-ml-py). Unsupported values are skipped, a lost card is an error.
 
 Source: NVML API reference, "Device Queries", "Multi Instance GPU Management"; nvml.h for codes.
 """
@@ -19,37 +19,37 @@ class CardLostError(Exception):
 
 
 class CardMemory(NamedTuple):
-    """In KB. What the driver holds back is neither used nor free."""
+    """Memory of a card in KB. Memory reserved by the driver is neither used nor free."""
 
     used: int = 0
     total: int = 0
 
     @property
     def percent(self) -> int:
-        """What is in use, of all."""
+        """Used memory in percent."""
         return round(100 * self.used / self.total) if self.total else 0
 
 
 class ProcessUse(NamedTuple):
-    """What a process uses: percent of the card, KB of its memory."""
+    """Use of a card by a process: percent of the card, KB of its memory."""
 
     utilization: float
     memory: int
 
 
 class Nvml:
-    """The library. Raises NotHereError whenever it can't be used, or no longer."""
+    """The library. Raise NotHereError if it is unusable."""
 
     def __init__(self) -> None:
         try:
             import pynvml
         except ImportError as error:
-            raise NotHereError(f"NVML: the package nvidia-ml-py is missing: {error}") from None
+            raise NotHereError(f"NVML: the package nvidia-ml-py is missing: {error}") from error
         self.binding: Any = pynvml
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            raise NotHereError(f"NVML: {error}") from None
+            raise NotHereError(f"NVML: {error}") from error
         self._unusable = {
             pynvml.NVML_ERROR_UNINITIALIZED,
             pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
@@ -69,25 +69,25 @@ class Nvml:
         self.binding.nvmlShutdown()
 
     def driver(self) -> str:
-        """Give the version of the driver; empty if it can't be told."""
+        """Return the version of the driver, empty if unknown."""
         return Device(self, None).text("nvmlSystemGetDriverVersion")
 
     def devices(self) -> list[Device | None]:
-        """Give the cards by index, None for one that can't be reached."""
+        """Return the cards by index, None for a card that cannot be opened."""
         try:
             count = self.binding.nvmlDeviceGetCount()
         except self.binding.NVMLError as error:
-            raise NotHereError(f"NVML: {error}") from None
+            raise NotHereError(f"NVML: {error}") from error
         return [
             self._device((index, -1), "nvmlDeviceGetHandleByIndex", index) for index in range(count)
         ]
 
     def instances(self, index: int, device: Device) -> list[Device]:
-        """Give the instances of the card `index`; none unless it is in MIG mode."""
+        """Return the instances of the card `index`; none unless it is in MIG mode."""
         mode = device.ask("nvmlDeviceGetMigMode")
         if mode is None or mode[0] != self.binding.NVML_DEVICE_MIG_ENABLE:
             return []
-        # Of these numbers, those that have no instance are not found.
+        # Numbers without an instance are not found.
         found = [
             self._device(
                 (index, number), "nvmlDeviceGetMigDeviceHandleByIndex", device.handle, number
@@ -97,26 +97,26 @@ class Nvml:
         return [instance for instance in found if instance is not None]
 
     def is_unsupported(self, error: Any, *, vital: bool) -> bool:
-        """Tell what a card never tells from what it can't tell now.
+        """Return whether an error means that a value is never available.
 
-        Raises LostError if the card is lost, or fails to tell what is vital.
+        Raise CardLostError if the card is lost, or if the value is vital.
         """
         code = error.value
         if code in self._unusable:
-            raise NotHereError(f"NVML: {error}") from None
+            raise NotHereError(f"NVML: {error}") from error
         if code in self._unsupported:
             return True
         if vital or code in self._lost:
-            raise CardLostError from None
+            raise CardLostError from error
         return False
 
     def _device(self, place: tuple[int, int], function: str, *arguments: Any) -> Device | None:
-        """Give the device whose handle a function gives, the same object while it is the same."""
+        """Return the device of a handle, the same object while the handle is the same."""
         try:
             handle = getattr(self.binding, function)(*arguments)
         except self.binding.NVMLError as error:
             if error.value in self._unusable:
-                raise NotHereError(f"NVML: {error}") from None
+                raise NotHereError(f"NVML: {error}") from error
             return None
         known = self._devices.get(place)
         if known is None or known.address != handle_address(handle):
@@ -125,7 +125,7 @@ class Nvml:
 
 
 class Device:
-    """A card, or an instance of one. All methods raise LostError if it is lost."""
+    """A card or an instance. All methods raise CardLostError if it is lost."""
 
     def __init__(self, nvml: Nvml, handle: Any) -> None:
         self.handle = handle
@@ -136,13 +136,13 @@ class Device:
 
     @property
     def address(self) -> int | None:
-        """Where the library keeps the device."""
+        """Address of the device in the library."""
         return handle_address(self.handle)
 
     def ask(self, name: str, *arguments: Any, key: str = "", vital: bool = False) -> Any:
-        """Call a function; None if the card or the library can't tell.
+        """Call a function. Return None if the value is not available.
 
-        What is not supported (by `form`, else by `name`) is not asked for again for a while.
+        An unsupported call (by `key`, else by `name`) is not repeated for a while.
         """
         key = key or name
         if key in self._unsupported:
@@ -159,16 +159,16 @@ class Device:
         return None
 
     def number(self, name: str, *arguments: Any) -> int:
-        """Ask for a number; 0 if it can't be told."""
+        """Return a number, 0 if unknown."""
         key = f"{name} {arguments[0]}" if arguments else name
         return self.ask(name, *arguments, key=key) or 0
 
     def text(self, name: str) -> str:
-        """Ask for a text; empty if it can't be told."""
+        """Return a text, empty if unknown."""
         return as_text(self.ask(name))
 
     def bus_id(self) -> str:
-        """Ask for the address of PCI; empty if it can't be told."""
+        """Return the PCI address, empty if unknown."""
         info = self.ask("nvmlDeviceGetPciInfo")
         try:
             return "" if info is None else as_text(info.busId)
@@ -176,14 +176,14 @@ class Device:
             return ""
 
     def watts(self, name: str) -> int:
-        """Ask for a power, which NVML gives in milliwatts."""
+        """Return a power in watts."""
         return as_watts(self.number(name))
 
     def memory(self) -> CardMemory:
-        """Ask for the memory; a card that does not answer even this is lost."""
+        """Return the memory. Raise CardLostError for a card without this value."""
         name = "nvmlDeviceGetMemoryInfo"
         version = getattr(self._nvml.binding, "nvmlMemory_v2", None)
-        # The first version counts as used what the driver holds back.
+        # The first version counts memory reserved by the driver as used.
         memory = version and self.ask(name, version, key=f"{name}_v2", vital=True)
         memory = memory or self.ask(name, vital=True)
         return (
@@ -193,7 +193,7 @@ class Device:
         )
 
     def temperature(self) -> int:
-        """Ask for degrees Celsius, which the older function gives as if they had no sign."""
+        """Return degrees Celsius. The older function returns them as an unsigned number."""
         sensor = self._nvml.binding.NVML_TEMPERATURE_GPU
         signed = self.ask("nvmlDeviceGetTemperatureV", sensor)
         if signed is not None:
@@ -202,15 +202,15 @@ class Device:
         return degrees - (1 << 32) if degrees >= 1 << 31 else degrees
 
     def performance_state(self) -> int:
-        """Ask for the state P0 to P15 as ExtendedUint: 0 unknown, n + 2 for Pn."""
+        """Return the state P0 to P15 as ExtendedUint: 0 unknown, n + 2 for Pn."""
         state = self.ask("nvmlDeviceGetPerformanceState")
         return state + 2 if state is not None and 0 <= state <= _LARGEST_PERFORMANCE_STATE else 0
 
     def processes(self) -> dict[int, ProcessUse]:
-        """Give what each process uses: those that compute, that draw, and those of MPS.
+        """Return the use of each process: compute, graphics and MPS.
 
-        One that computes and draws is in both lists, with the same memory. Counts as a reading:
-        utilisation is that since the one before.
+        A process may be in several lists, with the same memory. Utilisation is that since the
+        previous call.
         """
         self._readings += 1
         if self._readings % _ASK_AGAIN == 0:
@@ -229,10 +229,10 @@ class Device:
         return {pid: ProcessUse(rates.get(pid, 0.0), size) for pid, size in memory.items()}
 
     def _utilization(self) -> dict[int, float]:
-        """Percent of the card by process since the last reading.
+        """Return percent of the card by process since the last reading.
 
         The driver averages over what its buffer holds since the time stamp it is given; at the
-        first reading over all of it. Now and then it gives entries that mean nothing.
+        first reading over all of it. Some of its entries are meaningless.
         """
         since = self._seen
         rates: dict[int, list[int]] = {}
@@ -244,19 +244,19 @@ class Device:
 
 
 def handle_address(handle: Any) -> int | None:
-    """Return the address that a handle of the library stands for."""
+    """Return the address behind a handle of the library."""
     import ctypes
 
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 def as_text(value: Any) -> str:
-    """Give a text of NVML, which bindings give as bytes or as a string."""
+    """Return a text of NVML, which bindings deliver as bytes or as a string."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return value if isinstance(value, str) else ""
 
 
 def as_watts(milliwatts: int) -> int:
-    """Give watts, rounded."""
+    """Return watts, rounded."""
     return (milliwatts + 500) // 1000

@@ -1,4 +1,4 @@
-"""Which cards are here: decided from files, before any library is loaded."""
+"""Presence of cards, read from files before any library is loaded."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ DIRECTORIES = {
     "nvidia": ("sys/bus/pci/drivers/nvidia", "proc/driver/nvidia/gpus"),
     "amd": ("sys/bus/pci/drivers/amdgpu",),
 }
-"""Where the drivers of the built-in makers list their cards by address."""
+"""Directories in which the drivers of the built-in vendors list their cards by address."""
 
 
 def vendor_directories(vendor: str) -> tuple[str, ...]:
-    """Give the directories of a maker. Raises ConfigurationError for an unknown one."""
+    """Return the directories of a vendor. Raise ConfigurationError for an unknown one."""
     return DIRECTORIES.get(vendor) or gpu_vendor_class(vendor).directories
 
 
 def find_cards(node: Node, places: Iterable[str]) -> list[str]:
-    """Give the addresses in the first of these directories that has any."""
+    """Return the addresses in the first of these directories that has any."""
     for place in places:
         found = list_addresses(node, place)
         if found:
@@ -34,5 +34,5 @@ def find_cards(node: Node, places: Iterable[str]) -> list[str]:
 
 
 def is_any_present(node: Node, vendors: Iterable[str]) -> bool:
-    """Tell whether there are cards of any of these makers."""
+    """Return whether there are cards of any of these vendors."""
     return any(find_cards(node, vendor_directories(vendor)) for vendor in vendors)

@@ -1,6 +1,6 @@
-"""The process in which a maker's library runs: it answers `describe` and `read`.
+"""Process of a vendor's library, which answers `describe` and `read`.
 
-`read SECONDS NAME...` asks for details as well, which may take so long.
+`read SECONDS NAME...` also asks for details, within that time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class GpuAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """To `describe`: descriptions; to `read`: reading; else the error that ended the library.
+    """Answer: to `describe` descriptions, to `read` reading, else the error of the library.
 
-    problem: why there are no details, although they were asked for.
+    problem: why requested details are missing.
     """
 
     descriptions: list[CardDescription] | None = None
@@ -33,7 +33,7 @@ class GpuAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def main(descriptor: int, place: str) -> None:
-    """Serve one maker, whose class is at `place` (`module:Class`), until nobody asks."""
+    """Serve the vendor whose class is at `place` (`module:Class`) until the client is gone."""
     module, _, name = place.partition(":")
     vendor: GpuVendor = getattr(import_module(module), name)()
     calls = LimitedCalls()
@@ -73,7 +73,7 @@ def _answer(vendor: GpuVendor, question: bytes, calls: LimitedCalls) -> GpuAnswe
 def _answer_with_details(
     vendor: GpuVendor, reading: VendorReading, words: list[str], calls: LimitedCalls
 ) -> GpuAnswer:
-    """Return an answer with details; what goes wrong with them costs nothing else."""
+    """Return an answer with details. An error in the details costs nothing else."""
     seconds, *names = words
     wanted = frozenset(names)
     try:

@@ -1,4 +1,4 @@
-"""The keys about GPUs that `[agents.sample]` and `[agents.sysinfo]` share."""
+"""Keys about GPUs that `[agents.sample]` and `[agents.sysinfo]` share."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 class GpuSettings(AgentSettings, frozen=True, kw_only=True):
-    """Which cards are looked for, and how long their library may take."""
+    """GPU vendors and the time limit of their libraries."""
 
     renamed: ClassVar[dict[str, str]] = {"gpu-makers": "gpu-vendors"}
 
     gpu_vendors: Annotated[
-        tuple[str, ...], Meta(description="vendors whose cards are looked for; empty: none")
+        tuple[str, ...], Meta(description="vendors whose cards are read; empty: none")
     ] = ("nvidia", "amd")
     gpu_time_limit: Annotated[
         Duration,
-        Meta(description="after this long a sample goes without what a GPU library has not told"),
+        Meta(description="after this long a sample is sent without the values of a GPU library"),
     ] = Duration("10s")
 
     def needs(self) -> Iterator[Need]:
-        """Give what an agent with these settings needs of the cards."""
+        """Yield the needs of an agent with these settings."""
         from ccagent.agents.needs import Need
 
         for vendor in self.gpu_vendors:
@@ -42,4 +42,4 @@ class GpuSettings(AgentSettings, frozen=True, kw_only=True):
             try:
                 vendor_directories(vendor)
             except ConfigurationError as error:
-                raise ValueError(f"gpu-vendors: {error}") from None
+                raise ValueError(f"gpu-vendors: {error}") from error

@@ -1,7 +1,7 @@
-"""What a maker of cards gives: where they are listed, descriptions, readings.
+"""Interface of a GPU vendor: directories, descriptions and readings of its cards.
 
-The methods run in a process of the maker's own (`ccagent.machine.gpu.process`), which may hang or
-die without harm. To import its module must be cheap and load no library.
+The methods run in a separate process (`ccagent.machine.gpu.process`), which may hang or die without
+harm. Importing the module of a vendor must be cheap and load no library.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which card, or which instance of a partitioned one.
+    """Identity of a card, or of an instance of a partitioned card.
 
-    index: from 0, within the maker's cards of this node; instances come after all cards.
-    address: of PCI, in the form of `address.canonical`; empty if a failing card doesn't tell.
-    device: `major:minor` of its device file, as device cgroups name it; empty if unknown.
+    index: from 0, within the vendor's cards of this node; instances follow all cards. address: PCI
+    address as `parse_address` returns it; empty if a failing card does not report it. device:
+    `major:minor` of its device file, as device cgroups name it; empty if unknown.
     """
 
     index: int
@@ -32,17 +32,17 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CardDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """What seldom changes of a card; index, uuid and address of `description` are its own."""
+    """Description of a card, with the index, uuid and address of the library."""
 
     card: Card
     description: SysinfoGpuCard
 
 
 class CardState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a card; `state.uuid` may be empty, then one is constructed.
+    """State of a card. An empty `state.uuid` is filled in.
 
-    has_utilization: whether `state.ce_util` was told; else 0 means nothing.
-    has_memory: the same of `state.memory`.
+    has_utilization: whether `state.ce_util` is known; otherwise its 0 has no meaning.
+    has_memory: the same for `state.memory`.
     """
 
     card: Card
@@ -52,7 +52,7 @@ class CardState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessOnCard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a process uses of a card.
+    """Use of a card by a process.
 
     card: the index of the card. utilization, memory_percent: percent. memory: KB.
     """
@@ -65,7 +65,7 @@ class ProcessOnCard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class VendorReading(msgspec.Struct, frozen=True, kw_only=True):
-    """All cards of a maker at one moment, and the processes on them."""
+    """State of all cards of a vendor, and the processes on them."""
 
     cards: list[CardState]
     processes: list[ProcessOnCard]
@@ -83,31 +83,31 @@ class Detail(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class CardDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What a card tells on demand. card: its index."""
+    """Values of a card on demand. card: its index."""
 
     card: int
     details: list[Detail]
 
 
 class GpuVendor(ABC):
-    """The cards of one maker."""
+    """The cards of one vendor."""
 
     title: ClassVar[str]
-    """What errors call the library."""
+    """Name of the library in errors."""
     directories: ClassVar[tuple[str, ...]]
-    """Where its drivers list their cards by PCI address; the first that has any counts."""
+    """Directories in which its drivers list cards by PCI address; the first with any counts."""
 
     @abstractmethod
     def open(self) -> None:
-        """Load the library. Raises NotHereError with the reason if it can't be used."""
+        """Load the library. Raise NotHereError with the reason if it is unusable."""
 
     @abstractmethod
     def describe(self) -> list[CardDescription]:
-        """Describe the cards. Raises NotHereError if the library has become unusable."""
+        """Describe the cards. Raise NotHereError if the library has become unusable."""
 
     @abstractmethod
     def read(self) -> VendorReading:
-        """Read the state of the cards and their processes. Raises as `describe` does."""
+        """Read the state of the cards and their processes. Raise as `describe` does."""
 
     def read_details(
         self,
@@ -117,10 +117,10 @@ class GpuVendor(ABC):
         """Read these details of the cards that the last `read` found, in a thread.
 
         Every call of the library goes through `calls.call`, so that one that hangs costs its
-        own details only. A detail that a card cannot tell is left out.
+        own details only. A detail that a card does not have is skipped.
         """
         return []
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the library."""
+        """Close the library."""
