@@ -59,8 +59,9 @@ def extend_command(
 
     flags = [
         click.Option(
-            ["--list", "is_list"], is_flag=True, help="List all metrics, and whether this machine
-            has them."
+            ["--list", "is_list"],
+            is_flag=True,
+            help="List all metrics, and whether this machine has them.",
         ),
         click.Option(
             ["--cluster-config", "is_config"],

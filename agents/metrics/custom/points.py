@@ -60,8 +60,9 @@ def _gauge(line: Line, own: dict[str, str], complain: Callable[[str], None]) -> 
             raise ValueError(f"{key} {line.tags[key][:_SHOWN]!r} is not this one, {name!r}")
     more = line.tags.keys() - _SCOPE_TAGS - own.keys()
     if more:
-        complain(f"{line.measurement}: tag {min(more)[:_SHOWN]!r} is dropped: it is not part of a
-        scope")
+        complain(
+            f"{line.measurement}: tag {min(more)[:_SHOWN]!r} is dropped: it is not part of a scope"
+        )
     return Gauge(line.measurement, float(line.value), _parse_scope(line.tags))
 
 

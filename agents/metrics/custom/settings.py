@@ -37,9 +37,7 @@ class FileSettings(Settings, frozen=True, kw_only=True):
     path: Annotated[
         str, Meta(description="a file of line protocol, or a directory with files *.lp")
     ]
-    max_age: Annotated[Duration, Meta(description="older files are skipped")] = (
-        Duration("5m")
-    )
+    max_age: Annotated[Duration, Meta(description="older files are skipped")] = Duration("5m")
 
     def problem(self) -> str:
         """Return a problem of the settings, empty if there is none."""
@@ -57,6 +55,6 @@ class ExpressionSettings(Settings, frozen=True, kw_only=True):
         str, Meta(description="unit of the result; a base unit is converted by the preset")
     ] = ""
     aggregation: Annotated[
-        Literal["sum", "mean", "max"], Meta(description="how to combine values of parts to a value
-        of the node")
+        Literal["sum", "mean", "max"],
+        Meta(description="how to combine values of parts to a value of the node"),
     ] = "mean"

@@ -74,8 +74,10 @@ class Plan:
             self._clock = self._clock._replace(rate=rate)
         else:
             self._clock = None
-            unavailable.note(NotHereError("perf: the kernel does not provide the rate of its time
-            counter"), "clock")
+            unavailable.note(
+                NotHereError("perf: the kernel does not provide the rate of its time counter"),
+                "clock",
+            )
 
     def refuse(self, refused: dict[int, OSError], unavailable: UnavailableMetrics) -> None:
         """Drop the metrics of events that cannot be counted."""

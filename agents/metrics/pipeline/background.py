@@ -42,6 +42,5 @@ class Background(Generic[T]):
             self._answer.append(self._call())
         except CcagentError as error:
             self._error = error
-        except Exception as error:  # noqa: BLE001 - the caller waits for a result, whatever the
-        error
+        except Exception as error:  # noqa: BLE001 - the caller waits for a result, whatever the error
             self._error = ProgramError(f"{type(error).__name__}: {error}")

@@ -63,7 +63,7 @@ class CpuSettings(ReaderSettings, frozen=True, kw_only=True):
     of_node: Annotated[
         Literal["mean", "sum"],
         Meta(
-            description="the share of the node: mean of its hwthreads, or sum as cc-metric-collector"
+            description="shares of the node: mean of the hwthreads, or sum as cc-metric-collector"
         ),
     ] = "mean"
 
