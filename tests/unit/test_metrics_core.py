@@ -143,7 +143,7 @@ class TestForms:
         ("table", "reason"),
         [
             ({"include": ["nett"]}, "agents.metrics.include: 'nett' is no metric of these readers"),
-            ({"metrics": {"net": {"unit": "W"}}}, "'B/s' can't be sent as 'W'"),
+            ({"metrics": {"net": {"unit": "W"}}}, "'B/s' cannot be sent as 'W'"),
         ],
     )
     def test_what_is_unknown_is_said(self, table: dict[str, object], reason: str) -> None:

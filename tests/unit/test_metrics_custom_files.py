@@ -171,7 +171,7 @@ def test_files_are_counted(site: Site) -> None:
         site.write(f"{number:03}.lp", f"m{number} value=1\n")
     gauges, errors = site.read()
     assert len(gauges) == 256
-    assert errors == ["file site: more than 256 files: the rest is left out"]
+    assert errors == ["file site: more than 256 files: the rest is skipped"]
 
 
 def test_a_trusted_file_has_a_time_and_a_content(site: Site) -> None:
@@ -207,7 +207,7 @@ def test_one_that_hangs_stalls_the_others_once(site: Site, tmp_path: Path) -> No
     try:
         for _ in range(3):
             assert reader.read(node) == [Gauge("a", 1.0)]
-            assert reader.errors == ["file stuck: hangs, and is left out until it answers"]
+            assert reader.errors == ["file stuck: hangs; skipped until it answers"]
         assert node.asked == 1
     finally:
         node.release.set()

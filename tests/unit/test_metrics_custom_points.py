@@ -73,8 +73,8 @@ def test_a_line_is_a_value_of_a_place(text: str, gauge: Gauge) -> None:
         ("t,type=accelerator value=1", "t: type accelerator needs a type-id"),
         ("t,stype=device value=1", "t: stype and stype-id go together"),
         ("t,stype-id=sda value=1", "t: stype and stype-id go together"),
-        ("t,stype=a,stype-id=b\u00a0c value=1", "t: a tag can't be sent: 'b\\xa0c'"),
-        (f"t,stype=a,stype-id={'b' * 300} value=1", "t: a tag can't be sent"),
+        ("t,stype=a,stype-id=b\u00a0c value=1", "t: a tag cannot be sent: 'b\\xa0c'"),
+        (f"t,stype=a,stype-id={'b' * 300} value=1", "t: a tag cannot be sent"),
         ("t value=1,count=2", "line 1, column 10: expected"),
         ("t value=nan", "line 1, column 9: expected a number"),
         ("t value=1e999", "line 1, column 9: expected a number of 64 bits"),
@@ -95,7 +95,7 @@ def test_an_error_of_the_form_tells_line_and_column() -> None:
 def test_tags_that_make_no_place_are_left_out_and_said() -> None:
     gauges, complaints = parsed("t,unit=degC,sensor=a value=1")
     assert gauges == [Gauge("t", 1.0)]
-    assert complaints == ["t: tag 'sensor' is left out: it makes no place"]
+    assert complaints == ["t: tag 'sensor' is dropped: it is not part of a scope"]
 
 
 @given(
@@ -138,8 +138,8 @@ def test_a_place_has_one_value() -> None:
     gauges, errors = told(CustomMetrics(()), "file a", text)
     assert gauges == [Gauge("t", 1.0)]
     assert errors == [
-        "file a: t: tag 'sensor' is left out: it makes no place",
-        "file a: t: told twice of the same place",
+        "file a: t: tag 'sensor' is dropped: it is not part of a scope",
+        "file a: t: two values of the same scope",
     ]
 
 
@@ -170,4 +170,4 @@ def test_values_are_bounded() -> None:
     text = "\n".join(f"m,type=core,type-id={number} value=1" for number in range(20_100))
     gauges, errors = told(CustomMetrics(()), "file a", text)
     assert len(gauges) == 20_000
-    assert errors == ["file a: more than 20000 values: the rest is left out"]
+    assert errors == ["file a: more than 20000 values: the rest is dropped"]

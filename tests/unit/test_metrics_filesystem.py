@@ -170,7 +170,7 @@ def test_one_that_hangs_is_left_out_until_it_answers(tmp_path: Path) -> None:
         (thread,) = left_behind()
         for _ in range(3):
             assert values(reader, kernel)["disk_total"] == 40960
-            assert reader.errors == ["/dead\\ndisk: hangs, and is left out until it answers"]
+            assert reader.errors == ["/dead\\ndisk: hangs; skipped until it answers"]
         assert left_behind() == [thread]
         assert kernel.asked.count(point) == 1
     finally:
@@ -191,7 +191,7 @@ def test_threads_that_hang_are_bounded(tmp_path: Path) -> None:
             kernel.mounts(*points)
             assert values(reader, kernel) == {}
         assert len(left_behind()) == 32
-        assert reader.errors == ["20 more are not asked, since 32 hang"]
+        assert reader.errors == ["20 more are skipped, since 32 hang"]
     finally:
         release.set()
         for thread in left_behind():

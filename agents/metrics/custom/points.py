@@ -85,7 +85,7 @@ def _parse_scope(tags: dict[str, str]) -> Scope:
         raise ValueError("type accelerator needs a type-id")
     for text in (number, stype, stype_id):
         if not is_sendable(text):
-            raise ValueError(f"a tag can't be sent: {text[:_SHOWN]!r}")
+            raise ValueError(f"a tag cannot be sent: {text[:_SHOWN]!r}")
     return Scope(kind, number, stype, stype_id)
 
 

@@ -125,6 +125,6 @@ def find_factor(base: str, unit: str) -> float:
     if known is None:
         units = sorted(other for first, other in FACTORS if first == base)
         raise ValueError(
-            f"{base!r} can't be sent as {unit!r}; there are {', '.join(units) or base}"
+            f"{base!r} cannot be sent as {unit!r}; there are {', '.join(units) or base}"
         )
     return known

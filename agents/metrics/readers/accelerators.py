@@ -126,7 +126,7 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
         "acc_failing": Metric(
             unit="",
             type="accelerator",
-            description="1 for a card that doesn't answer, 0 for one that does",
+            description="1 for a card that does not answer, else 0",
             source="NVML and AMD SMI: errors of a lost card",
             is_default=False,
         ),

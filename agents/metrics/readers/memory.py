@@ -1,4 +1,4 @@
-"""Memory of the node and of its NUMA nodes, swap, page faults."""
+"""Reader of memory of the node and its NUMA nodes, swap and page faults."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ _IN_PAGES = ("swap_in", "swap_out")
 
 
 def parse_node_memory(content: bytes) -> dict[str, int]:
-    """Parse /proc/meminfo: metric -> B. What the kernel lacks is left out.
+    """Parse /proc/meminfo. Return B by metric, without fields that the kernel lacks.
 
-    Raises UnparsableError, also where it doesn't tell how much is used.
+    Raise UnparsableError, also without the fields of used memory.
     """
     meminfo = parse_meminfo(content)
     used = compute_used_memory(meminfo)
@@ -80,7 +80,7 @@ def parse_node_memory(content: bytes) -> dict[str, int]:
 
 
 def parse_more(content: bytes) -> dict[str, int]:
-    """Parse the fields on demand of meminfo of the node or of a NUMA node: metric -> B."""
+    """Parse the fields on demand of meminfo. Return B by metric."""
     found = {name.decode("ascii"): int(number) * _KB for name, number in _LINE.findall(content)}
     return {metric: found[field] for metric, (field, _) in ON_DEMAND.items() if field in found}
 
@@ -96,9 +96,9 @@ def _with_more(parse: Callable[[bytes], dict[str, int]]) -> Callable[[bytes], di
 
 
 def parse_collector_memory(content: bytes) -> dict[str, int]:
-    """Parse /proc/meminfo with mem_used as cc-metric-collector has it. Raises UnparsableError.
+    """Parse /proc/meminfo with mem_used of cc-metric-collector. Raise UnparsableError.
 
-    That takes Shmem off twice, since Cached holds it, and reclaimable slabs not at all.
+    It subtracts Shmem twice, since Cached includes it, and reclaimable slabs not at all.
     """
     found = parse_node_memory(content)
     meminfo = parse_meminfo(content)
@@ -111,16 +111,17 @@ class MemorySettings(ReaderSettings, frozen=True, kw_only=True):
 
     used: Annotated[
         Literal["available", "cc-metric-collector"],
-        Meta(description="mem_used of the node: MemTotal - MemAvailable, or that collector's"),
+        Meta(description="mem_used of the node: MemTotal - MemAvailable, or that of cc-metric-
+        collector"),
     ] = "available"
 
 
 def parse_domain_memory(content: bytes) -> dict[str, int]:
-    """Parse node*/meminfo, lines `Node 0 MemFree: 1 kB`: metric -> B; empty without memory.
+    """Parse node*/meminfo, lines `Node 0 MemFree: 1 kB`. Return B by metric; empty without memory.
 
-    Raises UnparsableError. The kernel gives no MemAvailable there, and its MemUsed holds the page
-    cache. Hence available is reckoned as si_mem_available() in mm/show_mem.c does, but for the
-    reserves, which a NUMA node doesn't tell.
+    Raise UnparsableError. These files have no MemAvailable, and their MemUsed includes the page
+    cache. Available memory is computed as in si_mem_available() in mm/show_mem.c, without the
+    reserves, which are unknown.
     """
     meminfo = {name.rpartition(" ")[2]: value for name, value in parse_meminfo(content).items()}
     try:
@@ -136,9 +137,9 @@ def parse_domain_memory(content: bytes) -> dict[str, int]:
 
 
 def parse_vmstat(content: bytes) -> dict[str, int]:
-    """Parse /proc/vmstat: metric -> events, or pages, since boot. Raises UnparsableError.
+    """Parse /proc/vmstat. Return events or pages since boot by metric, at least one of them.
 
-    What the kernel lacks (oom_kill: before 4.13) is left out, but not all of it.
+    Raise UnparsableError. Kernels before 4.13 have no oom_kill.
     """
     found = {_EVENTS[name]: int(number) for name, number in _EVENT.findall(content)}
     if not found:
@@ -149,7 +150,7 @@ def parse_vmstat(content: bytes) -> dict[str, int]:
 
 
 class MemoryReader(Reader[MemorySettings]):
-    """Memory of the node and, of NUMA nodes with memory, used and free; swap, faults, OOM kills."""
+    """Memory of the node; used and free memory of NUMA nodes; swap, page faults, OOM kills."""
 
     name = "memory"
     Settings = MemorySettings
@@ -157,7 +158,7 @@ class MemoryReader(Reader[MemorySettings]):
     metrics: ClassVar[dict[str, Metric]] = MEMORY_METRICS
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
-        """Read /proc/meminfo, /proc/vmstat and each node*/meminfo; NotHereError if all lack."""
+        """Read /proc/meminfo, /proc/vmstat and each node*/meminfo. Raise NotHereError if all lack."""
         self.errors = []
         found: list[Gauge | Count] = []
         missing: list[NotHereError] = []
@@ -186,7 +187,8 @@ class MemoryReader(Reader[MemorySettings]):
         return found
 
     def _files(self, node: Node) -> list[tuple[str, Scope, Callable[[bytes], dict[str, int]]]]:
-        """List what is in the form of meminfo. NUMA nodes come and go with hotplug and CXL."""
+        """Return path, scope and parser of all files meminfo. NUMA nodes change with hotplug and
+        CXL."""
         files: list[tuple[str, Scope, Callable[[bytes], dict[str, int]]]] = [
             (
                 "proc/meminfo",

@@ -16,6 +16,7 @@ from ccagent.machine.gpu.vendor import (
     Card,
     CardDescription,
     CardDetails,
+    CardLostError,
     CardState,
     GpuVendor,
     ProcessOnCard,
@@ -35,10 +36,6 @@ _LOST = (
 _MOST_WATTS = 10_000
 _DRM_MAJOR = 226
 """Major number of the device files /dev/dri/renderD128 and following."""
-
-
-class CardLostError(Exception):
-    """The card does not answer any more."""
 
 
 class Amd(GpuVendor):

@@ -59,11 +59,11 @@ def _of_errors(
         if not names & {total, of_link}:
             continue
         counts = {link: ask("nvmlDeviceGetNvLinkErrorCounter", link, counter) for link in states}
-        told = {link: count for link, count in counts.items() if isinstance(count, int)}
-        if told and total in names:
-            yield Detail(total, sum(told.values()))
+        known = {link: count for link, count in counts.items() if isinstance(count, int)}
+        if known and total in names:
+            yield Detail(total, sum(known.values()))
         if of_link in names:
-            for link, count in told.items():
+            for link, count in known.items():
                 yield Detail(of_link, count, str(link))
 
 

@@ -8,14 +8,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ccagent.errors import NotHereError
+from ccagent.machine.gpu.vendor import CardLostError
 
 _LARGEST_PERFORMANCE_STATE = 15
 _LARGEST_PERCENT = 100
 _ASK_AGAIN = 100
-
-
-class CardLostError(Exception):
-    """The card does not answer any more."""
 
 
 class CardMemory(NamedTuple):

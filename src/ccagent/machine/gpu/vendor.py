@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from ccagent.machine.gpu.limited_calls import LimitedCalls
 
 
+class CardLostError(Exception):
+    """The card does not answer any more."""
+
+
 class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Identity of a card, or of an instance of a partitioned card.
 
