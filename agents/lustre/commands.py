@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from ccagent.config.configuration import Configuration
 
 
-def extend_command(command: click.Command, configure: Callable[[Options], Configuration]) -> click.Group:
+def extend_command(
+    command: click.Command, configure: Callable[[Options], Configuration]
+) -> click.Group:
     """Return the agent's command with `--input` and the command `check`.
 
     `configure` returns the configuration of the agent.

@@ -75,7 +75,7 @@ class Plan:
         else:
             self._clock = None
             unavailable.note(
-                NotHereError("perf: the kernel does not provide the rate of its time counter"),
+                NotHereError("perf: the kernel has no rate of its time counter"),
                 "clock",
             )
 

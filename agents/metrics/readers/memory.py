@@ -111,8 +111,9 @@ class MemorySettings(ReaderSettings, frozen=True, kw_only=True):
 
     used: Annotated[
         Literal["available", "cc-metric-collector"],
-        Meta(description="mem_used of the node: MemTotal - MemAvailable, or that of cc-metric-
-        collector"),
+        Meta(
+            description="mem_used of the node: MemTotal - MemAvailable, or as cc-metric-collector"
+        ),
     ] = "available"
 
 
@@ -158,7 +159,7 @@ class MemoryReader(Reader[MemorySettings]):
     metrics: ClassVar[dict[str, Metric]] = MEMORY_METRICS
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
-        """Read /proc/meminfo, /proc/vmstat and each node*/meminfo. Raise NotHereError if all lack."""
+        """Read /proc/meminfo, /proc/vmstat and node*/meminfo. Raise NotHereError if all lack."""
         self.errors = []
         found: list[Gauge | Count] = []
         missing: list[NotHereError] = []
@@ -187,8 +188,7 @@ class MemoryReader(Reader[MemorySettings]):
         return found
 
     def _files(self, node: Node) -> list[tuple[str, Scope, Callable[[bytes], dict[str, int]]]]:
-        """Return path, scope and parser of all files meminfo. NUMA nodes change with hotplug and
-        CXL."""
+        """Return path, scope and parser of each meminfo. Hotplug and CXL change NUMA nodes."""
         files: list[tuple[str, Scope, Callable[[bytes], dict[str, int]]]] = [
             (
                 "proc/meminfo",

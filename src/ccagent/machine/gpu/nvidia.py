@@ -6,12 +6,13 @@ import contextlib
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.machine.gpu.address import parse_address
-from ccagent.machine.gpu.nvml import CardLostError, CardMemory, Nvml, as_watts
+from ccagent.machine.gpu.nvml import CardMemory, Nvml, as_watts
 from ccagent.machine.gpu.presence import DIRECTORIES
 from ccagent.machine.gpu.vendor import (
     Card,
     CardDescription,
     CardDetails,
+    CardLostError,
     CardState,
     Detail,
     GpuVendor,

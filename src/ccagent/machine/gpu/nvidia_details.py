@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ccagent.errors import CcagentError
 from ccagent.machine.gpu.nvidia_links import read_links
-from ccagent.machine.gpu.nvml import CardLostError
-from ccagent.machine.gpu.vendor import Detail
+from ccagent.machine.gpu.vendor import CardLostError, Detail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
