@@ -13,7 +13,7 @@ from ccagent.agents.metrics.readers.base import Count
 from ccagent.agents.metrics.readers.nfs_mounts import NfsMountsReader, NfsMountsSettings
 from ccagent.agents.metrics.readers.nfs_mountstats import (
     NfsMount,
-    OperationCounters,
+    NfsOperationCounters,
     parse_nfs_mounts,
     total_operations,
 )
@@ -72,11 +72,11 @@ def test_counters_are_in_the_order_of_the_kernel() -> None:
     (found,), problems = parse_nfs_mounts((HEAD + FULL).encode())
     assert problems == []
     assert found.moved == (1, 2, 3, 4, 5, 6, 7, 8)
-    assert found.operations["READ"] == OperationCounters(
+    assert found.operations["READ"] == NfsOperationCounters(
         operations=100, sent=103, timeouts=2, bytes_sent=14400, bytes_received=1048576,
         queued=30, rtt=500, execution=600, errors=1,
     )  # fmt: skip
-    assert total_operations(found) == OperationCounters(
+    assert total_operations(found) == NfsOperationCounters(
         150, 153, 2, 14400 + 41943040 + 1600, 1048576 + 5760 + 1120, 40, 710, 831, 5
     )
 

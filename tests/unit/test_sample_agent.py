@@ -603,15 +603,15 @@ def test_a_clock_set_back_a_little_does_not_change_the_identity_of_jobs(node: Tr
     agent = make()
     node.process(42)
     before = sample(agent, node)["jobs"][0]["epoch"]
-    node.write("stat", "cpu0 1 1 1 1 1 1 1\nbtime 1699999999\n")
+    node.write("stat", "cpu0 1 1 1 1 1 1 1 1\nbtime 1699999999\n")
     assert sample(agent, node)["jobs"][0]["epoch"] == before
-    node.write("stat", "cpu0 1 1 1 1 1 1 1\nbtime 1600000000\n")
+    node.write("stat", "cpu0 1 1 1 1 1 1 1 1\nbtime 1600000000\n")
     assert sample(agent, node)["jobs"][0]["epoch"] == 1600000000 - 1577836800
 
 
 def test_an_epoch_before_2020_is_not_negative(node: TreeNode) -> None:
     node.process(42)
-    node.write("stat", "cpu0 1 1 1 1 1 1 1\nbtime 10\n")
+    node.write("stat", "cpu0 1 1 1 1 1 1 1 1\nbtime 10\n")
     assert sample(make(), node)["jobs"][0]["epoch"] == 1
 
 
@@ -661,7 +661,7 @@ def test_truncated_and_bent_files_never_raise(
 ) -> None:
     node.process(42)
     node.process(43)
-    node.write("stat", "cpu0 1000 0 500 9 9 100 100\nbtime 1700000000\n")
+    node.write("stat", "cpu0 1000 0 500 9 9 100 100 0\nbtime 1700000000\n")
     path = node.path / "proc" / name
     content = path.read_bytes()
     node.write(name, content[:place] + bend + (content[place + 1 :] if bend else b""))

@@ -11,7 +11,7 @@ from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, Re
 from ccagent.agents.metrics.readers.labels import clean_label
 from ccagent.agents.metrics.readers.nfs_mountstats import (
     NfsMount,
-    OperationCounters,
+    NfsOperationCounters,
     parse_nfs_mounts,
     total_operations,
 )
@@ -92,8 +92,8 @@ _METRICS: dict[str, Metric] = {
 class _Figures(NamedTuple):
     """Counters of a mount: of all operations, and by prefix."""
 
-    total: OperationCounters
-    by_prefix: dict[str, OperationCounters]
+    total: NfsOperationCounters
+    by_prefix: dict[str, NfsOperationCounters]
 
 
 class NfsMountsReader(Reader[NfsMountsSettings]):
@@ -153,7 +153,7 @@ class NfsMountsReader(Reader[NfsMountsSettings]):
 def _figures(mount: NfsMount) -> _Figures:
     total = total_operations(mount)
     by_prefix = {
-        prefix: mount.operations.get(operation, OperationCounters()) if operation else total
+        prefix: mount.operations.get(operation, NfsOperationCounters()) if operation else total
         for prefix, operation in _CLASSES.items()
     }
     return _Figures(total, by_prefix)
@@ -177,7 +177,7 @@ def _means(before: _Figures, now: _Figures, scope: Scope) -> Iterator[Gauge]:
     for prefix, new in now.by_prefix.items():
         old = before.by_prefix[prefix]
         if new.operations < old.operations:
-            old = OperationCounters()  # unmounted and mounted again
+            old = NfsOperationCounters()  # unmounted and mounted again
         operations = new.operations - old.operations
         if not operations:
             continue

@@ -19,7 +19,7 @@ _BYTE_COUNTERS = 8
 _OPERATION_COUNTERS = 8
 
 
-class OperationCounters(NamedTuple):
+class NfsOperationCounters(NamedTuple):
     """Counters of operations since the mount.
 
     sent: transmissions, repetitions included. queued, rtt, execution: sums of milliseconds before
@@ -46,7 +46,7 @@ class NfsMount(NamedTuple):
 
     point: str
     moved: tuple[int, ...]
-    operations: dict[str, OperationCounters]
+    operations: dict[str, NfsOperationCounters]
 
 
 def parse_nfs_mounts(content: bytes) -> tuple[list[NfsMount], list[str]]:
@@ -72,7 +72,7 @@ def _parse_mount(point: str, block: bytes) -> NfsMount:
     moved = _BYTES.search(block)
     if moved is None:
         raise UnparsableError("no line of bytes")
-    operations: dict[str, OperationCounters] = {}
+    operations: dict[str, NfsOperationCounters] = {}
     _, label, table = block.partition(b"per-op statistics")
     if not label:
         raise UnparsableError("no statistics of operations")
@@ -81,7 +81,9 @@ def _parse_mount(point: str, block: bytes) -> NfsMount:
         counters = _numbers(numbers)
         if len(counters) < _OPERATION_COUNTERS:
             raise UnparsableError(f"{name.decode()}: {len(counters)} numbers, not 8 or 9")
-        operations[name.decode()] = OperationCounters(*counters[: len(OperationCounters._fields)])
+        operations[name.decode()] = NfsOperationCounters(
+            *counters[: len(NfsOperationCounters._fields)]
+        )
     if not operations:
         raise UnparsableError("no operation")
     numbers_moved = _numbers(moved[1])
@@ -99,8 +101,8 @@ def _numbers(text: bytes) -> list[int]:
     return numbers
 
 
-def total_operations(mount: NfsMount) -> OperationCounters:
+def total_operations(mount: NfsMount) -> NfsOperationCounters:
     """Return the sums over all operations of a mount."""
     errors = [each.errors for each in mount.operations.values() if each.errors is not None]
     columns = zip(*(each[:_OPERATION_COUNTERS] for each in mount.operations.values()), strict=True)
-    return OperationCounters(*map(sum, columns))._replace(errors=sum(errors) if errors else None)
+    return NfsOperationCounters(*map(sum, columns))._replace(errors=sum(errors) if errors else None)
