@@ -5,16 +5,24 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from runpy import run_path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from ccagent.agents.base import AgentSettings
 from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.readers.registry import READERS, ReaderTables
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
+from ccagent.config.described import describe_keys
 from ccagent.records.message import encode
 from tests.support.paths import ROOT
 from tests.support.tree import TreeNode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.config.settings import Settings
 
 LINE = re.compile(
     r"(?P<name>[a-z0-9_]+),(?P<tags>\S+) value=(?P<value>-?[0-9.e+-]+i?) (?P<time>\d+)"
@@ -158,9 +166,39 @@ def test_the_document_of_metrics_is_that_of_the_code() -> None:
     assert (ROOT / "agents" / "metrics" / "metrics.md").read_text() == render()
 
 
+def keys_of(settings: type[Settings], above: str = "") -> Iterator[str]:
+    for key in describe_keys(settings):
+        name = f"{above}{key.name}"
+        if key.within:
+            yield from keys_of(key.settings, name + (".NAME." if key.within == "named" else "."))
+        else:
+            yield name
+
+
+def keys_in(readme: str) -> Iterator[str]:
+    _, _, table = readme.partition("| key | default | |\n")
+    above = ""
+    for row in table.partition("\n\n")[0].splitlines()[1:]:
+        for name in re.findall(r"`([^`]+)`", row.split("|")[1]):
+            full = above + name if name.startswith(".") else name
+            above = full.rpartition(".")[0]
+            yield full
+
+
+def test_the_table_of_keys_has_every_key() -> None:
+    common = {key.name for key in describe_keys(AgentSettings)}
+    keys = {key for key in keys_of(MetricsSettings) if key not in common}
+    intervals = {f"{name}.every" for name in READERS}
+    documented = {*keys_in((ROOT / "agents" / "metrics" / "README.md").read_text())}
+    assert documented - {"READER.every"} - intervals == keys - intervals
+    assert documented & intervals <= keys
+
+
 def test_every_reader_has_its_table() -> None:
     defaults = MetricsSettings()
-    tables = {name: type(getattr(defaults, name)) for name in ReaderTables.__annotations__}
+    tables: dict[str, object] = {
+        name: type(getattr(defaults, name)) for name in ReaderTables.__annotations__
+    }
     readers = {name.replace("-", "_"): reader.Settings for name, reader in READERS.items()}
     assert tables == readers
     assert [*tables] == [*readers]
