@@ -14,13 +14,13 @@ from tests.support.gpu_machine import Machine
 
 CODE = """
 from ccagent.machine.gpu.vendor import (
-    Card, CardDescription, CardState, Maker, ProcessOnCard, Reading,
+    Card, CardDescription, CardState, GpuVendor, ProcessOnCard, VendorReading,
 )
 from ccagent.records.envelopes import SampleGpu, SysinfoGpuCard
 
 CARD = Card(index=0, address="00000000:17:00.0")
 
-class Abacus(Maker):
+class Abacus(GpuVendor):
     title = "Abacus"
     directories = ("sys/bus/pci/drivers/abacus",)
 
@@ -34,7 +34,7 @@ class Abacus(Maker):
     def read(self):
         state = SampleGpu(index=0, uuid="abacus-1", ce_util=5)
         process = ProcessOnCard(pid=1000, card=0, utilization=5.0)
-        return Reading(cards=[CardState(card=CARD, state=state)], processes=[process])
+        return VendorReading(cards=[CardState(card=CARD, state=state)], processes=[process])
 
     def close(self):
         pass

@@ -345,7 +345,7 @@ def test_swap_and_file_systems_are_as_large_as_psutil_says(once: Once) -> None:
 FRAMES = 1000
 INSIDE = f"""
 import pathlib, socket, subprocess, time
-from ccagent.agents.metrics.readers.network import NetworkReader, NetworkSettings
+from ccagent.agents.metrics.readers.network import NetworkReader, NetworkReaderSettings
 from ccagent.machine.node import Node
 
 subprocess.run(["mount", "-t", "sysfs", "sysfs", "/sys"], check=True)
@@ -355,7 +355,7 @@ for scope in ("all", "default"):
         switch.write_text("1")
 for words in ("add one type veth peer name two", "set one up", "set two up", "set lo up"):
     subprocess.run(["ip", "link", *words.split()], check=True)
-reader = NetworkReader(NetworkSettings(include=("two",)))
+reader = NetworkReader(NetworkReaderSettings(include=("two",)))
 node = Node()
 list(reader.read(node))
 local = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
