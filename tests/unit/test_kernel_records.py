@@ -19,7 +19,6 @@ from ccagent.machine.bpf.ended_records import (
     parse_raw,
 )
 from ccagent.machine.bpf.libbpf import essence
-from ccagent.machine.bpf.mounting import Mount, parse_mounts
 from ccagent.machine.bpf.pinned_file import HEADER
 from ccagent.machine.bpf.task_records import (
     KERNEL_THREAD,
@@ -224,32 +223,6 @@ def test_ticks_are_cut_one_by_one() -> None:
     one = task(runtime=39_000_000, utime=1, stime=1, cutime=19_000_000, cstime=11_000_000)
     assert ticks(one, 100) == (2, 4)
     assert ticks(one, 1000) == (38, 68)
-
-
-MOUNTS = """\
-22 1 0:21 / /sys/fs/bpf rw,nosuid shared:7 - bpf bpf rw,mode=700
-40 1 0:55 / /run/a\\040b\\134c rw - bpf ccagent rw
-41 1 0:56 / /run/x rw shared:1 master:2 - tmpfs tmpfs rw
-42 1 0:56 / /run/x rw - bpf ccagent rw
-
-nonsense 0:56
-43 1 0:57 / /short rw -
-"""
-
-
-def test_mounts_are_found_by_their_device() -> None:
-    assert parse_mounts(MOUNTS, "0:21") == Mount("/sys/fs/bpf", "bpf", "bpf")
-    assert parse_mounts(MOUNTS, "0:55") == Mount("/run/a b\\c", "bpf", "ccagent")
-    assert parse_mounts(MOUNTS, "0:56") == Mount("/run/x", "bpf", "ccagent")
-    assert parse_mounts(MOUNTS, "0:57") is None
-    assert parse_mounts("", "0:57") is None
-
-
-@given(st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=20))
-def test_names_of_mounts_are_unescaped(name: str) -> None:
-    told = "".join(f"\\{ord(each):03o}" if each in " \t\n\\" else each for each in name)
-    line = f"1 1 0:9 / /run/{told} rw - bpf ccagent rw\n"
-    assert parse_mounts(line, "0:9") == Mount(f"/run/{name}", "bpf", "ccagent")
 
 
 VERIFIER = """\

@@ -16,16 +16,14 @@ from ccagent.agents.metrics.readers.filesystem import (
     LOCAL,
     FilesystemReader,
     FilesystemSettings,
-    Mount,
     local_mounts,
-    parse_mountinfo,
-    plain,
     space_of,
 )
 from ccagent.config.duration import Duration
-from ccagent.errors import NotHereError, UnparsableError
+from ccagent.errors import NotHereError
 from ccagent.machine.file_errors import raise_for
 from ccagent.machine.node import Node
+from ccagent.machine.procfs.mountinfo import parse_mountinfo, unescape_name
 
 # As Linux 6.18 writes it.
 MOUNTINFO = b"""\
@@ -86,35 +84,10 @@ def left_behind() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "statvfs"]
 
 
-def test_mounts() -> None:
-    mounts = parse_mountinfo(MOUNTINFO)
-    assert len(mounts) == 9
-    assert mounts[2] == Mount("254:0", "/", "ext4", "/dev/vda1")
-    assert mounts[4] == Mount("254:2", "/scratch of\tall", "xfs", "/dev/mapper/a\\b")
-    assert mounts[8] == Mount("0:52", "/none", "tmpfs", "")
-
-
-@pytest.mark.parametrize(
-    "text", [b"x", b"1 2 8:0 / /", b"1 2 8:0 / / rw ext4 sda", b"1 2 8:0 / / rw - ext4"]
-)
-def test_what_is_no_mount(text: bytes) -> None:
-    with pytest.raises(UnparsableError, match="not a mount"):
-        parse_mountinfo(text)
-
-
-@given(st.binary() | st.text(" -/\\0123x\n").map(str.encode))
-def test_mounts_are_understood_or_unparsable(text: bytes) -> None:
-    try:
-        mounts = parse_mountinfo(text)
-    except UnparsableError:
-        return
-    assert len(mounts) == len([line for line in text.split(b"\n") if line])
-
-
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_names_come_back_as_the_kernel_was_given_them(name: str) -> None:
     written = "".join(f"\\{ord(each):03o}" if each in " \t\n\\#" else each for each in name)
-    assert plain(written) == name
+    assert unescape_name(written) == name
 
 
 def test_each_local_file_system_counts_once() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from contextlib import suppress
@@ -13,16 +12,16 @@ from msgspec import Meta
 
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings
 from ccagent.config.duration import Duration
-from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Collection, Iterable, Sequence
 
     from ccagent.machine.node import Node
-
-MOUNTS = "proc/self/mountinfo"
+    from ccagent.machine.procfs.mountinfo import Mount
 
 LOCAL = (
     "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "reiserfs", "xfs", "zfs",
@@ -31,16 +30,6 @@ LOCAL = (
 
 _MOST_HANGING = 32
 _PATIENCE = 0.05
-_OCTAL = re.compile(r"\\([0-3][0-7]{2})")
-
-
-class Mount(NamedTuple):
-    """device: `major:minor`, the same for all mounts of a file system."""
-
-    device: str
-    point: str
-    type: str
-    source: str
 
 
 class Space(NamedTuple):
@@ -51,31 +40,6 @@ class Space(NamedTuple):
     used: int
     inodes: int
     inodes_used: int
-
-
-def parse_mountinfo(content: bytes) -> list[Mount]:
-    """Parse /proc/self/mountinfo, see proc(5). Raises UnparsableError.
-
-    Lines `36 35 98:0 / /mnt rw,noatime master:1 - ext3 /dev/root rw`, octal where a name has
-    spaces.
-    """
-    mounts: list[Mount] = []
-    for line in content.decode("utf-8", "surrogateescape").split("\n"):
-        if not line:
-            continue
-        head, _, tail = line.partition(" - ")
-        fields, more = head.split(" "), tail.split(" ")
-        if len(fields) < 6 or len(more) < 2:
-            raise UnparsableError(f"not a mount: {line[:80]!r}")
-        mounts.append(Mount(fields[2], plain(fields[4]), more[0], plain(more[1])))
-    return mounts
-
-
-def plain(name: str) -> str:
-    r"""Give a name as it is instead of as the kernel writes it: `\040` for a space."""
-    if "\\" not in name:
-        return name
-    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), name)
 
 
 def local_mounts(
@@ -226,9 +190,9 @@ class FilesystemReader(Reader[FilesystemSettings]):
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """List the mounts, and ask all at once; what hangs is waited for once."""
         self.errors = []
-        mounts = read_parsed(node, MOUNTS, self._local_mounts)
+        mounts = read_parsed(node, MOUNTINFO, self._local_mounts)
         if not mounts:
-            raise NotHereError(f"/{MOUNTS}: no local file system")
+            raise NotHereError(f"/{MOUNTINFO}: no local file system")
         spaces = self._ask_all(node, mounts)
         spaces = [space for space in spaces if space.size]
         if not spaces:

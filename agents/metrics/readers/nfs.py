@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.agents.metrics.pipeline.sums import Sums
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings
-from ccagent.agents.metrics.readers.filesystem import MOUNTS, parse_mountinfo, plain
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo, unescape_name
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def parse_mountstats(content: bytes) -> list[Volume]:
 
 
 def _name(text: bytes) -> str:
-    return plain(text.decode("utf-8", "surrogateescape"))
+    return unescape_name(text.decode("utf-8", "surrogateescape"))
 
 
 def _metric(version: int, operation: str) -> str:
@@ -254,7 +254,7 @@ class NfsReader(Reader[ReaderSettings]):
         """Give the devices of NFS by mount point; several, if it was mounted over."""
         devices: dict[str, list[str]] = {}
         try:
-            for mount in read_parsed(node, MOUNTS, parse_mountinfo):
+            for mount in read_parsed(node, MOUNTINFO, parse_mountinfo):
                 if mount.type in {"nfs", "nfs4"}:
                     devices.setdefault(mount.point, []).append(mount.device)
         except CcagentError as error:

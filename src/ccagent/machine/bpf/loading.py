@@ -9,7 +9,7 @@ from __future__ import annotations
 import grp
 import os
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, ProgramError
 from ccagent.machine.bpf import mounting, pins, task_records
@@ -18,6 +18,9 @@ from ccagent.machine.bpf.libbpf import BTF, LIBRARIES, Library, Object, check_ke
 from ccagent.machine.bpf.objects import TASKS_ALONE, Objects, objects
 from ccagent.machine.file_errors import raise_for
 from ccagent.machine.node import Node
+
+if TYPE_CHECKING:
+    from ccagent.machine.procfs.mountinfo import Mount
 
 _KEYS = 16384
 _KEYS_PER_CPU = 256
@@ -148,7 +151,7 @@ def _prepare(directory: str) -> bool:
         except CcagentError as known:
             raise type(known)(f"{known}{hint}") from None
     mount = mounting.mount_of(directory)
-    if mount is not None and mount.kind == "bpf":
+    if mount is not None and mount.type == "bpf":
         return is_new or _is_our_mount(directory, mount)
     if not is_new and (os.listdir(directory) or os.stat(directory).st_uid != 0):
         raise ProgramError(f"{directory}: is no empty directory of root's, and in no bpffs")
@@ -163,7 +166,7 @@ def _prepare(directory: str) -> bool:
 
 def _remove_pins(directory: str) -> bool:
     mount = mounting.mount_of(directory)
-    if mount is None or mount.kind != "bpf":
+    if mount is None or mount.type != "bpf":
         return False
     removed = False
     for path in pins.paths(directory):
@@ -180,7 +183,7 @@ def _remove_pins(directory: str) -> bool:
 def _remove_directory(directory: str) -> bool:
     """Unmount what we have mounted, and remove the directory if it is empty."""
     mount = mounting.mount_of(directory)
-    if mount is None or mount.kind != "bpf":
+    if mount is None or mount.type != "bpf":
         return False
     if os.path.realpath(directory) == mount.point:
         if not _is_our_mount(directory, mount):
@@ -193,7 +196,7 @@ def _remove_directory(directory: str) -> bool:
     return True
 
 
-def _is_our_mount(directory: str, mount: mounting.Mount) -> bool:
+def _is_our_mount(directory: str, mount: Mount) -> bool:
     return os.path.realpath(directory) == mount.point and mount.source == mounting.SOURCE
 
 
