@@ -12,7 +12,7 @@ import pytest
 from ccagent.counters import SinkCounters
 from ccagent.doctor.finding import Finding
 from ccagent.doctor.outbox_files import check_files, find_damage
-from ccagent.doctor.service import judge_sinks, read_unit, state_directories, values_of
+from ccagent.doctor.service import assess_sinks, read_unit, state_directories, values_of
 from ccagent.doctor.service_user import ServiceUser, find_service_user, find_unwritable
 from ccagent.doctor.space import check_space
 from ccagent.machine.node import Node
@@ -178,7 +178,7 @@ def test_errors_that_a_running_daemon_reports_are_shown() -> None:
         "backend": SinkCounters(restarts=2),
         "other": SinkCounters(queue_error="No space left on device"),
     }
-    assert {each.subject: each.found for each in judge_sinks(sinks)} == {
+    assert {each.subject: each.found for each in assess_sinks(sinks)} == {
         "thread of sink backend": "went on after 2 unforeseen errors since it started",
         "queue of sink other": "No space left on device",
     }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.agents.metrics.perf.call import CYCLES, PerfCall, explained
+from ccagent.agents.metrics.perf.call import CYCLES, PerfCall, explained, read_paranoid
 from ccagent.agents.metrics.perf.groups import Counters
 from ccagent.agents.metrics.perf.plan import FLOPS, Lacks, Plan, total
 from ccagent.agents.metrics.perf.pmu import find_pmus
@@ -19,7 +19,10 @@ from ccagent.machine.descriptors import raise_limit
 from ccagent.machine.parsed import read_parsed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ccagent.agents.metrics.perf.tables import Memory, Table
+    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 
 _CPUS = "sys/devices/system/cpu"
@@ -44,7 +47,6 @@ class PerfReader(Reader[ReaderSettings]):
     """Reads the counters of all cores and memory controllers, which it keeps open."""
 
     name: ClassVar[str] = "perf"
-    needs = ("hardware counters",)
     metrics: ClassVar[dict[str, Metric]] = {
         "clock": Metric(
             unit="Hz",
@@ -106,6 +108,12 @@ class PerfReader(Reader[ReaderSettings]):
         self._cores: list[_Core] = []
         self._memory: list[_Memory] = []
 
+    def checks(self, node: Node) -> Iterator[Check]:
+        """Yield the check of hardware counters."""
+        from ccagent.agents.metrics.perf.checks import require_counters
+
+        yield require_counters(node)
+
     def read(self, node: Node) -> list[Gauge]:
         """Give what was counted since the last reading; nothing at the first, or with other cpus.
 
@@ -121,7 +129,7 @@ class PerfReader(Reader[ReaderSettings]):
                 self._plan = self._open(node, parse_cpu_list(online))
             except OSError as error:
                 self._give_up()
-                raise explained(error, _paranoid(node)) from None
+                raise explained(error, read_paranoid(node)) from None
             except CcagentError:
                 self._give_up()
                 raise
@@ -220,11 +228,3 @@ class PerfReader(Reader[ReaderSettings]):
         for memory in self._memory:
             memory.counters.close()
         self._memory = []
-
-
-def _paranoid(node: Node) -> str:
-    """Give the value of kernel.perf_event_paranoid, empty if it can't be read."""
-    try:
-        return node.read("proc/sys/kernel/perf_event_paranoid").decode("ascii", "replace").strip()
-    except CcagentError:
-        return ""

@@ -14,6 +14,7 @@ from ccagent.config.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 
 Type = Literal["node", "socket", "die", "memoryDomain", "llc", "core", "hwthread", "accelerator"]
@@ -99,8 +100,6 @@ class Reader(ABC, Generic[S]):
 
     name: ClassVar[str]
     metrics: ClassVar[dict[str, Metric]]
-    needs: ClassVar[tuple[str, ...]] = ()
-    """Findings of `ccagent doctor` that say whether it can read anything."""
     Settings: ClassVar[type[Any]] = ReaderSettings
     has_own_pace: ClassVar[bool] = False
     """Whether it is asked with every sample and observes its key `every` itself."""
@@ -116,6 +115,10 @@ class Reader(ABC, Generic[S]):
     def is_wanted(self) -> bool:
         """Return whether any of its metrics is sent or computed with."""
         return self.wanted is None or not self.wanted.isdisjoint(self.metrics)
+
+    def checks(self, node: Node) -> Iterable[Check]:  # noqa: ARG002 - for those that need something
+        """Return what its metrics need of the machine, for `ccagent doctor`."""
+        return ()
 
     def begin(self, node: Node) -> None:
         """Told before any reader of a sample reads, for those that wait for others' answers."""

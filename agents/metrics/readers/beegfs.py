@@ -13,7 +13,6 @@ from ccagent.agents.metrics.readers.beegfs_stats import (
     STORAGE_OPERATIONS,
     parse_client_stats,
 )
-from ccagent.agents.metrics.readers.filesystem import MOUNTS, Mount, parse_mountinfo
 from ccagent.agents.metrics.readers.labels import clean_label
 from ccagent.agents.metrics.readers.program_reader import (
     ProgramReader,
@@ -21,12 +20,14 @@ from ccagent.agents.metrics.readers.program_reader import (
 )
 from ccagent.errors import CcagentError, NotHereError, ProgramError
 from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ccagent.agents.metrics.readers.program_reader import Programs
     from ccagent.machine.node import Node
+    from ccagent.machine.procfs.mountinfo import Mount
 
 _ON_DEMAND = "beegfs_ondemand"
 _MOST_MOUNTS = 16
@@ -99,13 +100,13 @@ class BeegfsReader(ProgramReader[BeegfsSettings]):
 
     def targets(self, node: Node) -> list[str]:
         """Return the mount points. Raise NotHereError without any."""
-        mounts = read_parsed(node, MOUNTS, parse_mountinfo)
+        mounts = read_parsed(node, MOUNTINFO, parse_mountinfo)
         points = sorted({mount.point for mount in mounts if self._is_chosen(mount)})
         if not points:
             which = (
                 " that agents.metrics.beegfs.mounts names" if self.settings.mounts else " of BeeOND"
             )
-            raise NotHereError(f"/{MOUNTS}: no BeeGFS mount{which}")
+            raise NotHereError(f"/{MOUNTINFO}: no BeeGFS mount{which}")
         return points[:_MOST_MOUNTS]
 
     def runs(self, targets: list[str]) -> int:

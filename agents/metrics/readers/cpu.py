@@ -23,8 +23,9 @@ from ccagent.machine.system_state import parse_loadavg
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
+    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
     from ccagent.machine.system_state import Load
 
@@ -120,7 +121,6 @@ class CpuReader(Reader[CpuSettings]):
 
     name = "cpu"
     Settings = CpuSettings
-    needs = ("/proc",)
     metrics: ClassVar[dict[str, Metric]] = {
         "cpu_load": Metric(
             unit="",
@@ -198,6 +198,12 @@ class CpuReader(Reader[CpuSettings]):
         self._of_hwthreads = "hwthread" in self.settings.types
         self._before: dict[int, list[int]] = {}
         self._places: dict[int, Place] = {}
+
+    def checks(self, node: Node) -> Iterator[Check]:
+        """Yield the check of /proc."""
+        from ccagent.machine.procfs.checks import require_proc
+
+        yield require_proc(node)
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read /proc/loadavg and /proc/stat; NotHereError if there is neither."""

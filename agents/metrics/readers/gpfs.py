@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from msgspec import Meta
 
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Place
-from ccagent.agents.metrics.readers.filesystem import MOUNTS, parse_mountinfo
 from ccagent.agents.metrics.readers.labels import clean_label
 from ccagent.agents.metrics.readers.mmpmon import parse_fs_io_s
 from ccagent.agents.metrics.readers.program_reader import (
@@ -17,6 +16,7 @@ from ccagent.agents.metrics.readers.program_reader import (
 )
 from ccagent.errors import NotHereError, ProgramError
 from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
 
 if TYPE_CHECKING:
     from ccagent.agents.metrics.readers.program_reader import Programs
@@ -71,9 +71,9 @@ class GpfsReader(ProgramReader[GpfsSettings]):
 
     def targets(self, node: Node) -> list[str]:
         """Return one target if a GPFS file system is mounted: mmpmon knows all of them."""
-        mounts = read_parsed(node, MOUNTS, parse_mountinfo)
+        mounts = read_parsed(node, MOUNTINFO, parse_mountinfo)
         if not any(mount.type == "gpfs" for mount in mounts):
-            raise NotHereError(f"/{MOUNTS}: no GPFS file system")
+            raise NotHereError(f"/{MOUNTINFO}: no GPFS file system")
         return ["gpfs"]
 
     def collect(

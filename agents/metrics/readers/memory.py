@@ -23,9 +23,10 @@ from ccagent.machine.system_state import parse_meminfo, used_memory
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from typing import TypeVar
 
+    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 
     T = TypeVar("T")
@@ -182,7 +183,6 @@ class MemoryReader(Reader[MemorySettings]):
 
     name = "memory"
     Settings = MemorySettings
-    needs = ("/proc",)
     metrics: ClassVar[dict[str, Metric]] = {
         "mem_used": Metric(
             unit="B",
@@ -288,6 +288,12 @@ class MemoryReader(Reader[MemorySettings]):
             for metric, (field, description) in _MORE.items()
         },
     }
+
+    def checks(self, node: Node) -> Iterator[Check]:
+        """Yield the check of /proc."""
+        from ccagent.machine.procfs.checks import require_proc
+
+        yield require_proc(node)
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read /proc/meminfo, /proc/vmstat and each node*/meminfo; NotHereError if all lack."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ccagent.agents.metrics.readers.filesystem import plain
 from ccagent.errors import UnparsableError
+from ccagent.machine.procfs.mountinfo import unescape_name
 from ccagent.records.envelopes import LARGEST_UINT
 
 _MOUNT = re.compile(rb"(?:device )?(\S+) mounted on (\S+) with fstype nfs4? ")
@@ -60,7 +60,7 @@ def parse_nfs_mounts(content: bytes) -> tuple[list[NfsMount], list[str]]:
         found = _MOUNT.match(block)
         if found is None:
             continue
-        point = plain(found[2].decode("utf-8", "surrogateescape"))
+        point = unescape_name(found[2].decode("utf-8", "surrogateescape"))
         try:
             mounts.append(_parse_mount(point, block))
         except UnparsableError as error:

@@ -1,4 +1,4 @@
-"""The files of outboxes: which are damaged, set aside, or not what ccagent would have made."""
+"""Check of the files of the queue: damaged ones, and those that ccagent would not open."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from ccagent.machine.node import Node
 
-AREA = "outbox"
-
 _DAMAGED = f"{SUFFIX}.damaged-"
 _SECONDS = 5.0
 _STEPS = 10_000
@@ -27,7 +25,7 @@ _AGAIN = 0.2
 
 
 def check_files(node: Node, directory: str) -> Iterator[Finding]:
-    """Return a problem for each outbox that cannot be used as it is."""
+    """Yield a problem for each file that cannot be used as it is."""
     try:
         names = sorted(node.list(directory.lstrip("/")))
     except CcagentError:
@@ -109,4 +107,4 @@ def _has_content(path: str) -> bool:
 
 
 def _problem(path: str, found: str, impact: str, fix: str) -> Finding:
-    return Finding(area=AREA, subject=path, state="problem", found=found, impact=[impact], fix=fix)
+    return Finding("outbox", path, "problem", found, fix, [impact])

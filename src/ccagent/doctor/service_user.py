@@ -1,6 +1,6 @@
-"""The user that the service runs as, and what that user may write.
+"""The user of the service, and the paths that this user cannot write.
 
-Root may write everything, so what root sees of a directory says nothing about the service.
+Root may write everything, so a check by root is no check for the service.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ccagent.errors import CcagentError, ProgramError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.doctor.demands import Site
+    from ccagent.doctor.agent_checks import Site
 
 _HOME = "/etc/ccagent/"
-"""The configuration in this directory is that of the service."""
+"""Directory of the service's configuration."""
 
 _SECONDS = 5.0
 _REFUSED = """
@@ -30,7 +30,7 @@ done
 
 
 class ServiceUser(NamedTuple):
-    """A user that the doctor judges for."""
+    """The user that the service runs as."""
 
     name: str
     uid: int
@@ -38,9 +38,9 @@ class ServiceUser(NamedTuple):
 
 
 def find_service_user(site: Site, directory: str) -> ServiceUser | None:
-    """Return the user of the service where that is another than the user who asks, else None.
+    """Return the user of the service if root runs the doctor and the service another user.
 
-    Only root asks for others: for the user of the unit, else for the owner of the directory.
+    That is the user of the unit, for the service's configuration, else the owner of the directory.
     """
     if not site.node.is_live or os.geteuid() != 0:
         return None

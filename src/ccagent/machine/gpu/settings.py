@@ -14,7 +14,8 @@ from ccagent.machine.gpu.presence import directories
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.agents.needs import Need
+    from ccagent.machine.checks import Check
+    from ccagent.machine.node import Node
 
 
 class GpuSettings(AgentSettings, frozen=True, kw_only=True):
@@ -30,12 +31,11 @@ class GpuSettings(AgentSettings, frozen=True, kw_only=True):
         Meta(description="after this long a sample goes without what a GPU library has not told"),
     ] = Duration("10s")
 
-    def needs(self) -> Iterator[Need]:
-        """Give what an agent with these settings needs of the cards."""
-        from ccagent.agents.needs import Need
+    def checks(self, node: Node) -> Iterator[Check]:
+        """Return the checks of the cards of each vendor."""
+        from ccagent.machine.gpu.checks import check_vendors
 
-        for maker in self.gpu_vendors:
-            yield Need(f"{maker} cards", f"GPUs of {maker}")
+        return check_vendors(node, self.gpu_vendors)
 
     def __post_init__(self) -> None:
         for maker in self.gpu_vendors:

@@ -1,4 +1,4 @@
-"""Doing things side by side, each in a thread that is left behind if it hangs."""
+"""Tasks side by side, each in a thread that is abandoned if it hangs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def together(tasks: Sequence[Callable[[], T]], seconds: float) -> list[T | CcagentError]:
-    """Do all at once; give what each has given or raised, ProgramError for one that hangs."""
+def run_all(tasks: Sequence[Callable[[], T]], seconds: float) -> list[T | CcagentError]:
+    """Return what each task returned or raised, ProgramError for one that hangs."""
     deadline = time.monotonic() + seconds
     threads = [_Task(task) for task in tasks]
-    return [thread.outcome(deadline, seconds) for thread in threads]
+    return [thread.wait(deadline, seconds) for thread in threads]
 
 
 class _Task(Generic[T]):
@@ -28,7 +28,7 @@ class _Task(Generic[T]):
         self._thread = threading.Thread(target=self._run, name="check", daemon=True)
         self._thread.start()
 
-    def outcome(self, deadline: float, seconds: float) -> T | CcagentError:
+    def wait(self, deadline: float, seconds: float) -> T | CcagentError:
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive() or self._outcome is None:
             return ProgramError(f"not finished after {seconds:g} s")

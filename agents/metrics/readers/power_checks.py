@@ -1,0 +1,34 @@
+"""Check of the energy counters of RAPL."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ccagent.agents.metrics.readers.power import FIX, POWERCAP, ZONE
+from ccagent.errors import CcagentError
+from ccagent.machine.checks import Check, CheckResult
+
+if TYPE_CHECKING:
+    from ccagent.machine.node import Node
+
+
+def require_rapl(node: Node) -> Check:
+    """Return the check of RAPL."""
+    return Check("power", "RAPL", partial(find_zones, node))
+
+
+def find_zones(node: Node) -> CheckResult:
+    """Return how many zones this user may read."""
+    try:
+        names = [name for name in node.list(POWERCAP) if ZONE.fullmatch(name)]
+    except CcagentError:
+        names = []
+    if not names:
+        fix = "on hardware: modprobe intel_rapl_msr; virtual machines have none"
+        return CheckResult("missing", f"no zones in /{POWERCAP}", fix)
+    refused = [name for name in names if not node.is_readable(f"{POWERCAP}/{name}/energy_uj")]
+    if refused:
+        found = f"this user may not read energy_uj of {len(refused)} of {len(names)} zones"
+        return CheckResult("problem", found, FIX)
+    return CheckResult("good", f"{len(names)} zones can be read")
