@@ -165,7 +165,7 @@ def test_a_user_that_cannot_be_asked_for_is_one_problem(
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     monkeypatch.setattr("ccagent.doctor.space.find_service_user", nobody)
-    monkeypatch.setattr("subprocess.run", fail)
+    monkeypatch.setattr("subprocess.Popen", fail)
     table = {"sinks": {"a": {"url": "http://a/"}}, "outbox": {"directory": str(outbox)}}
     finding = found(check_space, node, **table)["outbox"]
     assert finding.state == "problem"

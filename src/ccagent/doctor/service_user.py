@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import pwd
-import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.doctor.service import read_unit, values_of
 from ccagent.errors import CcagentError, ProgramError
+from ccagent.machine.program import ProgramUser, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +22,7 @@ _HOME = "/etc/ccagent/"
 """Directory of the service's configuration."""
 
 _SECONDS = 5.0
+_OUTPUT_LIMIT = 1024 * 1024
 _REFUSED = """
 for path; do
     if [ ! -w "$path" ] || { [ -d "$path" ] && [ ! -x "$path" ]; }; then printf '%s\\0' "$path"; fi
@@ -56,23 +57,18 @@ def find_service_user(site: Site, directory: str) -> ServiceUser | None:
 
 
 def find_unwritable(user: ServiceUser, paths: Sequence[str]) -> list[str]:
-    """Return those of the paths that a user can't write, or for a directory can't enter.
+    """Return those of the paths that a user cannot write, or for a directory cannot enter.
 
-    A process of that user asks the kernel, so that access control lists and mounts count. Raises
-    ProgramError.
+    A process of that user asks the kernel, so that access control lists and mounts count. Raise
+    ProgramError if it cannot be run.
     """
     try:
-        done = subprocess.run(
+        output = run(
             ["/bin/sh", "-c", _REFUSED, "sh", *paths],
-            user=user.uid,
-            group=user.gid,
-            extra_groups=os.getgrouplist(user.name, user.gid),
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_SECONDS,
-            check=False,
+            time_limit=_SECONDS,
+            output_limit=_OUTPUT_LIMIT,
+            user=ProgramUser(user.uid, user.gid, os.getgrouplist(user.name, user.gid)),
         )
-    except (OSError, subprocess.SubprocessError) as error:
+    except CcagentError as error:
         raise ProgramError(f"cannot ask as user {user.name}: {error}") from error
-    return [os.fsdecode(path) for path in done.stdout.split(b"\0") if path]
+    return [os.fsdecode(path) for path in output.split(b"\0") if path]

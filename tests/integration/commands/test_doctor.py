@@ -233,22 +233,22 @@ def test_a_wrong_configuration_is_exit_status_2(tmp_path: Path, text: str, said:
 
 
 def test_cards_by_driver_and_library(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ccagent.machine.gpu.checks import find_cards
+    from ccagent.machine.gpu.checks import examine_cards
 
-    assert find_cards(machine.node, "nvidia").state == "missing"
+    assert examine_cards(machine.node, "nvidia").state == "missing"
     slot = machine.node.path / "sys/bus/pci/devices/0000:0e:00.0"
     slot.mkdir(parents=True)
     (slot / "vendor").write_text("0x10de\n")
     (slot / "class").write_text("0x030200\n")
-    result = find_cards(machine.node, "nvidia")
+    result = examine_cards(machine.node, "nvidia")
     assert result.found == "0000:0e:00.0 on the PCI bus, but no driver has any"
     with_cards(machine.node.path, "nvidia", NVIDIA_ADDRESSES)
     machine.libraries.play(NVIDIA)
-    result = find_cards(machine.node, "nvidia")
+    result = examine_cards(machine.node, "nvidia")
     models = "NVIDIA H100 80GB HBM3 (driver 550.54.15), NVIDIA A40 (driver 550.54.15)"
     assert (result.state, result.found) == ("good", f"2: {models}")
     monkeypatch.delenv("LD_LIBRARY_PATH")
-    result = find_cards(machine.node, "nvidia")
+    result = examine_cards(machine.node, "nvidia")
     assert result.state == "problem"
     assert "NVML Shared Library Not Found" in result.found
 

@@ -31,11 +31,11 @@ _DEVICES = "sys/bus/pci/devices"
 def check_vendors(node: Node, vendors: Iterable[str]) -> Iterator[Check]:
     """Yield a check for the cards of each vendor."""
     for vendor in vendors:
-        find = partial(find_cards, node, vendor)
+        find = partial(examine_cards, node, vendor)
         yield Check("GPUs", f"{vendor} cards", find, f"GPUs of {vendor}")
 
 
-def find_cards(node: Node, vendor: str) -> CheckResult:
+def examine_cards(node: Node, vendor: str) -> CheckResult:
     """Return the cards of a vendor, and whether its library reports all of them."""
     driven = present(node, directories(vendor))
     module, package = _PACKAGES.get(vendor, ("", ""))
