@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, NotHereError
-from ccagent.machine.checks import Check, CheckResult
+from ccagent.machine.checks import Check, CheckResult, list_names
 from ccagent.machine.program_checks import require_program
 
 if TYPE_CHECKING:
@@ -67,9 +67,6 @@ def assess_targets(targets: Sequence[str], errors: Sequence[str]) -> CheckResult
 def find_clients(node: Node) -> CheckResult:
     """Return the file systems of Lustre that are mounted here."""
     for directory in _CLIENT:
-        try:
-            if names := sorted(node.list(directory)):
-                return CheckResult("good", ", ".join(names[:_SHOWN]))
-        except CcagentError:
-            continue
+        if names := list_names(node, directory):
+            return CheckResult("good", ", ".join(names[:_SHOWN]))
     return CheckResult("missing", "none")

@@ -115,7 +115,7 @@ def test_keys_of_a_unit_are_read_with_its_drop_ins(node: TreeNode) -> None:
     unit = read_unit(node)
     assert values_of(unit, "User") == ["ccagent", "site"]
     assert state_directories(unit) == {"/var/lib/ccagent", "/var/lib/ccagent/outbox"}
-    assert values_of(f"{unit}StateDirectory=\n", "StateDirectory") == []
+    assert values_of(f"{unit}\nStateDirectory=\n", "StateDirectory") == []
 
 
 def test_a_directory_that_the_unit_makes_need_not_be_there(node: TreeNode) -> None:

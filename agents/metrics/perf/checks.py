@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ccagent.agents.metrics.perf.call import CYCLES, PerfCall, explained, read_paranoid
 from ccagent.errors import CcagentError, NotHereError
-from ccagent.machine.checks import Check, CheckResult
+from ccagent.machine.checks import Check, CheckResult, list_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,10 +27,7 @@ def require_counters(node: Node) -> Check:
 def find_counters(node: Node) -> CheckResult:
     """Open a counter of cycles on the first cpu, and close it again."""
     paranoid = read_paranoid(node)
-    try:
-        pmus = sorted(filter(_CORES.fullmatch, node.list(_DEVICES)))
-    except CcagentError:
-        pmus = []
+    pmus = list(filter(_CORES.fullmatch, list_names(node, _DEVICES)))
     return assess_counters(pmus, paranoid, _try_cycles(paranoid) if node.is_live else None)
 
 

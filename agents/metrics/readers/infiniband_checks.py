@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ccagent.agents.metrics.readers.infiniband import ACTIVE, DEVICES, parse_state
 from ccagent.errors import CcagentError
-from ccagent.machine.checks import Check, CheckResult
+from ccagent.machine.checks import Check, CheckResult, list_names
 from ccagent.machine.parsed import read_parsed
 
 if TYPE_CHECKING:
@@ -41,17 +41,10 @@ def find_ports(node: Node) -> CheckResult:
 
 def _read_states(node: Node) -> Iterator[tuple[str, int | None]]:
     """Yield each port with its state, None for one that cannot be read."""
-    for device in _list(node, DEVICES):
-        for port in _list(node, f"{DEVICES}/{device}/ports"):
+    for device in list_names(node, DEVICES):
+        for port in list_names(node, f"{DEVICES}/{device}/ports"):
             try:
                 path = f"{DEVICES}/{device}/ports/{port}/state"
                 yield f"{device}/{port}", read_parsed(node, path, parse_state)
             except CcagentError:
                 yield f"{device}/{port}", None
-
-
-def _list(node: Node, path: str) -> list[str]:
-    try:
-        return sorted(node.list(path))
-    except CcagentError:
-        return []

@@ -6,8 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ccagent.agents.metrics.readers.power import FIX, POWERCAP, ZONE
-from ccagent.errors import CcagentError
-from ccagent.machine.checks import Check, CheckResult
+from ccagent.machine.checks import Check, CheckResult, list_names
 
 if TYPE_CHECKING:
     from ccagent.machine.node import Node
@@ -20,10 +19,7 @@ def require_rapl(node: Node) -> Check:
 
 def find_zones(node: Node) -> CheckResult:
     """Return how many zones this user may read."""
-    try:
-        names = [name for name in node.list(POWERCAP) if ZONE.fullmatch(name)]
-    except CcagentError:
-        names = []
+    names = [name for name in list_names(node, POWERCAP) if ZONE.fullmatch(name)]
     if not names:
         fix = "on hardware: modprobe intel_rapl_msr; virtual machines have none"
         return CheckResult("missing", f"no zones in /{POWERCAP}", fix)

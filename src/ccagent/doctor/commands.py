@@ -24,7 +24,7 @@ def doctor(configuration: Configuration, *, is_json: bool, delivers: bool) -> in
     with open_checks(configuration, node) as checks:
         findings = examine(Site(node, configuration, checks, delivers))
     if is_json:
-        click.echo(format_json(findings).decode())
+        click.echo(format_json(findings))
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
         click.echo(format_report(findings, list_agents(configuration), width=width), nl=False)

@@ -54,11 +54,10 @@ def examine(
     groups = [checks for checks in subjects.values() if _is_due(checks)]
     tasks = [partial(_run_general, name, check, site) for name, check in general.items()]
     tasks += [partial(_run_check, checks) for checks in groups]
-    failures: list[Callable[[CcagentError], Finding]] = [partial(_fail, name) for name in general]
-    failures += [partial(_fail_check, checks) for checks in groups]
+    keys: list[str | Sequence[AgentCheck]] = [*general, *groups]
     findings: list[Finding] = []
-    for outcome, fail in zip(run_all(tasks, seconds), failures, strict=True):
-        findings += [fail(outcome)] if isinstance(outcome, CcagentError) else outcome
+    for key, outcome in zip(keys, run_all(tasks, seconds), strict=True):
+        findings += [_fail(key, outcome)] if isinstance(outcome, CcagentError) else outcome
     areas = dict.fromkeys([*_AREAS, *(finding.area for finding in findings)])
     order = {area: number for number, area in enumerate(areas)}
     return sorted(findings, key=lambda finding: order[finding.area])
@@ -89,10 +88,10 @@ def _run_check(checks: Sequence[AgentCheck]) -> list[Finding]:
     return [] if result is None else [make_finding(checks, result)]
 
 
-def _fail(name: str, error: CcagentError) -> Finding:
+def _fail(check: str | Sequence[AgentCheck], error: CcagentError) -> Finding:
+    """Return the finding for a general check, by its name, or one of agents that failed."""
+    result = CheckResult("problem", str(error), _FIX)
+    if not isinstance(check, str):
+        return make_finding(check, result)
     impact = ["ccagent doctor: what it would have found"]
-    return Finding(name, f"check of {name}", "problem", str(error), _FIX, impact)
-
-
-def _fail_check(checks: Sequence[AgentCheck], error: CcagentError) -> Finding:
-    return make_finding(checks, CheckResult("problem", str(error), _FIX))
+    return Finding(check, f"check of {check}", *result, impact=impact)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ccagent.doctor.finding import Finding
-from ccagent.errors import CcagentError
+from ccagent.machine.checks import list_names
 from ccagent.queue.files import SUFFIX
 
 if TYPE_CHECKING:
@@ -26,11 +26,7 @@ _AGAIN = 0.2
 
 def check_files(node: Node, directory: str) -> Iterator[Finding]:
     """Yield a problem for each file that cannot be used as it is."""
-    try:
-        names = sorted(node.list(directory.lstrip("/")))
-    except CcagentError:
-        return
-    for name in names:
+    for name in list_names(node, directory.lstrip("/")):
         path = os.path.join(directory, name)
         place = node.root.rstrip("/") + path
         if _DAMAGED in name and not name.endswith(("-wal", "-shm")):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -64,20 +65,18 @@ def list_unconfigured(findings: Sequence[Finding], agents: Sequence[str]) -> str
     return f"not configured: {', '.join(names)}" if names else ""
 
 
-def format_json(findings: Sequence[Finding]) -> bytes:
+def format_json(findings: Sequence[Finding]) -> str:
     """Return an array of objects with the fields of a finding.
 
-    `costs` and `advice` are the old names of `impact` and `fix`.
+    `costs` and `advice` are the old names of `impact` and `fix`. What is no UTF-8 in names of
+    files becomes `?`.
     """
     objects = [
         msgspec.structs.asdict(finding) | {"costs": finding.impact, "advice": finding.fix}
         for finding in findings
     ]
-    try:
-        content = msgspec.json.encode(objects)
-    except UnicodeEncodeError:
-        content = msgspec.json.encode([_replace_surrogates(each) for each in objects])
-    return msgspec.json.format(content, indent=2)
+    text = json.dumps(objects, ensure_ascii=False, indent=2)
+    return text.encode("utf-8", "replace").decode()
 
 
 def exit_status(findings: Sequence[Finding]) -> int:
@@ -91,16 +90,6 @@ def _is_limited(agent: str, findings: Sequence[Finding]) -> bool:
         for finding in findings
         for lost in finding.impact
     )
-
-
-def _replace_surrogates(value: Any) -> Any:
-    """Return a value for JSON with `?` for what is no UTF-8 in names of files."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, list):
-        return [_replace_surrogates(each) for each in cast("list[object]", value)]
-    table = cast("dict[str, object]", value)
-    return {key: _replace_surrogates(each) for key, each in table.items()}
 
 
 def _format_finding(finding: Finding, column: int, width: int) -> Iterator[str]:

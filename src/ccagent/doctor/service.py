@@ -6,13 +6,13 @@ it stops (systemd.exec(5)): then its absence is no problem.
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 from ccagent.config.unsafe_places import unsafe_places
 from ccagent.daemon.status_socket import read_status
 from ccagent.doctor.finding import Finding
 from ccagent.errors import CcagentError, NotHereError
+from ccagent.machine.checks import list_names, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -126,20 +126,9 @@ def values_of(unit: str, key: str) -> list[str]:
 
 def read_unit(node: Node) -> str:
     """Return the text of the service's unit with its drop-ins; empty where there is none."""
-    text = ""
-    for folder in _FOLDERS:
-        try:
-            text = node.read(f"{folder}/{_UNIT}").decode("utf-8", "replace")
-            break
-        except CcagentError:
-            continue
-    for folder in reversed(_FOLDERS):
-        try:
-            names = sorted(node.list(f"{folder}/{_UNIT}.d")) if text else []
-        except CcagentError:
-            continue
-        for name in names:
-            with contextlib.suppress(CcagentError):
-                drop_in = node.read(f"{folder}/{_UNIT}.d/{name}")
-                text += "\n" + drop_in.decode("utf-8", "replace")
-    return text
+    texts = (read_text(node, f"{folder}/{_UNIT}") for folder in _FOLDERS)
+    parts = [next(filter(None, texts), "")]
+    for folder in reversed(_FOLDERS) if parts[0] else ():
+        drop_ins = f"{folder}/{_UNIT}.d"
+        parts += [read_text(node, f"{drop_ins}/{name}") for name in list_names(node, drop_ins)]
+    return "\n".join(parts)

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from ccagent.errors import CcagentError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ccagent.machine.node import Node
 
 State = Literal["good", "missing", "problem"]
 
@@ -40,3 +44,19 @@ class Check(NamedTuple):
     impact: str = ""
     is_vital: bool = False
     is_query: bool = False
+
+
+def list_names(node: Node, path: str) -> list[str]:
+    """Return the sorted names in a directory, none if it cannot be listed."""
+    try:
+        return sorted(node.list(path))
+    except CcagentError:
+        return []
+
+
+def read_text(node: Node, path: str) -> str:
+    """Return the text of a file without space around it, empty if it cannot be read."""
+    try:
+        return node.read(path).decode("utf-8", "replace").strip()
+    except CcagentError:
+        return ""

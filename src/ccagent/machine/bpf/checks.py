@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.machine.bpf import pins
 from ccagent.machine.bpf.libbpf import BTF, open_libbpf
-from ccagent.machine.checks import Check, CheckResult
+from ccagent.machine.checks import Check, CheckResult, read_text
 
 if TYPE_CHECKING:
     from ccagent.machine.node import Node
@@ -46,10 +46,10 @@ def find_task_iterator(node: Node) -> CheckResult:
     """Return whether the task iterator is pinned, and what prevents it."""
     return assess_kernel(
         KernelFacts(
-            release=_read_text(node, "proc/sys/kernel/osrelease"),
+            release=read_text(node, "proc/sys/kernel/osrelease"),
             has_btf=node.is_readable(BTF.lstrip("/")),
             library=_find_library() if node.is_live else "",
-            lockdown=parse_lockdown(_read_text(node, _LOCKDOWN)),
+            lockdown=parse_lockdown(read_text(node, _LOCKDOWN)),
             pinned=_is_pinned(node),
             has_own_pids=_has_own_pids(node),
         )
@@ -107,13 +107,6 @@ def assess_kernel(kernel: KernelFacts) -> CheckResult:
     if lacks == [kernel.library]:
         fix = "install it, then as root: ccagent kernel load"
     return CheckResult("missing", f"not pinned; {'; '.join(lacks)}", fix)
-
-
-def _read_text(node: Node, path: str) -> str:
-    try:
-        return node.read(path).decode("ascii", "replace").strip()
-    except CcagentError:
-        return ""
 
 
 def _has_own_pids(node: Node) -> bool:

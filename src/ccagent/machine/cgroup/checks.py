@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ccagent.errors import CcagentError, NotHereError
+from ccagent.errors import NotHereError
 from ccagent.machine.cgroup.jobs import ROOT, job_directories
-from ccagent.machine.checks import Check, CheckResult
+from ccagent.machine.checks import Check, CheckResult, read_text
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
 
@@ -45,7 +45,8 @@ def find_cgroups(node: Node) -> CheckResult:
     mounts = read_parsed(node, MOUNTINFO, parse_mountinfo)
     v2 = [mount.point for mount in mounts if mount.type == "cgroup2"]
     if _PLACE in v2:
-        return _assess_controllers("version 2", _read_controllers(node), _WANTED_V2)
+        controllers = read_text(node, f"{ROOT}/cgroup.controllers").split()
+        return _assess_controllers("version 2", controllers, _WANTED_V2)
     v1 = {option for mount in mounts if _is_below(mount) for option in mount.options.split(",")}
     if v1 & _SHOWN_V1:
         has_both = any(point.startswith(f"{_PLACE}/") for point in v2)
@@ -85,10 +86,3 @@ def _assess_controllers(version: str, there: Sequence[str], wanted: Sequence[str
 
 def _is_below(mount: Mount) -> bool:
     return mount.type == "cgroup" and mount.point.startswith(f"{_PLACE}/")
-
-
-def _read_controllers(node: Node) -> list[str]:
-    try:
-        return node.read(f"{ROOT}/cgroup.controllers").decode("ascii", "replace").split()
-    except CcagentError:
-        return []

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from ccagent.config.duration import Duration
 from ccagent.config.registry import gpu_maker_class
-from ccagent.errors import CcagentError
-from ccagent.machine.checks import Check, CheckResult
+from ccagent.machine.checks import Check, CheckResult, list_names, read_text
 from ccagent.machine.gpu.gpus import Gpus
 from ccagent.machine.gpu.presence import directories, present
 from ccagent.machine.gpu.settings import GpuSettings
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 _TIME_LIMIT = Duration("10s")
-_VENDORS = {"nvidia": b"0x10de", "amd": b"0x1002"}
-_CLASSES = (b"0x0300", b"0x0302", b"0x0380", b"0x1200")
+_VENDORS = {"nvidia": "0x10de", "amd": "0x1002"}
+_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
 """VGA, 3D, other display, and processing accelerators (PCI Code and ID Assignment)."""
 _PACKAGES = {"nvidia": ("pynvml", "nvidia-ml-py"), "amd": ("amdsmi", "amdsmi")}
 _DEVICES = "sys/bus/pci/devices"
@@ -96,16 +95,10 @@ def assess_cards(
 def _find_on_bus(node: Node, name: str) -> list[str]:
     """Return the addresses of cards of a vendor, by vendor and class on the PCI bus."""
     vendor = _VENDORS.get(name)
-    found: list[str] = []
-    try:
-        addresses = sorted(node.list(_DEVICES)) if vendor else []
-    except CcagentError:
-        return found
-    for address in addresses:
-        try:
-            is_ours = node.read(f"{_DEVICES}/{address}/vendor").strip() == vendor
-            if is_ours and node.read(f"{_DEVICES}/{address}/class").startswith(_CLASSES):
-                found.append(address)
-        except CcagentError:
-            continue
-    return found
+    return [
+        address
+        for address in list_names(node, _DEVICES)
+        if vendor is not None
+        and read_text(node, f"{_DEVICES}/{address}/vendor") == vendor
+        and read_text(node, f"{_DEVICES}/{address}/class").startswith(_CLASSES)
+    ]
