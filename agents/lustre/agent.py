@@ -148,7 +148,14 @@ class LustreAgent(Agent[LustreSettings]):
         """Return the checks of targets, lctl, and mounted file systems."""
         from ccagent.agents.lustre.checks import check_lustre
 
-        return check_lustre(node, self.settings, self._source)
+        settings = self.settings
+        return check_lustre(
+            node,
+            self._source,
+            has_jobstats=settings.jobstats,
+            statistics=settings.statistics,
+            lctl=settings.lctl,
+        )
 
     def sample(self, node: Node) -> Iterator[Record]:
         """Read all targets once: yield arrays of records as they come, and points at the end.

@@ -12,7 +12,6 @@ from ccagent.machine.program_checks import require_program
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ccagent.agents.lustre.agent import LustreSettings
     from ccagent.agents.lustre.jobstats.source import JobstatsSource
     from ccagent.machine.node import Node
 
@@ -21,25 +20,26 @@ _CLIENT = ("proc/fs/lustre/llite", "sys/fs/lustre/llite")
 _SHOWN = 8
 
 
-def check_lustre(node: Node, settings: LustreSettings, source: JobstatsSource) -> Iterator[Check]:
-    """Yield the checks of an agent with these settings."""
-    if settings.jobstats:
-        is_vital = not settings.statistics
-        find = partial(find_targets, node, source, settings.input)
+def check_lustre(
+    node: Node, source: JobstatsSource, *, has_jobstats: bool, statistics: Sequence[str], lctl: str
+) -> Iterator[Check]:
+    """Yield the checks of an agent with this source and these settings."""
+    if has_jobstats:
+        find = partial(find_targets, node, source)
         impact = "what jobs read and write"
-        yield Check(_AREA, "targets with jobstats", find, impact, is_vital)
-    if settings.jobstats or settings.statistics:
-        yield require_program(node, settings.lctl, "what isn't in files that this user may read")
-    impact = "statistics of clients" if "llite" in settings.statistics else ""
+        yield Check(_AREA, "targets with jobstats", find, impact, is_vital=not statistics)
+    if has_jobstats or statistics:
+        yield require_program(node, lctl, "what isn't in files that this user may read")
+    impact = "statistics of clients" if "llite" in statistics else ""
     yield Check(_AREA, "mounted Lustre", partial(find_clients, node), impact)
 
 
-def find_targets(node: Node, source: JobstatsSource, recorded: str) -> CheckResult:
-    """Return the targets with jobstats. Their texts are not read. recorded: `input`, or empty."""
+def find_targets(node: Node, source: JobstatsSource) -> CheckResult:
+    """Return the targets with jobstats. Their texts are not read."""
     errors: list[CcagentError] = []
     targets: list[str] = []
     try:
-        targets = [text.name or recorded for text in source.texts(node, errors)]
+        targets = [text.name or source.recorded for text in source.texts(node, errors)]
     except NotHereError:
         pass
     except CcagentError as error:

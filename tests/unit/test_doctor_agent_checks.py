@@ -83,7 +83,11 @@ class PluginAgent(Agent[PluginSettings]):
 
 def examine_plugin(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
     """Return the findings for a configuration of the plugin alone."""
-    monkeypatch.setattr(agent_checks, "agent_class", lambda _: PluginAgent)
+
+    def find_class(_: str) -> type[PluginAgent]:
+        return PluginAgent
+
+    monkeypatch.setattr(agent_checks, "agent_class", find_class)
     monkeypatch.setattr(agent_checks, "AGENTS", {})
     table = {"sinks": {"a": {"url": "stdout:"}}, "agents": {"sample": {"every": "1m"}}}
     configuration = check(table, "test")

@@ -167,7 +167,11 @@ def test_energy_counters_that_only_root_may_read(
 ) -> None:
     for zone in ("intel-rapl:0", "intel-rapl:0:0"):
         put(node, f"sys/class/powercap/{zone}/energy_uj", "1\n")
-    monkeypatch.setattr(node, "is_readable", lambda path: "rapl:0:0" in path)
+
+    def is_readable(path: str) -> bool:
+        return "rapl:0:0" in path
+
+    monkeypatch.setattr(node, "is_readable", is_readable)
     result = find_zones(node)
     assert (result.state, result.fix) == ("problem", FIX)
     assert "1 of 2 zones" in result.found
@@ -210,10 +214,10 @@ def test_infiniband(node: TreeNode) -> None:
 
 def test_lustre(node: TreeNode) -> None:
     source = JobstatsSource("files", "lctl", "", 1.0)
-    assert find_targets(node, source, "").state == find_clients(node).state == "missing"
+    assert find_targets(node, source).state == find_clients(node).state == "missing"
     put(node, "proc/fs/lustre/obdfilter/fs-OST0000/job_stats", "job_stats:\n")
     put(node, "sys/fs/lustre/llite/fs-ffff/uuid", "x")
-    assert find_targets(node, source, "").found == "fs-OST0000"
+    assert find_targets(node, source).found == "fs-OST0000"
     assert find_clients(node).found == "fs-ffff"
 
 

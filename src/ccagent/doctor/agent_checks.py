@@ -9,7 +9,7 @@ from ccagent.config.registry import AGENTS, agent_class
 from ccagent.machine.checks import Check, CheckResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from ccagent.agents.base import Agent
     from ccagent.config.configuration import Configuration
@@ -42,22 +42,22 @@ def list_agents(configuration: Configuration) -> list[str]:
 
 
 @contextmanager
-def open_checks(configuration: Configuration, node: Node) -> Iterator[list[AgentCheck]]:
+def open_checks(configuration: Configuration, node: Node) -> Generator[list[AgentCheck]]:
     """Yield the checks of all agents, the configured ones first; close the agents at the end."""
     configured = list_agents(configuration)
     checks: list[AgentCheck] = []
-    agents = [_make_agent(configuration, name) for name in dict.fromkeys([*configured, *AGENTS])]
+    names = dict.fromkeys([*configured, *AGENTS])
+    agents = {name: _make_agent(configuration, name) for name in names}
     try:
-        for agent in agents:
-            is_configured = agent.name in configured
+        for name, agent in agents.items():
             try:
                 found = list(agent.checks(node))
-            except Exception as error:  # noqa: BLE001 - agents of others come here
-                found = [_make_failed(agent.name, error)]
-            checks += [AgentCheck(agent.name, is_configured, check) for check in found]
+            except Exception as error:  # noqa: BLE001 - agents of third parties come here
+                found = [_make_failed(name, error)]
+            checks += [AgentCheck(name, name in configured, check) for check in found]
         yield checks
     finally:
-        for agent in agents:
+        for agent in agents.values():
             agent.close()
 
 
@@ -69,5 +69,7 @@ def _make_agent(configuration: Configuration, name: str) -> Agent[Any]:
 
 
 def _make_failed(name: str, error: Exception) -> Check:
-    result = CheckResult("problem", f"{type(error).__name__}: {error}", "report it to its authors")
+    result = CheckResult(
+        "problem", f"{type(error).__name__}: {error}", "report it to the agent's authors"
+    )
     return Check("programs", f"checks of agent {name}", lambda: result, "what they would find")
