@@ -113,7 +113,9 @@ def test_targets() -> None:
         ),
     ],
 )
-def test_sinks(outcome: ProbeResult | CcagentError | None, state: str, said: str, advised: str) -> None:
+def test_sinks(
+    outcome: ProbeResult | CcagentError | None, state: str, said: str, advised: str
+) -> None:
     finding = assess_sink("a", "nats://host", outcome)
     assert finding.state == state
     assert said in finding.found

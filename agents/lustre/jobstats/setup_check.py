@@ -98,7 +98,9 @@ def _safe(finding: SetupFinding) -> SetupFinding:
 def _of_variable(known: _Found, *, is_server: bool) -> Iterator[SetupFinding]:
     variable, session = known.get(_VARIABLE), known.get(("", "jobid_this_session"))
     if variable is None:
-        yield SetupFinding("warning", "jobid_var", "isn't known: nor are the ids that this node sends")
+        yield SetupFinding(
+            "warning", "jobid_var", "isn't known: nor are the ids that this node sends"
+        )
     elif is_server:
         text = "concerns what this server mounts itself; it has no effect on what clients send"
         yield SetupFinding("ok", "jobid_var", f"{variable or 'empty'}: {text}")
