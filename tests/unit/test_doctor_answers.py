@@ -17,7 +17,7 @@ from ccagent.errors import (
 )
 from ccagent.machine.gpu.checks import assess_cards
 from ccagent.machine.interpreter import install_command
-from ccagent.machine.program_checks import area_of, assess_program
+from ccagent.machine.program_checks import assess_program, find_area
 from ccagent.transports.base import ProbeResult
 
 FATAL = "sinfo: exit status 1: sinfo: error: lookup failed\nsinfo: fatal: No configuration source"
@@ -55,7 +55,7 @@ def test_programs(outcome: str | CcagentError, state: str, said: str) -> None:
     ],
 )
 def test_areas_of_programs(program: str, area: str) -> None:
-    assert area_of(program) == area
+    assert find_area(program) == area
 
 
 @pytest.mark.parametrize(

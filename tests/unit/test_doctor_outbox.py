@@ -12,7 +12,7 @@ import pytest
 from ccagent.counters import SinkCounters
 from ccagent.doctor.finding import Finding
 from ccagent.doctor.outbox_files import check_files, find_damage
-from ccagent.doctor.service import assess_sinks, read_unit, state_directories, values_of
+from ccagent.doctor.service import assess_sinks, find_values, list_state_directories, read_unit
 from ccagent.doctor.service_user import ServiceUser, find_service_user, find_unwritable
 from ccagent.doctor.space import check_space
 from ccagent.machine.node import Node
@@ -113,9 +113,9 @@ def test_keys_of_a_unit_are_read_with_its_drop_ins(node: TreeNode) -> None:
     (folder / "ccagent.service").write_text(UNIT)
     (folder / "ccagent.service.d/x.conf").write_text("[Service]\nUser = site\n")
     unit = read_unit(node)
-    assert values_of(unit, "User") == ["ccagent", "site"]
-    assert state_directories(unit) == {"/var/lib/ccagent", "/var/lib/ccagent/outbox"}
-    assert values_of(f"{unit}\nStateDirectory=\n", "StateDirectory") == []
+    assert find_values(unit, "User") == ["ccagent", "site"]
+    assert list_state_directories(unit) == {"/var/lib/ccagent", "/var/lib/ccagent/outbox"}
+    assert find_values(f"{unit}\nStateDirectory=\n", "StateDirectory") == []
 
 
 def test_a_directory_that_the_unit_makes_need_not_be_there(node: TreeNode) -> None:

@@ -20,7 +20,7 @@ from ccagent.doctor.examination import GENERAL, examine, list_stopped
 from ccagent.doctor.finding import Finding, make_finding
 from ccagent.doctor.parallel import run_all
 from ccagent.doctor.report import (
-    exit_status,
+    choose_exit_status,
     format_json,
     format_report,
     format_verdict,
@@ -75,7 +75,7 @@ def test_impact_of_a_lack_is_that_of_configured_agents(
 ) -> None:
     finding = make_finding(checks, result)
     assert (finding.impact, finding.stops) == (impact, stops)
-    assert exit_status([GOOD, finding]) == code
+    assert choose_exit_status([GOOD, finding]) == code
 
 
 def test_the_verdict_agrees_with_the_exit_status() -> None:
@@ -83,9 +83,9 @@ def test_the_verdict_agrees_with_the_exit_status() -> None:
     findings = [MISSING, problem]
     text = format_verdict(findings, ["jobs", "sample", "sysinfo"])
     assert text == ("not ready: cannot work: agent jobs; works with limits: sample; works: sysinfo")
-    assert exit_status(findings) == 1
+    assert choose_exit_status(findings) == 1
     assert format_verdict([problem], ["sample"]) == "ready: works with limits: sample"
-    assert exit_status([problem]) == 0
+    assert choose_exit_status([problem]) == 0
     assert format_verdict([], ["log"]) == "ready: works: log"
 
 

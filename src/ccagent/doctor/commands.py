@@ -10,7 +10,7 @@ import click
 
 from ccagent.doctor.agent_checks import Site, list_agents, open_checks
 from ccagent.doctor.examination import examine
-from ccagent.doctor.report import exit_status, format_json, format_report
+from ccagent.doctor.report import choose_exit_status, format_json, format_report
 from ccagent.machine.node import Node
 
 if TYPE_CHECKING:
@@ -29,4 +29,4 @@ def doctor(configuration: Configuration, *, is_json: bool, delivers: bool) -> in
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
         click.echo(format_report(findings, list_agents(configuration), width=width), nl=False)
     sys.stdout.flush()
-    return exit_status(findings)
+    return choose_exit_status(findings)

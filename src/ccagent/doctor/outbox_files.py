@@ -30,21 +30,21 @@ def check_files(node: Node, directory: str) -> Iterator[Finding]:
         path = os.path.join(directory, name)
         place = node.root.rstrip("/") + path
         if _DAMAGED in name and not name.endswith(("-wal", "-shm")):
-            yield _problem(
+            yield _make_problem(
                 path,
                 "set aside because it was damaged; its undamaged messages went into a new one",
                 "messages in damaged parts of it were not sent",
                 "keep it for an examination, or remove it",
             )
         elif name.endswith(SUFFIX) and (reason := _reason_against(place)):
-            yield _problem(
+            yield _make_problem(
                 path,
                 reason,
                 "its messages cannot be sent, and new ones are not stored in it",
                 "move it away while ccagent does not run; the service then creates a new one",
             )
         elif name.endswith(SUFFIX) and (reason := find_damage(place)):
-            yield _problem(
+            yield _make_problem(
                 path,
                 reason,
                 "messages in damaged parts of it are lost",
@@ -102,5 +102,5 @@ def _has_content(path: str) -> bool:
         return False
 
 
-def _problem(path: str, found: str, impact: str, fix: str) -> Finding:
+def _make_problem(path: str, found: str, impact: str, fix: str) -> Finding:
     return Finding("outbox", path, "problem", found, fix, [impact])

@@ -48,7 +48,7 @@ def format_verdict(findings: Sequence[Finding], agents: Sequence[str]) -> str:
     fully = [name for name in rest if name not in limited]
     names = {"cannot work": stops, "works with limits": limited, "works": fully}
     parts = [f"{title}: {', '.join(each)}" for title, each in names.items() if each]
-    state = "not ready" if exit_status(findings) else "ready"
+    state = "not ready" if choose_exit_status(findings) else "ready"
     return printable(f"{state}: {'; '.join(parts) or 'nothing is configured'}")
 
 
@@ -79,7 +79,7 @@ def format_json(findings: Sequence[Finding]) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def exit_status(findings: Sequence[Finding]) -> int:
+def choose_exit_status(findings: Sequence[Finding]) -> int:
     """Return 1 if something that is configured cannot work, else 0."""
     return int(bool(list_stopped(findings)))
 

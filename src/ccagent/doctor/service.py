@@ -86,7 +86,7 @@ def _check_lock(site: Site) -> Iterator[Finding]:
         refusal = "" if site.node.is_writable(path) else "this user may not write there"
     except NotHereError:
         refusal = "there is none"
-        if directory.rstrip("/") in runtime_directories(read_unit(site.node)):
+        if directory.rstrip("/") in list_runtime_directories(read_unit(site.node)):
             directory, refusal = f"{directory}: comes and goes with {_UNIT}", ""
     except CcagentError as error:
         refusal = str(error)
@@ -104,17 +104,17 @@ def _check_lock(site: Site) -> Iterator[Finding]:
     )
 
 
-def runtime_directories(unit: str) -> set[str]:
+def list_runtime_directories(unit: str) -> set[str]:
     """Return the directories below /run that systemd makes for a unit, by the text of its file."""
-    return {f"/run/{name}" for name in values_of(unit, "RuntimeDirectory")}
+    return {f"/run/{name}" for name in find_values(unit, "RuntimeDirectory")}
 
 
-def state_directories(unit: str) -> set[str]:
+def list_state_directories(unit: str) -> set[str]:
     """Return the directories below /var/lib that systemd makes for a unit."""
-    return {f"/var/lib/{name}" for name in values_of(unit, "StateDirectory")}
+    return {f"/var/lib/{name}" for name in find_values(unit, "StateDirectory")}
 
 
-def values_of(unit: str, key: str) -> list[str]:
+def find_values(unit: str, key: str) -> list[str]:
     """Return the words of all values of a key in a unit's text; an empty value resets it."""
     found: list[str] = []
     for line in unit.splitlines():

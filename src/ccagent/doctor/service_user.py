@@ -9,7 +9,7 @@ import os
 import pwd
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.doctor.service import read_unit, values_of
+from ccagent.doctor.service import find_values, read_unit
 from ccagent.errors import CcagentError, ProgramError
 from ccagent.machine.program import ProgramUser, run
 
@@ -45,7 +45,7 @@ def find_service_user(site: Site, directory: str) -> ServiceUser | None:
     """
     if not site.node.is_live or os.geteuid() != 0:
         return None
-    named = values_of(read_unit(site.node), "User")
+    named = find_values(read_unit(site.node), "User")
     try:
         if named and site.configuration.place.startswith(_HOME):
             entry = pwd.getpwnam(named[-1])

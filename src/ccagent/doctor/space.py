@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ccagent.config.registry import transport_class
 from ccagent.doctor.finding import Finding
 from ccagent.doctor.outbox_files import check_files
-from ccagent.doctor.service import read_unit, state_directories
+from ccagent.doctor.service import list_state_directories, read_unit
 from ccagent.doctor.service_user import find_service_user, find_unwritable
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.parsed import read_parsed
@@ -75,20 +75,20 @@ def assess_memory(sinks: int) -> Finding:
 def assess_space(directory: str, room: Room | CcagentError, wanted: int) -> Finding:
     """Return whether the directory can hold the queues; wanted: bytes that all may take."""
     if isinstance(room, CcagentError):
-        return _problem(
+        return _make_problem(
             str(room),
             f"make it for ccagent's user alone: install -d -o ccagent -m 0700 {directory}",
         )
     who = f"user {room.user}, as which the service runs," if room.user else "this user"
     owner = room.user or "ccagent"
     if not room.is_writable:
-        return _problem(
+        return _make_problem(
             f"{who} cannot write {directory}",
             "give it, and what is in it, to the user that ccagent runs as: "
             f"chown -R {owner} {directory}",
         )
     if room.foreign:
-        return _problem(
+        return _make_problem(
             f"{who} cannot write {', '.join(room.foreign)}",
             "another user ran ccagent with this configuration; give the files to its user: "
             f"chown -R {owner} {directory}",
@@ -97,14 +97,16 @@ def assess_space(directory: str, room: Room | CcagentError, wanted: int) -> Find
     if room.user:
         found = f"{directory}, for user {room.user}: {format_size(room.free)} free on {room.type}"
     if room.free < wanted:
-        return _problem(
+        return _make_problem(
             f"{found}, where outboxes may take {format_size(wanted)}",
             "make room, set a smaller outbox.max-bytes, or have it on another file system",
         )
     if room.inodes is not None and room.inodes < _FEWEST_INODES:
-        return _problem(f"{found}, but {room.inodes} inodes", "remove files from that file system")
+        return _make_problem(
+            f"{found}, but {room.inodes} inodes", "remove files from that file system"
+        )
     if room.type in _SHARED:
-        return _problem(
+        return _make_problem(
             f"{found}, on which several hosts could write: SQLite's log (WAL) needs one host's",
             "have it on a disk of this machine, or set outbox.memory = true",
         )
@@ -123,7 +125,7 @@ def format_size(number: int) -> str:
     return f"{value:.0f} {unit}" if value >= 100 or unit == "B" else f"{value:.1f} {unit}"
 
 
-def _problem(found: str, fix: str) -> Finding:
+def _make_problem(found: str, fix: str) -> Finding:
     return Finding(_OUTBOX, _OUTBOX, "problem", found, fix, [_LOSS])
 
 
@@ -144,7 +146,9 @@ def _find_room(site: Site, directory: str, sinks: Sequence[str]) -> Room | Ccage
         files = [os.path.join(directory, make_file_name(sink)) for sink in sinks]
         existing = [file for file in files if _exists(node, file)]
         refused = _find_refused(node, user, [path, *existing])
-        is_made_by_systemd = path != directory and directory in state_directories(read_unit(node))
+        is_made_by_systemd = path != directory and directory in list_state_directories(
+            read_unit(node)
+        )
         if path != directory and path in refused and not is_made_by_systemd:
             who = f"user {user.name}, as which the service runs," if user else "this user"
             return NotHereError(f"{directory}: there is none, and {who} cannot create it")

@@ -34,7 +34,7 @@ _PACKAGES = {
 def require_program(node: Node, program: str, impact: str = "", *, is_vital: bool = False) -> Check:
     """Return the check that a program is there, and prints its version if it is a known one."""
     find = partial(_find_program, node, program)
-    return Check(area_of(program), program, find, impact, is_vital)
+    return Check(find_area(program), program, find, impact, is_vital)
 
 
 def require_answer(
@@ -45,10 +45,10 @@ def require_answer(
     A missing program is reported by its own check.
     """
     find = partial(_find_answer, node, command)
-    return Check(area_of(command[0]), subject, find, impact, is_vital, is_query=True)
+    return Check(find_area(command[0]), subject, find, impact, is_vital, is_query=True)
 
 
-def area_of(program: str) -> str:
+def find_area(program: str) -> str:
     """Return the area of a program by the name of its file."""
     name = os.path.basename(program)
     if name.startswith(("lstopo", "hwloc")):
@@ -69,7 +69,7 @@ def assess_program(area: str, outcome: str | CcagentError) -> CheckResult:
 
 
 def _find_program(node: Node, program: str) -> CheckResult:
-    area = area_of(program)
+    area = find_area(program)
     if area != "programs":
         return assess_program(area, _run(node, (program, "--version")))
     path = os.environ.get("PATH", PROGRAM_ENVIRONMENT["PATH"])
@@ -81,7 +81,7 @@ def _find_answer(node: Node, command: Sequence[str]) -> CheckResult | None:
     outcome = _run(node, command)
     if isinstance(outcome, NotHereError):
         return None
-    return assess_program(area_of(command[0]), outcome)
+    return assess_program(find_area(command[0]), outcome)
 
 
 def _run(node: Node, command: Sequence[str]) -> str | CcagentError:
