@@ -18,8 +18,8 @@ from ccagent.records.envelopes import ErrorObject, KVPair, MetadataObject
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ccagent.agents.needs import Need
     from ccagent.errors import EncodingError
+    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
     from ccagent.records.message import Format, Record
     from ccagent.records.unencodable import UnencodableRecords
@@ -104,8 +104,8 @@ class Agent(ABC, Generic[S]):
     def sample(self, node: Node) -> Iterable[Record]:
         """Read the machine once. Nothing that a file below /proc or /sys holds makes it raise."""
 
-    def needs(self) -> Iterable[Need]:
-        """What it can't do without with these settings, or not everything: for the doctor."""
+    def checks(self, node: Node) -> Iterable[Check]:  # noqa: ARG002 - for those that need something
+        """Return what the agent with these settings needs of the machine, for `ccagent doctor`."""
         return ()
 
     def handed_on(self) -> None:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from ccagent.agents.lustre.jobstats.records import Value
     from ccagent.agents.lustre.statistics.client_rates import ClientRates
-    from ccagent.agents.needs import Need
     from ccagent.errors import CcagentError
+    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
     from ccagent.records.message import Format, Record
 
@@ -125,20 +125,6 @@ class LustreAgent(Agent[LustreSettings]):
     extras: ClassVar[frozenset[str]] = frozenset()
     Settings = LustreSettings
 
-    def needs(self) -> Iterator[Need]:
-        """Targets of a server, or for statistics of a client a mounted file system."""
-        from ccagent.agents.needs import Need
-
-        settings = self.settings
-        if settings.jobstats:
-            is_all = not settings.statistics
-            yield Need("targets with jobstats", "what jobs read and write", is_vital=is_all)
-        if settings.jobstats or settings.statistics:
-            purpose = "what isn't in files that this user may read"
-            yield Need(settings.lctl, purpose, is_program=True)
-        if "llite" in settings.statistics:
-            yield Need("mounted Lustre", "statistics of clients")
-
     def __init__(self, settings: LustreSettings, wanted: frozenset[Format]) -> None:
         super().__init__(settings, wanted)
         self._source = JobstatsSource(
@@ -157,6 +143,19 @@ class LustreAgent(Agent[LustreSettings]):
         self._maker: RecordMaker | None = None
         self._before: float | None = None
         self._client_rates: ClientRates | None = None
+
+    def checks(self, node: Node) -> Iterator[Check]:
+        """Return the checks of targets, lctl, and mounted file systems."""
+        from ccagent.agents.lustre.checks import check_lustre
+
+        settings = self.settings
+        return check_lustre(
+            node,
+            self._source,
+            has_jobstats=settings.jobstats,
+            statistics=settings.statistics,
+            lctl=settings.lctl,
+        )
 
     def sample(self, node: Node) -> Iterator[Record]:
         """Read all targets once: yield arrays of records as they come, and points at the end.

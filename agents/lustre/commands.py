@@ -59,8 +59,13 @@ def extend_command(
     def check(is_json: bool, common: Common) -> None:
         """Check whether jobstats are on, and what will be lost; exit status 1 for a problem."""
         from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
-        from ccagent.agents.lustre.check import as_json, exit_status, findings, report
         from ccagent.agents.lustre.jobstats.setup import read_settings
+        from ccagent.agents.lustre.jobstats.setup_check import (
+            as_json,
+            exit_status,
+            findings,
+            report,
+        )
         from ccagent.machine.node import Node
 
         configuration = configure(common.options)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.agents.metrics.readers.base import Gauge, Metric, Scope
-    from ccagent.agents.needs import Need
+    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
     from ccagent.records.message import Format
 
@@ -52,14 +52,12 @@ class MetricsAgent(Agent[MetricsSettings]):
         self._clock = ClockGuard()
         self._tags: dict[tuple[Scope, str], Tags] = {}
 
-    def needs(self) -> Iterator[Need]:
-        """Yield the checks of `ccagent doctor` that the readers depend on."""
-        from ccagent.agents.needs import Need
-
+    def checks(self, node: Node) -> Iterator[Check]:
+        """Yield the checks of readers whose metrics are sent."""
         for reader in self.readers:
             sent = [name for name in reader.metrics if name in self.outputs]
-            for subject in reader.needs if sent else ():
-                yield Need(subject, ", ".join(sent), is_vital=len(self.readers) == 1)
+            for check in reader.checks(node) if sent else ():
+                yield check._replace(impact=", ".join(sent), is_vital=len(self.readers) == 1)
 
     def prepare(self, node: Node) -> float:
         """Read counters once, so that the first sample has rates."""

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ccagent.agents.base import AgentSettings
-    from ccagent.agents.needs import Need
     from ccagent.agents.sonar.jobs.allocations import Allocation, Allocations
     from ccagent.agents.sonar.jobs.cgroup_accounting import JobAccounts
     from ccagent.agents.sonar.jobs.pss import JobPss
     from ccagent.agents.sonar.process import Process, ProcessSource
     from ccagent.machine.cgroup.counters import JobCounters
+    from ccagent.machine.checks import Check
     from ccagent.machine.gpu.gpus import GpuReading, Gpus
     from ccagent.machine.node import Node
     from ccagent.records.message import Format, Record
@@ -143,24 +143,25 @@ class SampleAgent(Agent[SampleSettings]):
         self._pss: JobPss | None = None
         self._boot = 0
 
-    def needs(self) -> Iterator[Need]:
-        """What is left out without it, and what a sample can't do without."""
-        from ccagent.agents.needs import Need
+    def checks(self, node: Node) -> Iterator[Check]:
+        """Yield the checks of processes, the kernel program, cards, and what is wanted of jobs."""
+        from ccagent.agents.sonar.sources.checks import check_sources
+        from ccagent.machine.bpf.checks import require_task_iterator
+        from ccagent.machine.cgroup.checks import check_cgroups
+        from ccagent.machine.procfs.checks import require_proc
+        from ccagent.machine.program_checks import require_program
 
         settings = self.settings
-        yield Need("/proc", "all of it", is_vital=True)
-        yield Need("processes of others", "processes and jobs of other users")
-        yield Need("I/O of others", "what other users' processes read and write")
-        yield Need("open files", "more CPU time: files are opened again for each sample")
-        yield Need("task iterator", "the way to read processes that costs least")
-        yield from settings.needs()
+        yield require_proc(node, "all of it", is_vital=True)
+        yield from check_sources(node, settings.source)
+        yield require_task_iterator(node, "the way to read processes that costs least")
+        yield from settings.checks(node)
         if "line" in self.wanted or "job-cgroups" in settings.extras:
-            for subject in ("control groups", "control groups of jobs"):
-                yield Need(subject, "what jobs use, as their control groups have it")
+            yield from check_cgroups(node, "what jobs use, by their control groups")
         if settings.gpu_vendors and self._wants_allocations:
-            purpose = "cards of jobs that no control group tells"
-            yield Need(settings.scontrol, purpose, is_program=True)
-            yield Need(settings.squeue, "users of jobs without processes", is_program=True)
+            impact = "cards of jobs that are in no control group"
+            yield require_program(node, settings.scontrol, impact)
+            yield require_program(node, settings.squeue, "users of jobs without processes")
 
     def prepare(self, node: Node) -> float:
         """Read CPU times, so that the first sample can tell utilisation 100 ms later."""

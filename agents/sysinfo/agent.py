@@ -37,7 +37,7 @@ from ccagent.records.envelopes import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.agents.needs import Need
+    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
     from ccagent.records.message import Format
 
@@ -103,13 +103,14 @@ class SysinfoAgent(Agent[SysinfoSettings]):
     extras: ClassVar[frozenset[str]] = frozenset({"attrs", "format", "software"})
     Settings = SysinfoSettings
 
-    def needs(self) -> Iterator[Need]:
-        """The files and programs that it is told to use."""
-        from ccagent.agents.needs import Need
+    def checks(self, node: Node) -> Iterator[Check]:
+        """Yield the checks of the files, cards and programs that the settings name."""
+        from ccagent.machine.procfs.checks import require_proc
+        from ccagent.machine.program_checks import require_program
 
         settings = self.settings
-        yield Need("/proc", "memory of the node")
-        yield from settings.needs()
+        yield require_proc(node, "memory of the node")
+        yield from settings.checks(node)
         commands = [
             (settings.topo_svg_command, "the topology as a picture"),
             (settings.topo_text_command, "the topology as text"),
@@ -118,7 +119,8 @@ class SysinfoAgent(Agent[SysinfoSettings]):
             commands += [(each.command, f"the version of {each.key}") for each in settings.software]
         for command, purpose in commands:
             if words := split_command(command):
-                yield Need(words[0], purpose, is_program=True)
+                yield require_program(node, words[0], purpose)
+        yield require_program(node, "lstopo-no-graphics")
 
     def sample(self, node: Node) -> Iterator[SysinfoEnvelope]:
         """Read the machine and yield one envelope; what can't be read is logged and left out."""

@@ -1,4 +1,4 @@
-"""What a check of the doctor looks at: a tree that the test writes, and a configuration."""
+"""Sites for checks of the doctor: a tree that the test writes, and a configuration."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ccagent.config.configuration import check
-from ccagent.doctor.demands import Site, demands_of
+from ccagent.doctor.agent_checks import Site, open_checks
 from ccagent.doctor.finding import Finding
 from tests.support.tree import TreeNode
 
@@ -17,7 +17,7 @@ BOTH = f"{1 << 19 | 1 << 2:016x}"
 
 
 def status(uid: int = 990, capabilities: str = NONE, groups: str = "990") -> str:
-    """The lines of /proc/self/status that count."""
+    """Return the lines of /proc/self/status that count."""
     return (
         f"Name:\tpython3\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nGid:\t{uid}\t{uid}\t{uid}\t{uid}\n"
         f"Groups:\t{groups} \nNStgid:\t1\nCapPrm:\t{NONE}\nCapEff:\t{capabilities}\n"
@@ -25,7 +25,7 @@ def status(uid: int = 990, capabilities: str = NONE, groups: str = "990") -> str
 
 
 def mounted(options: str = "rw", more: str = "") -> str:
-    """The text of /proc/self/mountinfo, with these options of /proc."""
+    """Return the text of /proc/self/mountinfo, with these options of /proc."""
     return (
         "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard\n"
         f"22 27 0:21 / /proc rw,nosuid shared:5 - proc proc {options}\n{more}"
@@ -33,14 +33,15 @@ def mounted(options: str = "rw", more: str = "") -> str:
 
 
 def site(node: TreeNode, **table: Any) -> Site:
-    """A site with a configuration of this table."""
+    """Return a site with a configuration of this table."""
     table.setdefault("sinks", {"stdout": {"url": "stdout:"}})
     configuration = check(table, "test")
-    return Site(node, configuration, demands_of(configuration))
+    with open_checks(configuration, node) as checks:
+        return Site(node, configuration, checks)
 
 
 def found(
     check_: Callable[[Site], Iterable[Finding]], node: TreeNode, **table: Any
 ) -> dict[str, Finding]:
-    """What a check says, by subject."""
+    """Return the findings of a general check, by subject."""
     return {finding.subject: finding for finding in check_(site(node, **table))}

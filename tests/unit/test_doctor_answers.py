@@ -1,4 +1,4 @@
-"""What programs, libraries and sinks answer, judged."""
+"""Results of checks, by what programs, libraries and sinks answer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from ccagent.doctor.gpus import judge_cards
-from ccagent.doctor.lustre import judge_targets
-from ccagent.doctor.programs import area_of, judge_program
-from ccagent.doctor.sinks import judge_sink
+from ccagent.agents.lustre.checks import assess_targets
+from ccagent.doctor.sinks import assess_sink
 from ccagent.errors import (
     CcagentError,
     NotHereError,
@@ -17,7 +15,9 @@ from ccagent.errors import (
     ProgramError,
     RejectedError,
 )
+from ccagent.machine.gpu.checks import assess_cards
 from ccagent.machine.interpreter import install_command
+from ccagent.machine.program_checks import assess_program, find_area
 from ccagent.transports.base import ProbeResult
 
 FATAL = "sinfo: exit status 1: sinfo: error: lookup failed\nsinfo: fatal: No configuration source"
@@ -36,11 +36,11 @@ FATAL = "sinfo: exit status 1: sinfo: error: lookup failed\nsinfo: fatal: No con
     ],
 )
 def test_programs(outcome: str | CcagentError, state: str, said: str) -> None:
-    finding = judge_program("slurm", "sinfo", outcome)
-    assert finding.state == state
-    assert finding.found.startswith(said)
-    assert len(finding.found) <= 240
-    assert bool(finding.fix) == (state != "good")
+    result = assess_program("slurm", outcome)
+    assert result.state == state
+    assert result.found.startswith(said)
+    assert len(result.found) <= 240
+    assert bool(result.fix) == (state != "good")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_programs(outcome: str | CcagentError, state: str, said: str) -> None:
     ],
 )
 def test_areas_of_programs(program: str, area: str) -> None:
-    assert area_of(program) == area
+    assert find_area(program) == area
 
 
 @pytest.mark.parametrize(
@@ -64,28 +64,32 @@ def test_areas_of_programs(program: str, area: str) -> None:
         ({}, "missing", "none"),
         ({"package": "amdsmi"}, "missing", "its Python package amdsmi is missing too"),
         ({"on_bus": ["0000:0e:00.0"]}, "problem", "no driver has any"),
-        ({"driven": ["a", "b"], "told": ["H100"]}, "problem", "2 by the driver, 1 by its library"),
-        ({"driven": ["a", "b"], "told": ["H100", "H100"]}, "good", "2: H100"),
+        (
+            {"driven": ["a", "b"], "reported": ["H100"]},
+            "problem",
+            "2 by the driver, 1 by its library",
+        ),
+        ({"driven": ["a", "b"], "reported": ["H100", "H100"]}, "good", "2: H100"),
         # Instances of partitioned cards are told besides them.
-        ({"driven": ["a"], "told": ["H100", "H100 MIG 1g.10gb"]}, "good", "1: H100, H100 MIG"),
+        ({"driven": ["a"], "reported": ["H100", "H100 MIG 1g.10gb"]}, "good", "1: H100, H100 MIG"),
         ({"driven": ["a"], "errors": ["NVML: mismatch"]}, "problem", "1 by the driver; NVML: mis"),
     ],
 )
 def test_cards(cards: dict[str, Any], state: str, said: str) -> None:
-    finding = judge_cards("amd", **cards)
+    finding = assess_cards(**cards)
     assert finding.state == state
     assert said in finding.found
 
 
 def test_a_library_without_its_package_is_told_how_to_get_it() -> None:
-    finding = judge_cards("amd", driven=["a"], errors=["AMD SMI: no amdsmi"], package="amdsmi")
+    finding = assess_cards(driven=["a"], errors=["AMD SMI: no amdsmi"], package="amdsmi")
     assert finding.fix == f"install its Python package: {install_command('amdsmi')}"
 
 
 def test_targets() -> None:
     many = [f"fs-OST{number:04x}" for number in range(10)]
-    assert judge_targets(many, []).found.endswith("fs-OST0007 and 2 more")
-    finding = judge_targets(["fs-OST0000"], ["lctl: not permitted to run it"])
+    assert assess_targets(many, []).found.endswith("fs-OST0007 and 2 more")
+    finding = assess_targets(["fs-OST0000"], ["lctl: not permitted to run it"])
     assert (finding.state, finding.found) == ("problem", "1; lctl: not permitted to run it")
 
 
@@ -105,14 +109,14 @@ def test_targets() -> None:
             RejectedError("nats://host: something new"),
             "problem",
             "something new",
-            "other side says",
+            "of the other side",
         ),
     ],
 )
 def test_sinks(
     outcome: ProbeResult | CcagentError | None, state: str, said: str, advised: str
 ) -> None:
-    finding = judge_sink("a", "nats://host", outcome)
+    finding = assess_sink("a", "nats://host", outcome)
     assert finding.state == state
     assert said in finding.found
     assert advised in finding.fix

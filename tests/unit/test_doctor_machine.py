@@ -1,4 +1,4 @@
-"""What the machine has, judged on trees: control groups, kernel, power, network, clock, disk."""
+"""Checks of the machine on trees: control groups, kernel, power, network, clock, disk."""
 
 from __future__ import annotations
 
@@ -10,29 +10,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ccagent.agents.lustre.checks import find_clients, find_targets
+from ccagent.agents.lustre.jobstats.source import JobstatsSource
 from ccagent.agents.metrics.perf.call import explain_error
-from ccagent.doctor.cgroups import check_cgroups
+from ccagent.agents.metrics.perf.checks import assess_counters, find_counters
+from ccagent.agents.metrics.readers.infiniband_checks import find_ports
+from ccagent.agents.metrics.readers.power import FIX
+from ccagent.agents.metrics.readers.power_checks import find_zones
 from ccagent.doctor.clock import (
     ClockState,
-    judge_clock,
-    judge_other_clock,
+    assess_clock,
+    compare_clocks,
     parse_timex,
     read_timex,
 )
-from ccagent.doctor.energy import check_energy, judge_zones
-from ccagent.doctor.hardware_counters import check_counters, judge_counters
-from ccagent.doctor.infiniband import check_infiniband
-from ccagent.doctor.lustre import check_lustre
 from ccagent.doctor.service import check_service
-from ccagent.doctor.space import Room, check_space, judge_space, size
-from ccagent.doctor.task_iterator import (
-    Kernel,
-    check_task_iterator,
+from ccagent.doctor.space import Room, assess_space, check_space, format_size
+from ccagent.errors import NotHereError, UnparsableError
+from ccagent.machine.bpf.checks import (
+    KernelFacts,
+    assess_kernel,
+    find_task_iterator,
     is_old,
-    judge_kernel,
     parse_lockdown,
 )
-from ccagent.errors import NotHereError, UnparsableError
+from ccagent.machine.cgroup.checks import find_cgroups, find_job_groups
 from tests.support.doctor_site import found, mounted
 from tests.support.tree import TreeNode
 
@@ -75,7 +77,7 @@ def test_control_groups(
 ) -> None:
     node.write("self/mountinfo", mounted(more=mounts))
     put(node, "sys/fs/cgroup/cgroup.controllers", controllers + "\n")
-    finding = found(check_cgroups, node)["control groups"]
+    finding = find_cgroups(node)
     assert finding.state == state
     assert said in finding.found
     assert ("cgroup_enable=memory" in finding.fix) == ("not memory" in finding.found)
@@ -83,15 +85,15 @@ def test_control_groups(
 
 def test_control_groups_of_jobs(node: TreeNode) -> None:
     node.write("self/mountinfo", mounted(more=V2))
-    assert found(check_cgroups, node)["control groups of jobs"].state == "missing"
+    assert find_job_groups(node).state == "missing"
     scope = node.path / "sys/fs/cgroup/system.slice/slurmstepd.scope"
     for job in ("job_12", "job_13"):
         (scope / job).mkdir(parents=True)
-    finding = found(check_cgroups, node)["control groups of jobs"]
+    finding = find_job_groups(node)
     assert (finding.state, finding.found) == ("good", "Slurm makes them; 2 jobs have one now")
 
 
-NEW = Kernel("6.12.0", has_btf=True, library="libbpf.so.1", lockdown="", pinned=None)
+NEW = KernelFacts("6.12.0", has_btf=True, library="", lockdown="", pinned=None)
 
 
 @pytest.mark.parametrize(
@@ -99,10 +101,15 @@ NEW = Kernel("6.12.0", has_btf=True, library="libbpf.so.1", lockdown="", pinned=
     [
         (NEW._replace(pinned=True), "good", "can be read", ""),
         (NEW._replace(pinned=False), "problem", "may not read it", "group"),
-        (NEW, "missing", "kernel 6.12.0 with BTF and libbpf.so.1 could", "optional"),
+        (NEW, "missing", "kernel 6.12.0 with BTF and libbpf could", "optional"),
         (NEW._replace(has_btf=False), "missing", "the kernel has no BTF", "/proc instead"),
         (NEW._replace(release="5.4.0-1"), "missing", "5.4.0-1 is older than 5.8", "/proc instead"),
-        (NEW._replace(library=""), "missing", "there is no libbpf", "install libbpf"),
+        (
+            NEW._replace(library="libbpf is not installed"),
+            "missing",
+            "libbpf is not installed",
+            "install it, then",
+        ),
         (NEW._replace(lockdown="confidentiality"), "missing", "lockdown", "/proc instead"),
         (NEW._replace(pinned=True, has_own_pids=True), "missing", "pid namespace", "on the node"),
         (NEW._replace(lockdown="integrity"), "missing", "could", "optional"),
@@ -110,8 +117,8 @@ NEW = Kernel("6.12.0", has_btf=True, library="libbpf.so.1", lockdown="", pinned=
         (NEW._replace(has_btf=False, pinned=True), "good", "can be read", ""),
     ],
 )
-def test_task_iterator(kernel: Kernel, state: str, said: str, advised: str) -> None:
-    finding = judge_kernel(kernel)
+def test_task_iterator(kernel: KernelFacts, state: str, said: str, advised: str) -> None:
+    finding = assess_kernel(kernel)
     assert finding.state == state
     assert said in finding.found
     assert advised in finding.fix
@@ -119,12 +126,12 @@ def test_task_iterator(kernel: Kernel, state: str, said: str, advised: str) -> N
 
 def test_task_iterator_of_a_tree(node: TreeNode) -> None:
     node.write("sys/kernel/osrelease", "5.14.0-427.el9.x86_64\n")
-    assert "no BTF" in found(check_task_iterator, node)["task iterator"].found
+    assert "no BTF" in find_task_iterator(node).found
     put(node, "sys/kernel/btf/vmlinux", "x")
     put(node, "sys/kernel/security/lockdown", "none integrity [confidentiality]\n")
-    assert "lockdown" in found(check_task_iterator, node)["task iterator"].found
+    assert "lockdown" in find_task_iterator(node).found
     put(node, "run/ccagent-kernel/tasks", "")
-    assert found(check_task_iterator, node)["task iterator"].state == "good"
+    assert find_task_iterator(node).state == "good"
 
 
 @pytest.mark.parametrize(
@@ -148,63 +155,70 @@ def test_lockdown() -> None:
 
 
 def test_energy_counters(node: TreeNode) -> None:
-    assert found(check_energy, node)["RAPL"].state == "missing"
+    assert find_zones(node).state == "missing"
     for zone in ("intel-rapl:0", "intel-rapl:0:0", "intel-rapl-mmio:0", "dtpm"):
         put(node, f"sys/class/powercap/{zone}/energy_uj", "1\n")
-    finding = found(check_energy, node)["RAPL"]
+    finding = find_zones(node)
     assert (finding.state, finding.found) == ("good", "2 zones can be read")
 
 
-def test_energy_counters_that_only_root_may_read() -> None:
-    finding = judge_zones({"intel-rapl:0": False, "intel-rapl:0:0": True})
-    assert finding.state == "problem"
-    assert "1 of 2 zones" in finding.found
-    assert "chgrp ccagent" in finding.fix
+def test_energy_counters_that_only_root_may_read(
+    node: TreeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for zone in ("intel-rapl:0", "intel-rapl:0:0"):
+        put(node, f"sys/class/powercap/{zone}/energy_uj", "1\n")
+
+    def is_readable(path: str) -> bool:
+        return "rapl:0:0" in path
+
+    monkeypatch.setattr(node, "is_readable", is_readable)
+    result = find_zones(node)
+    assert (result.state, result.fix) == ("problem", FIX)
+    assert "1 of 2 zones" in result.found
+    assert "chgrp ccagent" in result.fix
 
 
 def test_hardware_counters(node: TreeNode) -> None:
     node.write("sys/kernel/perf_event_paranoid", "2\n")
     put(node, "sys/bus/event_source/devices/software/type", "1\n")
-    finding = found(check_counters, node)["hardware counters"]
+    finding = find_counters(node)
     assert finding.state == "missing"
     assert "perf_event_paranoid is 2" in finding.found
     put(node, "sys/bus/event_source/devices/cpu/type", "4\n")
-    assert found(check_counters, node)["hardware counters"].state == "good"
+    assert find_counters(node).state == "good"
 
 
 @pytest.mark.parametrize("paranoid", ["4", "3", "2", "1"])
 def test_hardware_counters_that_are_not_permitted(paranoid: str) -> None:
     refusal = explain_error(PermissionError(13, ""), paranoid)
-    finding = judge_counters(["cpu_core", "cpu_atom"], paranoid, refusal)
+    finding = assess_counters(["cpu_core", "cpu_atom"], paranoid, refusal)
     assert finding.state == "problem"
     assert f" is {paranoid}" in finding.found
     assert "CAP_PERFMON" in finding.fix
 
 
 def test_a_pmu_that_counts_nothing() -> None:
-    assert judge_counters(["cpu"], "0", NotHereError("perf_event_open")).state == "missing"
+    assert assess_counters(["cpu"], "0", NotHereError("perf_event_open")).state == "missing"
 
 
 def test_infiniband(node: TreeNode) -> None:
-    assert found(check_infiniband, node)["InfiniBand"].state == "missing"
+    assert find_ports(node).state == "missing"
     put(node, "sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN\n")
-    assert "no port is active: mlx5_0/1" in found(check_infiniband, node)["InfiniBand"].found
+    assert "no port is active: mlx5_0/1" in find_ports(node).found
     put(node, "sys/class/infiniband/mlx5_1/ports/1/state", "4: ACTIVE\n")
-    finding = found(check_infiniband, node)["InfiniBand"]
+    finding = find_ports(node)
     assert (finding.state, finding.found) == ("good", "1 of 2 ports active: mlx5_1/1")
     put(node, "sys/class/infiniband/mlx5_1/ports/1/state", "what\n")
-    assert "mlx5_1/1 can't be read" in found(check_infiniband, node)["InfiniBand"].found
+    assert "mlx5_1/1 can't be read" in find_ports(node).found
 
 
 def test_lustre(node: TreeNode) -> None:
-    table = {"agents": {"lustre": {"source": "files"}}}
-    findings = found(check_lustre, node, **table)
-    assert {finding.state for finding in findings.values()} == {"missing"}
+    source = JobstatsSource("files", "lctl", "", 1.0)
+    assert find_targets(node, source).state == find_clients(node).state == "missing"
     put(node, "proc/fs/lustre/obdfilter/fs-OST0000/job_stats", "job_stats:\n")
     put(node, "sys/fs/lustre/llite/fs-ffff/uuid", "x")
-    findings = found(check_lustre, node, **table)
-    assert findings["targets with jobstats"].found == "fs-OST0000"
-    assert findings["mounted Lustre"].found == "fs-ffff"
+    assert find_targets(node, source).found == "fs-OST0000"
+    assert find_clients(node).found == "fs-ffff"
 
 
 def timex(status: int, *, offset: int = 0, error: int = 0) -> bytes:
@@ -228,7 +242,7 @@ def test_clock_as_the_kernel_tells_it() -> None:
     ],
 )
 def test_clock(state: ClockState, expected: str, advised: str) -> None:
-    finding = judge_clock(state)
+    finding = assess_clock(state)
     assert finding.state == expected
     assert advised in finding.fix
     assert bool(finding.impact) == (expected == "problem")
@@ -244,7 +258,7 @@ def test_clock(state: ClockState, expected: str, advised: str) -> None:
     ],
 )
 def test_clock_against_that_of_a_sink(ahead: float, doubt: float, said: str) -> None:
-    finding = judge_other_clock("store", ahead, doubt)
+    finding = compare_clocks("store", ahead, doubt)
     assert finding.subject == "clock, against sink store"
     assert said in finding.found
 
@@ -256,7 +270,7 @@ def test_any_struct_is_a_clock_or_refused(content: bytes) -> None:
     except UnparsableError:
         assert len(content) < 48
     else:
-        assert judge_clock(state).found
+        assert assess_clock(state).found
 
 
 DISK = Room("xfs", free=10 * 2**30, inodes=10_000, is_writable=True)
@@ -277,7 +291,7 @@ DISK = Room("xfs", free=10 * 2**30, inodes=10_000, is_writable=True)
     ],
 )
 def test_room_for_the_outbox(room: Room | NotHereError, state: str, said: str) -> None:
-    finding = judge_space("/s", room, 2**30)
+    finding = assess_space("/s", room, 2**30)
     assert finding.state == state
     assert said in finding.found
 
@@ -305,7 +319,7 @@ def test_an_outbox_in_memory_is_a_loss_only_with_a_network(node: TreeNode) -> No
     ("number", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**50, "1024 TiB")]
 )
 def test_sizes(number: int, text: str) -> None:
-    assert size(number) == text
+    assert format_size(number) == text
 
 
 def test_lock_directory(node: TreeNode) -> None:

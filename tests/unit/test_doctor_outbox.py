@@ -12,7 +12,7 @@ import pytest
 from ccagent.counters import SinkCounters
 from ccagent.doctor.finding import Finding
 from ccagent.doctor.outbox_files import check_files, find_damage
-from ccagent.doctor.service import judge_sinks, read_unit, state_directories, values_of
+from ccagent.doctor.service import assess_sinks, find_values, list_state_directories, read_unit
 from ccagent.doctor.service_user import ServiceUser, find_service_user, find_unwritable
 from ccagent.doctor.space import check_space
 from ccagent.machine.node import Node
@@ -113,9 +113,9 @@ def test_keys_of_a_unit_are_read_with_its_drop_ins(node: TreeNode) -> None:
     (folder / "ccagent.service").write_text(UNIT)
     (folder / "ccagent.service.d/x.conf").write_text("[Service]\nUser = site\n")
     unit = read_unit(node)
-    assert values_of(unit, "User") == ["ccagent", "site"]
-    assert state_directories(unit) == {"/var/lib/ccagent", "/var/lib/ccagent/outbox"}
-    assert values_of(f"{unit}StateDirectory=\n", "StateDirectory") == []
+    assert find_values(unit, "User") == ["ccagent", "site"]
+    assert list_state_directories(unit) == {"/var/lib/ccagent", "/var/lib/ccagent/outbox"}
+    assert find_values(f"{unit}\nStateDirectory=\n", "StateDirectory") == []
 
 
 def test_a_directory_that_the_unit_makes_need_not_be_there(node: TreeNode) -> None:
@@ -165,7 +165,7 @@ def test_a_user_that_cannot_be_asked_for_is_one_problem(
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     monkeypatch.setattr("ccagent.doctor.space.find_service_user", nobody)
-    monkeypatch.setattr("subprocess.run", fail)
+    monkeypatch.setattr("subprocess.Popen", fail)
     table = {"sinks": {"a": {"url": "http://a/"}}, "outbox": {"directory": str(outbox)}}
     finding = found(check_space, node, **table)["outbox"]
     assert finding.state == "problem"
@@ -178,7 +178,7 @@ def test_errors_that_a_running_daemon_reports_are_shown() -> None:
         "backend": SinkCounters(restarts=2),
         "other": SinkCounters(queue_error="No space left on device"),
     }
-    assert {each.subject: each.found for each in judge_sinks(sinks)} == {
+    assert {each.subject: each.found for each in assess_sinks(sinks)} == {
         "thread of sink backend": "went on after 2 unforeseen errors since it started",
         "queue of sink other": "No space left on device",
     }

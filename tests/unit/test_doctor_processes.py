@@ -1,4 +1,4 @@
-"""Which processes a user sees, judged on trees: hidepid, capabilities, groups, limits."""
+"""Checks of /proc on trees: hidepid, capabilities, groups, limits."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.doctor.identity import CAPABILITIES, Identity, check_identity, parse_identity
-from ccagent.doctor.limits import check_limits, judge_limit, parse_limit
-from ccagent.doctor.mounts import mounted_at, parse_mounts
-from ccagent.doctor.processes import check_processes
+from ccagent.agents.sonar.sources.checks import (
+    assess_limit,
+    check_sources,
+    find_limit,
+    find_visibility,
+    parse_limit,
+)
+from ccagent.doctor.identity import check_identity
 from ccagent.errors import NotPermittedError, UnparsableError
+from ccagent.machine.checks import CheckResult
+from ccagent.machine.procfs.checks import find_proc
+from ccagent.machine.procfs.identity import CAPABILITIES, Identity, parse_identity
 from tests.support.doctor_site import ALL, BOTH, NONE, PTRACE, found, mounted, status
 from tests.support.tree import TreeNode
 
@@ -41,6 +48,13 @@ class Guarded(TreeNode):
             raise NotPermittedError(f"/{path}: Permission denied")
 
 
+def results(node: Guarded, source: str = "auto") -> dict[str, CheckResult]:
+    """Return the results for a source of processes, by subject, but without the limits."""
+    checks = [each for each in check_sources(node, source) if each.subject != "open files"]
+    found = {check.subject: check.find() for check in checks}
+    return {subject: result for subject, result in found.items() if result is not None}
+
+
 @pytest.fixture
 def node(tmp_path: Path) -> Guarded:
     node = Guarded(tmp_path)
@@ -51,9 +65,8 @@ def node(tmp_path: Path) -> Guarded:
 
 
 def test_a_plain_machine_as_an_ordinary_user(node: Guarded) -> None:
-    findings = found(check_processes, node)
+    findings = results(node)
     assert {subject: finding.state for subject, finding in findings.items()} == {
-        "/proc": "good",
         "processes of others": "good",
         "I/O of others": "problem",
         "open files of others": "missing",
@@ -84,16 +97,16 @@ def test_a_plain_machine_as_an_ordinary_user(node: Guarded) -> None:
 def test_hidepid(node: Guarded, options: str, identity: str, state: str, said: str) -> None:
     node.write("self/mountinfo", mounted(options))
     node.write("self/status", identity)
-    finding = found(check_processes, node)["processes of others"]
+    finding = find_visibility(node)
     assert finding.state == state
     assert said in finding.found
 
 
 def test_membership_in_the_group_of_the_mount_is_advised_where_it_helps(node: Guarded) -> None:
     node.write("self/mountinfo", mounted("rw,gid=27,hidepid=2"))
-    assert "the group gid=27" in found(check_processes, node)["processes of others"].fix
+    assert "the group gid=27" in find_visibility(node).fix
     node.write("self/mountinfo", mounted("rw,gid=27,hidepid=4"))
-    assert "gid" not in found(check_processes, node)["processes of others"].fix
+    assert "gid" not in find_visibility(node).fix
 
 
 def test_where_the_task_iterator_is_read_it_tells_what_proc_hides(node: Guarded) -> None:
@@ -102,20 +115,20 @@ def test_where_the_task_iterator_is_read_it_tells_what_proc_hides(node: Guarded)
     pinned.parent.mkdir(parents=True)
     pinned.touch()
     hidden = ("processes of others", "I/O of others")
-    findings = found(check_processes, node)
+    findings = results(node)
     assert [findings[subject].state for subject in hidden] == ["good", "good"]
     assert "hidepid=2" in findings["processes of others"].found
-    findings = found(check_processes, node, agents={"sample": {"every": "1m", "source": "procfs"}})
+    findings = results(node, "procfs")
     assert [findings[subject].state for subject in hidden] == ["problem", "problem"]
 
 
 def test_what_can_be_read_counts_more_than_capabilities(node: Guarded) -> None:
     node.write("self/status", status(capabilities=BOTH))
-    assert found(check_processes, node)["I/O of others"].state == "problem"
+    assert results(node)["I/O of others"].state == "problem"
     node.closed = ()
     (node.path / "proc/100/fd").mkdir()
     node.write("self/status", status())
-    findings = found(check_processes, node)
+    findings = results(node)
     assert findings["I/O of others"].state == findings["open files of others"].state == "good"
 
 
@@ -126,12 +139,12 @@ def test_with_nobody_else_capabilities_decide(node: Guarded, capabilities: str, 
     node.end(100)
     node.process(101, uid=990)
     node.write("self/status", status(capabilities=capabilities))
-    assert found(check_processes, node)["I/O of others"].state == state
+    assert results(node)["I/O of others"].state == state
 
 
 def test_a_proc_of_processes_alone(node: Guarded) -> None:
     (node.path / "proc/stat").unlink()
-    finding = found(check_processes, node)["/proc"]
+    finding = find_proc(node)
     assert finding.state == "problem"
     assert finding.found == "/proc/stat: No such file or directory"
     assert "ProcSubset=all" in finding.fix
@@ -167,7 +180,7 @@ def test_a_user_without_more_groups_than_its_own() -> None:
     [("4096", 1280, "good"), ("4096", 1281, "problem"), ("unlimited", 40_000, "good")],
 )
 def test_open_files_against_processes(hard: str, processes: int, state: str) -> None:
-    finding = judge_limit(parse_limit(LIMITS.format(hard=hard).encode()), processes)
+    finding = assess_limit(parse_limit(LIMITS.format(hard=hard).encode()), processes)
     assert finding.state == state
     assert str(processes) in finding.found
     assert ("LimitNOFILE=65536" in finding.fix) == (state == "problem")
@@ -175,23 +188,7 @@ def test_open_files_against_processes(hard: str, processes: int, state: str) -> 
 
 def test_processes_are_counted(node: Guarded) -> None:
     node.write("self/limits", LIMITS.format(hard="4096"))
-    assert found(check_limits, node)["open files"].found.endswith("1 there are")
-
-
-def test_of_mounts_at_one_point_the_last_is_seen() -> None:
-    text = mounted(more="31 27 0:5 / /var/lib/my\\040spool rw - tmpfs tmpfs rw,size=1k\n"
-                   "32 27 0:6 / /var/lib/my\\040spool rw - xfs /dev/sdb rw\n")  # fmt: skip
-    mounts = parse_mounts(text.encode())
-    for path, kind in (
-        ("/var/lib/my spool/ccagent", "xfs"),
-        ("/var/lib/my spool", "xfs"),
-        ("/var/lib/my spools", "ext4"),
-        ("/", "ext4"),
-    ):
-        mount = mounted_at(mounts, path)
-        assert mount is not None
-        assert mount.type == kind
-    assert mounted_at([], "/") is None
+    assert find_limit(node).found.endswith("1 there are")
 
 
 @given(st.binary(max_size=400))
@@ -201,7 +198,6 @@ def test_parsers_refuse_what_they_do_not_know(content: bytes) -> None:
             parse(content)
         except UnparsableError:
             continue
-    assert len(parse_mounts(content)) <= content.count(b" - ")
 
 
 @given(

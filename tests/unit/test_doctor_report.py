@@ -14,24 +14,40 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.needs import Need
 from ccagent.config.registry import AGENTS
-from ccagent.doctor.demands import Demand, Site
-from ccagent.doctor.examination import CHECKS, examine, stopped
-from ccagent.doctor.finding import Finding, with_impact
-from ccagent.doctor.processes import check_processes
-from ccagent.doctor.report import as_json, exit_status, report, unconfigured, verdict
-from ccagent.doctor.together import together
+from ccagent.doctor.agent_checks import AgentCheck, Site
+from ccagent.doctor.examination import GENERAL, examine, list_stopped
+from ccagent.doctor.finding import Finding, make_finding
+from ccagent.doctor.parallel import run_all
+from ccagent.doctor.report import (
+    choose_exit_status,
+    format_json,
+    format_report,
+    format_verdict,
+    list_unconfigured,
+)
 from ccagent.errors import NotHereError, ProgramError
+from ccagent.machine.checks import Check, CheckResult
 from tests.support.doctor_site import mounted, site, status
 from tests.support.tree import TreeNode
 
-MISSING = Finding(area="slurm", subject="sacct", state="missing", found="none", fix="get it")
-GOOD = Finding(area="slurm", subject="sacct", state="good", found="25.05")
-VITAL = Demand("jobs", True, Need("sacct", "all of it", is_vital=True))
-USEFUL = Demand("sample", True, Need("sacct", "a little"))
+ABSENT = CheckResult("missing", "none", "get it")
+PRESENT = CheckResult("good", "25.05")
+GOOD = Finding("slurm", "sacct", *PRESENT)
 EACH = [name for name in AGENTS if name != "jobs"]
-UNUSED = Demand("jobs", False, VITAL.need)
+
+
+def need(
+    agent: str, impact: str, *, vital: bool = False, configured: bool = True, subject: str = "sacct"
+) -> AgentCheck:
+    """Return a check of an agent."""
+    return AgentCheck(agent, configured, Check("slurm", subject, lambda: None, impact, vital))
+
+
+VITAL = need("jobs", "all of it", vital=True)
+USEFUL = need("sample", "a little")
+UNUSED = need("jobs", "all of it", vital=True, configured=False)
+MISSING = make_finding([VITAL], ABSENT)
 
 
 @pytest.fixture
@@ -43,49 +59,50 @@ def node(tmp_path: Path) -> TreeNode:
 
 
 @pytest.mark.parametrize(
-    ("finding", "demand", "impact", "stops", "code"),
+    ("result", "checks", "impact", "stops", "code"),
     [
-        (MISSING, VITAL, ["jobs: all of it"], ["agent jobs"], 1),
-        (MISSING, USEFUL, ["sample: a little"], [], 0),
-        (MISSING, UNUSED, [], [], 0),
-        (MISSING, Demand("jobs", True, Need("sinfo", "all", is_vital=True)), [], [], 0),
-        (GOOD, VITAL, [], [], 0),
+        (ABSENT, [VITAL], ["jobs: all of it"], ["agent jobs"], 1),
+        (ABSENT, [USEFUL], ["sample: a little"], [], 0),
+        (ABSENT, [USEFUL, VITAL], ["sample: a little", "jobs: all of it"], ["agent jobs"], 1),
+        (ABSENT, [VITAL, VITAL], ["jobs: all of it"], ["agent jobs"], 1),
+        (ABSENT, [UNUSED], [], [], 0),
+        (ABSENT, [need("sample", "")], [], [], 0),
+        (PRESENT, [VITAL], [], [], 0),
     ],
 )
-def test_a_lack_has_the_impact_that_configured_agents_name(
-    finding: Finding, demand: Demand, impact: list[str], stops: list[str], code: int
+def test_impact_of_a_lack_is_that_of_configured_agents(
+    result: CheckResult, checks: list[AgentCheck], impact: list[str], stops: list[str], code: int
 ) -> None:
-    costly = with_impact(finding, [demand])
-    assert (costly.impact, costly.stops) == (impact, stops)
-    assert exit_status([GOOD, costly]) == code
+    finding = make_finding(checks, result)
+    assert (finding.impact, finding.stops) == (impact, stops)
+    assert choose_exit_status([GOOD, finding]) == code
 
 
 def test_the_verdict_agrees_with_the_exit_status() -> None:
     problem = Finding(area="a", subject="io", state="problem", found="no", impact=["sample: io"])
-    findings = [with_impact(MISSING, [VITAL]), problem]
-    text = verdict(findings, ["jobs", "sample", "sysinfo"])
+    findings = [MISSING, problem]
+    text = format_verdict(findings, ["jobs", "sample", "sysinfo"])
     assert text == ("not ready: cannot work: agent jobs; works with limits: sample; works: sysinfo")
-    assert exit_status(findings) == 1
-    assert verdict([problem], ["sample"]) == "ready: works with limits: sample"
-    assert exit_status([problem]) == 0
-    assert verdict([], ["log"]) == "ready: works: log"
+    assert choose_exit_status(findings) == 1
+    assert format_verdict([problem], ["sample"]) == "ready: works with limits: sample"
+    assert choose_exit_status([problem]) == 0
+    assert format_verdict([], ["log"]) == "ready: works: log"
 
 
 def test_agents_that_are_not_configured_have_a_line_of_their_own() -> None:
-    lctl = Finding(area="lustre", subject="lctl", state="missing", found="none")
-    unused = with_impact(lctl, [Demand("lustre", False, Need("lctl", "all", is_vital=True))])
+    check = need("lustre", "all", vital=True, configured=False, subject="lctl")
+    unused = make_finding([check], ABSENT)
     agents = [name for name in AGENTS if name not in {"lustre", "log"}]
-    assert unconfigured([unused], agents) == "not configured: lustre (lacks lctl), log"
-    text = report([GOOD, unused], agents)
+    assert list_unconfigured([unused], agents) == "not configured: lustre (lacks lctl), log"
+    text = format_report([GOOD, unused], agents)
     assert "missing" not in text
     assert text.splitlines()[-1] == "not configured: lustre (lacks lctl), log"
-    assert json.loads(as_json([unused]))[0]["not_configured"] == ["lustre: all"]
+    assert json.loads(format_json([unused]))[0]["not_configured"] == ["lustre: all"]
 
 
 def test_text_is_aligned_by_area() -> None:
-    finding = with_impact(MISSING, [VITAL])
     other = Finding(area="sinks", subject="sink backend", state="good", found="it answers")
-    assert report([finding, other], list(AGENTS)).replace(", ".join(EACH), "...") == (
+    assert format_report([MISSING, other], list(AGENTS)).replace(", ".join(EACH), "...") == (
         "not ready: cannot work: agent jobs; works: ...\n"
         "\n"
         "slurm\n"
@@ -101,25 +118,25 @@ def test_text_is_aligned_by_area() -> None:
 
 def test_a_terminal_gets_colours_and_lines_that_fit() -> None:
     long = Finding(area="a", subject="b", state="problem", found="word " * 60)
-    text = report([long], [], width=80)
+    text = format_report([long], [], width=80)
     assert "\x1b[31mproblem\x1b[0m" in text
     plain = text.replace("\x1b[31m", "").replace("\x1b[0m", "").replace("\x1b[1m", "")
     assert max(map(len, plain.splitlines())) <= 80
-    assert "\x1b" not in report([long], [])
+    assert "\x1b" not in format_report([long], [])
 
 
 @given(st.text(), st.text())
 def test_nothing_that_is_found_begins_a_line_or_steers_a_terminal(subject: str, text: str) -> None:
     finding = Finding(area="a", subject=subject, state="good", found=text, fix=text)
-    lines = report([finding], [text]).split("\n")
+    lines = format_report([finding], [text]).split("\n")
     assert all(line.isprintable() for line in lines)
     assert len(lines) <= 9
-    (read,) = json.loads(as_json([finding]))
+    (read,) = json.loads(format_json([finding]))
     assert (read["subject"], read["found"]) == (subject, text)
 
 
 def test_json_has_all_fields_always() -> None:
-    (read,) = json.loads(as_json([GOOD]))
+    (read,) = json.loads(format_json([GOOD]))
     assert read == {
         "area": "slurm", "subject": "sacct", "state": "good", "found": "25.05",
         "impact": [], "stops": [], "fix": "", "not_configured": [],
@@ -128,9 +145,9 @@ def test_json_has_all_fields_always() -> None:
 
 
 def test_names_of_files_that_are_no_utf_8() -> None:
-    (read,) = json.loads(as_json([msgspec.structs.replace(GOOD, found="a\udcffb")]))
+    (read,) = json.loads(format_json([msgspec.structs.replace(GOOD, found="a\udcffb")]))
     assert read["found"] == "a?b"
-    assert "a\\udcffb" in report([msgspec.structs.replace(GOOD, found="a\udcffb")], [])
+    assert "a\\udcffb" in format_report([msgspec.structs.replace(GOOD, found="a\udcffb")], [])
 
 
 def test_what_hangs_is_left_behind() -> None:
@@ -150,7 +167,7 @@ def test_what_hangs_is_left_behind() -> None:
         raise ZeroDivisionError("by nothing")
 
     begin = time.monotonic()
-    done, hung, failed, broken = together([quick, hang, fail, break_], 0.3)
+    done, hung, failed, broken = run_all([quick, hang, fail, break_], 0.3)
     assert time.monotonic() - begin < 2
     released.set()
     assert done == "quick"
@@ -163,23 +180,47 @@ def test_what_hangs_is_left_behind() -> None:
 def test_a_file_that_hangs_costs_its_own_check_alone(node: TreeNode) -> None:
     path = node.path / "proc/sys/kernel/perf_event_paranoid"
     os.mkfifo(path)
-    checks = {name: CHECKS[name] for name in ("identity", "hardware counters")}
     begin = time.monotonic()
-    findings = examine(site(node), checks, 0.5)
+    findings = examine(site(node), {"identity": GENERAL["identity"]}, 0.5)
     assert time.monotonic() - begin < 3
     os.close(os.open(path, os.O_WRONLY))
     states = {finding.subject: finding.state for finding in findings}
-    assert states["check of hardware counters"] == "problem"
+    assert states["hardware counters"] == "problem"
     assert states["user"] == "good"
-    assert stopped(findings) == []
+    assert list_stopped(findings) == []
 
 
-def test_what_is_found_before_a_check_fails_counts(node: TreeNode) -> None:
+def test_a_check_that_fails_is_a_problem_of_its_subject(node: TreeNode) -> None:
     (node.path / "proc/self/status").unlink()
     (node.path / "proc/stat").unlink()
-    findings = {one.subject: one for one in examine(site(node), {"processes": check_processes})}
+    findings = {finding.subject: finding for finding in examine(site(node), {})}
     assert findings["/proc"].stops == ["agent sample"]
-    assert findings["check of processes"].found.startswith("/proc/self/status: No such file")
+    finding = findings["I/O of others"]
+    assert finding.found.startswith("/proc/self/status: No such file")
+    assert finding.impact == ["sample: what other users' processes read and write"]
+
+
+def test_findings_before_a_general_check_fails_count(node: TreeNode) -> None:
+    (node.path / "proc/self/status").unlink()
+    one = Site(node, site(node).configuration, [])
+    findings = {each.subject: each for each in examine(one, {"identity": GENERAL["identity"]})}
+    assert findings["host name"].state == "good"
+    assert findings["check of identity"].found.startswith("/proc/self/status: No such file")
+
+
+def test_servers_are_asked_for_configured_agents_alone(node: TreeNode) -> None:
+    asked: list[str] = []
+
+    def ask(agent: str, *, configured: bool) -> AgentCheck:
+        def find() -> CheckResult:
+            asked.append(agent)
+            return PRESENT
+
+        return AgentCheck(agent, configured, Check("slurm", agent, find, "all", is_query=True))
+
+    checks = [ask("jobs", configured=True), ask("cluster", configured=False)]
+    examine(Site(node, site(node).configuration, checks), {})
+    assert asked == ["jobs"]
 
 
 def test_areas_come_in_their_order_and_unknown_ones_last(node: TreeNode) -> None:
@@ -187,5 +228,5 @@ def test_areas_come_in_their_order_and_unknown_ones_last(node: TreeNode) -> None
         for area in ("sinks", "of a plugin", "identity"):
             yield Finding(area=area, subject=area, state="good", found="")
 
-    findings = examine(site(node), {"x": check})
+    findings = examine(Site(node, site(node).configuration, []), {"x": check})
     assert [finding.area for finding in findings] == ["identity", "sinks", "of a plugin"]

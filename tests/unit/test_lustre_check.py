@@ -11,11 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.lustre.check import Finding, as_json, exit_status, findings, report
 from ccagent.agents.lustre.jobstats.setup import (
     JobstatsSetting,
     parse_settings,
     read_settings,
+)
+from ccagent.agents.lustre.jobstats.setup_check import (
+    SetupFinding,
+    as_json,
+    exit_status,
+    findings,
+    report,
 )
 from ccagent.machine.node import Node
 
@@ -41,12 +47,12 @@ def judged(
     *,
     every: float | None = 60,
     formats: list[str] = FORMATS,
-) -> list[Finding]:
+) -> list[SetupFinding]:
     settings = [setting(name, value) for name, value in parameters.items()]
     return findings(settings, every=every, formats=formats)
 
 
-def about(subject: str, found: list[Finding]) -> list[tuple[str, str]]:
+def about(subject: str, found: list[SetupFinding]) -> list[tuple[str, str]]:
     return [(one.level, one.text) for one in found if one.subject == subject]
 
 
@@ -210,7 +216,7 @@ def test_a_node_without_lustre(tmp_path: Path) -> None:
     settings = read_settings(write(tmp_path, {"proc/stat": "cpu"}), "/nowhere/lctl", 1)
     assert settings == []
     assert findings(settings, every=60, formats=FORMATS) == [
-        Finding("problem", "lustre", "there is no Lustre on this node")
+        SetupFinding("problem", "lustre", "there is no Lustre on this node")
     ]
 
 
@@ -468,7 +474,10 @@ def test_codes_that_cost(name: str, said: str) -> None:
 # What is shown
 
 
-SHOWN = [Finding("ok", "jobid_var", "a"), Finding("warning", "mdt.fs-MDT0000", "b\nproblem")]
+SHOWN = [
+    SetupFinding("ok", "jobid_var", "a"),
+    SetupFinding("warning", "mdt.fs-MDT0000", "b\nproblem"),
+]
 
 
 def test_a_report_has_a_line_for_each_finding() -> None:
@@ -480,7 +489,7 @@ def test_a_report_has_a_line_for_each_finding() -> None:
 
 
 def test_findings_as_json() -> None:
-    assert json.loads(as_json([*SHOWN[:1], Finding("ok", "x", "\udcff")])) == [
+    assert json.loads(as_json([*SHOWN[:1], SetupFinding("ok", "x", "\udcff")])) == [
         {"level": "ok", "subject": "jobid_var", "text": "a"},
         {"level": "ok", "subject": "x", "text": "\\udcff"},
     ]
@@ -488,5 +497,5 @@ def test_findings_as_json() -> None:
 
 def test_only_a_problem_is_a_failure() -> None:
     assert exit_status(SHOWN) == 0
-    assert exit_status([*SHOWN, Finding("problem", "x", "y")]) == 1
+    assert exit_status([*SHOWN, SetupFinding("problem", "x", "y")]) == 1
     assert exit_status([]) == 0

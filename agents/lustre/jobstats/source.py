@@ -42,7 +42,7 @@ class JobstatsSource:
         """What is to be said if no text had a target."""
         self._source = source
         self._lctl = lctl
-        self._recorded = recorded
+        self.recorded = recorded
         self._time_limit = time_limit
 
     def texts(self, node: Node, errors: list[CcagentError]) -> Iterator[Text]:
@@ -51,11 +51,11 @@ class JobstatsSource:
         A text may raise CcagentError while it is read. Raise NotHereError if there is neither
         Lustre nor lctl, or no dump, NotPermittedError for one that can't be read.
         """
-        if self._recorded:
-            path = self._recorded.lstrip("/")
+        if self.recorded:
+            path = self.recorded.lstrip("/")
             node.owner(path)
             if not node.is_readable(path):
-                raise NotPermittedError(f"{self._recorded}: not permitted to read it")
+                raise NotPermittedError(f"{self.recorded}: not permitted to read it")
             yield Text("", "", node.pieces(path))
             return
         found = False

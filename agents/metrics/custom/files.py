@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.metrics.pipeline.background import Background
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.machine.background import BackgroundCall
 
 if TYPE_CHECKING:
     from ccagent.agents.metrics.custom.points import CustomMetrics
@@ -82,7 +82,7 @@ class FilesReader:
         self.errors: list[str] = []
         self._files = files
         self._metrics = metrics
-        self._reading: dict[str, Background[Texts]] = {}
+        self._reading: dict[str, BackgroundCall[Texts]] = {}
 
     def read(self, node: Node) -> list[Gauge]:
         """Return the values of all files."""
@@ -96,14 +96,14 @@ class FilesReader:
         for name, reading in [*self._reading.items()]:
             source = f"file {name}"
             patience = 0.0 if name in hanging else deadline - time.monotonic()
-            if reading.is_busy(patience):
+            if not reading.wait(patience):
                 self.errors.append(f"{source}: hangs; skipped until it answers")
                 continue
             del self._reading[name]
             if name in hanging:
                 continue  # its content may be old
             try:
-                texts = reading.answer()
+                texts = reading.checked_result()
             except CcagentError as error:
                 self.errors.append(f"{source}: {error}")
                 continue
@@ -113,6 +113,6 @@ class FilesReader:
 
     def _begin(self, node: Node, name: str, settings: FileSettings) -> None:
         try:
-            self._reading[name] = Background(lambda: read_texts(node, settings), f"file {name}")
+            self._reading[name] = BackgroundCall(lambda: read_texts(node, settings), f"file {name}")
         except CcagentError as error:
             self.errors.append(str(error))

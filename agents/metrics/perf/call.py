@@ -16,6 +16,8 @@ from ccagent.errors import CcagentError, NotHereError, NotPermittedError, Unpars
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ccagent.machine.node import Node
+
 _NUMBERS = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x": 331}
 """Number of the system call by architecture."""
 
@@ -153,7 +155,7 @@ def parse_time_page(content: bytes) -> float:
 
 
 def explain_error(error: OSError, paranoid: str) -> CcagentError:
-    """Return an error with its fix. paranoid: kernel.perf_event_paranoid, empty if unknown."""
+    """Return an error `perf_event_open: REASON: cause and fix`."""
     text = f"perf_event_open: {os.strerror(error.errno or 0)}"
     if error.errno in {errno.EACCES, errno.EPERM}:
         if paranoid.lstrip("-").isdigit() and int(paranoid) <= 0:
@@ -176,6 +178,14 @@ def explain_error(error: OSError, paranoid: str) -> CcagentError:
     if error.errno in _NO_ROOM:
         return NotPermittedError(f"{text}: each counter is one, and the hard limit is too low")
     return UnparsableError(text)
+
+
+def read_paranoid(node: Node) -> str:
+    """Return the value of kernel.perf_event_paranoid, empty if it cannot be read."""
+    try:
+        return node.read("proc/sys/kernel/perf_event_paranoid").decode("ascii", "replace").strip()
+    except CcagentError:
+        return ""
 
 
 def _system_call() -> Callable[..., int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.agents.metrics.perf.call import CYCLES, PerfCall, explain_error
+from ccagent.agents.metrics.perf.call import CYCLES, PerfCall, explain_error, read_paranoid
 from ccagent.agents.metrics.perf.groups import PerfCounters
 from ccagent.agents.metrics.perf.plan import FLOPS, Plan, UnavailableMetrics, total
 from ccagent.agents.metrics.perf.pmu import find_pmus
@@ -19,21 +19,24 @@ from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ccagent.agents.metrics.perf.tables import EventTable, MemoryTraffic
+    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 
 _CPUS = "sys/devices/system/cpu"
 
 
 class _Core(NamedTuple):
-    """Counters of a hardware thread."""
+    """PerfCounters of a hardware thread."""
 
     scope: Scope
     counters: PerfCounters
 
 
 class _Memory(NamedTuple):
-    """Counters of the memory of a socket. weights: bytes of a count, by number of the event."""
+    """PerfCounters of the memory of a socket. weights: bytes of a count, by number of the event."""
 
     scope: Scope
     counters: PerfCounters
@@ -44,7 +47,6 @@ class PerfReader(Reader[ReaderSettings]):
     """Reads the counters of all cores and memory controllers, and keeps them open."""
 
     name: ClassVar[str] = "perf"
-    needs = ("hardware counters",)
     metrics: ClassVar[dict[str, Metric]] = {
         "clock": Metric(
             unit="Hz",
@@ -106,6 +108,12 @@ class PerfReader(Reader[ReaderSettings]):
         self._cores: list[_Core] = []
         self._memory: list[_Memory] = []
 
+    def checks(self, node: Node) -> Iterator[Check]:
+        """Yield the check of hardware counters."""
+        from ccagent.agents.metrics.perf.checks import require_counters
+
+        yield require_counters(node)
+
     def read(self, node: Node) -> list[Gauge]:
         """Return rates since the last reading; none at the first, or after cpus have changed.
 
@@ -121,7 +129,7 @@ class PerfReader(Reader[ReaderSettings]):
                 self._plan = self._open(node, parse_cpu_list(online))
             except OSError as error:
                 self._give_up()
-                raise explain_error(error, _paranoid(node)) from error
+                raise explain_error(error, read_paranoid(node)) from error
             except CcagentError:
                 self._give_up()
                 raise
@@ -220,11 +228,3 @@ class PerfReader(Reader[ReaderSettings]):
         for memory in self._memory:
             memory.counters.close()
         self._memory = []
-
-
-def _paranoid(node: Node) -> str:
-    """Return the value of kernel.perf_event_paranoid, empty if it cannot be read."""
-    try:
-        return node.read("proc/sys/kernel/perf_event_paranoid").decode("ascii", "replace").strip()
-    except CcagentError:
-        return ""

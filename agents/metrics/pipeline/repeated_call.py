@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ccagent.agents.metrics.pipeline.background import Background
 from ccagent.errors import CcagentError
+from ccagent.machine.background import BackgroundCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ class RepeatedCall(Generic[T]):
         self.name = name
         self._every = every
         self._slot: int | None = None
-        self._running: Background[T] | None = None
+        self._running: BackgroundCall[T] | None = None
         self._results: list[T] = []
 
     def begin(
@@ -47,7 +47,7 @@ class RepeatedCall(Generic[T]):
             errors.append(self._message("it still runs, and is not started again"))
             return
         try:
-            self._running = Background(call, self.name or "background call")
+            self._running = BackgroundCall(call, self.name or "background call")
         except CcagentError as error:
             errors.append(str(error))
 
@@ -62,15 +62,15 @@ class RepeatedCall(Generic[T]):
 
     def is_over(self) -> bool:
         """Wait for the end of a call that is being stopped. Return whether it has ended."""
-        return self._running is None or not self._running.is_busy(2 * GRACE)
+        return self._running is None or self._running.wait(2 * GRACE)
 
     def _collect(self, seconds: float, errors: list[str]) -> None:
         running = self._running
-        if running is None or running.is_busy(seconds):
+        if running is None or not running.wait(seconds):
             return
         self._running = None
         try:
-            self._results = [running.answer()]
+            self._results = [running.checked_result()]
         except CcagentError as error:
             errors.append(self._message(str(error)))
 

@@ -14,6 +14,7 @@ from ccagent.config.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 
 ScopeType = Literal[
@@ -100,8 +101,6 @@ class Reader(ABC, Generic[S]):
 
     name: ClassVar[str]
     metrics: ClassVar[dict[str, Metric]]
-    needs: ClassVar[tuple[str, ...]] = ()
-    """Subjects of `ccagent doctor` that the reader depends on."""
     Settings: ClassVar[type[Any]] = ReaderSettings
     has_own_pace: ClassVar[bool] = False
     """Whether the reader applies its key `every` itself."""
@@ -117,6 +116,10 @@ class Reader(ABC, Generic[S]):
     def is_wanted(self) -> bool:
         """Whether any of its metrics is sent or used in an expression."""
         return self.wanted is None or not self.wanted.isdisjoint(self.metrics)
+
+    def checks(self, node: Node) -> Iterable[Check]:  # noqa: ARG002 - for those that need something
+        """Return what its metrics need of the machine, for `ccagent doctor`."""
+        return ()
 
     def begin(self, node: Node) -> None:
         """Start slow queries. Called before the readers of a sample read."""

@@ -20,13 +20,14 @@ from ccagent.agents.metrics.readers.program_reader import (
 )
 from ccagent.errors import CcagentError, NotHereError, ProgramError
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.mountinfo import MOUNTINFO, Mount, parse_mountinfo
+from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ccagent.agents.metrics.readers.program_reader import Programs
     from ccagent.machine.node import Node
+    from ccagent.machine.procfs.mountinfo import Mount
 
 _ON_DEMAND = "beegfs_ondemand"
 _MOST_MOUNTS = 16

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ccagent.agents.metrics.readers.base import ScopeType
     from ccagent.machine.cgroup.counters import JobCounters
+    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 
 _GAUGES = frozenset({
@@ -53,7 +54,6 @@ class CgroupJobsReader(Reader[CgroupJobsSettings]):
 
     name = "cgroup-jobs"
     Settings = CgroupJobsSettings
-    needs = ("control groups", "control groups of jobs")
     of_jobs: ClassVar[dict[str, Metric]] = {
         "job_mem_used": _metric(
             "B", 1, "memory that counts towards the job's limit, its page cache included",
@@ -126,6 +126,12 @@ class CgroupJobsReader(Reader[CgroupJobsSettings]):
         if self._shares is None:
             reason = "agents.metrics.cgroup-jobs.scope is 'none'"
             self.absent = dict.fromkeys(share_metrics(self.of_jobs), reason)
+
+    def checks(self, node: Node) -> Iterator[Check]:
+        """Return the checks of control groups."""
+        from ccagent.machine.cgroup.checks import check_cgroups
+
+        return check_cgroups(node)
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read the control groups of each job. Raise NotHereError if Slurm has made none."""

@@ -23,8 +23,9 @@ from ccagent.machine.procfs.loadavg import parse_loadavg
 from ccagent.machine.procfs.stat import parse_kernel_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
+    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
     from ccagent.machine.procfs.loadavg import Load
 
@@ -77,7 +78,6 @@ class CpuReader(Reader[CpuSettings]):
 
     name = "cpu"
     Settings = CpuSettings
-    needs = ("/proc",)
     metrics: ClassVar[dict[str, Metric]] = {
         "cpu_load": Metric(
             unit="",
@@ -155,6 +155,12 @@ class CpuReader(Reader[CpuSettings]):
         self._of_hwthreads = "hwthread" in self.settings.types
         self._before: dict[int, list[int]] = {}
         self._scopes: dict[int, Scope] = {}
+
+    def checks(self, node: Node) -> Iterator[Check]:
+        """Yield the check of /proc."""
+        from ccagent.machine.procfs.checks import require_proc
+
+        yield require_proc(node)
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read /proc/loadavg and /proc/stat. Raise NotHereError if both are missing."""

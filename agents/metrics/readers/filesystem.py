@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from msgspec import Meta
 
-from ccagent.agents.metrics.pipeline.background import Background
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings
 from ccagent.config.duration import Duration
 from ccagent.errors import CcagentError, NotHereError
+from ccagent.machine.background import BackgroundCall
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
 
@@ -83,18 +83,18 @@ class _Round:
         self._thread = threading.Thread(target=self._run, name="statvfs", daemon=True)
         self._thread.start()
 
-    def wait(self, seconds: float) -> dict[str, os.statvfs_result | CcagentError]:
+    def collect(self, seconds: float) -> dict[str, os.statvfs_result | CcagentError]:
         """Wait for at most `seconds`. Return the answers so far."""
         self._thread.join(seconds)
         self._is_left = True
         return dict(self.answers)
 
-    def is_busy(self, seconds: float) -> bool:
-        """Wait for at most `seconds`. Return whether the current file system still hangs."""
+    def wait(self, seconds: float) -> bool:
+        """Wait for at most `seconds`. Return whether the thread has ended."""
         self._thread.join(seconds)
-        return self._thread.is_alive()
+        return not self._thread.is_alive()
 
-    def answer(self) -> os.statvfs_result:
+    def checked_result(self) -> os.statvfs_result:
         """Return the answer of the last file system that was asked, or raise its error."""
         for point in reversed(self._points):
             answer = self.answers.get(point)
@@ -165,7 +165,7 @@ class FilesystemReader(Reader[FilesystemSettings]):
 
     def __init__(self, settings: FilesystemSettings | None = None) -> None:
         super().__init__(settings)
-        self._hanging: dict[str, Background[os.statvfs_result] | _Round] = {}
+        self._hanging: dict[str, BackgroundCall[os.statvfs_result] | _Round] = {}
         self._table = b""
         self._mounts: list[Mount] = []
 
@@ -200,7 +200,7 @@ class FilesystemReader(Reader[FilesystemSettings]):
     def _ask_all(self, node: Node, mounts: list[Mount]) -> list[Space]:
         """Query the mounts, with a bounded number of hanging threads."""
         self._hanging = {
-            point: question for point, question in self._hanging.items() if question.is_busy(0)
+            point: question for point, question in self._hanging.items() if not question.wait(0)
         }
         points: list[str] = []
         for mount in mounts:
@@ -213,12 +213,12 @@ class FilesystemReader(Reader[FilesystemSettings]):
         spaces: list[Space] = []
         # A thread for each mount costs more than all answers: only while one hangs.
         answers: dict[str, os.statvfs_result | CcagentError] = {}
-        first: dict[str, Background[os.statvfs_result] | _Round] = {}
+        first: dict[str, BackgroundCall[os.statvfs_result] | _Round] = {}
         with suppress(RuntimeError):  # Without a free thread each query below reports it.
             in_turn = _Round(node, points if len(self._hanging) < _MOST_HANGING else ())
-            answers = in_turn.wait(min(_PATIENCE, time_limit.seconds))
+            answers = in_turn.collect(min(_PATIENCE, time_limit.seconds))
             points = [point for point in points if point not in answers]
-            if points and in_turn.is_busy(0):
+            if points and not in_turn.wait(0):
                 first[points.pop(0)] = in_turn
         for answer in answers.values():
             self._take(answer, spaces)
@@ -228,7 +228,7 @@ class FilesystemReader(Reader[FilesystemSettings]):
             first = {}
             points = points[room:]
             for point, question in questions.items():
-                if question.is_busy(max(0.0, deadline - time.monotonic())):
+                if not question.wait(max(0.0, deadline - time.monotonic())):
                     self._hanging[point] = question
                     self.errors.append(f"{_escape(point)}: no answer within {time_limit}")
                     continue
@@ -245,21 +245,21 @@ class FilesystemReader(Reader[FilesystemSettings]):
 
     def _questions(
         self, node: Node, points: list[str]
-    ) -> dict[str, Background[os.statvfs_result] | _Round]:
-        questions: dict[str, Background[os.statvfs_result] | _Round] = {}
+    ) -> dict[str, BackgroundCall[os.statvfs_result] | _Round]:
+        questions: dict[str, BackgroundCall[os.statvfs_result] | _Round] = {}
         for point in points:
             try:
-                questions[point] = Background(partial(node.space, point.lstrip("/")), "statvfs")
+                questions[point] = BackgroundCall(partial(node.space, point.lstrip("/")), "statvfs")
             except CcagentError as error:
                 self.errors.append(f"{_escape(point)}: {error}")
         return questions
 
 
 def _answer(
-    question: Background[os.statvfs_result] | _Round,
+    question: BackgroundCall[os.statvfs_result] | _Round,
 ) -> os.statvfs_result | CcagentError:
     try:
-        return question.answer()
+        return question.checked_result()
     except CcagentError as error:
         return error
 

@@ -15,21 +15,22 @@ from ccagent.machine.parsed import read_parsed
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from typing import TypeVar
 
+    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 
     T = TypeVar("T")
 
-_DEVICES = "sys/class/infiniband"
+DEVICES = "sys/class/infiniband"
 _KNOWN_FOR = 60.0
 _WORD = 4
 _FLIT = 8
 _OMNI_PATH = ("hfi1", "opa")
 """Prefixes of devices whose driver counts flits (pma_get_opa_port_dctrs() in hfi1/mad.c). Some
 releases of rdma-core call the devices opa."""
-_ACTIVE = 4
+ACTIVE = 4
 _SATURATED = (0xFFFF_FFFF, LARGEST_UINT)
 _COUNTERS = {
     "ib_recv": "port_rcv_data",
@@ -87,7 +88,6 @@ class InfinibandReader(Reader[ReaderSettings]):
     """
 
     name = "infiniband"
-    needs = ("InfiniBand",)
     metrics: ClassVar[dict[str, Metric]] = {
         "ib_recv": Metric(
             unit="B/s",
@@ -141,6 +141,12 @@ class InfinibandReader(Reader[ReaderSettings]):
         self._links: list[Gauge] = []
         self._known_until: float | None = None
 
+    def checks(self, node: Node) -> Iterator[Check]:
+        """Yield the check of the ports."""
+        from ccagent.agents.metrics.readers.infiniband_checks import require_ports
+
+        yield require_ports(node)
+
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read the counters; ports and links every minute."""
         self.errors = []
@@ -151,7 +157,7 @@ class InfinibandReader(Reader[ReaderSettings]):
             self._known_until = now + _KNOWN_FOR
         if not self._ports and not self.errors:
             self._known_until = None
-            raise NotHereError(f"/{_DEVICES}: no port that counts")
+            raise NotHereError(f"/{DEVICES}: no port that counts")
         counters: dict[str, dict[str, tuple[int]]] = {metric: {} for metric in _COUNTERS}
         for port in self._ports:
             for metric, path, factor in port.counters:
@@ -167,9 +173,9 @@ class InfinibandReader(Reader[ReaderSettings]):
 
     def _find_ports(self, node: Node) -> list[Port]:
         ports: list[Port] = []
-        for device in sorted(node.list(_DEVICES)):
-            for name in sorted(self._list(node, f"{_DEVICES}/{device}/ports")):
-                path = f"{_DEVICES}/{device}/ports/{name}"
+        for device in sorted(node.list(DEVICES)):
+            for name in sorted(self._list(node, f"{DEVICES}/{device}/ports")):
+                path = f"{DEVICES}/{device}/ports/{name}"
                 counters = self._find_counters(node, device, path)
                 if counters:
                     ports.append(Port(path, counters))
@@ -196,7 +202,7 @@ class InfinibandReader(Reader[ReaderSettings]):
 
     def _read_links(self, node: Node) -> list[Gauge]:
         states = {port: self._read(node, f"{port.path}/state", parse_state) for port in self._ports}
-        active = [port for port, state in states.items() if state == _ACTIVE]
+        active = [port for port, state in states.items() if state == ACTIVE]
         rates = [self._read(node, f"{port.path}/rate", parse_rate) for port in active]
         links: list[Gauge] = []
         if any(state is not None for state in states.values()):

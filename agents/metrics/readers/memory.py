@@ -24,9 +24,10 @@ from ccagent.machine.procfs.meminfo import compute_used_memory, parse_meminfo
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from typing import TypeVar
 
+    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 
     T = TypeVar("T")
@@ -155,8 +156,13 @@ class MemoryReader(Reader[MemorySettings]):
 
     name = "memory"
     Settings = MemorySettings
-    needs = ("/proc",)
     metrics: ClassVar[dict[str, Metric]] = MEMORY_METRICS
+
+    def checks(self, node: Node) -> Iterator[Check]:
+        """Yield the check of /proc."""
+        from ccagent.machine.procfs.checks import require_proc
+
+        yield require_proc(node)
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read /proc/meminfo, /proc/vmstat and node*/meminfo. Raise NotHereError if all lack."""

@@ -11,26 +11,30 @@ from ccagent.machine.parsed import read_parsed
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
+    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 
-_POWERCAP = "sys/class/powercap"
+POWERCAP = "sys/class/powercap"
 
 # intel-rapl-mmio repeats the same packages. The kernel lists the zones of a package
 # (intel-rapl:0:1) beside the package (intel-rapl:0).
-_ZONE = re.compile(r"((?:intel|amd)-rapl:[0-9]{1,6})(?::[0-9]{1,6})?", re.ASCII)
+ZONE = re.compile(r"((?:intel|amd)-rapl:[0-9]{1,6})(?::[0-9]{1,6})?", re.ASCII)
 _NAME = re.compile(rb"package-([0-9]{1,6})(?:-die-[0-9]{1,6})?|(core|uncore|dram|psys)(?:-[0-9]+)?")
 _METRICS = {b"core": "core_power", b"uncore": "uncore_power", b"dram": "mem_power",
             b"psys": "psys_power"}  # fmt: skip
 
 # Since Linux 5.10 (CVE-2020-8694).
-_ADVICE = (
-    "only root may read the energy counters; let the agent's group read them with a udev rule,"
+FIX = (
+    "let the agent's group read them with a udev rule,"
     ' SUBSYSTEM=="powercap", ACTION=="add", KERNEL=="*-rapl:*",'
     ' RUN+="/bin/chgrp ccagent %S%p/energy_uj", RUN+="/bin/chmod 0440 %S%p/energy_uj",'
     " or give its service CapabilityBoundingSet= and AmbientCapabilities=CAP_DAC_READ_SEARCH"
 )
+"""How to permit that the counters are read; `ccagent doctor` shows it too."""
+
+_REFUSED = "only root may read the energy counters"
 
 
 class ZoneName(NamedTuple):
@@ -81,7 +85,6 @@ class PowerReader(Reader[ReaderSettings]):
     """
 
     name = "power"
-    needs = ("RAPL",)
     metrics: ClassVar[dict[str, Metric]] = {
         "cpu_power": Metric(
             unit="W",
@@ -132,16 +135,22 @@ class PowerReader(Reader[ReaderSettings]):
         self._before: dict[str, int] = {}
         self._grown: dict[str, int] = {}
 
+    def checks(self, node: Node) -> Iterator[Check]:
+        """Yield the check of RAPL."""
+        from ccagent.agents.metrics.readers.power_checks import require_rapl
+
+        yield require_rapl(node)
+
     def read(self, node: Node) -> Iterable[Count]:
         """Read each zone's energy_uj. Raise NotHereError without zones.
 
         Raise NotPermittedError with the fix if this user may read none.
         """
         self.errors = []
-        listed = sorted(node.list(_POWERCAP))
-        packages = {name: found[1] for name in listed if (found := _ZONE.fullmatch(name))}
+        listed = sorted(node.list(POWERCAP))
+        packages = {name: found[1] for name in listed if (found := ZONE.fullmatch(name))}
         if not packages:
-            raise NotHereError(f"/{_POWERCAP}: no zone of RAPL")
+            raise NotHereError(f"/{POWERCAP}: no zone of RAPL")
         is_new = packages != self._packages and self._find(node, packages)
         energies = self._energies(node)
         self._add_deltas(energies)
@@ -163,7 +172,7 @@ class PowerReader(Reader[ReaderSettings]):
         sockets: dict[str, int] = {}
         self._packages = packages
         for name, package in packages.items():
-            path = f"{_POWERCAP}/{name}"
+            path = f"{POWERCAP}/{name}"
             try:
                 metric, socket = read_parsed(node, f"{path}/name", parse_zone_name)
             except CcagentError as error:
@@ -197,7 +206,7 @@ class PowerReader(Reader[ReaderSettings]):
             except NotHereError:
                 continue
             except NotPermittedError as error:
-                forbidden = forbidden or f"{error}: {_ADVICE}"
+                forbidden = forbidden or f"{error}: {_REFUSED}; {FIX}"
             except CcagentError as error:
                 self.errors.append(str(error))
         if forbidden and not energies:

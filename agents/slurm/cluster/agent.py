@@ -20,8 +20,8 @@ from ccagent.records.message import FORMATS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ccagent.agents.needs import Need
     from ccagent.agents.slurm.cluster.node_events import NodeState
+    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
     from ccagent.records.message import Format, Record
 
@@ -45,16 +45,16 @@ class ClusterAgent(Agent[ClusterSettings]):
     formats: ClassVar[frozenset[Format]] = frozenset(FORMATS)
     Settings = ClusterSettings
 
-    def needs(self) -> Iterator[Need]:
-        """Two programs, and a controller that answers; the question asks for a number of nodes."""
-        from ccagent.agents.needs import Need
+    def checks(self, node: Node) -> Iterator[Check]:
+        """Yield the checks of Slurm's programs and its controller, asked for a number of nodes."""
+        from ccagent.machine.program_checks import require_answer, require_program
 
         settings = self.settings
-        yield Need(settings.sinfo, "all of it", is_vital=True, is_program=True)
-        question = (settings.sinfo, "--noheader", "--format=%D nodes")
-        yield Need("controller of Slurm", "all of it", is_vital=True, question=question)
+        yield require_program(node, settings.sinfo, "all of it", is_vital=True)
+        query = (settings.sinfo, "--noheader", "--format=%D nodes")
+        yield require_answer(node, "controller of Slurm", query, "all of it", is_vital=True)
         if "line" in self.wanted:
-            yield Need(settings.squeue, "all of it", is_vital=True, is_program=True)
+            yield require_program(node, settings.squeue, "all of it", is_vital=True)
 
     def sample(self, node: Node) -> Iterator[Record]:
         """Ask sinfo: one ClusterEnvelope, of errors if Slurm does not answer.

@@ -25,9 +25,9 @@ from ccagent.records.message import FORMATS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.agents.needs import Need
     from ccagent.agents.slurm.jobs.event_details import DetailsReader
     from ccagent.agents.slurm.jobs.round import Run
+    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
     from ccagent.records.envelopes import SlurmJob
     from ccagent.records.events import Event
@@ -113,19 +113,19 @@ class JobsAgent(Agent[JobsSettings]):
         self._details: DetailsReader | None = None
         self._repeated_at = 0.0
 
-    def needs(self) -> Iterator[Need]:
-        """Accounting above all; the question asks for no job."""
-        from ccagent.agents.needs import Need
+    def checks(self, node: Node) -> Iterator[Check]:
+        """Yield the checks of Slurm's programs and its accounting, which is asked for no job."""
+        from ccagent.machine.program_checks import require_answer, require_program
 
         settings = self.settings
-        yield Need(settings.sacct, "all of it", is_vital=True, is_program=True)
-        question = (settings.sacct, "--noheader", "--allocations", "--starttime=now",
-                    "--format=JobIDRaw")  # fmt: skip
-        yield Need("accounting of Slurm", "all of it", is_vital=True, question=question)
-        yield Need(settings.squeue, "held and dependent jobs", is_program=True)
+        yield require_program(node, settings.sacct, "all of it", is_vital=True)
+        query = (settings.sacct, "--noheader", "--allocations", "--starttime=now",
+                 "--format=JobIDRaw")  # fmt: skip
+        yield require_answer(node, "accounting of Slurm", query, "all of it", is_vital=True)
+        yield require_program(node, settings.squeue, "held and dependent jobs")
         if "line" in self.wanted:
-            yield Need(settings.scontrol, "hwthreads and accelerators of jobs", is_program=True)
-            yield Need(settings.sinfo, "hwthreads of jobs on nodes with SMT", is_program=True)
+            yield require_program(node, settings.scontrol, "hwthreads and accelerators of jobs")
+            yield require_program(node, settings.sinfo, "hwthreads of jobs on nodes with SMT")
 
     def sample(self, node: Node) -> Iterator[Record]:
         """Ask sacct and squeue: envelopes of new and changed jobs, bounded in bytes.

@@ -274,7 +274,7 @@ class Daemon:
 
     def _start_loading(self) -> BackgroundCall[Plan]:
         self._loading_since = self._clock.monotonic()
-        self._loading = BackgroundCall(self._load_plan, self._wake_up.set)
+        self._loading = BackgroundCall(self._load_plan, "configuration", self._wake_up.set)
         return self._loading
 
     def _load_plan(self) -> Plan:

@@ -1,4 +1,4 @@
-"""Whether somebody keeps the clock, as the kernel knows it. No time server is asked.
+"""Check of the clock: whether the kernel reports it as synchronised. No time server is asked.
 
 Source: adjtimex(2); struct __kernel_timex in include/uapi/linux/timex.h, for 64 bits.
 """
@@ -14,9 +14,7 @@ from ccagent.errors import NotPermittedError, UnparsableError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.doctor.demands import Site
-
-AREA = "clock"
+    from ccagent.doctor.agent_checks import Site
 
 _TIMEX = struct.Struct("=I4xqqqqi4x")
 """modes, offset, freq, maxerror, esterror, status."""
@@ -28,7 +26,7 @@ _LOSS = "all: times of records; a store that once got a time in the future refus
 
 
 class ClockState(NamedTuple):
-    """How the kernel keeps time. offset, error: seconds; `error` is the most it may be wrong."""
+    """State of the kernel's clock. offset, error: seconds; error: the largest that is possible."""
 
     is_synchronised: bool
     offset: float
@@ -36,7 +34,7 @@ class ClockState(NamedTuple):
 
 
 def parse_timex(content: bytes) -> ClockState:
-    """Parse what adjtimex(2) has filled in. Raises UnparsableError."""
+    """Parse the struct timex of adjtimex(2). Raise UnparsableError if it is too short."""
     if len(content) < _TIMEX.size:
         raise UnparsableError(f"{len(content)} bytes are no struct timex")
     _, offset, _, error, _, status = _TIMEX.unpack_from(content)
@@ -45,7 +43,7 @@ def parse_timex(content: bytes) -> ClockState:
 
 
 def read_timex() -> bytes:
-    """Ask the kernel, without changing anything. Raises NotPermittedError."""
+    """Return the struct timex of the kernel. Raise NotPermittedError if that is refused."""
     import ctypes
     import os
 
@@ -56,51 +54,36 @@ def read_timex() -> bytes:
 
 
 def check_clock(site: Site) -> Iterator[Finding]:
-    """Tell the state of this machine's clock."""
+    """Yield the state of this machine's clock."""
     if site.node.is_live:
-        yield judge_clock(parse_timex(read_timex()))
+        yield assess_clock(parse_timex(read_timex()))
 
 
-def judge_clock(state: ClockState) -> Finding:
-    """Judge whether the clock is kept, and how well."""
+def assess_clock(state: ClockState) -> Finding:
+    """Return whether the clock is synchronised, and how well."""
     if not state.is_synchronised:
-        return Finding(
-            area=AREA,
-            subject="clock",
-            state="problem",
-            found="not synchronised, as far as the kernel was told",
-            impact=[_LOSS],
-            fix="run chronyd (with rtcsync), ntpd or systemd-timesyncd; a virtual machine "
-            "may have its host keep it",
+        fix = (
+            "run chronyd (with rtcsync), ntpd or systemd-timesyncd; a virtual machine "
+            "may have its host keep it"
         )
+        found = "not synchronised, as far as the kernel knows"
+        return Finding("clock", "clock", "problem", found, fix, [_LOSS])
     found = (
         f"synchronised, {abs(state.offset) * 1000:.3f} ms to go, at most {state.error:.3f} s off"
     )
     if abs(state.offset) > _MOST_ERROR or state.error > _MOST_ERROR:
-        return Finding(
-            area=AREA,
-            subject="clock",
-            state="problem",
-            found=found,
-            impact=[_LOSS],
-            fix="see whether its time servers answer (chronyc tracking, timedatectl)",
-        )
-    return Finding(area=AREA, subject="clock", state="good", found=found)
+        fix = "check whether its time servers answer (chronyc tracking, timedatectl)"
+        return Finding("clock", "clock", "problem", found, fix, [_LOSS])
+    return Finding("clock", "clock", "good", found)
 
 
-def judge_other_clock(sink: str, ahead: float, doubt: float) -> Finding:
-    """Judge how far this clock is ahead of that of a sink, in seconds, give or take `doubt`."""
+def compare_clocks(sink: str, offset: float, uncertainty: float) -> Finding:
+    """Return whether this clock agrees with that of a sink, which is `offset` seconds behind."""
     subject = f"clock, against sink {sink}"
-    if abs(ahead) <= _MOST_APART + doubt:
-        return Finding(
-            area=AREA, subject=subject, state="good", found=f"the same, within {1 + doubt:.1f} s"
-        )
-    way = "ahead of" if ahead > 0 else "behind"
+    if abs(offset) <= _MOST_APART + uncertainty:
+        return Finding("clock", subject, "good", f"the same, within {1 + uncertainty:.1f} s")
+    way = "ahead of" if offset > 0 else "behind"
+    found = f"this one is {abs(offset):.0f} s {way} the other"
     return Finding(
-        area=AREA,
-        subject=subject,
-        state="problem",
-        found=f"this one is {abs(ahead):.0f} s {way} the other",
-        impact=[_LOSS],
-        fix="have both follow the same time servers",
+        "clock", subject, "problem", found, "have both follow the same time servers", [_LOSS]
     )

@@ -1,4 +1,4 @@
-"""What `ccagent doctor` does."""
+"""The command `ccagent doctor`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ccagent.doctor.demands import Site, counted, demands_of
+from ccagent.doctor.agent_checks import Site, list_agents, open_checks
 from ccagent.doctor.examination import examine
-from ccagent.doctor.report import as_json, exit_status, report
+from ccagent.doctor.report import choose_exit_status, format_json, format_report
 from ccagent.machine.node import Node
 
 if TYPE_CHECKING:
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 
 def doctor(configuration: Configuration, *, is_json: bool, delivers: bool) -> int:
-    """Print what is found for a configuration, and give the exit status: 0 or 1."""
+    """Print the findings for a configuration. Return the exit status: 0 or 1."""
     settings = configuration.settings
     node = Node(hostname=settings.hostname, cluster=settings.cluster)
-    findings = examine(Site(node, configuration, demands_of(configuration), delivers))
+    with open_checks(configuration, node) as checks:
+        findings = examine(Site(node, configuration, checks, delivers))
     if is_json:
-        click.echo(as_json(findings).decode())
+        click.echo(format_json(findings))
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-        click.echo(report(findings, counted(configuration), width=width), nl=False)
+        click.echo(format_report(findings, list_agents(configuration), width=width), nl=False)
     sys.stdout.flush()
-    return exit_status(findings)
+    return choose_exit_status(findings)

@@ -1,106 +1,97 @@
-"""All checks, side by side, each with a time limit, and the impact of their findings."""
+"""All checks side by side, each with a time limit."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ccagent.doctor.cgroups import check_cgroups
 from ccagent.doctor.clock import check_clock
-from ccagent.doctor.energy import check_energy
-from ccagent.doctor.finding import Finding, with_impact
-from ccagent.doctor.gpus import check_gpus
-from ccagent.doctor.hardware_counters import check_counters
+from ccagent.doctor.finding import Finding, make_finding
 from ccagent.doctor.identity import check_identity
-from ccagent.doctor.infiniband import check_infiniband
-from ccagent.doctor.limits import check_limits
-from ccagent.doctor.lustre import check_lustre
-from ccagent.doctor.places import check_places
-from ccagent.doctor.processes import check_processes
-from ccagent.doctor.programs import check_programs
-from ccagent.doctor.service import check_service
+from ccagent.doctor.parallel import run_all
+from ccagent.doctor.service import check_directories, check_service
 from ccagent.doctor.sinks import SECONDS, check_sinks
 from ccagent.doctor.space import check_space
-from ccagent.doctor.task_iterator import check_task_iterator
-from ccagent.doctor.together import together
 from ccagent.errors import CcagentError
+from ccagent.machine.checks import CheckResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ccagent.doctor.demands import Site
+    from ccagent.doctor.agent_checks import AgentCheck, Site
 
-CHECKS: dict[str, Callable[[Site], Iterable[Finding]]] = {
+    GeneralCheck = Callable[[Site], Iterable[Finding]]
+
+GENERAL: dict[str, GeneralCheck] = {
     "identity": check_identity,
-    "processes": check_processes,
-    "limits": check_limits,
-    "control groups": check_cgroups,
-    "kernel": check_task_iterator,
-    "programs": check_programs,
-    "GPUs": check_gpus,
-    "Lustre": check_lustre,
-    "energy": check_energy,
-    "hardware counters": check_counters,
-    "InfiniBand": check_infiniband,
     "clock": check_clock,
     "space": check_space,
     "daemon": check_service,
-    "directories": check_places,
+    "directories": check_directories,
     "sinks": check_sinks,
 }
-"""By the name under which one that fails is told."""
+"""Checks that no agent asks for, by the name under which a failing one is reported."""
 
 _AREAS = (
     "identity", "processes", "control groups", "kernel", "slurm", "lustre", "GPUs", "topology",
     "programs", "power", "network", "clock", "outbox", "daemon", "sinks",
 )  # fmt: skip
-"""In which order they are told."""
+"""In the order of the report."""
+
+_FIX = "check whether what it looks at hangs, and whether this user may read it"
 
 LIMIT = SECONDS + 5.0
-"""Seconds after which a check that hangs is left behind."""
+"""Seconds after which a check that hangs is abandoned."""
 
 
 def examine(
-    site: Site,
-    checks: dict[str, Callable[[Site], Iterable[Finding]]] = CHECKS,
-    seconds: float = LIMIT,
+    site: Site, general: Mapping[str, GeneralCheck] = GENERAL, seconds: float = LIMIT
 ) -> list[Finding]:
-    """Run the checks and return their findings by area, with their impact."""
-    tasks = [partial(_run, name, check, site) for name, check in checks.items()]
+    """Run the general checks and those of the agents; return their findings by area."""
+    subjects: dict[str, list[AgentCheck]] = {}
+    for each in site.checks:
+        subjects.setdefault(each.check.subject, []).append(each)
+    groups = [checks for checks in subjects.values() if _is_due(checks)]
+    tasks = [partial(_run_general, name, check, site) for name, check in general.items()]
+    tasks += [partial(_run_check, checks) for checks in groups]
+    keys: list[str | Sequence[AgentCheck]] = [*general, *groups]
     findings: list[Finding] = []
-    for name, outcome in zip(checks, together(tasks, seconds), strict=True):
-        if isinstance(outcome, CcagentError):
-            findings.append(_failed(name, outcome))
-        else:
-            findings += outcome
+    for key, outcome in zip(keys, run_all(tasks, seconds), strict=True):
+        findings += [_fail(key, outcome)] if isinstance(outcome, CcagentError) else outcome
     areas = dict.fromkeys([*_AREAS, *(finding.area for finding in findings)])
     order = {area: number for number, area in enumerate(areas)}
-    findings.sort(key=lambda finding: order[finding.area])
-    return [with_impact(finding, site.demands) for finding in findings]
+    return sorted(findings, key=lambda finding: order[finding.area])
 
 
-def _run(name: str, check: Callable[[Site], Iterable[Finding]], site: Site) -> list[Finding]:
+def list_stopped(findings: Sequence[Finding]) -> list[str]:
+    """Return what is configured and cannot work, each once."""
+    return list(dict.fromkeys(name for finding in findings for name in finding.stops))
+
+
+def _is_due(checks: Sequence[AgentCheck]) -> bool:
+    return not checks[0].check.is_query or any(each.is_configured for each in checks)
+
+
+def _run_general(name: str, check: GeneralCheck, site: Site) -> list[Finding]:
     """Run a check; what it has found before it fails counts."""
     findings: list[Finding] = []
     try:
         for finding in check(site):
             findings.append(finding)  # noqa: PERF402 - extend would lose them when it fails
     except CcagentError as error:
-        findings.append(_failed(name, error))
+        findings.append(_fail(name, error))
     return findings
 
 
-def stopped(findings: Sequence[Finding]) -> list[str]:
-    """Name what is configured and can't work, each once."""
-    return list(dict.fromkeys(name for finding in findings for name in finding.stops))
+def _run_check(checks: Sequence[AgentCheck]) -> list[Finding]:
+    result = checks[0].check.find()
+    return [] if result is None else [make_finding(checks, result)]
 
 
-def _failed(name: str, error: CcagentError) -> Finding:
-    return Finding(
-        area=name,
-        subject=f"check of {name}",
-        state="problem",
-        found=str(error),
-        impact=["ccagent doctor: what it would have found"],
-        fix="see whether what it looks at hangs, and whether this user may read it",
-    )
+def _fail(check: str | Sequence[AgentCheck], error: CcagentError) -> Finding:
+    """Return the finding for a general check, by its name, or one of agents that failed."""
+    result = CheckResult("problem", str(error), _FIX)
+    if not isinstance(check, str):
+        return make_finding(check, result)
+    impact = ["ccagent doctor: what it would have found"]
+    return Finding(check, f"check of {check}", *result, impact=impact)

@@ -1,36 +1,36 @@
-"""What a check says: one thing that is there, isn't, or is a problem."""
+"""Findings of the doctor: something that is there, is missing, or is a problem."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from ccagent.machine.checks import State
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
-    from ccagent.doctor.demands import Demand
+    from ccagent.doctor.agent_checks import AgentCheck
+    from ccagent.machine.checks import CheckResult
 
-State = Literal["good", "missing", "problem"]
 
+class Finding(msgspec.Struct, frozen=True):
+    """A finding, as `--json` has it.
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing, as `--json` has it.
-
-    area: what it belongs to. subject: what was looked at, unique in the list. state: `missing` is
-    not there, `problem` is there and does not do, or does harm. found: what was seen. impact: what
-    is lost, each with the agent that loses it. stops: what is configured and cannot work for it,
-    such as `agent jobs`, `sink backend`. fix: what to do, empty if there is nothing.
-    not_configured: what agents that are not configured would lose.
+    area: what it belongs to. subject: what was looked at, unique in the list. state, found, fix:
+    those of a CheckResult. impact: what is lost, each with the agent that loses it. stops: what
+    is configured and cannot work for it, such as `agent jobs`, `sink backend`. not_configured:
+    what agents that are not configured would lose.
     """
 
     area: str
     subject: str
     state: State
     found: str
+    fix: str = ""
     impact: list[str] = []
     stops: list[str] = []
-    fix: str = ""
     not_configured: list[str] = []
 
     @property
@@ -39,23 +39,20 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.not_configured) and not self.impact and not self.stops
 
 
-def with_impact(finding: Finding, demands: Iterable[Demand]) -> Finding:
-    """Add what agents lose by it."""
-    if finding.state == "good":
-        return finding
-    impact, stops, others = list(finding.impact), list(finding.stops), list[str]()
-    for demand in demands:
-        if demand.need.subject != finding.subject:
+def make_finding(checks: Sequence[AgentCheck], result: CheckResult) -> Finding:
+    """Return the finding for a result, with what the agents of these checks lose."""
+    first = checks[0].check
+    impact, stops, others = list[str](), list[str](), list[str]()
+    for agent, is_configured, check in checks if result.state != "good" else ():
+        if not check.impact:
             continue
-        lost = f"{demand.agent}: {demand.need.purpose}"
-        if not demand.is_configured:
-            others.append(lost)
-            continue
-        impact.append(lost)
-        if demand.need.is_vital:
-            stops.append(f"agent {demand.agent}")
-    return msgspec.structs.replace(
-        finding,
+        (impact if is_configured else others).append(f"{agent}: {check.impact}")
+        if is_configured and check.is_vital:
+            stops.append(f"agent {agent}")
+    return Finding(
+        first.area,
+        first.subject,
+        *result,
         impact=list(dict.fromkeys(impact)),
         stops=list(dict.fromkeys(stops)),
         not_configured=list(dict.fromkeys(others)),

@@ -1,4 +1,4 @@
-"""The files of outboxes: which are damaged, set aside, or not what ccagent would have made."""
+"""Check of the files of the queue: damaged ones, and those that ccagent would not open."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ccagent.doctor.finding import Finding
-from ccagent.errors import CcagentError
+from ccagent.machine.checks import list_names
 from ccagent.queue.files import SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.machine.node import Node
-
-AREA = "outbox"
 
 _DAMAGED = f"{SUFFIX}.damaged-"
 _SECONDS = 5.0
@@ -27,30 +25,26 @@ _AGAIN = 0.2
 
 
 def check_files(node: Node, directory: str) -> Iterator[Finding]:
-    """Return a problem for each outbox that cannot be used as it is."""
-    try:
-        names = sorted(node.list(directory.lstrip("/")))
-    except CcagentError:
-        return
-    for name in names:
+    """Yield a problem for each file that cannot be used as it is."""
+    for name in list_names(node, directory.lstrip("/")):
         path = os.path.join(directory, name)
         place = node.root.rstrip("/") + path
         if _DAMAGED in name and not name.endswith(("-wal", "-shm")):
-            yield _problem(
+            yield _make_problem(
                 path,
                 "set aside because it was damaged; its undamaged messages went into a new one",
                 "messages in damaged parts of it were not sent",
                 "keep it for an examination, or remove it",
             )
         elif name.endswith(SUFFIX) and (reason := _reason_against(place)):
-            yield _problem(
+            yield _make_problem(
                 path,
                 reason,
                 "its messages cannot be sent, and new ones are not stored in it",
                 "move it away while ccagent does not run; the service then creates a new one",
             )
         elif name.endswith(SUFFIX) and (reason := find_damage(place)):
-            yield _problem(
+            yield _make_problem(
                 path,
                 reason,
                 "messages in damaged parts of it are lost",
@@ -108,5 +102,5 @@ def _has_content(path: str) -> bool:
         return False
 
 
-def _problem(path: str, found: str, impact: str, fix: str) -> Finding:
-    return Finding(area=AREA, subject=path, state="problem", found=found, impact=[impact], fix=fix)
+def _make_problem(path: str, found: str, impact: str, fix: str) -> Finding:
+    return Finding("outbox", path, "problem", found, fix, [impact])

@@ -1,15 +1,16 @@
-"""Findings for people, and for programs."""
+"""Report of the findings, as text and as JSON."""
 
 from __future__ import annotations
 
+import json
 import textwrap
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ccagent.config.registry import AGENTS
-from ccagent.doctor.examination import stopped
+from ccagent.doctor.examination import list_stopped
 from ccagent.log import printable
 
 if TYPE_CHECKING:
@@ -21,42 +22,38 @@ _COLOURS = {"good": "32", "missing": "33", "problem": "31"}
 _UNLIMITED = 1_000_000
 
 
-def report(findings: Sequence[Finding], agents: Sequence[str], *, width: int = 0) -> str:
-    """Write the verdict, then the findings by area with their impact and how to fix them.
+def format_report(findings: Sequence[Finding], agents: Sequence[str], *, width: int = 0) -> str:
+    """Return the verdict, then the findings by area with impact and fix.
 
     agents: those that count. width: of a terminal, for which it is coloured and wrapped; 0: none.
     """
     shown = [finding for finding in findings if not finding.is_for_others]
     column = max((len(finding.subject) for finding in shown), default=0)
-    lines = [_bold(verdict(findings, agents), width), ""]
+    lines = [_embolden(format_verdict(findings, agents), width), ""]
     for area, group in groupby(shown, key=lambda finding: finding.area):
-        lines.append(_bold(area, width))
+        lines.append(_embolden(area, width))
         for finding in group:
-            lines += _entry(finding, min(column, 32), width)
+            lines += _format_finding(finding, min(column, 32), width)
         lines.append("")
-    if others := unconfigured(findings, agents):
-        lines += [*_wrapped(printable(others), width, 0), ""]
+    if others := list_unconfigured(findings, agents):
+        lines += [*_wrap(printable(others), width, 0), ""]
     return "\n".join(lines[:-1]) + "\n"
 
 
-def verdict(findings: Sequence[Finding], agents: Sequence[str]) -> str:
-    """Return one line on what works. It begins with `ready` where the exit status is 0."""
-    stops = stopped(findings)
+def format_verdict(findings: Sequence[Finding], agents: Sequence[str]) -> str:
+    """Return a line on what works, which begins with `ready` if the exit status is 0."""
+    stops = list_stopped(findings)
     rest = [name for name in agents if f"agent {name}" not in stops]
     limited = [name for name in rest if _is_limited(name, findings)]
-    parts: list[str] = []
-    if stops:
-        parts.append(f"cannot work: {', '.join(stops)}")
-    if limited:
-        parts.append(f"works with limits: {', '.join(limited)}")
-    if fully := [name for name in rest if name not in limited]:
-        parts.append(f"works: {', '.join(fully)}")
-    state = "not ready" if exit_status(findings) else "ready"
+    fully = [name for name in rest if name not in limited]
+    names = {"cannot work": stops, "works with limits": limited, "works": fully}
+    parts = [f"{title}: {', '.join(each)}" for title, each in names.items() if each]
+    state = "not ready" if choose_exit_status(findings) else "ready"
     return printable(f"{state}: {'; '.join(parts) or 'nothing is configured'}")
 
 
-def unconfigured(findings: Sequence[Finding], agents: Sequence[str]) -> str:
-    """Return one line on the agents that are not configured, with what each would lack."""
+def list_unconfigured(findings: Sequence[Finding], agents: Sequence[str]) -> str:
+    """Return a line on the agents that are not configured, with what each would lack."""
     lacks: dict[str, list[str]] = {name: [] for name in AGENTS if name not in agents}
     for finding in findings:
         for lost in finding.not_configured:
@@ -68,25 +65,23 @@ def unconfigured(findings: Sequence[Finding], agents: Sequence[str]) -> str:
     return f"not configured: {', '.join(names)}" if names else ""
 
 
-def as_json(findings: Sequence[Finding]) -> bytes:
+def format_json(findings: Sequence[Finding]) -> str:
     """Return an array of objects with the fields of a finding.
 
-    `costs` and `advice` are the old names of `impact` and `fix`.
+    `costs` and `advice` are the old names of `impact` and `fix`. What is no UTF-8 in names of
+    files becomes `?`.
     """
     objects = [
         msgspec.structs.asdict(finding) | {"costs": finding.impact, "advice": finding.fix}
         for finding in findings
     ]
-    try:
-        content = msgspec.json.encode(objects)
-    except UnicodeEncodeError:
-        content = msgspec.json.encode([_encodable(each) for each in objects])
-    return msgspec.json.format(content, indent=2)
+    text = json.dumps(objects, ensure_ascii=False, indent=2)
+    return text.encode("utf-8", "replace").decode()
 
 
-def exit_status(findings: Sequence[Finding]) -> int:
-    """Give 1 if something that is configured can't work, else 0."""
-    return int(bool(stopped(findings)))
+def choose_exit_status(findings: Sequence[Finding]) -> int:
+    """Return 1 if something that is configured cannot work, else 0."""
+    return int(bool(list_stopped(findings)))
 
 
 def _is_limited(agent: str, findings: Sequence[Finding]) -> bool:
@@ -97,24 +92,13 @@ def _is_limited(agent: str, findings: Sequence[Finding]) -> bool:
     )
 
 
-def _encodable(value: Any) -> Any:
-    """Replace what was no UTF-8 in names of files."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, list):
-        return [_encodable(each) for each in cast("list[object]", value)]
-    if isinstance(value, dict):
-        return {key: _encodable(each) for key, each in cast("dict[str, object]", value).items()}
-    return value
-
-
-def _entry(finding: Finding, column: int, width: int) -> Iterator[str]:
+def _format_finding(finding: Finding, column: int, width: int) -> Iterator[str]:
     state = f"{finding.state:<7}"
     if width:
         state = f"\x1b[{_COLOURS[finding.state]}m{state}\x1b[0m"
     subject = printable(finding.subject)
     indent = " " * (13 + column)
-    first, *rest = _wrapped(printable(finding.found), width, len(indent))
+    first, *rest = _wrap(printable(finding.found), width, len(indent))
     yield f"  {state}  {subject:<{column}}  {first}"
     yield from (indent + line for line in rest)
     for title, text in (
@@ -123,15 +107,15 @@ def _entry(finding: Finding, column: int, width: int) -> Iterator[str]:
         ("fix", finding.fix),
     ):
         if text:
-            first, *rest = _wrapped(printable(text), width, len(indent) + 8)
+            first, *rest = _wrap(printable(text), width, len(indent) + 8)
             yield f"{indent}{title + ':':7} {first}"
             yield from (f"{indent}        {line}" for line in rest)
 
 
-def _wrapped(text: str, width: int, indent: int) -> list[str]:
+def _wrap(text: str, width: int, indent: int) -> list[str]:
     room = max(30, width - indent) if width else _UNLIMITED
     return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
 
 
-def _bold(text: str, width: int) -> str:
+def _embolden(text: str, width: int) -> str:
     return f"\x1b[1m{text}\x1b[0m" if width else text

@@ -1,61 +1,78 @@
-"""Whether the daemon could take its lock, who it runs as, and what a running one says of itself.
+"""Checks of the daemon: its lock, its directories, and the status of a running one.
 
-systemd makes /run/NAME for a unit with `RuntimeDirectory=NAME` when it starts, and takes it away
-when it stops (systemd.exec(5)): that it isn't there says nothing then.
+systemd makes /run/NAME for a unit with `RuntimeDirectory=NAME` when it starts, and removes it when
+it stops (systemd.exec(5)): then its absence is no problem.
 """
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
+from ccagent.config.unsafe_places import unsafe_places
 from ccagent.daemon.status_socket import read_status
 from ccagent.doctor.finding import Finding
 from ccagent.errors import CcagentError, NotHereError
+from ccagent.machine.checks import list_names, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ccagent.counters import SinkCounters
-    from ccagent.doctor.demands import Site
+    from ccagent.doctor.agent_checks import Site
     from ccagent.machine.node import Node
 
+_AREA = "daemon"
 _UNIT = "ccagent.service"
 _FOLDERS = ("etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system")
-"""Where units lie, the one that counts first."""
+"""Directories of units, that of the highest priority first."""
 
 
 def check_service(site: Site) -> Iterator[Finding]:
-    """Check the lock of the daemon, if it is to take one, and what a running daemon reports."""
+    """Yield findings on the lock of the daemon, if it takes one, and on the status of its sinks."""
     yield from _check_lock(site)
     if site.node.is_live and site.configuration.settings.status_socket:
         try:
             status = read_status(site.configuration.settings.status_socket)
         except CcagentError:
-            return  # none runs, or this user may not ask it
-        yield from judge_sinks(status.sinks)
+            return  # no daemon runs, or this user may not ask it
+        yield from assess_sinks(status.sinks)
 
 
-def judge_sinks(sinks: Mapping[str, SinkCounters]) -> Iterator[Finding]:
-    """Return a problem for each error that a running daemon reports of its sinks."""
+def check_directories(site: Site) -> Iterator[Finding]:
+    """Yield a problem for each directory of ccagent that other users can write to."""
+    if not site.node.is_live:
+        return
+    for key, reason in unsafe_places(site.configuration):
+        yield Finding(
+            _AREA,
+            key,
+            "problem",
+            reason,
+            "use a directory that only root and the user of the service can write to",
+            ["what others put there is refused: a lock, queue or file may not work"],
+        )
+
+
+def assess_sinks(sinks: Mapping[str, SinkCounters]) -> Iterator[Finding]:
+    """Yield a problem for each error that a running daemon reports of its sinks."""
     for name, counters in sinks.items():
         if counters.restarts:
             yield Finding(
-                area="daemon",
-                subject=f"thread of sink {name}",
-                state="problem",
-                found=f"went on after {counters.restarts} unforeseen errors since it started",
-                impact=[f"sink {name}: pauses after each error; messages stay in the queue"],
-                fix="look for the error in the log (journalctl -u ccagent) and report it",
+                _AREA,
+                f"thread of sink {name}",
+                "problem",
+                f"went on after {counters.restarts} unforeseen errors since it started",
+                "look for the error in the log (journalctl -u ccagent) and report it",
+                [f"sink {name}: pauses after each error; messages stay in the queue"],
             )
         if counters.queue_error:
             yield Finding(
-                area="daemon",
-                subject=f"queue of sink {name}",
-                state="problem",
-                found=counters.queue_error,
-                impact=[f"sink {name}: messages wait in memory, and are lost with the process"],
-                fix="see the finding `outbox`, and the log (journalctl -u ccagent)",
+                _AREA,
+                f"queue of sink {name}",
+                "problem",
+                counters.queue_error,
+                "see the finding `outbox`, and the log (journalctl -u ccagent)",
+                [f"sink {name}: the queue is in memory, and is lost with the process"],
             )
 
 
@@ -63,47 +80,41 @@ def _check_lock(site: Site) -> Iterator[Finding]:
     directory = site.configuration.settings.lock_directory
     if not directory:
         return
-    node = site.node
     path = directory.lstrip("/")
     try:
-        node.owner(path)
-        refusal = "" if node.is_writable(path) else "this user may not write there"
+        site.node.owner(path)
+        refusal = "" if site.node.is_writable(path) else "this user may not write there"
     except NotHereError:
-        if directory.rstrip("/") in runtime_directories(read_unit(node)):
-            yield _good(f"{directory}: comes and goes with {_UNIT}")
-            return
         refusal = "there is none"
+        if directory.rstrip("/") in list_runtime_directories(read_unit(site.node)):
+            directory, refusal = f"{directory}: comes and goes with {_UNIT}", ""
     except CcagentError as error:
         refusal = str(error)
-    yield judge_lock(directory, refusal)
+    if not refusal:
+        yield Finding(_AREA, "lock-directory", "good", directory)
+        return
+    yield Finding(
+        _AREA,
+        "lock-directory",
+        "problem",
+        f"{directory}: {refusal}",
+        "make it for the user of the service (RuntimeDirectory=ccagent)",
+        ["ccagent run: does not start"],
+        ["the daemon"],
+    )
 
 
-def judge_lock(directory: str, refusal: str) -> Finding:
-    """Judge the directory of the lock; without it the daemon does not start."""
-    if refusal:
-        return Finding(
-            area="daemon",
-            subject="lock-directory",
-            state="problem",
-            found=f"{directory}: {refusal}",
-            impact=["ccagent run: does not start"],
-            stops=["the daemon"],
-            fix="make it for the user of the service (RuntimeDirectory=ccagent)",
-        )
-    return _good(directory)
-
-
-def runtime_directories(unit: str) -> set[str]:
+def list_runtime_directories(unit: str) -> set[str]:
     """Return the directories below /run that systemd makes for a unit, by the text of its file."""
-    return {f"/run/{name}" for name in values_of(unit, "RuntimeDirectory")}
+    return {f"/run/{name}" for name in find_values(unit, "RuntimeDirectory")}
 
 
-def state_directories(unit: str) -> set[str]:
+def list_state_directories(unit: str) -> set[str]:
     """Return the directories below /var/lib that systemd makes for a unit."""
-    return {f"/var/lib/{name}" for name in values_of(unit, "StateDirectory")}
+    return {f"/var/lib/{name}" for name in find_values(unit, "StateDirectory")}
 
 
-def values_of(unit: str, key: str) -> list[str]:
+def find_values(unit: str, key: str) -> list[str]:
     """Return the words of all values of a key in a unit's text; an empty value resets it."""
     found: list[str] = []
     for line in unit.splitlines():
@@ -115,24 +126,9 @@ def values_of(unit: str, key: str) -> list[str]:
 
 def read_unit(node: Node) -> str:
     """Return the text of the service's unit with its drop-ins; empty where there is none."""
-    text = ""
-    for folder in _FOLDERS:
-        try:
-            text = node.read(f"{folder}/{_UNIT}").decode("utf-8", "replace")
-            break
-        except CcagentError:
-            continue
-    for folder in reversed(_FOLDERS):
-        try:
-            names = sorted(node.list(f"{folder}/{_UNIT}.d")) if text else []
-        except CcagentError:
-            continue
-        for name in names:
-            with contextlib.suppress(CcagentError):
-                drop_in = node.read(f"{folder}/{_UNIT}.d/{name}")
-                text += "\n" + drop_in.decode("utf-8", "replace")
-    return text
-
-
-def _good(found: str) -> Finding:
-    return Finding(area="daemon", subject="lock-directory", state="good", found=found)
+    texts = (read_text(node, f"{folder}/{_UNIT}") for folder in _FOLDERS)
+    parts = [next(filter(None, texts), "")]
+    for folder in reversed(_FOLDERS) if parts[0] else ():
+        drop_ins = f"{folder}/{_UNIT}.d"
+        parts += [read_text(node, f"{drop_ins}/{name}") for name in list_names(node, drop_ins)]
+    return "\n".join(parts)

@@ -1,27 +1,28 @@
-"""The user that the service runs as, and what that user may write.
+"""The user of the service, and the paths that this user cannot write.
 
-Root may write everything, so what root sees of a directory says nothing about the service.
+Root may write everything, so a check by root is no check for the service.
 """
 
 from __future__ import annotations
 
 import os
 import pwd
-import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.doctor.service import read_unit, values_of
+from ccagent.doctor.service import find_values, read_unit
 from ccagent.errors import CcagentError, ProgramError
+from ccagent.machine.program import ProgramUser, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.doctor.demands import Site
+    from ccagent.doctor.agent_checks import Site
 
 _HOME = "/etc/ccagent/"
-"""The configuration in this directory is that of the service."""
+"""Directory of the service's configuration."""
 
 _SECONDS = 5.0
+_OUTPUT_LIMIT = 1024 * 1024
 _REFUSED = """
 for path; do
     if [ ! -w "$path" ] || { [ -d "$path" ] && [ ! -x "$path" ]; }; then printf '%s\\0' "$path"; fi
@@ -30,7 +31,7 @@ done
 
 
 class ServiceUser(NamedTuple):
-    """A user that the doctor judges for."""
+    """The user that the service runs as."""
 
     name: str
     uid: int
@@ -38,13 +39,13 @@ class ServiceUser(NamedTuple):
 
 
 def find_service_user(site: Site, directory: str) -> ServiceUser | None:
-    """Return the user of the service where that is another than the user who asks, else None.
+    """Return the user of the service if root runs the doctor and the service another user.
 
-    Only root asks for others: for the user of the unit, else for the owner of the directory.
+    That is the user of the unit, for the service's configuration, else the owner of the directory.
     """
     if not site.node.is_live or os.geteuid() != 0:
         return None
-    named = values_of(read_unit(site.node), "User")
+    named = find_values(read_unit(site.node), "User")
     try:
         if named and site.configuration.place.startswith(_HOME):
             entry = pwd.getpwnam(named[-1])
@@ -56,23 +57,18 @@ def find_service_user(site: Site, directory: str) -> ServiceUser | None:
 
 
 def find_unwritable(user: ServiceUser, paths: Sequence[str]) -> list[str]:
-    """Return those of the paths that a user can't write, or for a directory can't enter.
+    """Return those of the paths that a user cannot write, or for a directory cannot enter.
 
-    A process of that user asks the kernel, so that access control lists and mounts count. Raises
-    ProgramError.
+    A process of that user asks the kernel, so that access control lists and mounts count. Raise
+    ProgramError if it cannot be run.
     """
     try:
-        done = subprocess.run(
+        output = run(
             ["/bin/sh", "-c", _REFUSED, "sh", *paths],
-            user=user.uid,
-            group=user.gid,
-            extra_groups=os.getgrouplist(user.name, user.gid),
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_SECONDS,
-            check=False,
+            time_limit=_SECONDS,
+            output_limit=_OUTPUT_LIMIT,
+            user=ProgramUser(user.uid, user.gid, os.getgrouplist(user.name, user.gid)),
         )
-    except (OSError, subprocess.SubprocessError) as error:
+    except CcagentError as error:
         raise ProgramError(f"cannot ask as user {user.name}: {error}") from error
-    return [os.fsdecode(path) for path in done.stdout.split(b"\0") if path]
+    return [os.fsdecode(path) for path in output.split(b"\0") if path]

@@ -1,4 +1,4 @@
-"""Each configured sink: whether it can be reached, lets us in, and has the same time."""
+"""Checks of sinks: whether each can be reached, accepts the login, and has the same time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from ccagent.cli.sink_probe import reach_sink, try_sink
 from ccagent.config.registry import transport_class
-from ccagent.doctor.clock import judge_other_clock
+from ccagent.doctor.clock import compare_clocks
 from ccagent.doctor.finding import Finding
-from ccagent.doctor.together import together
+from ccagent.doctor.parallel import run_all
 from ccagent.errors import CcagentError, ProgramError
 from ccagent.transports.base import ProbeResult
 
@@ -17,68 +17,59 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.config.configuration import Configuration
-    from ccagent.doctor.demands import Site
+    from ccagent.doctor.agent_checks import Site
 
 SECONDS = 20.0
-"""Which a sink has; its own time-limit is for each answer."""
+"""Time limit of a sink; its own time-limit is for each answer."""
 
-_REMEDIES = {
-    "does not resolve": "see to the name in url, and to the name servers of this host",
-    "connection refused": "start the server, see to the port in url and to firewalls",
+_FIXES = {
+    "does not resolve": "check the name in url, and the name servers of this host",
+    "connection refused": "start the server, check the port in url and firewalls",
     "certificate": "use the name in url that its certificate is for, set ca-file to who signed it",
-    "tls": "see whether the port is the one with TLS, and the scheme of url fits",
-    "login": "see to user and to password-file or token-file, and that the server knows them",
-    "password": "see to user and to password-file or token-file, and that the server knows them",
-    "authori": "see to user and to password-file or token-file, and that the server knows them",
+    "tls": "check whether the port is the one with TLS, and the scheme of url fits",
+    "login": "check user and password-file or token-file, and that the server knows them",
+    "password": "check user and password-file or token-file, and that the server knows them",
+    "authori": "check user and password-file or token-file, and that the server knows them",
     "no stream takes": "make a stream that takes it (nats stream add), or set subject",
     "no jetstream": "turn JetStream on for the account of this user, or leave out jetstream",
-    "no answer": "see to firewalls between here and there, and whether the server hangs",
-    "not finished after": "see to firewalls between here and there, and whether the server hangs",
+    "no answer": "check firewalls on the way, and whether the server hangs",
+    "not finished after": "check firewalls on the way, and whether the server hangs",
     "permission denied": "let this user write there",
     "not a directory": "set another path in url",
     "read-only": "mount it for writing, or set another path in url",
 }
-"""What helps, by words of the reason; the first that fits."""
+"""Fixes by words of the reason; the first that fits counts."""
 
 
 def check_sinks(site: Site) -> Iterator[Finding]:
-    """Reach all sinks at once, each within its limit."""
+    """Probe all sinks at once, each within its limit."""
     configuration = site.configuration
     names = list(configuration.sinks)
-    tasks = [partial(_reached, configuration, name, delivers=site.delivers) for name in names]
-    for name, outcome in zip(names, together(tasks, SECONDS), strict=True):
-        yield judge_sink(name, configuration.sinks[name].url, outcome)
+    tasks = [partial(_probe, configuration, name, delivers=site.delivers) for name in names]
+    for name, outcome in zip(names, run_all(tasks, SECONDS), strict=True):
+        yield assess_sink(name, configuration.sinks[name].url, outcome)
         if isinstance(outcome, ProbeResult) and outcome.clock_offset is not None:
-            yield judge_other_clock(name, outcome.clock_offset, outcome.uncertainty)
+            yield compare_clocks(name, outcome.clock_offset, outcome.uncertainty)
 
 
-def judge_sink(name: str, url: str, outcome: ProbeResult | CcagentError | None) -> Finding:
-    """Judge what reaching a sink has given; None: it can't be without delivering."""
+def assess_sink(name: str, url: str, outcome: ProbeResult | CcagentError | None) -> Finding:
+    """Return the result of a probe; None: the sink cannot be probed without a message."""
     subject = f"sink {name}"
     if isinstance(outcome, CcagentError):
         reason = str(outcome)
         if isinstance(outcome, ProgramError):
-            reason = f"{shown(url)}: {reason}"
-        return Finding(
-            area="sinks",
-            subject=subject,
-            state="problem",
-            found=reason,
-            impact=["what is sent there waits in the outbox, and in the end is dropped"],
-            stops=[subject],
-            fix=_remedy(reason),
-        )
+            reason = f"{hide_secrets(url)}: {reason}"
+        impact = ["messages stay in the queue, and in the end are dropped"]
+        return Finding("sinks", subject, "problem", reason, _choose_fix(reason), impact, [subject])
     if outcome is None:
-        found = f"{shown(url)}: not tried; it can't be without a message"
-        advice = f"`ccagent sinks test {name}` or --deliver sends one"
-        return Finding(area="sinks", subject=subject, state="good", found=found, fix=advice)
-    return Finding(
-        area="sinks", subject=subject, state="good", found=f"{shown(url)}: {outcome.message}"
-    )
+        found = f"{hide_secrets(url)}: not tried; it can't be without a message"
+        fix = f"`ccagent sinks test {name}` or --deliver sends one"
+        return Finding("sinks", subject, "good", found, fix)
+    return Finding("sinks", subject, "good", f"{hide_secrets(url)}: {outcome.message}")
 
 
-def shown(url: str) -> str:
-    """Give a URL without what could be secret in it."""
+def hide_secrets(url: str) -> str:
+    """Return a URL without user, password and query."""
     if not transport_class(url).is_network:
         return url.rstrip(":")
     scheme, colon, rest = url.partition(":")
@@ -86,15 +77,15 @@ def shown(url: str) -> str:
     return f"{scheme}{colon}{slashes}{rest.lstrip('/').partition('?')[0].rpartition('@')[2]}"
 
 
-def _remedy(reason: str) -> str:
+def _choose_fix(reason: str) -> str:
     lower = reason.lower()
-    for words, remedy in _REMEDIES.items():
+    for words, fix in _FIXES.items():
         if words in lower:
-            return remedy
-    return "see to what the other side says"
+            return fix
+    return "see the answer of the other side"
 
 
-def _reached(configuration: Configuration, name: str, *, delivers: bool) -> ProbeResult | None:
+def _probe(configuration: Configuration, name: str, *, delivers: bool) -> ProbeResult | None:
     if delivers:
         return ProbeResult(f"took a message; {try_sink(configuration, name)}".rstrip("; "))
     return reach_sink(configuration, name)

@@ -1,4 +1,4 @@
-"""Room for the outbox on disk, and whether the user of the service may write it."""
+"""Check of the queue's directory: free space, and whether the user of the service may write it."""
 
 from __future__ import annotations
 
@@ -7,47 +7,49 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.config.registry import transport_class
 from ccagent.doctor.finding import Finding
-from ccagent.doctor.mounts import mounted_at, read_mounts
 from ccagent.doctor.outbox_files import check_files
-from ccagent.doctor.service import read_unit, state_directories
+from ccagent.doctor.service import list_state_directories, read_unit
 from ccagent.doctor.service_user import find_service_user, find_unwritable
 from ccagent.errors import CcagentError, NotHereError
+from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.mountinfo import MOUNTINFO, find_mount, parse_mountinfo
 from ccagent.queue.files import make_file_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ccagent.doctor.demands import Site
+    from ccagent.doctor.agent_checks import Site
     from ccagent.doctor.service_user import ServiceUser
     from ccagent.machine.node import Node
 
-AREA = "outbox"
-SUBJECT = "outbox"
+_OUTBOX = "outbox"
+"""Area and subject."""
 
 _FEWEST_INODES = 100
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 _SHARED = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "afs"})
 """Source: sqlite.org/wal.html: all processes that use a database must be on one host."""
 
-_LOSS = "all: what can't be sent waits in memory alone, and is lost with the process"
+_LOSS = "all: the queue is in memory alone, and is lost with the process"
 
 
 class Room(NamedTuple):
-    """Where an outbox lies. free: bytes; inodes: free ones, None where there is no such limit."""
+    """The file system of a queue. free: bytes; inodes: free ones, None where there is no limit.
+
+    foreign: files of queues that the user cannot write. user: that of the service; empty: the one
+    who runs the doctor.
+    """
 
     type: str
     free: int
     inodes: int | None
     is_writable: bool
     foreign: tuple[str, ...] = ()
-    """Files of outboxes that the user may not write."""
-
     user: str = ""
-    """The user of the service; empty: the one who asks."""
 
 
 def check_space(site: Site) -> Iterator[Finding]:
-    """Hold the room that there is against what the outboxes may take."""
+    """Compare the free space with what the queues may take."""
     outbox = site.configuration.outbox
     sinks = [
         name
@@ -55,77 +57,66 @@ def check_space(site: Site) -> Iterator[Finding]:
         if transport_class(settings.url).is_network
     ]
     if outbox.memory or not outbox.directory:
-        yield judge_memory(len(sinks))
+        yield assess_memory(len(sinks))
         return
     wanted = outbox.max_bytes * max(1, len(sinks))
-    yield judge_space(outbox.directory, _room(site, outbox.directory, sinks), wanted)
+    yield assess_space(outbox.directory, _find_room(site, outbox.directory, sinks), wanted)
     yield from check_files(site.node, outbox.directory)
 
 
-def judge_memory(sinks: int) -> Finding:
-    """Judge an outbox in memory, by the number of sinks on a network."""
+def assess_memory(sinks: int) -> Finding:
+    """Return whether a queue in memory is enough for this number of sinks on a network."""
     if not sinks:
-        return Finding(
-            area=AREA, subject=SUBJECT, state="good", found="none is needed: no sink on a network"
-        )
-    return Finding(
-        area=AREA,
-        subject=SUBJECT,
-        state="missing",
-        found="in memory, as configured",
-        impact=[_LOSS],
-        fix='set outbox.directory = "/var/lib/ccagent", unless the node has no disk',
-    )
+        return Finding(_OUTBOX, _OUTBOX, "good", "none is needed: no sink on a network")
+    fix = 'set outbox.directory = "/var/lib/ccagent", unless the node has no disk'
+    return Finding(_OUTBOX, _OUTBOX, "missing", "in memory, as configured", fix, [_LOSS])
 
 
-def judge_space(directory: str, room: Room | CcagentError, wanted: int) -> Finding:
-    """Judge the file system of the directory; wanted: bytes that all outboxes may take."""
+def assess_space(directory: str, room: Room | CcagentError, wanted: int) -> Finding:
+    """Return whether the directory can hold the queues; wanted: bytes that all may take."""
     if isinstance(room, CcagentError):
-        return _problem(
+        return _make_problem(
             str(room),
             f"make it for ccagent's user alone: install -d -o ccagent -m 0700 {directory}",
         )
     who = f"user {room.user}, as which the service runs," if room.user else "this user"
     owner = room.user or "ccagent"
     if not room.is_writable:
-        return _problem(
+        return _make_problem(
             f"{who} cannot write {directory}",
             "give it, and what is in it, to the user that ccagent runs as: "
             f"chown -R {owner} {directory}",
         )
     if room.foreign:
-        return _problem(
+        return _make_problem(
             f"{who} cannot write {', '.join(room.foreign)}",
             "another user ran ccagent with this configuration; give the files to its user: "
             f"chown -R {owner} {directory}",
         )
-    found = f"{directory}: {size(room.free)} free on {room.type}"
+    found = f"{directory}: {format_size(room.free)} free on {room.type}"
     if room.user:
-        found = f"{directory}, for user {room.user}: {size(room.free)} free on {room.type}"
+        found = f"{directory}, for user {room.user}: {format_size(room.free)} free on {room.type}"
     if room.free < wanted:
-        return _problem(
-            f"{found}, where outboxes may take {size(wanted)}",
+        return _make_problem(
+            f"{found}, where outboxes may take {format_size(wanted)}",
             "make room, set a smaller outbox.max-bytes, or have it on another file system",
         )
     if room.inodes is not None and room.inodes < _FEWEST_INODES:
-        return _problem(f"{found}, but {room.inodes} inodes", "remove files from that file system")
+        return _make_problem(
+            f"{found}, but {room.inodes} inodes", "remove files from that file system"
+        )
     if room.type in _SHARED:
-        return _problem(
+        return _make_problem(
             f"{found}, on which several hosts could write: SQLite's log (WAL) needs one host's",
             "have it on a disk of this machine, or set outbox.memory = true",
         )
     if room.type in _IN_MEMORY:
         found += ", which is memory: it outlives the process, but not the machine"
-    return Finding(
-        area=AREA,
-        subject=SUBJECT,
-        state="good",
-        found=f"{found}, outboxes may take {size(wanted)}",
-    )
+    return Finding(_OUTBOX, _OUTBOX, "good", f"{found}, outboxes may take {format_size(wanted)}")
 
 
-def size(number: int) -> str:
-    """Give a number of bytes as people read it: `1.5 GiB`."""
+def format_size(number: int) -> str:
+    """Return a number of bytes with its unit: `1.5 GiB`."""
     value, unit = float(number), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":
@@ -134,14 +125,12 @@ def size(number: int) -> str:
     return f"{value:.0f} {unit}" if value >= 100 or unit == "B" else f"{value:.1f} {unit}"
 
 
-def _problem(found: str, advice: str) -> Finding:
-    return Finding(
-        area=AREA, subject=SUBJECT, state="problem", found=found, impact=[_LOSS], fix=advice
-    )
+def _make_problem(found: str, fix: str) -> Finding:
+    return Finding(_OUTBOX, _OUTBOX, "problem", found, fix, [_LOSS])
 
 
-def _room(site: Site, directory: str, sinks: Sequence[str]) -> Room | CcagentError:
-    """Look at a directory, or where it would be made."""
+def _find_room(site: Site, directory: str, sinks: Sequence[str]) -> Room | CcagentError:
+    """Return the space at a directory, or where it would be created."""
     node = site.node
     path = directory
     try:
@@ -157,12 +146,14 @@ def _room(site: Site, directory: str, sinks: Sequence[str]) -> Room | CcagentErr
         files = [os.path.join(directory, make_file_name(sink)) for sink in sinks]
         existing = [file for file in files if _exists(node, file)]
         refused = _find_refused(node, user, [path, *existing])
-        is_made_by_systemd = path != directory and directory in state_directories(read_unit(node))
+        is_made_by_systemd = path != directory and directory in list_state_directories(
+            read_unit(node)
+        )
         if path != directory and path in refused and not is_made_by_systemd:
             who = f"user {user.name}, as which the service runs," if user else "this user"
             return NotHereError(f"{directory}: there is none, and {who} cannot create it")
         answer = node.space(path.lstrip("/"))
-        mount = mounted_at(read_mounts(node), path)
+        mount = find_mount(read_parsed(node, MOUNTINFO, parse_mountinfo), path)
     except CcagentError as error:
         return error
     read_only = bool(answer.f_flag & os.ST_RDONLY)

@@ -1,9 +1,11 @@
-"""One call in a thread of its own, so that a file system that hangs stalls nobody."""
+"""A call in a thread of its own, so that one that hangs stalls nobody."""
 
 from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+from ccagent.errors import CcagentError, ProgramError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -12,23 +14,33 @@ T = TypeVar("T")
 
 
 class BackgroundCall(Generic[T]):
-    """Calls `function`, and `when_done` afterwards. One that never returns is left behind.
+    """A call that starts at once, and is abandoned with its thread if it never returns.
 
-    Raises RuntimeError if no thread can be started.
+    name: of the thread. when_done: called after it. Raise ProgramError if no thread can be
+    started.
     """
 
-    def __init__(self, function: Callable[[], T], when_done: Callable[[], None]) -> None:
+    def __init__(
+        self, function: Callable[[], T], name: str, when_done: Callable[[], None] | None = None
+    ) -> None:
         self._function = function
         self._when_done = when_done
         self._result: T
         self._error: BaseException | None = None
         self._done = threading.Event()
-        threading.Thread(target=self._call, name="configuration", daemon=True).start()
+        try:
+            threading.Thread(target=self._call, name=name, daemon=True).start()
+        except RuntimeError as error:
+            raise ProgramError(f"{name}: {error}") from error
 
     @property
     def is_done(self) -> bool:
         """True when `result` can be called."""
         return self._done.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the end, at most this long. Return whether it is done."""
+        return self._done.wait(max(0.0, seconds))
 
     def result(self) -> T:
         """Return what the function returned, or raise what it raised."""
@@ -36,10 +48,20 @@ class BackgroundCall(Generic[T]):
             raise self._error
         return self._result
 
+    def checked_result(self) -> T:
+        """Return the result. Raise ProgramError in place of an unforeseen error."""
+        try:
+            return self.result()
+        except CcagentError:
+            raise
+        except Exception as error:
+            raise ProgramError(f"{type(error).__name__}: {error}") from error
+
     def _call(self) -> None:
         try:
             self._result = self._function()
         except BaseException as error:  # noqa: BLE001 - `result` raises it
             self._error = error
         self._done.set()
-        self._when_done()
+        if self._when_done is not None:
+            self._when_done()

@@ -22,6 +22,14 @@ _GRACE = 1.0
 _ERROR_LIMIT = 4096
 
 
+class ProgramUser(NamedTuple):
+    """The user that a program runs as, with all its groups."""
+
+    uid: int
+    gid: int
+    groups: Sequence[int]
+
+
 def run(
     command: Sequence[str],
     *,
@@ -29,6 +37,7 @@ def run(
     output_limit: int,
     stop: int | None = None,
     standard_input: bytes = b"",
+    user: ProgramUser | None = None,
 ) -> bytes:
     """Run `command` without a shell and give its standard output. See `Node.run`."""
     return b"".join(
@@ -38,6 +47,7 @@ def run(
             output_limit=output_limit,
             stop=stop,
             standard_input=standard_input,
+            user=user,
         )
     )
 
@@ -50,12 +60,13 @@ def stream(
     environment: Mapping[str, str] | None = None,
     stop: int | None = None,
     standard_input: bytes = b"",
+    user: ProgramUser | None = None,
 ) -> Iterator[bytes]:
     """Run `command` without a shell and give its standard output as it comes. See `Node.stream`.
 
-    Whoever leaves it early ends the program; so does who makes the descriptor `stop` readable.
+    Closing the generator, or making `stop` readable, kills the program.
     """
-    process = _started(command, environment or {}, standard_input)
+    process = _started(command, environment or {}, standard_input, user)
     complaint = bytearray()
     finished = False
     try:
@@ -72,7 +83,10 @@ def stream(
 
 
 def _started(
-    command: Sequence[str], environment: Mapping[str, str], standard_input: bytes
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    standard_input: bytes,
+    user: ProgramUser | None,
 ) -> subprocess.Popen[bytes]:
     name = command[0]
     _refuse_second(command)
@@ -87,6 +101,10 @@ def _started(
             stderr=subprocess.PIPE,
             env={**ENVIRONMENT, **search, **environment},
             start_new_session=True,
+            user=user.uid if user else None,
+            group=user.gid if user else None,
+            extra_groups=user.groups if user else None,
+            cwd="/" if user else None,
         )
     except (FileNotFoundError, NotADirectoryError):
         raise NotHereError(f"{name}: no such program") from None

@@ -24,10 +24,15 @@ NOBODY = pwd.getpwnam("nobody").pw_uid
 AS_NOBODY = f"""
 import os, sys, ccagent.cli.main, ccagent.config.configuration, ccagent.doctor.commands
 import ccagent.log, ccagent.cli.options
-import ccagent.agents.needs, ccagent.config.registry, ccagent.transports.stdout
+import ccagent.config.registry, ccagent.transports.stdout
 import ccagent.machine.program
 import ctypes, selectors, tomllib, difflib, ccagent.log_handlers
 import ccagent.transports.http.transport, ccagent.machine.system_state
+import ccagent.agents.lustre.checks, ccagent.agents.metrics.perf.checks
+import ccagent.agents.metrics.readers.infiniband_checks, ccagent.agents.metrics.readers.power_checks
+import ccagent.agents.sonar.sources.checks, ccagent.machine.bpf.checks
+import ccagent.machine.cgroup.checks, ccagent.machine.gpu.checks
+import ccagent.machine.procfs.checks, ccagent.machine.program_checks
 for name in ccagent.config.registry.AGENTS:
     ccagent.config.registry.agent_class(name)
 os.setgroups([])
@@ -228,25 +233,24 @@ def test_a_wrong_configuration_is_exit_status_2(tmp_path: Path, text: str, said:
 
 
 def test_cards_by_driver_and_library(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ccagent.doctor.gpus import check_gpus
-    from tests.support.doctor_site import found
+    from ccagent.machine.gpu.checks import examine_cards
 
-    assert found(check_gpus, machine.node)["nvidia cards"].state == "missing"
+    assert examine_cards(machine.node, "nvidia").state == "missing"
     slot = machine.node.path / "sys/bus/pci/devices/0000:0e:00.0"
     slot.mkdir(parents=True)
     (slot / "vendor").write_text("0x10de\n")
     (slot / "class").write_text("0x030200\n")
-    finding = found(check_gpus, machine.node)["nvidia cards"]
-    assert finding.found == "0000:0e:00.0 on the PCI bus, but no driver has any"
+    result = examine_cards(machine.node, "nvidia")
+    assert result.found == "0000:0e:00.0 on the PCI bus, but no driver has any"
     with_cards(machine.node.path, "nvidia", NVIDIA_ADDRESSES)
     machine.libraries.play(NVIDIA)
-    finding = found(check_gpus, machine.node)["nvidia cards"]
+    result = examine_cards(machine.node, "nvidia")
     models = "NVIDIA H100 80GB HBM3 (driver 550.54.15), NVIDIA A40 (driver 550.54.15)"
-    assert (finding.state, finding.found) == ("good", f"2: {models}")
+    assert (result.state, result.found) == ("good", f"2: {models}")
     monkeypatch.delenv("LD_LIBRARY_PATH")
-    finding = found(check_gpus, machine.node)["nvidia cards"]
-    assert finding.state == "problem"
-    assert "NVML Shared Library Not Found" in finding.found
+    result = examine_cards(machine.node, "nvidia")
+    assert result.state == "problem"
+    assert "NVML Shared Library Not Found" in result.found
 
 
 def test_help_imports_nothing_of_it() -> None:

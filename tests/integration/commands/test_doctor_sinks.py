@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ccagent.doctor.sinks import shown
+from ccagent.doctor.sinks import hide_secrets
 from tests.support.certificates import Authority
 from tests.support.http_server import Handler, Server
 from tests.support.kafka_cluster import Cluster
@@ -142,7 +142,7 @@ def test_what_is_in_a_url_of_the_command_line_stays_hidden() -> None:
     ],
 )
 def test_urls_are_shown_without_secrets(url: str, said: str) -> None:
-    assert shown(url) == said
+    assert hide_secrets(url) == said
 
 
 def test_what_is_down_and_what_has_no_name(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ class Library:
     """libbpf, and what it said. Raises NotHereError if there is none."""
 
     def __init__(self, names: tuple[str, ...] = LIBRARIES) -> None:
-        self._library = _opened(names)
+        self._library = open_libbpf(names)
         self._said = b""
         # Held here, because the library calls it as long as it is loaded.
         self._listener = _PRINT(self._listen)
@@ -254,7 +254,8 @@ def _error(code: int, what: str, said: str) -> CcagentError:
 
 
 @cache
-def _opened(names: tuple[str, ...]) -> ctypes.CDLL:
+def open_libbpf(names: tuple[str, ...] = LIBRARIES) -> ctypes.CDLL:
+    """Load the library. Raise NotHereError if there is none."""
     for name in names:
         try:
             return ctypes.CDLL(name, use_errno=True)

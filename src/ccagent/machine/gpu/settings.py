@@ -14,7 +14,8 @@ from ccagent.machine.gpu.presence import vendor_directories
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.agents.needs import Need
+    from ccagent.machine.checks import Check
+    from ccagent.machine.node import Node
 
 
 class GpuSettings(AgentSettings, frozen=True, kw_only=True):
@@ -30,12 +31,11 @@ class GpuSettings(AgentSettings, frozen=True, kw_only=True):
         Meta(description="after this long a sample is sent without the values of a GPU library"),
     ] = Duration("10s")
 
-    def needs(self) -> Iterator[Need]:
-        """Yield the needs of an agent with these settings."""
-        from ccagent.agents.needs import Need
+    def checks(self, node: Node) -> Iterator[Check]:
+        """Return the checks of the cards of each vendor."""
+        from ccagent.machine.gpu.checks import check_vendors
 
-        for vendor in self.gpu_vendors:
-            yield Need(f"{vendor} cards", f"GPUs of {vendor}")
+        return check_vendors(node, self.gpu_vendors)
 
     def __post_init__(self) -> None:
         for vendor in self.gpu_vendors:

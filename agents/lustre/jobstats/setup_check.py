@@ -30,7 +30,7 @@ Level = Literal["ok", "warning", "problem"]
 _Found = dict[tuple[str, str], str | None]
 
 
-class Finding(NamedTuple):
+class SetupFinding(NamedTuple):
     """A finding about `subject`: a parameter, a target, `every` or `lustre`."""
 
     level: Level
@@ -50,21 +50,21 @@ _LOSSES = {
 
 def findings(
     settings: Sequence[JobstatsSetting], *, every: float | None, formats: Sequence[str]
-) -> list[Finding]:
+) -> list[SetupFinding]:
     """Check the settings for an agent that observes each `every` seconds and knows `formats`."""
     known = {(one.target, one.name): one.value for one in settings}
     if not known:
-        return [Finding("problem", "lustre", "there is no Lustre on this node")]
+        return [SetupFinding("problem", "lustre", "there is no Lustre on this node")]
     if all(value is None for value in known.values()):
         text = "nothing can be read: Lustre isn't loaded, or this user may not read its parameters"
-        return [Finding("problem", "lustre", text)]
+        return [SetupFinding("problem", "lustre", text)]
     targets = sorted({target for target, _ in known if target})
     found = list(_of_variable(known, is_server=bool(targets)))
     for subject, text in _made_formats(known):
         found += _of_format(subject, text, formats)
     if not targets:
         text = "no targets on this node: job_cleanup_interval and job_stats are on servers"
-        found.append(Finding("ok", "targets", text))
+        found.append(SetupFinding("ok", "targets", text))
     for target in targets:
         found += _of_target(target, known, every)
     if targets and every is None:
@@ -72,45 +72,47 @@ def findings(
     return found
 
 
-def report(findings: Sequence[Finding]) -> str:
+def report(findings: Sequence[SetupFinding]) -> str:
     """Return a line for each finding, aligned; the last has no newline."""
     safe = list(map(_safe, findings))
     width = max((len(one.subject) for one in safe), default=0)
     return "\n".join(f"{one.level:<7}  {one.subject:<{width}}  {one.text}" for one in safe)
 
 
-def as_json(findings: Sequence[Finding]) -> bytes:
+def as_json(findings: Sequence[SetupFinding]) -> bytes:
     """Return an array of objects with `level`, `subject` and `text`."""
     import msgspec
 
     return msgspec.json.encode([_safe(one)._asdict() for one in findings])
 
 
-def exit_status(findings: Sequence[Finding]) -> int:
+def exit_status(findings: Sequence[SetupFinding]) -> int:
     """Return 1 if there is a problem, else 0."""
     return int(any(one.level == "problem" for one in findings))
 
 
-def _safe(finding: Finding) -> Finding:
-    return Finding(finding.level, printable(finding.subject), printable(finding.text))
+def _safe(finding: SetupFinding) -> SetupFinding:
+    return SetupFinding(finding.level, printable(finding.subject), printable(finding.text))
 
 
-def _of_variable(known: _Found, *, is_server: bool) -> Iterator[Finding]:
+def _of_variable(known: _Found, *, is_server: bool) -> Iterator[SetupFinding]:
     variable, session = known.get(_VARIABLE), known.get(("", "jobid_this_session"))
     if variable is None:
-        yield Finding("warning", "jobid_var", "isn't known: nor are the ids that this node sends")
+        yield SetupFinding(
+            "warning", "jobid_var", "isn't known: nor are the ids that this node sends"
+        )
     elif is_server:
         text = "concerns what this server mounts itself; it has no effect on what clients send"
-        yield Finding("ok", "jobid_var", f"{variable or 'empty'}: {text}")
+        yield SetupFinding("ok", "jobid_var", f"{variable or 'empty'}: {text}")
     elif variable in _LOSSES:
         level: Level = "problem" if variable == "disable" else "warning"
-        yield Finding(level, "jobid_var", f"{variable or 'empty'}: {_LOSSES[variable]}")
+        yield SetupFinding(level, "jobid_var", f"{variable or 'empty'}: {_LOSSES[variable]}")
     else:
         text = "no job ids for processes that don't have it in their environment"
-        yield Finding("ok", "jobid_var", f"{variable}: {text}")
+        yield SetupFinding("ok", "jobid_var", f"{variable}: {text}")
     if session:
         text = "of this session" if variable == "session" else "no effect without jobid_var=session"
-        yield Finding("ok", "jobid_this_session", f"{session}: {text}")
+        yield SetupFinding("ok", "jobid_this_session", f"{session}: {text}")
 
 
 def _made_formats(known: _Found) -> Iterator[tuple[str, str]]:
@@ -132,7 +134,7 @@ def _made_formats(known: _Found) -> Iterator[tuple[str, str]]:
         yield "jobid_name", before + after
 
 
-def _of_format(subject: str, text: str, formats: Sequence[str]) -> list[Finding]:
+def _of_format(subject: str, text: str, formats: Sequence[str]) -> list[SetupFinding]:
     plain = _plain(text)
     length = _usual_length(text)
     is_known = bool({plain, plain.replace("%H", "%h")} & set(map(_plain, formats)))
@@ -145,8 +147,8 @@ def _of_format(subject: str, text: str, formats: Sequence[str]) -> list[Finding]
         "%h may be cut, and is another series than a short name; %H is safer": "%h" in plain,
         "%p makes an entry of each process, in the memory of each server": "%p" in plain,
     }
-    found = [Finding("warning", subject, f"{text}: {loss}") for loss in losses if losses[loss]]
-    return found or [Finding("ok", subject, f"{text}: a format of the agent")]
+    found = [SetupFinding("warning", subject, f"{text}: {loss}") for loss in losses if losses[loss]]
+    return found or [SetupFinding("ok", subject, f"{text}: a format of the agent")]
 
 
 def _plain(text: str) -> str:
@@ -163,34 +165,34 @@ def _usual_length(text: str) -> int:
     return length
 
 
-def _of_target(target: str, known: _Found, every: float | None) -> Iterator[Finding]:
+def _of_target(target: str, known: _Found, every: float | None) -> Iterator[SetupFinding]:
     if known.get((target, STATS), "") is None:
-        yield Finding("problem", target, "has no job_stats: nothing of it can be collected")
+        yield SetupFinding("problem", target, "has no job_stats: nothing of it can be collected")
     interval = _seconds(known.get((target, INTERVAL)))
     if interval is None:
         text = f"{INTERVAL} isn't known ({_DEFAULT_INTERVAL} s unless set): is the cadence enough?"
-        yield Finding("warning", target, text)
+        yield SetupFinding("warning", target, text)
     elif interval == 0:
         text = f"{INTERVAL} is 0: entries stay until somebody clears them, and memory grows"
-        yield Finding("warning", target, text)
+        yield SetupFinding("warning", target, text)
     elif every is None:
-        yield Finding("ok", target, f"{INTERVAL} is {interval} s")
+        yield SetupFinding("ok", target, f"{INTERVAL} is {interval} s")
     elif every < interval / 2:
         text = f"every {every:g} s is under half of {INTERVAL}, {interval} s"
-        yield Finding("ok", target, text)
+        yield SetupFinding("ok", target, text)
     else:
         loss = "resets may go unseen, and one observation that fails loses entries"
         if every >= interval:
             loss = "entries that are removed between two observations are lost"
         text = f"every {every:g} s is not under half of {INTERVAL}, {interval} s: {loss}"
-        yield Finding("problem", target, text)
+        yield SetupFinding("problem", target, text)
 
 
-def _without_cadence(known: _Found) -> Finding:
+def _without_cadence(known: _Found) -> SetupFinding:
     intervals = [_seconds(value) for (_, name), value in known.items() if name == INTERVAL]
     shortest = min(filter(None, intervals), default=_DEFAULT_INTERVAL)
     text = f"no cadence is configured: under {shortest / 2:g} s is needed, else entries are lost"
-    return Finding("warning", "every", text)
+    return SetupFinding("warning", "every", text)
 
 
 def _seconds(text: str | None) -> int | None:

@@ -1,0 +1,56 @@
+"""Parser for the user, groups and capabilities in /proc/PID/status. See proc(5)."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ccagent.errors import UnparsableError
+
+STATUS = "proc/self/status"
+
+CAPABILITIES = {
+    "CAP_DAC_OVERRIDE": 1,
+    "CAP_DAC_READ_SEARCH": 2,
+    "CAP_SYS_PTRACE": 19,
+    "CAP_SYS_ADMIN": 21,
+    "CAP_PERFMON": 38,
+    "CAP_BPF": 39,
+}
+"""Numbers of those that matter to agents (include/uapi/linux/capability.h)."""
+
+_FIELD = re.compile(rb"^(Uid|Gid|Groups|CapEff):[ \t]*(.*)$", re.MULTILINE)
+
+
+class Identity(NamedTuple):
+    """Effective user id, all groups, and the effective ones of CAPABILITIES."""
+
+    uid: int
+    groups: frozenset[int]
+    capabilities: frozenset[str]
+
+    @property
+    def is_all_powerful(self) -> bool:
+        """True if it has each of CAPABILITIES."""
+        return len(self.capabilities) == len(CAPABILITIES)
+
+    @property
+    def can_read_any_file(self) -> bool:
+        """True if permissions of files do not hold for it."""
+        return bool({"CAP_DAC_READ_SEARCH", "CAP_DAC_OVERRIDE"} & self.capabilities)
+
+
+def parse_identity(content: bytes) -> Identity:
+    """Parse /proc/PID/status. Raise UnparsableError if a field is missing or no number."""
+    fields = {name: value.split() for name, value in _FIELD.findall(content)}
+    try:
+        capabilities = int(fields[b"CapEff"][0], 16)
+        return Identity(
+            uid=int(fields[b"Uid"][1]),
+            groups=frozenset(map(int, [fields[b"Gid"][1], *fields[b"Groups"]])),
+            capabilities=frozenset(
+                name for name, number in CAPABILITIES.items() if capabilities >> number & 1
+            ),
+        )
+    except (KeyError, IndexError, ValueError) as error:
+        raise UnparsableError("no Uid, Gid, Groups or CapEff") from error
