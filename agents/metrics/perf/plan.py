@@ -48,7 +48,7 @@ class _Clock(NamedTuple):
     rate: float = 0.0
 
 
-class Plan:
+class EventPlan:
     """Events to count on each hardware thread.
 
     together: the first events that belong in one group. A plan without a table has the events that

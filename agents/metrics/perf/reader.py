@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.agents.metrics.perf.call import CYCLES, PerfCall, explain_error, read_paranoid
 from ccagent.agents.metrics.perf.groups import PerfCounters
-from ccagent.agents.metrics.perf.plan import FLOPS, Plan, UnavailableMetrics, total
+from ccagent.agents.metrics.perf.plan import FLOPS, EventPlan, UnavailableMetrics, total
 from ccagent.agents.metrics.perf.pmu import find_pmus
 from ccagent.agents.metrics.perf.tables import choose, identify
 from ccagent.agents.metrics.readers.base import Gauge, Metric, Reader, ReaderSettings, Scope
@@ -104,7 +104,7 @@ class PerfReader(Reader[ReaderSettings]):
         self._is_for_live = call is None
         self._call = call or PerfCall()
         self._online = b""
-        self._plan: Plan | None = None
+        self._plan: EventPlan | None = None
         self._cores: list[_Core] = []
         self._memory: list[_Memory] = []
 
@@ -155,7 +155,7 @@ class PerfReader(Reader[ReaderSettings]):
         self.close()
         self.errors = []
 
-    def _read_cores(self, plan: Plan, gauges: list[Gauge]) -> None:
+    def _read_cores(self, plan: EventPlan, gauges: list[Gauge]) -> None:
         shares: list[float] = []
         for scope, counters in self._cores:
             rates = counters.rates(self.errors, shares)
@@ -163,7 +163,7 @@ class PerfReader(Reader[ReaderSettings]):
         if shares:
             gauges.append(Gauge("perf_counted", 100.0 * sum(shares) / len(shares)))
 
-    def _open(self, node: Node, cpus: list[int]) -> Plan:
+    def _open(self, node: Node, cpus: list[int]) -> EventPlan:
         """Open all counters. Raise OSError or NotHereError."""
         # Without permission or hardware a reading costs this one call only.
         self._call.close(self._call.open(CYCLES, cpus[0] if cpus else 0))
@@ -175,7 +175,7 @@ class PerfReader(Reader[ReaderSettings]):
         if table is None:
             unknown = f"perf: no table for {cpu or 'a processor that /proc/cpuinfo does not name'}"
             unavailable.note(NotHereError(unknown), *FLOPS, "mem_bw")
-        plan = Plan(node, table, unavailable)
+        plan = EventPlan(node, table, unavailable)
         for number in cpus:
             counters = PerfCounters(self._call, plan.together)
             self._cores.append(_Core(Scope("hwthread", str(number)), counters))
