@@ -19,9 +19,9 @@ _DEVICES = "sys/bus/event_source/devices"
 _CORES = re.compile(r"cpu|cpu_core|cpu_atom|armv\d+.*|cpum_cf")
 
 
-def require_counters(node: Node) -> Check:
+def require_counters(node: Node, impact: str = "") -> Check:
     """Return the check of hardware counters."""
-    return Check("power", "hardware counters", partial(find_counters, node))
+    return Check("power", "hardware counters", partial(find_counters, node), impact)
 
 
 def find_counters(node: Node) -> CheckResult:

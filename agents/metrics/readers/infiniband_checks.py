@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 
-def require_ports(node: Node) -> Check:
+def require_ports(node: Node, impact: str = "") -> Check:
     """Return the check of the ports."""
-    return Check("network", "InfiniBand", partial(find_ports, node))
+    return Check("network", "InfiniBand", partial(find_ports, node), impact)
 
 
 def find_ports(node: Node) -> CheckResult:

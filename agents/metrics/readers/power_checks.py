@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 
-def require_rapl(node: Node) -> Check:
+def require_rapl(node: Node, impact: str = "") -> Check:
     """Return the check of RAPL."""
-    return Check("power", "RAPL", partial(find_zones, node))
+    return Check("power", "RAPL", partial(find_zones, node), impact)
 
 
 def find_zones(node: Node) -> CheckResult:

@@ -28,7 +28,7 @@ class AgentCheck(NamedTuple):
 
 
 class Site(NamedTuple):
-    """What the doctor examines. delivers: sinks are probed with a message."""
+    """The machine and the configuration to examine. delivers: sinks are probed with a message."""
 
     node: Node
     configuration: Configuration

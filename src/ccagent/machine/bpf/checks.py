@@ -22,7 +22,7 @@ _FIRST = (5, 8)
 
 
 class KernelFacts(NamedTuple):
-    """What the task iterator depends on.
+    """Properties of the kernel that the task iterator depends on.
 
     pinned: None if it is not pinned, else whether this user may read it. library: why there is
     no libbpf, empty if there is one. lockdown: its mode, if known. has_own_pids: /proc is
