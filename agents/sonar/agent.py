@@ -148,6 +148,7 @@ class SampleAgent(Agent[SampleSettings]):
         from ccagent.agents.sonar.sources.checks import check_sources
         from ccagent.machine.bpf.checks import require_task_iterator
         from ccagent.machine.cgroup.checks import check_cgroups
+        from ccagent.machine.gpu.checks import check_vendors
         from ccagent.machine.procfs.checks import require_proc
         from ccagent.machine.program_checks import require_program
 
@@ -155,7 +156,7 @@ class SampleAgent(Agent[SampleSettings]):
         yield require_proc(node, "all of it", is_vital=True)
         yield from check_sources(node, settings.source)
         yield require_task_iterator(node, "the way to read processes that costs least")
-        yield from settings.checks(node)
+        yield from check_vendors(node, settings.gpu_vendors)
         if "line" in self.wanted or "job-cgroups" in settings.extras:
             yield from check_cgroups(node, "what jobs use, by their control groups")
         if settings.gpu_vendors and self._wants_allocations:

@@ -105,12 +105,13 @@ class SysinfoAgent(Agent[SysinfoSettings]):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the checks of the files, cards and programs that the settings name."""
+        from ccagent.machine.gpu.checks import check_vendors
         from ccagent.machine.procfs.checks import require_proc
         from ccagent.machine.program_checks import require_program
 
         settings = self.settings
         yield require_proc(node, "memory of the node")
-        yield from settings.checks(node)
+        yield from check_vendors(node, settings.gpu_vendors)
         commands = [
             (settings.topo_svg_command, "the topology as a picture"),
             (settings.topo_text_command, "the topology as text"),

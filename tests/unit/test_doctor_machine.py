@@ -15,7 +15,6 @@ from ccagent.agents.lustre.jobstats.source import JobstatsSource
 from ccagent.agents.metrics.perf.call import explain_error
 from ccagent.agents.metrics.perf.checks import assess_counters, find_counters
 from ccagent.agents.metrics.readers.infiniband_checks import find_ports
-from ccagent.agents.metrics.readers.power import FIX
 from ccagent.agents.metrics.readers.power_checks import find_zones
 from ccagent.doctor.clock import (
     ClockState,
@@ -35,6 +34,7 @@ from ccagent.machine.bpf.checks import (
     parse_lockdown,
 )
 from ccagent.machine.cgroup.checks import find_cgroups, find_job_groups
+from ccagent.machine.powercap import FIX
 from tests.support.doctor_site import found, mounted
 from tests.support.tree import TreeNode
 

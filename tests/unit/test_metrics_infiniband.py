@@ -12,9 +12,9 @@ from ccagent.agents.metrics.readers.infiniband import (
     InfinibandReader,
     parse_counter,
     parse_rate,
-    parse_state,
 )
 from ccagent.errors import NotHereError, UnparsableError
+from ccagent.machine.infiniband_ports import parse_state
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import LARGEST_UINT
 from tests.support.tree import StillClock

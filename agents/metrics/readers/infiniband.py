@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from ccagent.agents.metrics.pipeline.sums import Sums
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.machine.infiniband_ports import ACTIVE, DEVICES, parse_state
 from ccagent.machine.parsed import read_parsed
 from ccagent.records.envelopes import LARGEST_UINT
 
@@ -23,14 +24,12 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-DEVICES = "sys/class/infiniband"
 _KNOWN_FOR = 60.0
 _WORD = 4
 _FLIT = 8
 _OMNI_PATH = ("hfi1", "opa")
 """Prefixes of devices whose driver counts flits (pma_get_opa_port_dctrs() in hfi1/mad.c). Some
 releases of rdma-core call the devices opa."""
-ACTIVE = 4
 _SATURATED = (0xFFFF_FFFF, LARGEST_UINT)
 _COUNTERS = {
     "ib_recv": "port_rcv_data",
@@ -38,7 +37,6 @@ _COUNTERS = {
     "ib_recv_pkts": "port_rcv_packets",
     "ib_xmit_pkts": "port_xmit_packets",
 }
-_STATE = re.compile(rb"\s*(\d{1,3}):")
 _RATE = re.compile(rb"\s*(\d{1,6}(?:\.\d{1,6})?) Gb/sec")
 
 
@@ -62,14 +60,6 @@ def parse_counter(content: bytes) -> int | None:
     if value in _SATURATED:
         raise UnparsableError(f"saturated at {value}, until it is reset (perfquery -R)")
     return value
-
-
-def parse_state(content: bytes) -> int:
-    """Parse the state of a port, `4: ACTIVE`. Raise UnparsableError."""
-    match = _STATE.match(content)
-    if match is None:
-        raise UnparsableError(f"not a state: {content[:80]!r}")
-    return int(match[1])
 
 
 def parse_rate(content: bytes) -> float:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ccagent.agents.metrics.readers.infiniband import ACTIVE, DEVICES, parse_state
 from ccagent.errors import CcagentError
 from ccagent.machine.checks import Check, CheckResult, list_names
+from ccagent.machine.infiniband_ports import ACTIVE, DEVICES, parse_state
 from ccagent.machine.parsed import read_parsed
 
 if TYPE_CHECKING:

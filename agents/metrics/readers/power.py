@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from ccagent.agents.metrics.readers.base import NODE, Count, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.machine.parsed import read_parsed
+from ccagent.machine.powercap import FIX, POWERCAP, ZONE
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
@@ -16,23 +17,9 @@ if TYPE_CHECKING:
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 
-POWERCAP = "sys/class/powercap"
-
-# intel-rapl-mmio repeats the same packages. The kernel lists the zones of a package
-# (intel-rapl:0:1) beside the package (intel-rapl:0).
-ZONE = re.compile(r"((?:intel|amd)-rapl:[0-9]{1,6})(?::[0-9]{1,6})?", re.ASCII)
 _NAME = re.compile(rb"package-([0-9]{1,6})(?:-die-[0-9]{1,6})?|(core|uncore|dram|psys)(?:-[0-9]+)?")
 _METRICS = {b"core": "core_power", b"uncore": "uncore_power", b"dram": "mem_power",
             b"psys": "psys_power"}  # fmt: skip
-
-# Since Linux 5.10 (CVE-2020-8694).
-FIX = (
-    "let the agent's group read them with a udev rule,"
-    ' SUBSYSTEM=="powercap", ACTION=="add", KERNEL=="*-rapl:*",'
-    ' RUN+="/bin/chgrp ccagent %S%p/energy_uj", RUN+="/bin/chmod 0440 %S%p/energy_uj",'
-    " or give its service CapabilityBoundingSet= and AmbientCapabilities=CAP_DAC_READ_SEARCH"
-)
-"""How to permit that the counters are read; `ccagent doctor` shows it too."""
 
 _REFUSED = "only root may read the energy counters"
 

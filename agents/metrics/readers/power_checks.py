@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ccagent.agents.metrics.readers.power import FIX, POWERCAP, ZONE
 from ccagent.machine.checks import Check, CheckResult, list_names
+from ccagent.machine.powercap import FIX, POWERCAP, ZONE
 
 if TYPE_CHECKING:
     from ccagent.machine.node import Node

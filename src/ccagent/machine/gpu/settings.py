@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -10,12 +10,6 @@ from ccagent.agents.base import AgentSettings
 from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError
 from ccagent.machine.gpu.presence import vendor_directories
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ccagent.machine.checks import Check
-    from ccagent.machine.node import Node
 
 
 class GpuSettings(AgentSettings, frozen=True, kw_only=True):
@@ -30,12 +24,6 @@ class GpuSettings(AgentSettings, frozen=True, kw_only=True):
         Duration,
         Meta(description="after this long a sample is sent without the values of a GPU library"),
     ] = Duration("10s")
-
-    def checks(self, node: Node) -> Iterator[Check]:
-        """Return the checks of the cards of each vendor."""
-        from ccagent.machine.gpu.checks import check_vendors
-
-        return check_vendors(node, self.gpu_vendors)
 
     def __post_init__(self) -> None:
         for vendor in self.gpu_vendors:
