@@ -155,15 +155,16 @@ def measure_outside(options: argparse.Namespace) -> dict[str, Any]:
     """Let a storm outside of jobs pass; return what was attributed, and what samples cost."""
     from msgspec import convert
 
-    from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
-    from ccagent.agents.sonar.jobs.selection import Selection
+    from ccagent.agents.sonar.agent import SampleAgent
+    from ccagent.agents.sonar.jobs.selection import ProcessSelection
+    from ccagent.agents.sonar.settings import SampleSettings
     from ccagent.agents.sonar.sources.bpf import BpfSource
     from ccagent.machine.node import Node
     from ccagent.records.envelopes import SampleEnvelope
     from ccagent.records.message import encode
 
     node = Node(cluster="benchmark")
-    selection = Selection(system_jobs=True, users=(), commands=(), cpu_time=0.0)
+    selection = ProcessSelection(system_jobs=True, users=(), commands=(), cpu_time=0.0)
     agent = SampleAgent(convert({"source": "bpf"}, SampleSettings), frozenset({"sonar"}))
     agent._source = BpfSource(node, selection, options.directory)  # noqa: SLF001
     users = {node.user(USERS + number) for number in range(options.users)}
@@ -256,13 +257,13 @@ def _join_nicely(path: Path) -> None:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Let the storm pass and give CPU seconds by job: the kernel's, and those of the sources."""
-    from ccagent.agents.sonar.jobs.selection import Selection
+    from ccagent.agents.sonar.jobs.selection import ProcessSelection
     from ccagent.agents.sonar.sources.preferred import PreferredSource
     from ccagent.agents.sonar.sources.procfs import ProcfsSource
     from ccagent.machine.node import Node
 
     node = Node()
-    selection = Selection(system_jobs=True, users=(), commands=(), cpu_time=0.0)
+    selection = ProcessSelection(system_jobs=True, users=(), commands=(), cpu_time=0.0)
     bpf = PreferredSource(node, selection, asked=True, directory=options.directory)
     sources: dict[str, ProcessSource] = {"bpf": bpf, "procfs": ProcfsSource(node, selection)}
     least, most = map(float, options.milliseconds.split("-"))

@@ -96,7 +96,8 @@ def worker(source: str, samples: int, pause: float) -> None:
     """Sample in this process and print what it cost as JSON."""
     from msgspec import convert
 
-    from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
+    from ccagent.agents.sonar.agent import SampleAgent
+    from ccagent.agents.sonar.settings import SampleSettings
     from ccagent.machine.node import Node
     from ccagent.records.message import encode
 

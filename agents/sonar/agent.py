@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar
 
-from msgspec import Meta, structs
+from msgspec import structs
 
 from ccagent.agents.base import Agent, error_object
 from ccagent.agents.sonar.jobs.records import JobRecords
-from ccagent.agents.sonar.jobs.selection import Selection
-from ccagent.agents.sonar.sources.registry import SourceName, open_source
-from ccagent.config.duration import Duration
+from ccagent.agents.sonar.jobs.selection import ProcessSelection
+from ccagent.agents.sonar.settings import SampleSettings
+from ccagent.agents.sonar.sources.registry import open_source
 from ccagent.machine.clock import timestamp
 from ccagent.machine.gpu.presence import is_any_present
-from ccagent.machine.gpu.settings import GpuSettings
 from ccagent.machine.system_state import read_system
 from ccagent.records.envelopes import (
     SONAR_EPOCH,
@@ -26,7 +25,6 @@ from ccagent.records.message import FORMATS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ccagent.agents.base import AgentSettings
     from ccagent.agents.sonar.jobs.allocations import Allocation, Allocations
     from ccagent.agents.sonar.jobs.cgroup_accounting import JobAccounts
     from ccagent.agents.sonar.jobs.pss import JobPss
@@ -40,85 +38,6 @@ if TYPE_CHECKING:
 _FIRST_INTERVAL = 0.1
 _ERRORS_SENT = 50
 _BOOT_TOLERANCE = 60
-
-
-class SampleSettings(GpuSettings, frozen=True, kw_only=True):
-    """The keys of [agents.sample]."""
-
-    renamed: ClassVar[dict[str, str]] = {
-        **GpuSettings.renamed,
-        "batchless": "jobs-by-process-group",
-    }
-
-    source: Annotated[
-        SourceName,
-        Meta(description="where processes come from; auto: the cheapest that works here"),
-    ] = "auto"
-    exclude_system_jobs: Annotated[
-        bool, Meta(description="leave out processes of users below 1000, unless in a container")
-    ] = False
-    exclude_users: Annotated[list[str], Meta(description="users to leave out, by name")] = []
-    exclude_commands: Annotated[
-        list[str], Meta(description="commands to leave out, by the beginning of their name")
-    ] = []
-    min_cpu_time: Annotated[
-        Duration, Meta(description="leave out processes that have used less CPU time")
-    ] = Duration("0s")
-    rollup: Annotated[
-        bool,
-        Meta(description="one record for childless processes of equal job, parent and command"),
-    ] = False
-    jobs_by_process_group: Annotated[
-        bool, Meta(description="take the process group as the job even inside Slurm jobs")
-    ] = False
-    preset: Annotated[
-        Literal["", "jobanalyzer"],
-        Meta(
-            description="process records for a receiver that takes differences of cpu_time:"
-            " jobanalyzer; empty: that of the receiver, if all sinks for envelopes have the same"
-        ),
-    ] = ""
-    process_io: Annotated[
-        Literal["calls", "storage"],
-        Meta(
-            description="what data_read and data_written count: what read and write calls passed,"
-            " or what storage was asked for, as Sonar does"
-        ),
-    ] = "calls"
-    points: Annotated[
-        Literal["auto", "own", "all"],
-        Meta(
-            description="which metrics lines have: own: those that the agent metrics does not send;"
-            " all: those too; auto: own where that agent is configured"
-        ),
-    ] = "auto"
-    job_pss: Annotated[
-        bool,
-        Meta(description="read how much memory jobs use with shared pages divided (PSS); costly"),
-    ] = False
-
-    scontrol: Annotated[
-        str, Meta(description="the program scontrol, asked for a job's cards if nothing else tells")
-    ] = "scontrol"
-    squeue: Annotated[
-        str, Meta(description="the program squeue, asked for the user of a job without processes")
-    ] = "squeue"
-
-    def for_receivers(self, receivers: set[str]) -> Self:
-        """Return the settings with the preset of the receiver, if there is only one."""
-        if not self.preset and receivers == {"jobanalyzer"}:
-            return structs.replace(self, preset="jobanalyzer")
-        return self
-
-    def beside(self, agents: Mapping[str, AgentSettings]) -> SampleSettings:
-        """Return the settings with the metrics that no other agent of the configuration sends."""
-        if self.points != "auto" or "metrics" not in agents:
-            return self
-        from ccagent.agents.metrics.settings import MetricsSettings
-
-        other = agents["metrics"]
-        is_owner = isinstance(other, MetricsSettings) and other.has_jobs
-        return structs.replace(self, points="own" if is_owner else "all")
 
 
 class SampleAgent(Agent[SampleSettings]):
@@ -165,9 +84,9 @@ class SampleAgent(Agent[SampleSettings]):
             yield require_program(node, settings.squeue, "users of jobs without processes")
 
     def prepare(self, node: Node) -> float:
-        """Read CPU times, so that the first sample can tell utilisation 100 ms later."""
-        self._opened(node).begin()
-        self._accounted(node, [])
+        """Read CPU times, so that the first sample 100 ms later has utilisation."""
+        self._open_source(node).begin()
+        self._read_accounts(node, [])
         gpus = self._cards(node)
         if gpus is not None:
             gpus.start()
@@ -178,8 +97,8 @@ class SampleAgent(Agent[SampleSettings]):
         now = node.clock.time()
         gpus = self._cards(node)
         if gpus is not None:
-            gpus.ask("read")  # the answer comes while processes are read
-        source = self._opened(node)
+            gpus.ask("read")  # the cards answer while processes are read
+        source = self._open_source(node)
         processes = source.read()
         errors = list(source.errors)
         boot, system = read_system(node, errors)
@@ -192,11 +111,11 @@ class SampleAgent(Agent[SampleSettings]):
         )
         allocations: list[Allocation] = []
         if reading is not None and reading.cards and self._wants_allocations:
-            allocations = self._allocated(node, processes, reading)
+            allocations = self._read_allocations(node, processes, reading)
             if "allocated-gpus" in self.settings.extras:
                 self._records.add_allocated(node, jobs, allocations, reading.cards)
         self._records.end_sample()
-        counters, values = self._accounted(node, errors)
+        counters, values = self._read_accounts(node, errors)
         pss = self._read_pss(node, processes, errors)
         if "job-cgroups" in self.settings.extras:
             from ccagent.agents.sonar.jobs.cgroup_accounting import with_cgroups
@@ -208,19 +127,19 @@ class SampleAgent(Agent[SampleSettings]):
             node=node.hostname,
             system=system,
             jobs=jobs,
-            errors=[error_object(node, text) for text in _bounded(errors)],
+            errors=[error_object(node, text) for text in _limit(errors)],
         )
         yield SampleEnvelope(
             meta=self.metadata(), data=SampleData(type="sample", attributes=attributes)
         )
         if "line" in self.wanted:
-            from ccagent.agents.sonar.points import job_points, node_points, owned_elsewhere
+            from ccagent.agents.sonar.points import find_owned_elsewhere, job_points, node_points
 
             known: Mapping[int, Mapping[str, float | None]] = values
             if self.settings.points != "own":
                 yield from node_points(attributes, now)
             else:
-                known = {job: owned_elsewhere(each) for job, each in counters.items()}
+                known = {job: find_owned_elsewhere(each) for job, each in counters.items()}
             yield from job_points(attributes, now, known, pss)
             if reading is not None and reading.cards:
                 from ccagent.agents.sonar.gpu_points import gpu_points
@@ -235,7 +154,7 @@ class SampleAgent(Agent[SampleSettings]):
             self._gpus.close()
 
     def attributes(self) -> dict[str, str]:
-        """Say what was left out of the sample."""
+        """Return the source and the filters."""
         settings = self.settings
         return {
             "source": self._source.name if self._source is not None else self.settings.source,
@@ -246,11 +165,11 @@ class SampleAgent(Agent[SampleSettings]):
             "rollup": str(settings.rollup).lower(),
         }
 
-    def _opened(self, node: Node) -> ProcessSource:
+    def _open_source(self, node: Node) -> ProcessSource:
         """Make the process source at its first use."""
         if self._source is None:
             settings = self.settings
-            selection = Selection(
+            selection = ProcessSelection(
                 system_jobs=not settings.exclude_system_jobs,
                 users=tuple(settings.exclude_users),
                 commands=tuple(settings.exclude_commands),
@@ -261,7 +180,7 @@ class SampleAgent(Agent[SampleSettings]):
         return self._source
 
     def _cards(self, node: Node) -> Gpus | None:
-        """Give what reads cards, from when the first is seen; nothing is loaded before."""
+        """Return the readers of cards, None without a card; they are loaded with the first card."""
         if self._gpus is None and is_any_present(node, self.settings.gpu_vendors):
             from ccagent.machine.gpu.gpus import Gpus
 
@@ -272,7 +191,7 @@ class SampleAgent(Agent[SampleSettings]):
     def _wants_allocations(self) -> bool:
         return "allocated-gpus" in self.settings.extras or "line" in self.wanted
 
-    def _allocated(
+    def _read_allocations(
         self, node: Node, processes: list[Process], reading: GpuReading
     ) -> list[Allocation]:
         if self._allocations is None:
@@ -281,10 +200,10 @@ class SampleAgent(Agent[SampleSettings]):
             self._allocations = Allocations(self.settings.scontrol, self.settings.squeue)
         return self._allocations.read(node, processes, reading)
 
-    def _accounted(
+    def _read_accounts(
         self, node: Node, errors: list[str]
     ) -> tuple[dict[int, JobCounters], dict[int, dict[str, float]]]:
-        """Give what control groups account for, by job, and the metrics that follow, if wanted."""
+        """Return the counters of control groups by job, and their metrics, if wanted."""
         if "line" not in self.wanted and "job-cgroups" not in self.settings.extras:
             return {}, {}
         if self._accounts is None:
@@ -305,17 +224,17 @@ class SampleAgent(Agent[SampleSettings]):
         return self._pss.read(node, processes, errors)
 
     def _epoch(self, boot: int) -> int:
-        """Give the `epoch` of jobs outside of Slurm: boot time since 2020, never 0.
+        """Return the `epoch` of jobs outside of Slurm: boot time since 2020, never 0.
 
-        A clock that is set shifts the boot time that the kernel tells. Jobs keep their identity
-        over small steps; a large one corrects a clock that was wrong.
+        Setting the clock shifts the kernel's boot time. Jobs keep their identity over small steps;
+        a large step corrects a clock that was wrong.
         """
         if abs(boot - self._boot) > _BOOT_TOLERANCE:
             self._boot = boot
         return max(1, self._boot - SONAR_EPOCH)
 
 
-def _bounded(errors: list[str]) -> list[str]:
+def _limit(errors: list[str]) -> list[str]:
     if len(errors) <= _ERRORS_SENT:
         return errors
     return [*errors[:_ERRORS_SENT], f"and {len(errors) - _ERRORS_SENT} more errors"]

@@ -38,8 +38,8 @@ def job_points(
 ) -> Iterator[Point]:
     """Return the points of jobs: memory in GB, utilisation in percent of one core, time in s.
 
-    of_cgroups: by job, metrics that its control group knows better than its processes; None for
-    those that the agent `metrics` sends. pss: KB by job, where it was asked for.
+    of_cgroups: by job, metrics of its control group that replace those of its processes; None for
+    those that the agent `metrics` sends. pss: KB by job, where it was read.
     """
     tags = _tags(sample)
     of_processes: dict[int, list[SampleProcess]] = {job: [] for job in of_cgroups}
@@ -55,8 +55,8 @@ def job_points(
             yield Point("job_mem_pss", own, pss[number] * _GB, time)
 
 
-def owned_elsewhere(counters: JobCounters) -> dict[str, float | None]:
-    """Return the metrics of processes that a job's control group tells too, each with None.
+def find_owned_elsewhere(counters: JobCounters) -> dict[str, float | None]:
+    """Return the metrics of processes that a job's control group has too, each with None.
 
     A metric has one owner: with a control group it is the agent `metrics`, else `sample`.
     """
@@ -73,7 +73,7 @@ def _tags(sample: SampleAttributes) -> dict[str, str]:
 
 
 def _sums(processes: list[SampleProcess]) -> dict[str, float | None]:
-    """Add up what the processes of a job that are alive tell."""
+    """Return the sums over the processes of a job."""
     return {
         "job_mem_rss": sum(process.resident_memory for process in processes) * _GB,
         "job_cpu_util": round(sum(process.cpu_util for process in processes), 3),

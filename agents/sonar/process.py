@@ -1,12 +1,18 @@
-"""What the agent knows of one process, and where it can come from."""
+"""One process at one reading, made of the files of /proc, and the sources of processes."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from ccagent.machine.procfs.process_files import command_text
 from ccagent.records.envelopes import NO_FLOAT
+
+if TYPE_CHECKING:
+    from ccagent.agents.sonar.sources.entry import ProcessEntry
+    from ccagent.machine.node import Node
+    from ccagent.machine.procfs.process_files import Io, Statm
 
 FIRST_PID_OF_ENDED = 2**30
 """Pids from here on are of records of ended processes: real ones are below 2**22."""
@@ -19,7 +25,7 @@ ENDED = " <ended>"
 
 
 class Process(msgspec.Struct, frozen=True, gc=False):
-    """One process at one reading. A source gives the same object again if nothing has changed.
+    """One process at one reading. A source returns the same object while nothing has changed.
 
     job: Slurm's raw job id, 0 outside of Slurm.
     start_time, cpu_seconds: seconds after boot; user and system time without children.
@@ -30,6 +36,7 @@ class Process(msgspec.Struct, frozen=True, gc=False):
     rolledup: how many processes this stands for besides one.
     is_ended: it stands for processes that have ended. Then cpu_seconds is what they used since the
     previous reading, start_time and cpu_time are 0, and the pid is above all that are real.
+    A field with a default is one that a source may not know.
     """
 
     pid: int
@@ -39,26 +46,51 @@ class Process(msgspec.Struct, frozen=True, gc=False):
     uid: int
     command: str
     in_container: bool
-    start_time: float
-    cpu_seconds: float
-    cpu_time: int
-    cpu_util: float
-    resident_memory: int
-    virtual_memory: int
-    num_threads: int
-    data_read: int
-    data_written: int
-    data_cancelled: int
+    start_time: float = 0.0
+    cpu_seconds: float = 0.0
+    cpu_time: int = 0
+    cpu_util: float = NO_FLOAT
+    resident_memory: int = 0
+    virtual_memory: int = 0
+    num_threads: int = 0
+    data_read: int = 0
+    data_written: int = 0
+    data_cancelled: int = 0
     rolledup: int = 0
     is_ended: bool = False
 
 
+def make_process(entry: ProcessEntry, used: float, memory: Statm, io: Io, node: Node) -> Process:
+    """Return the process of an entry whose job is known; used: percent of one core."""
+    stat = entry.status
+    ticks, page = node.clock_ticks, node.page_size
+    return Process(
+        pid=int(entry.name),
+        ppid=stat.ppid,
+        process_group=stat.process_group,
+        job=entry.job,
+        uid=entry.uid,
+        command=command_text(stat.command, stat.state),
+        in_container=entry.in_container,
+        start_time=stat.starttime / ticks,
+        cpu_seconds=stat.own_ticks / ticks,
+        cpu_time=(stat.all_ticks + ticks // 2) // ticks,
+        cpu_util=used,
+        resident_memory=memory.private * page // 1024,
+        virtual_memory=memory.data * page // 1024,
+        num_threads=max(0, stat.num_threads - 1),
+        data_read=kilobytes(io.read),
+        data_written=kilobytes(io.written),
+        data_cancelled=kilobytes(io.cancelled),
+    )
+
+
 class ProcessSource(Protocol):
-    """Gives all processes that the selection wants."""
+    """A reader of all processes that the selection wants."""
 
     @property
     def name(self) -> str:
-        """As the configuration has it."""
+        """Return the name that the configuration has for it."""
         ...
 
     @property
@@ -68,7 +100,7 @@ class ProcessSource(Protocol):
 
     @property
     def errors(self) -> list[str]:
-        """What could not be read or parsed at the last reading, a sentence each."""
+        """Return what could not be read or parsed at the last reading, a sentence each."""
         ...
 
     def begin(self) -> None:
@@ -76,21 +108,21 @@ class ProcessSource(Protocol):
         ...
 
     def read(self) -> list[Process]:
-        """Read all wanted processes. Those that vanish meanwhile are left out in silence."""
+        """Read all wanted processes. Those that end meanwhile are omitted without an error."""
         ...
 
     def close(self) -> None:
-        """Let go of what is held open."""
+        """Close what is open."""
         ...
 
 
 def utilization(ticks: int, seconds: float, clock_ticks: int) -> float:
-    """Percent of one core that `ticks` used within `seconds`; never negative."""
+    """Return the percentage of one core that `ticks` are of `seconds`; never negative."""
     if ticks <= 0 or seconds <= 0:
         return NO_FLOAT
     return round(100.0 * ticks / clock_ticks / seconds, 3) or NO_FLOAT
 
 
 def kilobytes(size: int) -> int:
-    """Bytes as KB, rounded up."""
+    """Return bytes as KB, rounded up."""
     return -(-size // 1024)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ccagent.agents.base import Agent
-from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
+from ccagent.agents.sonar.agent import SampleAgent
+from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.agents.sysinfo.agent import SysinfoAgent, SysinfoSettings
 from ccagent.records.message import encode
 from tests.support.paths import MACHINES

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ccagent.machine.bpf import loading, pins
-from ccagent.machine.bpf.ended_records import Reading, parse_ended
+from ccagent.machine.bpf.ended_records import EndedReading, parse_ended
 from ccagent.machine.bpf.mounting import unmount
 from ccagent.machine.bpf.task_records import Task, parse_tasks
 from ccagent.machine.node import Node
@@ -42,7 +42,7 @@ def read_tasks(directory: str) -> dict[int, Task]:
     return {task.pid: task for task in parse_tasks(content)}
 
 
-def read_ended(directory: str) -> Reading:
+def read_ended(directory: str) -> EndedReading:
     """All entries, read by a process of its own."""
     result = subprocess.run(["cat", f"{directory}/{pins.ENDED}"], capture_output=True, check=True)
     return parse_ended(result.stdout)

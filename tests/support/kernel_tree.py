@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ccagent.machine.bpf import ended_records, pins, task_records
-from ccagent.machine.bpf.ended_records import Ended, Key, Total
+from ccagent.machine.bpf.ended_records import Ended, EndedKey, Total
 from ccagent.machine.bpf.pinned_file import END, HEADER
 from ccagent.machine.bpf.task_records import KERNEL_THREAD, Task
 from ccagent.machine.procfs.process_files import Io, parse_io, parse_statm
@@ -26,7 +26,7 @@ class PinnedNode(TreeNode):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.tasks: dict[int, Task] = {}
-        self.ended: dict[Key, Ended] = {}
+        self.ended: dict[EndedKey, Ended] = {}
         self.total = _NO_TOTAL
         self._cgroups: dict[str, int] = {}
         self.directory.mkdir(parents=True)
@@ -94,7 +94,7 @@ class PinnedNode(TreeNode):
         super().end(pid)
         del self.tasks[pid]
 
-    def has_ended(self, key: Key, processes: int, runtime: float) -> None:
+    def has_ended(self, key: EndedKey, processes: int, runtime: float) -> None:
         """Let so many processes end that have used so many seconds of CPU time in all."""
         now = self._now()
         old = self.ended.get(key, Ended(0, 0, 0, 0, 0, 0, 0, 0, now, now))
@@ -112,7 +112,7 @@ class PinnedNode(TreeNode):
         """Write what the programs tell now."""
         tasks = b"".join(task_records.RECORD.pack(*task) for task in self.tasks.values())
         self._write(pins.TASKS, task_records.MAGIC, task_records.LAYOUT, tasks)
-        everything = [*self.ended.items(), (Key(0, 0, 0, 0, 0, b""), self.total)]
+        everything = [*self.ended.items(), (EndedKey(0, 0, 0, 0, 0, b""), self.total)]
         records = (ended_records.RECORD.pack(*key, *sums) for key, sums in everything)
         self._write(pins.ENDED, ended_records.MAGIC, ended_records.LAYOUT, b"".join(records))
 

@@ -18,7 +18,7 @@ from ccagent.agents.sonar.jobs.allocation_parsers import (
     parse_numbers,
 )
 from ccagent.agents.sonar.jobs.allocations import Allocation, Allocations, idle_cards
-from ccagent.agents.sonar.jobs.selection import Selection
+from ccagent.agents.sonar.jobs.selection import ProcessSelection
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.machine.gpu.gpus import GpuReading
 from ccagent.records.envelopes import (
@@ -170,7 +170,7 @@ class Node:
         self.tree.write(f"{pid}/environ", environment)
 
     def read(self) -> list[Allocation]:
-        source = ProcfsSource(self.tree, Selection())
+        source = ProcfsSource(self.tree, ProcessSelection())
         try:
             return self.allocations.read(self.tree, source.read(), READING)
         finally:

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
-from ccagent.agents.sonar.sources.ended_growth import EndedGrowth, Growth
-from ccagent.machine.bpf.ended_records import Key
+from ccagent.agents.sonar.agent import SampleAgent
+from ccagent.agents.sonar.settings import SampleSettings
+from ccagent.agents.sonar.sources.ended_deltas import EndedDelta, EndedDeltas
+from ccagent.machine.bpf.ended_records import EndedKey
 from ccagent.machine.procfs.process_files import Io
 from ccagent.records.message import encode
 from ccagent.records.points import Point
@@ -57,12 +58,12 @@ def _pid(process: dict[str, Any]) -> int:
     return int(process["pid"])
 
 
-def of_job(number: int, command: bytes = b"sh", uid: int = 1001) -> Key:
-    return Key(0, 0, number, 0, uid, command)
+def of_job(number: int, command: bytes = b"sh", uid: int = 1001) -> EndedKey:
+    return EndedKey(0, 0, number, 0, uid, command)
 
 
-def outside(cgroup: int, group: int, command: bytes = b"sh", uid: int = 1001) -> Key:
-    return Key(cgroup, cgroup, 0, group, uid, command)
+def outside(cgroup: int, group: int, command: bytes = b"sh", uid: int = 1001) -> EndedKey:
+    return EndedKey(cgroup, cgroup, 0, group, uid, command)
 
 
 PROCESS = st.fixed_dictionaries({
@@ -329,11 +330,11 @@ def test_of_many_users_those_that_used_most_have_records(node: PinnedNode) -> No
     attributes = sample(agent, node)
     assert len(of_jobs(attributes)) == 1000
     (error,) = attributes["errors"]
-    assert "left out for 3 users" in error["detail"]
+    assert "are omitted for 3 users" in error["detail"]
 
 
 def test_what_is_known_of_entries_is_bounded(node: PinnedNode) -> None:
-    growth = EndedGrowth(node, "run/ccagent-kernel/ended")
+    growth = EndedDeltas(node, "run/ccagent-kernel/ended")
     for start in range(0, 60_000, 15_000):
         node.ended.clear()
         for number in range(start, start + 15_000):
@@ -345,7 +346,7 @@ def test_what_is_known_of_entries_is_bounded(node: PinnedNode) -> None:
     node.still.passed += 1
     node.has_ended(outside(1, 60_000), processes=2, runtime=1)
     node.pin()
-    assert growth.read([]) == {outside(1, 60_000): Growth(2, 10**9)}
+    assert growth.read([]) == {outside(1, 60_000): EndedDelta(2, 10**9)}
     assert growth.entries < 16_384 * 3 // 2
 
 
@@ -360,17 +361,17 @@ def test_an_entry_that_the_kernel_forgot_begins_anew(node: PinnedNode) -> None:
     assert (ended["cpu_util"], ended.get("rolledup")) == (20.0, None)
 
 
-def test_what_is_not_told_apart_is_reported_once(node: PinnedNode) -> None:
+def test_lost_cpu_time_of_ended_processes_is_reported_once(node: PinnedNode) -> None:
     agent = make()
     sample(agent, node)
     node.count(3)
     assert "errors" not in sample(agent, node)
     (error,) = sample(agent, node)["errors"]
-    assert "what 3 ended processes used is not told apart" in error["detail"]
+    assert "the CPU time of 3 ended processes was lost" in error["detail"]
     assert "errors" not in sample(agent, node)
     node.count(2)
     sample(agent, node)
-    assert "what 2 ended" in sample(agent, node)["errors"][0]["detail"]
+    assert "CPU time of 2 ended" in sample(agent, node)["errors"][0]["detail"]
 
 
 def test_what_is_in_the_total_first_and_told_apart_later_is_no_error(node: PinnedNode) -> None:

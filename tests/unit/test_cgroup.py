@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.machine.procfs.process_cgroup import Placement, parse_cgroup
+from ccagent.machine.procfs.process_cgroup import CgroupMembership, parse_cgroup
 from tests.support.paths import DATA
 
 RECORDED = DATA / "slurm"
@@ -107,4 +107,4 @@ def test_other_cgroups_are_no_containers(path: str) -> None:
 
 @given(st.binary(max_size=300))
 def test_any_bytes_give_a_placement(content: bytes) -> None:
-    assert isinstance(parse_cgroup(content), Placement)
+    assert isinstance(parse_cgroup(content), CgroupMembership)

@@ -12,7 +12,7 @@ from ccagent.errors import UnparsableError
 from ccagent.machine.bpf import ended_records, task_records
 from ccagent.machine.bpf.ended_records import (
     Ended,
-    Key,
+    EndedKey,
     Total,
     parse_ended,
     parse_key,
@@ -49,8 +49,8 @@ TASKS = st.builds(
         st.binary(min_size=32, max_size=32),
     ),
 )
-KEYS = st.builds(Key, U64.filter(bool), U64, U32, U32, U32, NAMES) | st.builds(
-    Key, st.just(0), st.just(0), U32.filter(bool), st.just(0), U32, NAMES
+KEYS = st.builds(EndedKey, U64.filter(bool), U64, U32, U32, U32, NAMES) | st.builds(
+    EndedKey, st.just(0), st.just(0), U32.filter(bool), st.just(0), U32, NAMES
 )
 SUMS = st.builds(Ended._make, st.tuples(*[U64] * 10))
 NOBODY = bytes(ended_records.RECORD.size - 80)
@@ -76,7 +76,7 @@ def of_tasks(tasks: list[Task]) -> bytes:
     return framed(task_records.MAGIC, RECORD.size, [RECORD.pack(*task) for task in tasks])
 
 
-def of_ended(entries: dict[Key, Ended], total: Total) -> bytes:
+def for_ended(entries: dict[EndedKey, Ended], total: Total) -> bytes:
     records = [ended_records.RECORD.pack(*key, *sums) for key, sums in entries.items()]
     records.append(NOBODY + struct.pack("<10Q", *total))
     return framed(ended_records.MAGIC, ended_records.RECORD.size, records)
@@ -99,10 +99,10 @@ def test_tasks_come_back_as_they_were(tasks: list[Task]) -> None:
 
 
 @given(st.dictionaries(KEYS, SUMS, max_size=5), st.builds(Total._make, st.tuples(*[U64] * 10)))
-def test_ended_ones_come_back_as_they_were(entries: dict[Key, Ended], total: Total) -> None:
-    reading = parse_ended(of_ended(entries, total))
+def test_ended_ones_come_back_as_they_were(entries: dict[EndedKey, Ended], total: Total) -> None:
+    reading = parse_ended(for_ended(entries, total))
     assert (reading.entries, reading.total, reading.unseen) == (entries, total, 5)
-    raw = parse_raw(of_ended(entries, total))
+    raw = parse_raw(for_ended(entries, total))
     assert (raw.total, raw.kept, raw.unseen) == (total, 3, 5)
     assert {parse_key(each[0]): each[1:] for each in raw.entries} == {
         key: (sums.processes, sums.runtime, sums.since, sums.last) for key, sums in entries.items()
@@ -122,7 +122,7 @@ def test_who_began_while_the_end_was_read_is_not_looked_at(
 def test_a_reading_that_was_cut_off_is_refused(data: st.DataObject) -> None:
     for content, parse in (
         (of_tasks([task(pid=1), task(pid=2)]), parse_tasks),
-        (of_ended({Key(1, 1, 0, 1, 1, b"sh"): Ended._make(range(10))}, TOTAL), parse_ended),
+        (for_ended({EndedKey(1, 1, 0, 1, 1, b"sh"): Ended._make(range(10))}, TOTAL), parse_ended),
     ):
         end = data.draw(st.integers(0, len(content) - 1))
         with pytest.raises(UnparsableError, match=r"cut off|less than a header"):
@@ -166,7 +166,7 @@ def test_a_reading_without_its_end_is_refused() -> None:
 
 
 def test_sums_without_their_total_are_refused() -> None:
-    entry = ended_records.RECORD.pack(*Key(1, 1, 0, 5, 0, b"sh"), *range(10))
+    entry = ended_records.RECORD.pack(*EndedKey(1, 1, 0, 5, 0, b"sh"), *range(10))
     for records in ([], [entry]):
         content = framed(ended_records.MAGIC, ended_records.RECORD.size, records)
         with pytest.raises(UnparsableError, match="no total"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ccagent.agents.sonar.agent import SampleSettings
+from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.config.configuration import build_transport, check, check_sink
 from ccagent.config.warnings import find_losses
 from ccagent.machine.node import Node

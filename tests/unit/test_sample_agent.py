@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
+from ccagent.agents.sonar.agent import SampleAgent
+from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.config.configuration import check
 from ccagent.config.duration import Duration
@@ -620,15 +621,15 @@ def test_descriptors_are_closed_with_their_processes(node: TreeNode) -> None:
     agent.prepare(node)
     source = agent._source
     assert isinstance(source, ProcfsSource)
-    free = source._descriptors.free
+    free = source._files.descriptors.free
     for pid in range(100, 150):
         node.process(pid)
     sample(agent, node)
-    assert source._descriptors.free == free - 150
+    assert source._files.descriptors.free == free - 150
     for pid in range(100, 150):
         node.end(pid)
     sample(agent, node)
-    assert source._descriptors.free == free
+    assert source._files.descriptors.free == free
     assert not source._entries
     assert not agent._records._known
 

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
+from ccagent.agents.sonar.agent import SampleAgent
 from ccagent.agents.sonar.jobs.ancestry import Step, is_all_root, parse_title
 from ccagent.agents.sonar.jobs.attribution import EVERY
-from ccagent.agents.sonar.jobs.selection import Selection
+from ccagent.agents.sonar.jobs.selection import ProcessSelection
+from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.agents.sonar.sources.psutil_source import PsutilSource
 from ccagent.machine.node import Node
@@ -57,7 +58,7 @@ def node(tmp_path: Path) -> CountingNode:
 
 @pytest.fixture
 def source(node: CountingNode) -> ProcfsSource:
-    return ProcfsSource(node, Selection())
+    return ProcfsSource(node, ProcessSelection())
 
 
 def daemon(
@@ -237,7 +238,7 @@ class TestOverTime:
     ) -> None:
         # Without descriptors to keep, only the start time tells them apart.
         monkeypatch.setattr("ccagent.machine.descriptors.raise_limit", lambda: 0)
-        source = ProcfsSource(node, Selection())
+        source = ProcfsSource(node, ProcessSelection())
         daemon(node, 40)
         node.process(41, ppid=40)
         jobs(source)
@@ -297,7 +298,7 @@ class TestOverTime:
             jobs(source)
 
         assert {path.rpartition("/")[2] for path in node.reads} == {"cgroup"}
-        assert source._placer._ancestry is None
+        assert source._attribution._ancestry is None
 
     @pytest.mark.parametrize("file", ["cmdline", "status"])
     def test_a_daemon_that_ends_meanwhile_costs_only_the_job(
@@ -360,7 +361,7 @@ class TestTitles:
 
 
 def test_of_the_composed_machine_everybody_is_where_slurm_put_them() -> None:
-    found = jobs(ProcfsSource(RecordedNode("linuxproc"), Selection()))
+    found = jobs(ProcfsSource(RecordedNode("linuxproc"), ProcessSelection()))
 
     assert {pid for pid, job in found.items() if job == 89} == {29760, 29761, 29764, 29777, 29778}
     assert {pid for pid, job in found.items() if job == 90} == {
@@ -419,7 +420,7 @@ def daemons() -> Iterator[dict[str, Started]]:
 def test_both_sources_tell_the_jobs_of_live_processes(
     daemons: dict[str, Started], kind: type[ProcfsSource | PsutilSource]
 ) -> None:
-    source = kind(Node(), Selection())
+    source = kind(Node(), ProcessSelection())
     found = jobs(source)
     assert {found[process.pid] for process, _ in daemons.values()} == {0}
     step, extern, impostor = (daemons[name][1] for name in ("step", "extern", "impostor"))

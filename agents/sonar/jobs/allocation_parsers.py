@@ -1,7 +1,6 @@
-"""What tells the cards of a job: device cgroups, environments, scontrol. Pure functions.
+"""Parsers of a job's cards in device cgroups, environments and the output of scontrol.
 
-A user can put anything into the environment and the texts of a job. What is made of it here says
-something of that job alone.
+A user can put anything into the environment and the texts of a job. It affects that job alone.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Claim(NamedTuple):
 def parse_devices(content: bytes) -> frozenset[str] | None:
     """Parse devices.list (v1): the character devices `major:minor` that are allowed.
 
-    None where all are by default: then the kernel doesn't list those that are denied
+    None where all are allowed by default: then the kernel doesn't list those that are denied
     (devcgroup_seq_show() in security/device_cgroup.c), as with Slurm's ConstrainDevices.
     """
     devices: set[str] = set()
@@ -62,7 +61,7 @@ def parse_devices(content: bytes) -> frozenset[str] | None:
 
 
 def parse_environment(content: bytes) -> Claim | None:
-    """Parse /proc/PID/environ: the cards that the job was given; None if nothing tells."""
+    """Parse /proc/PID/environ: the cards that the job was given; None if it names none."""
     variables: dict[bytes, str] = {}
     for entry in content.split(b"\0"):
         name, equals, value = entry.partition(b"=")
@@ -86,7 +85,7 @@ def parse_environment(content: bytes) -> Claim | None:
 def parse_job(content: bytes, names: frozenset[str]) -> Claim | None:
     """Parse what `scontrol -d show job N` prints: the job's cards on the node with these names.
 
-    None if it doesn't tell, or tells several things: then a text of the job's user is among them.
+    None without such a line, or with several different ones: then the job's user wrote one of them.
     """
     found: dict[str, str] = {}
     for match in _DETAIL.finditer(content):
@@ -119,7 +118,7 @@ def parse_numbers(text: str) -> tuple[int, ...]:
 
 
 def short_name(host: str) -> str:
-    """Give the first part of a host's name, in lower case."""
+    """Return the first part of a host's name, in lower case."""
     return host.partition(".")[0].lower()
 
 

@@ -1,4 +1,4 @@
-"""The cards that Slurm jobs on this node were given, whether they use them or not."""
+"""Cards that Slurm has allocated to jobs on this node, used or not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DRIVER_UID = 0
 
 
 class Allocation(NamedTuple):
-    """The indices of the cards of a job; uid: -1 if it can't be told."""
+    """The indices of the cards of a job; uid: -1 if unknown."""
 
     job: int
     uid: int
@@ -49,7 +49,7 @@ class _JobHere(NamedTuple):
 
 
 class Allocations:
-    """Finds out once for each job; Slurm is asked only if nothing on the node tells."""
+    """Allocations, read once for each job; Slurm is asked only if nothing on the node has them."""
 
     def __init__(self, scontrol: str, squeue: str) -> None:
         self._scontrol = scontrol
@@ -59,7 +59,7 @@ class Allocations:
         self._slurm_not_before = 0.0
 
     def read(self, node: Node, processes: list[Process], reading: GpuReading) -> list[Allocation]:
-        """Give the allocations of the jobs that are here and have cards."""
+        """Return the allocations of the jobs that are here and have cards."""
         jobs = _jobs(node, processes)
         self._known = {job: known for job, known in self._known.items() if job in jobs}
         self._not_before = {job: at for job, at in self._not_before.items() if job in jobs}
@@ -109,24 +109,24 @@ class Allocations:
 
 
 def idle_cards(allocation: Allocation, used: dict[int, float], reading: GpuReading) -> list[int]:
-    """Give the cards that a job leaves idle; `used` is what its own processes use, by card.
+    """Return the cards that a job leaves idle; `used`: utilisation by its processes, by card.
 
     A card without a process of the job is idle. So is one whose processes use nothing, unless
-    the card is busy and they may be those that are not told apart. Where no utilisation is known,
-    of MIG instances for example, a process is use. Of a failing card nothing is known.
+    the card is busy and its utilisation is not known by process. Without any utilisation, as for
+    MIG instances, a process counts as use. A failing card is not idle.
     """
     idle: list[int] = []
     for card in reading.cards:
         if card.index not in allocation.cards or card.failing or used.get(card.index):
             continue
-        is_untold = card.ce_util or card.index in reading.without_utilization
-        if card.index not in used or not is_untold:
+        is_unknown = card.ce_util or card.index in reading.without_utilization
+        if card.index not in used or not is_unknown:
             idle.append(card.index)
     return idle
 
 
 def _jobs(node: Node, processes: list[Process]) -> dict[int, _JobHere]:
-    """Give the jobs that have a cgroup here, or a process."""
+    """Return the jobs that have a cgroup here, or a process."""
     jobs: dict[int, _JobHere] = {}
     try:
         directories = job_directories(node, _V1)
@@ -159,7 +159,7 @@ def _cgroup(node: Node, job: _JobHere) -> Claim | None:
 
 
 def _environment(node: Node, job: _JobHere) -> Claim | None:
-    """Take the first of the job's processes whose environment tells."""
+    """Return the cards named by the environment of the job's first process that has them."""
     for pid in sorted(job.pids)[:_ASKED_PROCESSES]:
         try:
             claim = parse_environment(node.read(f"proc/{pid}/environ"))
@@ -171,7 +171,7 @@ def _environment(node: Node, job: _JobHere) -> Claim | None:
 
 
 def _cards(claim: Claim, reading: GpuReading) -> tuple[int, ...]:
-    """Find the cards that are meant; a partitioned card only by its instances."""
+    """Return the indices of the claimed cards; a partitioned card only by its instances."""
     found: set[int] = set()
     for device in claim.devices:
         if device in reading.devices and reading.devices[device] not in reading.partitioned:

@@ -1,8 +1,8 @@
 """The Slurm job of a process by its ancestors, where its cgroup names none (proctrack/linuxproc).
 
-All processes of a step descend from its slurmstepd, whose title names it. Who descends from whom
-is for the kernel to say; names and titles are anybody's to choose, so only root's count. The
-environment (SLURM_JOB_ID) is not asked: all of it is the user's to choose.
+All processes of a step descend from its slurmstepd, whose title names it. The kernel records the
+descent. Any user can choose names and titles, so only those of root's processes count. The
+environment (SLURM_JOB_ID) is not read: the user controls all of it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ccagent.machine.node import Node
-    from ccagent.machine.procfs.process_cgroup import Placement
-    from ccagent.machine.procfs.process_files import Stat
+    from ccagent.machine.procfs.process_cgroup import CgroupMembership
+    from ccagent.machine.procfs.process_files import ProcessStat
 
 _ROOT = 0
 _PLACEHOLDER = b"sleep"
@@ -27,8 +27,8 @@ _REMEMBERED = 10_000
 _ASKED_AGAIN_AFTER = 5.0
 _DEEPEST = 1_000
 
-# slurmstepd: [13.batch], [13.0], [13.0+1] of a heterogeneous step; what is left of the line that
-# it was started with is blank.
+# slurmstepd: [13.batch], [13.0], [13.0+1] of a heterogeneous step; blanks overwrite the rest of the
+# line that it was started with.
 _TITLE = re.compile(
     rb"slurmstepd: \[([1-9][0-9]{0,9})\.(extern|batch|interactive|[0-9]{1,10})(?:\+[0-9]{1,10})?\]"
     rb"[ \0\n]*"
@@ -53,48 +53,52 @@ def parse_title(cmdline: bytes) -> Step | None:
 
 
 def is_all_root(status: bytes) -> bool:
-    """Tell whether real, effective, saved and file system user of /proc/PID/status are root.
+    """Return whether real, effective, saved and file system user of /proc/PID/status are root.
 
-    Of a set-user-ID program that a user has started, under whatever name, the real one is not.
+    The real user of a set-user-ID program that a user has started is not.
     """
     return _ALL_ROOT.search(status) is not None
 
 
 class Ancestry:
-    """Tells jobs by ancestors.
+    """Job attribution by ancestors.
 
-    `look_up` gives what is known of a pid, None for nothing: its stat, and the job that its own
-    ancestors told when they were last asked, 0 for none.
+    `look_up` returns the stat of a pid, and the job that its own ancestors named at the last
+    look-up, 0 for none; None for an unknown pid.
     """
 
-    def __init__(self, node: Node, look_up: Callable[[int], tuple[Stat, int] | None]) -> None:
+    def __init__(
+        self, node: Node, look_up: Callable[[int], tuple[ProcessStat, int] | None]
+    ) -> None:
         self._node = node
         self._look_up = look_up
-        # By pid and start; with the monotonic time until which an answer without a step holds.
+        # By pid and start; with the monotonic time until which a result without a step is valid.
         self._known: dict[tuple[int, int], tuple[Step | None, float]] = {}
 
-    def job(self, status: Stat, descent: int, uid: int, placement: Placement) -> tuple[int, int]:
-        """Give the job whose work a process is, 0 for none, and the job that its ancestors tell.
+    def job(
+        self, status: ProcessStat, descent: int, uid: int, membership: CgroupMembership
+    ) -> tuple[int, int]:
+        """Return the job of a process, 0 for none, and the job that its ancestors name.
 
-        `descent` is what they told before, which holds also when they have ended since. The
-        cgroup goes first: of a component of a heterogeneous job it has the component's own id.
+        `descent` is the job that they named before; it stays valid when they have ended. The
+        cgroup has priority: it has the own id of each component of a heterogeneous job.
         """
-        if placement.job:
-            own = self._is_slurms_own(status, uid, placement.step)
-            return (0 if own else placement.job), descent
+        if membership.job:
+            own = self._is_slurms_own(status, uid, membership.step)
+            return (0 if own else membership.job), descent
         step = Step(descent, "") if descent else self._step(status)
         if not step.job or self._is_slurms_own(status, uid, step.name):
             return 0, 0
         return step.job, step.job
 
-    def _step(self, child: Stat) -> Step:
+    def _step(self, child: ProcessStat) -> Step:
         """Climb from a process to the slurmstepd that it descends from."""
         for _ in range(_DEEPEST):
             parent = self._look_up(child.ppid) if child.ppid > 1 else None
             if parent is None:
                 break
             status, descent = parent
-            # Who began later is no ancestor: the pid was reused between the reading of two files.
+            # A process that started later cannot be an ancestor: the pid was reused meanwhile.
             if status.starttime > child.starttime:
                 break
             if status.command == STEP_DAEMON:
@@ -106,10 +110,10 @@ class Ancestry:
             child = status
         return _NO_STEP
 
-    def _is_slurms_own(self, status: Stat, uid: int, step: str) -> bool:
-        """Tell whether a process of a job is Slurm's own and not the user's work.
+    def _is_slurms_own(self, status: ProcessStat, uid: int, step: str) -> bool:
+        """Return whether a process of a job is Slurm's own and not the user's work.
 
-        That is slurmstepd, and the `sleep` that it keeps in the step `extern` as long as the job
+        Slurm's own are slurmstepd, and the `sleep` that it keeps in the step `extern` while the job
         runs. Both belong to root.
         """
         if uid != _ROOT:
@@ -120,7 +124,7 @@ class Ancestry:
         return parent is not None and parent[0].command == STEP_DAEMON
 
     def _step_of(self, pid: int, started: int) -> Step | None:
-        """Give the step of a slurmstepd; None for an impostor, and before it has its title."""
+        """Return the step of a slurmstepd; None for an impostor, and before it has its title."""
         now = self._node.clock.monotonic()
         known = self._known.get((pid, started))
         if known is not None and (known[0] is not None or now < known[1]):

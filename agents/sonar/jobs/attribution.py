@@ -1,6 +1,6 @@
-"""Whose a process is: owner, job, container; and whether it is wanted.
+"""Attribution of processes to owner, job and container, and their selection.
 
-That seldom changes, and costs more than all else, so it is not read at each reading.
+These seldom change and are the costliest to read, so they are not read at each reading.
 """
 
 from __future__ import annotations
@@ -9,107 +9,107 @@ from typing import TYPE_CHECKING
 
 from ccagent.agents.sonar.jobs.containers import has_supervisor
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, VanishedError
-from ccagent.machine.procfs.process_cgroup import NOWHERE, Placement, parse_cgroup
+from ccagent.machine.procfs.process_cgroup import NO_MEMBERSHIP, CgroupMembership, parse_cgroup
 from ccagent.machine.procfs.process_files import KERNEL_THREAD, STEP_DAEMON, command_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ccagent.agents.sonar.jobs.ancestry import Ancestry
-    from ccagent.agents.sonar.jobs.selection import Selection
+    from ccagent.agents.sonar.jobs.selection import ProcessSelection
     from ccagent.agents.sonar.sources.complaints import Complaints
-    from ccagent.agents.sonar.sources.entry import Entry
+    from ccagent.agents.sonar.sources.entry import ProcessEntry
     from ccagent.machine.node import Node
-    from ccagent.machine.procfs.process_files import Stat
+    from ccagent.machine.procfs.process_files import ProcessStat
 
 EVERY = 20
-"""Readings after which the place of a process is looked at again, whatever else it does."""
+"""Readings after which a process is attributed again, even if nothing has changed."""
 
 ZOMBIE = b"Z"
-"""State of a process that has exited; of version 1 its cgroup is told as the root
-(proc_cgroup_show() in kernel/cgroup/cgroup.c), so what was known before holds."""
+"""State of a process that has exited. Its cgroup of version 1 reads as the root
+(proc_cgroup_show() in kernel/cgroup/cgroup.c), so the previous attribution stays."""
 
 _REMEMBERED = 10_000
 
 
-class Placer:
-    """Places processes; `entries` are all that are known, by pid."""
+class ProcessAttribution:
+    """Attributes processes to jobs and containers; `entries` are all known ones, by pid."""
 
     def __init__(
         self,
         node: Node,
-        selection: Selection,
-        entries: Mapping[str, Entry],
+        selection: ProcessSelection,
+        entries: Mapping[str, ProcessEntry],
         complaints: Complaints,
     ) -> None:
         self._node = node
         self._selection = selection
         self._entries = entries
         self._complaints = complaints
-        self._placements: dict[bytes, Placement] = {}
+        self._memberships: dict[bytes, CgroupMembership] = {}
         self._ancestry: Ancestry | None = None
 
     @property
     def asks_ancestors(self) -> bool:
-        """Tell whether jobs may follow from ancestors, too."""
+        """Return whether job attribution also uses ancestors."""
         return self._ancestry is not None
 
     def look_for_steps(self) -> None:
-        """Ask for job steps among the ancestors of processes from now on: Slurm has some here."""
+        """Search the ancestors of processes for job steps from now on: Slurm has some here."""
         if self._ancestry is None:
             from ccagent.agents.sonar.jobs.ancestry import Ancestry
 
             self._ancestry = Ancestry(self._node, self._descent)
 
-    def place(self, entry: Entry, reading: int) -> None:
-        """Find out owner, job and container. Raises VanishedError if the process is gone."""
-        was_placed = entry.place_at > 0
+    def attribute(self, entry: ProcessEntry, reading: int) -> None:
+        """Look up owner, job and container. Raises VanishedError if the process has ended."""
+        was_attributed = entry.attribute_at > 0
         # Staggered by pid, so that the processes of one job are not all due at once.
-        entry.place_at = reading + EVERY - (reading + int(entry.name)) % EVERY
-        if was_placed and entry.status.state == ZOMBIE:
+        entry.attribute_at = reading + EVERY - (reading + int(entry.name)) % EVERY
+        if was_attributed and entry.status.state == ZOMBIE:
             return
         path = f"proc/{entry.name}"
-        placement: Placement | None = None
+        membership: CgroupMembership | None = None
         try:
             entry.uid = self._node.owner(path)
-            placement = self.read(path)
+            membership = self.read(path)
         except NotHereError:
-            self._stay_or_vanish(path)
-            placement = NOWHERE
+            self._check_existence(path)
+            membership = NO_MEMBERSHIP
         except VanishedError:
             raise
         except NotPermittedError as error:
-            placement = NOWHERE
-            self._complaints.say_once("cgroup", f"jobs of some processes can't be told: {error}")
+            membership = NO_MEMBERSHIP
+            self._complaints.log_once("cgroup", f"jobs of some processes are unknown: {error}")
         except CcagentError as error:
             self._complaints.errors.append(str(error))
-        self.settle(entry, placement)
+        self.apply(entry, membership)
 
-    def read(self, path: str) -> Placement:
+    def read(self, path: str) -> CgroupMembership:
         """Read the cgroup of a process by its directory. Raises as Node.read does."""
         cgroup = self._node.read_single(f"{path}/cgroup")
-        known = self._placements.get(cgroup)
+        known = self._memberships.get(cgroup)
         if known is None:
-            if len(self._placements) >= _REMEMBERED:
-                self._placements.clear()
-            known = self._placements[cgroup] = parse_cgroup(cgroup)
+            if len(self._memberships) >= _REMEMBERED:
+                self._memberships.clear()
+            known = self._memberships[cgroup] = parse_cgroup(cgroup)
         return known
 
-    def settle(self, entry: Entry, placement: Placement | None) -> None:
-        """Conclude job, container and whether it is wanted; None: the cgroup isn't known now."""
+    def apply(self, entry: ProcessEntry, membership: CgroupMembership | None) -> None:
+        """Set job, container and `wanted` of an entry; None: the cgroup is unknown at present."""
         status = entry.status
         command = command_text(status.command, b"")
         if status.command == STEP_DAEMON:
             self.look_for_steps()
-        if placement is not None:
-            entry.in_container = entry.in_container or placement.container
+        if membership is not None:
+            entry.in_container = entry.in_container or membership.container
             if self._ancestry is None or status.flags & KERNEL_THREAD:
-                entry.job = placement.job
+                entry.job = membership.job
             else:
                 entry.job, entry.descent = self._ancestry.job(
-                    status, entry.descent, entry.uid, placement
+                    status, entry.descent, entry.uid, membership
                 )
-        # Whoever is in a container stays there, also when its supervisor ends.
+        # A process in a container stays there, also when its supervisor ends.
         entry.in_container = entry.in_container or has_supervisor(
             command, status.ppid, self._look_up
         )
@@ -117,14 +117,14 @@ class Placer:
             self._node, entry.uid, command, in_container=entry.in_container
         )
 
-    def _stay_or_vanish(self, path: str) -> None:
-        """Tell a process that is gone from a kernel without cgroups."""
+    def _check_existence(self, path: str) -> None:
+        """Raise VanishedError unless the process exists: then the kernel has no cgroups."""
         try:
             self._node.owner(path)
-        except CcagentError:
-            raise VanishedError(path) from None
+        except CcagentError as error:
+            raise VanishedError(path) from error
 
-    def _descent(self, pid: int) -> tuple[Stat, int] | None:
+    def _descent(self, pid: int) -> tuple[ProcessStat, int] | None:
         entry = self._entries.get(str(pid))
         return None if entry is None else (entry.status, entry.descent)
 

@@ -1,6 +1,6 @@
-"""What the control groups of Slurm's jobs account for, beside what their processes tell.
+"""Counters of the control groups of Slurm's jobs, beside the sums over their processes.
 
-They include processes that have ended, and know limits, throttling and out-of-memory kills.
+They include ended processes, and have limits, throttling and out-of-memory kills.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _OUTPUTS = {
 
 
 class JobAccounts:
-    """Reads the counters of jobs, one sample after the other."""
+    """Counters of jobs, one sample after the other."""
 
     def __init__(self) -> None:
         self._cgroups = JobCgroups()
         self._rates = Rates()
 
     def read(self, node: Node, errors: list[str]) -> dict[int, JobCounters]:
-        """Give what is known, by job; nothing where Slurm has made no control group."""
+        """Return the counters by job; none where Slurm has made no control group."""
         try:
             jobs = self._cgroups.read(node)
         except NotHereError:
@@ -44,7 +44,7 @@ class JobAccounts:
         return jobs
 
     def values(self, node: Node, jobs: dict[int, JobCounters]) -> dict[int, dict[str, float]]:
-        """Give the metrics of each job as ClusterCockpit has them, rates since the last call."""
+        """Return the metrics of each job by ClusterCockpit's names, rates since the last call."""
         counts: list[Count] = []
         values: dict[int, dict[str, float]] = {job: {} for job in jobs}
         for each in make_job_values(jobs):
@@ -55,26 +55,26 @@ class JobAccounts:
         for metric, rate, scope in self._rates.of(counts, _METRICS, node.clock.monotonic()):
             values[int(scope.stype_id)][metric] = rate
         return {
-            job: {metric: number * _OUTPUTS[metric].factor for metric, number in told.items()}
-            for job, told in values.items()
+            job: {metric: number * _OUTPUTS[metric].factor for metric, number in found.items()}
+            for job, found in values.items()
         }
 
 
 def with_cgroups(
     jobs: list[SampleJob], counters: dict[int, JobCounters], pss: dict[int, int]
 ) -> list[SampleJob]:
-    """Add what its control group accounts for to the first record of each Slurm job.
+    """Return the jobs, each Slurm job's first record with the counters of its control group.
 
     pss: KB by job, where they are known.
     """
     found: list[SampleJob] = []
-    told: set[int] = set()
+    seen: set[int] = set()
     for job in jobs:
         known = counters.get(job.job)
-        if job.epoch or job.job in told or (known is None and job.job not in pss):
+        if job.epoch or job.job in seen or (known is None and job.job not in pss):
             found.append(job)
             continue
-        told.add(job.job)
+        seen.add(job.job)
         cgroup = _cgroup(known or JobCounters(), pss.get(job.job, 0))
         found.append(structs.replace(job, cgroup=cgroup))
     return found

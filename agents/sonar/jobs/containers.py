@@ -1,4 +1,4 @@
-"""Which processes run in a container: those that descend from one that supervises containers."""
+"""Detection of processes in containers, by their ancestors."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _EXACT = frozenset({"conmon", "starter", "starter-suid", "appinit", "sinit", "lx
 
 
 def is_supervisor(command: str) -> bool:
-    """Tell whether the descendants of a process with this command run in a container."""
+    """Return whether the descendants of a process with this command run in a container."""
     return command.startswith("containerd") or command in _EXACT
 
 
 def has_supervisor(
     command: str, ppid: int, look_up: Callable[[int], tuple[str, int] | None]
 ) -> bool:
-    """Climb from a process to its ancestors until one supervises containers.
+    """Return whether an ancestor of a process supervises containers.
 
-    `look_up` gives command and parent of a pid. A snapshot has gaps and, in theory, circles.
+    `look_up` returns command and parent of a pid. A snapshot has gaps and, in theory, cycles.
     """
     if is_supervisor(command):
         return False  # containerd's own shims are outside

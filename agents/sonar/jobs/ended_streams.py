@@ -2,12 +2,12 @@
 
 Its sonalyze makes a stream of the records with equal pid and command. It takes the CPU time between
 two of them from the difference of `cpu_time`, in whole seconds; the first one of a stream counts
-its `cpu_avg`. So what ended of a job, user and command is one record in each sample while the job
-is there, and its `cpu_time` only grows. The fractions of a second that were in no difference of a
-living process are in it, too: most processes of a build never use a whole second.
+its `cpu_avg`. So the ended processes of a job, user and command are one record in each sample while
+the job is there, and its `cpu_time` only grows. It includes the fractions of a second that were in
+no difference of a living process: most processes of a build never use a whole second.
 
-A stream that pauses ends: what comes later begins another one, with a pid of its own, since a gap
-in a stream, or a counter that falls, costs CPU time. So does a restart of the agent.
+A stream that pauses ends. Later processes start another one, with a pid of its own, because a gap
+in a stream, or a counter that falls, loses CPU time. A restart of the agent starts new streams too.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from ccagent.agents.sonar.process import Process
 
 _PATIENCE = 3
-"""Samples after which the kernel must have told of a process that was gone."""
+"""Samples after which the kernel must have counted a process that has ended."""
 
 _MOST_COMMANDS = 50
 _OTHERS = f"_others_{ENDED}"
 
 
 class _Owner(NamedTuple):
-    """Whose a stream is. group: process group outside of jobs, else 0."""
+    """Owner of a stream. group: process group outside of jobs, else 0."""
 
     job: int
     group: int
@@ -41,19 +41,19 @@ class _Owner(NamedTuple):
 
 
 class _Stream:
-    """What ended of one command; `seconds` of CPU time in all, `told` of them at most so far."""
+    """Ended processes of one command: `seconds` of CPU time in all, `sent` the most sent so far."""
 
-    __slots__ = ("key", "process", "seconds", "told")
+    __slots__ = ("key", "process", "seconds", "sent")
 
     def __init__(self, process: Process, key: str) -> None:
         self.process = process
         self.key = key
         self.seconds = 0.0
-        self.told = 0
+        self.sent = 0
 
 
 class EndedStreams:
-    """Continues streams from sample to sample."""
+    """Streams of ended processes, continued from sample to sample."""
 
     def __init__(self) -> None:
         self._streams: dict[_Owner, dict[str, _Stream]] = {}
@@ -63,8 +63,8 @@ class EndedStreams:
         self._living: dict[int, tuple[Process, float]] = {}
         self._fractions: dict[tuple[_Owner, str], tuple[float, int]] = {}
 
-    def continued(self, processes: list[Process]) -> list[Process]:
-        """Return the processes with a record of each stream instead of what ended just now."""
+    def continue_streams(self, processes: list[Process]) -> list[Process]:
+        """Return the living processes, and a record of each stream of ended ones."""
         self._sample += 1
         living: list[Process] = []
         grown: dict[_Stream, float] = {}
@@ -91,7 +91,7 @@ class EndedStreams:
         return living
 
     def _follow(self, living: list[Process]) -> set[_Owner]:
-        """Note what lives, and the fractions of what has gone.
+        """Note the living processes, and the fractions of a second of those that have ended.
 
         Return the owners of streams that have a living process.
         """
@@ -115,7 +115,7 @@ class EndedStreams:
         return present
 
     def _add_fractions(self) -> None:
-        """Add them to the streams, which the kernel may tell of a sample later."""
+        """Add the fractions to the streams, which may begin a sample later."""
         waiting: dict[tuple[_Owner, str], tuple[float, int]] = {}
         for (owner, command), (seconds, since) in self._fractions.items():
             streams = self._streams.get(owner, {})
@@ -138,14 +138,14 @@ class EndedStreams:
         return stream
 
     def _record(self, stream: _Stream, used: float) -> Process:
-        """Make the record of a stream. It stands for no number of processes: that would vary."""
-        stream.told = max(stream.told, round(stream.seconds))
+        """Return the record of a stream, without a number of processes, because that would vary."""
+        stream.sent = max(stream.sent, round(stream.seconds))
         return structs.replace(
             stream.process,
             pid=self._pids.of(stream.key),
             command=stream.process.command.removesuffix(ENDED),
             cpu_seconds=stream.seconds,
-            cpu_time=stream.told,
+            cpu_time=stream.sent,
             cpu_util=round(used, 3) or NO_FLOAT,
             rolledup=0,
         )

@@ -37,7 +37,7 @@ def parse_pss(content: bytes) -> int:
 
 
 class JobPss:
-    """Sums up what the processes of each Slurm job have.
+    """Sums over the processes of each Slurm job.
 
     A job with a process that can't be read has no sum.
     """
@@ -46,7 +46,7 @@ class JobPss:
         self._has_warned = False
 
     def read(self, node: Node, processes: list[Process], errors: list[str]) -> dict[int, int]:
-        """Return KB by job. What can't be parsed adds to `errors`."""
+        """Return KB by job. Files that can't be parsed add to `errors`."""
         sums: dict[int, int] = {}
         denied: set[int] = set()
         for process in processes:
@@ -72,7 +72,7 @@ class JobPss:
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "agent sample: job-pss: %s; jobs of other users are left out, CAP_SYS_PTRACE is"
+                "agent sample: job-pss: %s; jobs of other users are omitted, CAP_SYS_PTRACE is"
                 " needed",
                 error,
             )

@@ -25,21 +25,21 @@ ALLOCATED = "_allocated_gpus_"
 
 _NO_GPUS: list[SampleProcessGpu] = []
 
-Key = tuple[int, int, int]
+GroupKey = tuple[int, int, int]
 """Job, epoch (0 for one of Slurm's), user id."""
 
 
-class _Known:
+class _KnownProcess:
     """A process and its record, as they were at the last sample.
 
-    idle: it never used CPU time, so that its average can't have changed, nor does it use cards.
+    idle: it has used neither CPU time nor cards, so its average can't have changed.
     group: the records of its job and user at this sample, shared with others of the job.
     """
 
     __slots__ = ("average", "group", "idle", "process", "record")
 
     def __init__(
-        self, process: Process, average: float, record: SampleProcess, group: _Group
+        self, process: Process, average: float, record: SampleProcess, group: _RecordGroup
     ) -> None:
         self.process = process
         self.average = average
@@ -48,8 +48,8 @@ class _Known:
         self.idle = not process.cpu_seconds and not record.gpus
 
 
-class _Group:
-    """One job of one user, and the records of this sample."""
+class _RecordGroup:
+    """One job of one user, with the records of this sample."""
 
     __slots__ = ("records",)
 
@@ -58,11 +58,11 @@ class _Group:
 
 
 class JobRecords:
-    """Makes the records of one sample after the other; those that stay the same are kept.
+    """Records of one sample after the other; those that stay the same are reused.
 
     as_streams: for receivers that take CPU time from the differences of `cpu_time` within records
     of equal pid and command, and for the first one from `cpu_avg`. A zombie keeps its command, and
-    what ended is in counters; see ended_streams.py.
+    ended processes are counters; see ended_streams.py.
     """
 
     def __init__(self, *, by_process_group: bool, rollup: bool, as_streams: bool = False) -> None:
@@ -70,8 +70,8 @@ class JobRecords:
         self._counts_ended = self._has_sampled = False
         self._by_process_group = by_process_group
         self._rollup = rollup
-        self._known: dict[int, _Known] = {}
-        self._groups: dict[Key, _Group] = {}
+        self._known: dict[int, _KnownProcess] = {}
+        self._groups: dict[GroupKey, _RecordGroup] = {}
         self._epoch = 0
         self._synthetic: SyntheticPids | None = None
         if as_streams:
@@ -88,27 +88,27 @@ class JobRecords:
         *,
         counts_ended: bool = False,
     ) -> list[SampleJob]:
-        """Make the records of processes and group them by job and user.
+        """Return the records of processes, grouped by job and user.
 
-        `on_cards`: what processes use of cards, by pid. `counts_ended`: whether what ended is among
+        `on_cards`: the use of cards, by pid. `counts_ended`: whether ended processes are among
         the processes.
         """
         if self._streams is not None:
-            processes = self._streams.continued(processes)
+            processes = self._streams.continue_streams(processes)
             if counts_ended != self._counts_ended:
                 self._known, self._counts_ended = {}, counts_ended
         if epoch != self._epoch:
             self._known, self._groups, self._epoch = {}, {}, epoch
         uptime = node.clock.uptime()
         before = self._known
-        known: dict[int, _Known] = {}
+        known: dict[int, _KnownProcess] = {}
         for group in self._groups.values():
             group.records = []
         for process in processes:
             pid = process.pid
             each = before.get(pid)
             if each is None or each.process is not process or not each.idle or pid in on_cards:
-                each = self._renewed(each, process, uptime, on_cards.get(pid, _NO_GPUS))
+                each = self._renew(each, process, uptime, on_cards.get(pid, _NO_GPUS))
             known[pid] = each
             each.group.records.append(each.record)
         self._known = known
@@ -120,18 +120,22 @@ class JobRecords:
             SampleJob(job=job, user=node.user(uid), epoch=job_epoch, processes=group)
             for (job, job_epoch, uid), group in groups.items()
         ]
-        # One that was there at the last sample has ended since.
-        strangers = on_cards.keys() - known.keys() - before.keys()
-        if strangers:
+        # A process of the last sample has ended since; it is not unlisted.
+        unlisted = on_cards.keys() - known.keys() - before.keys()
+        if unlisted:
             from ccagent.agents.sonar.jobs.unlisted_gpu_processes import make_unlisted_jobs
 
-            jobs += make_unlisted_jobs(node, strangers, on_cards, epoch)
+            jobs += make_unlisted_jobs(node, unlisted, on_cards, epoch)
         return jobs
 
-    def _renewed(
-        self, known: _Known | None, process: Process, uptime: float, gpus: list[SampleProcessGpu]
-    ) -> _Known:
-        """Make the record of a process, if it is another than before, and find its group."""
+    def _renew(
+        self,
+        known: _KnownProcess | None,
+        process: Process,
+        uptime: float,
+        gpus: list[SampleProcessGpu],
+    ) -> _KnownProcess:
+        """Return the record of a process, a new one if it has changed, with its group."""
         seconds = process.cpu_seconds
         average = NO_FLOAT
         if self._streams is not None and self._has_sampled and known is None:
@@ -142,15 +146,17 @@ class JobRecords:
         if known is not None and known.process is process:
             if known.average == average and known.record.gpus == gpus:
                 return known
-            return _Known(process, average, self._record(process, average, gpus), known.group)
+            return _KnownProcess(
+                process, average, self._record(process, average, gpus), known.group
+            )
         if process.job and not self._by_process_group:
             key = (process.job, 0, process.uid)
         else:
             key = (process.process_group, self._epoch, process.uid)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Group()
-        return _Known(process, average, self._record(process, average, gpus), group)
+            group = self._groups[key] = _RecordGroup()
+        return _KnownProcess(process, average, self._record(process, average, gpus), group)
 
     def _record(
         self, process: Process, average: float, gpus: list[SampleProcessGpu]
@@ -158,7 +164,7 @@ class JobRecords:
         record = _record(process, average, gpus)
         if self._streams is None or process.is_ended:
             return record
-        # Time of children is in what ended, if that is counted, and must not be in parents too.
+        # Counted ended processes include the time of children: it must not be in parents too.
         return structs.replace(
             record,
             cmd=record.cmd.removesuffix(DEFUNCT),
@@ -172,14 +178,14 @@ class JobRecords:
             self._synthetic = pids_of_living(pid_max(node))
         return self._synthetic
 
-    def _roll_up(self, node: Node, groups: dict[Key, list[SampleProcess]]) -> None:
-        from ccagent.agents.sonar.jobs.rollup import rolled_up
+    def _roll_up(self, node: Node, groups: dict[GroupKey, list[SampleProcess]]) -> None:
+        from ccagent.agents.sonar.jobs.rollup import roll_up
 
         pids = self._synthetic_pids(node)
         parents = {record.ppid for group in groups.values() for record in group}
         for (job, epoch, uid), group in groups.items():
             key = f"{job}/{epoch}/{uid}"
-            groups[job, epoch, uid] = rolled_up(group, parents, key, pids)
+            groups[job, epoch, uid] = roll_up(group, parents, key, pids)
 
     def add_allocated(
         self,
@@ -188,7 +194,7 @@ class JobRecords:
         allocations: list[Allocation],
         cards: list[SampleGpu],
     ) -> None:
-        """Add a record to each job with cards that lists them, as a process that uses nothing."""
+        """Add a record to each job with cards that lists them, as a process without CPU time."""
         uuids = {card.index: card.uuid for card in cards}
         pids = self._synthetic_pids(node)
         groups = {(job.job, job.user): job.processes for job in jobs if not job.epoch}

@@ -1,17 +1,21 @@
-"""Rolling up: many equal leaves of the process tree become one record."""
+"""Roll-up: one record for many equal leaves of the process tree."""
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from msgspec import structs
+
 from ccagent.agents.sonar.process import FIRST_PID_OF_ENDED
-from ccagent.records.envelopes import NO_FLOAT, SampleProcess, SampleProcessGpu
+from ccagent.records.envelopes import NO_FLOAT, ROLL_UP, SampleProcess, SampleProcessGpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _LARGEST_PID = 2**31 - 1
+_FIELDS = attrgetter(*ROLL_UP)
 
 
 class SyntheticPids:
@@ -27,7 +31,7 @@ class SyntheticPids:
         self._seen: set[str] = set()
 
     def of(self, key: str) -> int:
-        """Give the pid of a group."""
+        """Return the pid of a group."""
         self._seen.add(key)
         pid = self._pids.get(key)
         if pid is None:
@@ -47,16 +51,16 @@ class SyntheticPids:
 
 
 def pids_of_living(pid_max: int) -> SyntheticPids:
-    """Pids for processes that live: above those that real ones can have."""
+    """Return pids for processes that live: above those that real ones can have."""
     return SyntheticPids(range(min(pid_max, FIRST_PID_OF_ENDED // 2) + 1, FIRST_PID_OF_ENDED))
 
 
 def pids_of_ended() -> SyntheticPids:
-    """Pids for processes that have ended, which those of living ones never meet."""
+    """Return pids for processes that have ended: above those of `pids_of_living`."""
     return SyntheticPids(range(FIRST_PID_OF_ENDED, _LARGEST_PID))
 
 
-def rolled_up(
+def roll_up(
     processes: Iterable[SampleProcess], parents: set[int], job: str, pids: SyntheticPids
 ) -> list[SampleProcess]:
     """Roll up the processes of one job and user that have equal parent and command.
@@ -81,23 +85,13 @@ def rolled_up(
 
 
 def _sum(group: list[SampleProcess], pid: int) -> SampleProcess:
-    first = group[0]
-    return SampleProcess(
-        resident_memory=sum(p.resident_memory for p in group),
-        virtual_memory=sum(p.virtual_memory for p in group),
-        cmd=first.cmd,
-        pid=pid,
-        ppid=first.ppid,
-        in_container=first.in_container,
-        num_threads=sum(p.num_threads for p in group),
-        cpu_avg=round(sum(p.cpu_avg for p in group), 1) or NO_FLOAT,
-        cpu_util=round(sum(p.cpu_util for p in group), 3) or NO_FLOAT,
-        cpu_time=sum(p.cpu_time for p in group),
-        data_read=sum(p.data_read for p in group),
-        data_written=sum(p.data_written for p in group),
-        data_cancelled=sum(p.data_cancelled for p in group),
-        rolledup=len(group) - 1,
-        gpus=_sum_of_gpus(group),
+    fields: dict[str, float] = {}
+    columns = zip(*map(_FIELDS, group), strict=True)
+    for (name, function), column in zip(ROLL_UP.items(), columns, strict=True):
+        value = function(column)
+        fields[name] = (round(value, 3) or NO_FLOAT) if isinstance(value, float) else value
+    return structs.replace(
+        group[0], **fields, pid=pid, rolledup=len(group) - 1, gpus=_sum_of_gpus(group)
     )
 
 

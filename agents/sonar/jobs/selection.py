@@ -1,4 +1,4 @@
-"""Which processes are wanted: the filters, in the order in which they become known."""
+"""Filters of processes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ FIRST_USER = 1000
 """User ids below belong to the system (UID_MIN of /etc/login.defs, as distributions set it)."""
 
 
-class Selection:
-    """Decides on processes by what is known of them early, so that unwanted ones cost little.
+class ProcessSelection:
+    """Filters by owner and command, which are read first, so that unwanted processes cost little.
 
-    system_jobs: false leaves out processes of system users, unless they run in a container.
-    users: names of users to leave out; commands: beginnings of command names to leave out.
-    cpu_time: processes with fewer CPU seconds are left out.
+    system_jobs: false excludes processes of system users, unless they run in a container.
+    users: names of users to exclude; commands: beginnings of command names to exclude.
+    cpu_time: processes with fewer CPU seconds are excluded.
     storage_io: whether data read and written are those of storage instead of calls.
     """
 
@@ -36,7 +36,7 @@ class Selection:
         self._commands = tuple(command for command in commands if command)
 
     def wants(self, node: Node, uid: int, command: str, *, in_container: bool) -> bool:
-        """Decide by owner and command."""
+        """Return whether the filters by owner and command admit a process."""
         if not self._system_jobs and uid < FIRST_USER and not in_container:
             return False
         if self._commands and command.startswith(self._commands):

@@ -23,7 +23,7 @@ def make_unlisted_jobs(
     on_cards: dict[int, list[SampleProcessGpu]],
     epoch: int,
 ) -> list[SampleJob]:
-    """Return a job for each process, so that its use of a card is seen.
+    """Return a job for each process, so that its use of a card is shown.
 
     Processes that /proc shows were excluded by the configuration, and stay excluded.
     """

@@ -1,23 +1,23 @@
 """The process source `bpf`: all processes in one read of the pinned iterator.
 
-See kernel/README.md for the program. What it gives equals /proc, so that this source gives the
-records that `procfs` does; I/O of other users' processes needs no privilege here. A record whose
-bytes are those of the reading before needs no work.
+See ccagent/machine/bpf/README.md for the program. Its records equal /proc, so this source returns
+the same processes as `procfs`; I/O of other users' processes needs no privilege here. A record with
+the bytes of the previous reading needs no work.
 
 The cgroup is read from /proc when a process is first seen, at the reading after that, and when
-its cgroup, parent, group, session, owner or command has changed, which its record tells.
+the record shows a new cgroup, parent, group, session, owner or command.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.agents.sonar.jobs.attribution import EVERY, ZOMBIE, Placer
-from ccagent.agents.sonar.jobs.cgroup_ids import CgroupPlaces
+from ccagent.agents.sonar.jobs.attribution import EVERY, ZOMBIE, ProcessAttribution
+from ccagent.agents.sonar.jobs.cgroup_ids import CgroupMemberships
 from ccagent.agents.sonar.jobs.ended import EndedProcesses
-from ccagent.agents.sonar.process import Process, utilization
+from ccagent.agents.sonar.process import Process, make_process, utilization
 from ccagent.agents.sonar.sources.complaints import Complaints
-from ccagent.agents.sonar.sources.entry import Entry, make_process
+from ccagent.agents.sonar.sources.entry import ProcessEntry
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.bpf import pins
 from ccagent.machine.bpf.task_records import (
@@ -34,7 +34,7 @@ from ccagent.machine.bpf.task_records import KERNEL_THREAD as IS_KERNEL_THREAD
 from ccagent.machine.procfs.process_files import (
     KERNEL_THREAD,
     Io,
-    Stat,
+    ProcessStat,
     Statm,
     parse_stat,
     parse_statm,
@@ -42,38 +42,40 @@ from ccagent.machine.procfs.process_files import (
 from ccagent.records.envelopes import NO_FLOAT
 
 if TYPE_CHECKING:
-    from ccagent.agents.sonar.jobs.selection import Selection
+    from ccagent.agents.sonar.jobs.selection import ProcessSelection
     from ccagent.machine.node import Node
-    from ccagent.machine.procfs.process_cgroup import Placement
+    from ccagent.machine.procfs.process_cgroup import CgroupMembership
 
 _SECOND = 1_000_000_000
 _NEVER = 1 << 62
-_PLACE = slice(1, 7)
+_OWNERS = slice(1, 7)
 _CGROUPS = slice(27, 33)
 """Fields of a Task: ppid to suid; the ids of cgroups."""
 
 
-class TaskEntry(Entry):
-    """A process, as the iterator told of it last. raw: its record, `task` parsed."""
+class TaskEntry(ProcessEntry):
+    """A process at the last reading. raw: its record; task: the same, parsed."""
 
     __slots__ = ("raw", "task")
 
-    def __init__(self, name: str, status: Stat, task: Task, raw: bytes) -> None:
+    def __init__(self, name: str, status: ProcessStat, task: Task, raw: bytes) -> None:
         super().__init__(name, status)
         self.task = task
         self.raw = raw
 
 
 class BpfSource:
-    """All wanted processes that the iterator tells. See the module.
+    """All wanted processes of the iterator. See the module.
 
     Every method raises CcagentError when the pinned file is no longer there, can't be read, or is
-    of another version; NotHereError also in a pid namespace of its own, whose pids are others.
+    of another version; NotHereError also in another pid namespace, which has other pids.
     """
 
     name = "bpf"
 
-    def __init__(self, node: Node, selection: Selection, directory: str = pins.DIRECTORY) -> None:
+    def __init__(
+        self, node: Node, selection: ProcessSelection, directory: str = pins.DIRECTORY
+    ) -> None:
         self._node = node
         self._selection = selection
         self._path = f"{directory.lstrip('/')}/{pins.TASKS}"
@@ -82,8 +84,8 @@ class BpfSource:
         self._reading = 0
         self._read_at = 0.0
         self._complaints = Complaints()
-        self._placer = Placer(node, selection, self._by_name, self._complaints)
-        self._places = CgroupPlaces(node)
+        self._attribution = ProcessAttribution(node, selection, self._by_name, self._complaints)
+        self._memberships = CgroupMemberships(node)
         self._ended = EndedProcesses(node, selection, f"{directory.lstrip('/')}/{pins.ENDED}")
         if node.is_live and node.inode("proc/self/ns/pid") != pins.FIRST_PID_NAMESPACE:
             raise NotHereError("the pids of this pid namespace are not the kernel's")
@@ -95,20 +97,20 @@ class BpfSource:
 
     @property
     def errors(self) -> list[str]:
-        """What could not be read or parsed at the last reading, a sentence each."""
+        """Return what could not be read or parsed at the last reading, a sentence each."""
         return self._complaints.errors
 
     def begin(self) -> None:
         """Remember the CPU time that each process has used."""
         self.read()
         for entry in self._order:
-            if entry.place_at != _NEVER:
-                entry.place_at += 1  # the sample that follows at once need not look again
+            if entry.attribute_at != _NEVER:
+                entry.attribute_at += 1  # the sample that follows at once need not repeat it
 
     def read(self) -> list[Process]:
-        """Read all wanted processes, and what ended ones used since the reading before."""
+        """Read all wanted processes, and the ended ones since the previous reading."""
         self._complaints.begin_reading()
-        # In this order no process is both among the ended and the living.
+        # In this order no process is among both the ended and the living.
         self._ended.read(self.errors)
         content = self._node.read(self._path, LARGEST_READING)
         parse_header(content)
@@ -117,27 +119,29 @@ class BpfSource:
         seconds = self._read_at - before if self._reading > 1 else 0.0
         known, fresh, gone = self._take(raw_records(content), seconds)
         processes = known + self._admit(fresh, gone, seconds)
-        if self._placer.asks_ancestors:
+        if self._attribution.asks_ancestors:
             there = (*gone, *self._order)
-            self._places.descents = {each.task.pgid: each.descent for each in there}
-        gone_from = [(entry.task, self._left(entry)) for entry in gone]
-        processes += self._ended.records(gone_from, self._places.of_ended, seconds, self.errors)
+            self._memberships.descents = {each.task.pgid: each.descent for each in there}
+        gone_from = [(entry.task, self._last_membership(entry)) for entry in gone]
+        processes += self._ended.records(
+            gone_from, self._memberships.for_ended, seconds, self.errors
+        )
         return processes
 
     def _take(
         self, raws: list[bytes], seconds: float
     ) -> tuple[list[Process], list[TaskEntry], list[TaskEntry]]:
-        """Take a reading over: give processes that were known, and which are new and gone."""
+        """Return the processes that were known, and the entries of new ones and of ended ones."""
         reading, order = self._reading, self._order
         processes: list[Process] = []
         fresh: list[TaskEntry] = []
         now: list[TaskEntry] = []
         at, last = 0, len(order)
         for raw in raws:
-            # The kernel goes by pid, so that most are where they were.
+            # The kernel sorts by pid, so most stay at their position.
             if at < last:
                 entry = order[at]
-                if raw == entry.raw and reading < entry.place_at:
+                if raw == entry.raw and reading < entry.attribute_at:
                     process = entry.process
                     if process is None or not process.cpu_util:
                         # The process slept.
@@ -174,15 +178,15 @@ class BpfSource:
     def _admit(
         self, fresh: list[TaskEntry], gone: list[TaskEntry], seconds: float
     ) -> list[Process]:
-        """Take over processes that were not known, and forget those that are gone."""
+        """Return the processes that were not known, and forget those that have ended."""
         for entry in gone:
             del self._by_name[entry.name]
         for entry in fresh:
             self._by_name[entry.name] = entry
-        # Only now that parents are known can it be told who descends from a supervisor.
+        # Only now all parents are known, which attribution needs.
         for entry in fresh:
-            self._place(entry)
-            entry.place_at = self._reading + 1
+            self._attribute(entry)
+            entry.attribute_at = self._reading + 1
         processes: list[Process] = []
         for entry in fresh:
             self._make(entry, self._first_use(entry, seconds))
@@ -191,30 +195,30 @@ class BpfSource:
         return processes
 
     def _first_use(self, entry: TaskEntry, seconds: float) -> float:
-        """Give what a process used that began since the previous reading, in percent of a core."""
+        """Return what a process used since the previous reading, in percent of a core."""
         if not seconds:
             return NO_FLOAT
         age = self._node.clock.uptime() - entry.task.start / _SECOND
         return utilization(entry.status.own_ticks, max(seconds, age), self._node.clock_ticks)
 
     def _advance(self, entry: TaskEntry, task: Task, raw: bytes, seconds: float) -> None:
-        """Take over a new record of a known process."""
+        """Update a known process from a new record."""
         before, status_before = entry.task, entry.status
         status = self._status(task)
         entry.task, entry.raw, entry.status = task, raw, status
         if (
-            self._reading >= entry.place_at
-            or task[_PLACE] != before[_PLACE]
+            self._reading >= entry.attribute_at
+            or task[_OWNERS] != before[_OWNERS]
             or task[_CGROUPS] != before[_CGROUPS]
             # The names of kernel workers change with their work; their owner and cgroup never do.
             or (task.name != before.name and not task.flags & IS_KERNEL_THREAD)
         ):
-            self._place(entry)
+            self._attribute(entry)
         used = status.own_ticks - status_before.own_ticks
         self._make(entry, utilization(used, seconds, self._node.clock_ticks))
 
     def _make(self, entry: TaskEntry, used: float) -> None:
-        """Build the record of a process; None if it isn't wanted."""
+        """Set the process of an entry; None if it isn't wanted."""
         task, status = entry.task, entry.status
         least_ticks = self._selection.cpu_time * self._node.clock_ticks
         if not entry.wanted or status.all_ticks < least_ticks or status.state in b"Xx":
@@ -231,17 +235,17 @@ class BpfSource:
         if process != entry.process:
             entry.process = process
 
-    def _status(self, task: Task) -> Stat:
-        """Give what /proc/PID/stat has of the same process."""
+    def _status(self, task: Task) -> ProcessStat:
+        """Return the equivalent of /proc/PID/stat."""
         hertz = self._node.clock_ticks
         own, with_children = ticks(task, hertz)
         if task.flags & INEXACT:
             try:
-                told = parse_stat(self._node.read_single(f"proc/{task.pid}/stat"))
-                own, with_children = told.own_ticks, told.all_ticks
+                stat = parse_stat(self._node.read_single(f"proc/{task.pid}/stat"))
+                own, with_children = stat.own_ticks, stat.all_ticks
             except CcagentError:
-                pass  # the next reading tells
-        return Stat(
+                pass  # the next reading is exact
+        return ProcessStat(
             command=command(task),
             state=bytes((task.state,)),
             ppid=task.ppid,
@@ -260,26 +264,26 @@ class BpfSource:
         except CcagentError:
             return memory
 
-    def _place(self, entry: TaskEntry) -> None:
-        """Find out job and container."""
+    def _attribute(self, entry: TaskEntry) -> None:
+        """Look up job and container."""
         task = entry.task
-        if entry.place_at and entry.status.state == ZOMBIE:
-            entry.place_at = _NEVER
+        if entry.attribute_at and entry.status.state == ZOMBIE:
+            entry.attribute_at = _NEVER
             return
         entry.uid = task.euid
         try:
-            placement = self._placer.read(f"proc/{entry.name}")
+            membership = self._attribution.read(f"proc/{entry.name}")
         except CcagentError:
             # It has ended meanwhile, or /proc hides it (hidepid).
-            placement = self._places.of_task(task)
+            membership = self._memberships.for_task(task)
         else:
-            placement = self._places.learned(task, placement)
-        self._placer.settle(entry, placement)
-        # Ancestors may tell more later; of all else the record tells when it changes.
-        asks = self._placer.asks_ancestors
-        entry.place_at = self._reading + EVERY if asks else _NEVER
+            membership = self._memberships.learn(task, membership)
+        self._attribution.apply(entry, membership)
+        # Ancestors may name a job later; the record shows every other change.
+        asks = self._attribution.asks_ancestors
+        entry.attribute_at = self._reading + EVERY if asks else _NEVER
 
-    def _left(self, entry: TaskEntry) -> Placement:
-        """Tell where a process was that is gone, as the kernel will tell of it."""
-        placement = self._places.of_task(entry.task)
-        return placement if placement.job else placement._replace(job=entry.descent)
+    def _last_membership(self, entry: TaskEntry) -> CgroupMembership:
+        """Return the last membership of an ended process, as the kernel will count it."""
+        membership = self._memberships.for_task(entry.task)
+        return membership if membership.job else membership._replace(job=entry.descent)

@@ -1,4 +1,4 @@
-"""What a process source could not do: told with each sample, or said once."""
+"""Errors of a process source: in each sample, or logged once."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from ccagent.log import logger
 
 
 class Complaints:
-    """`errors` are those of the current reading, a sentence each; they go into the envelope."""
+    """Collects errors; `errors` are those of the current reading, for the envelope."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def begin_reading(self) -> None:
-        """Forget the errors of the reading before."""
+        """Forget the errors of the previous reading."""
         self.errors = []
 
     def add(self, path: str, error: Exception) -> None:
@@ -21,8 +21,8 @@ class Complaints:
         text = str(error)
         self.errors.append(text if text.startswith(path) else f"{path}: {text}")
 
-    def say_once(self, key: str, text: str) -> None:
-        """Log what this user may not see; it won't change from sample to sample."""
-        if key not in self._said:
-            self._said.add(key)
+    def log_once(self, key: str, text: str) -> None:
+        """Log a lack of permission, which does not change from sample to sample."""
+        if key not in self._logged:
+            self._logged.add(key)
             logger.warning("%s", text)

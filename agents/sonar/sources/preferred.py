@@ -9,27 +9,27 @@ from ccagent.log import logger
 from ccagent.machine.bpf import pins
 
 if TYPE_CHECKING:
-    from ccagent.agents.sonar.jobs.selection import Selection
+    from ccagent.agents.sonar.jobs.selection import ProcessSelection
     from ccagent.agents.sonar.process import Process
     from ccagent.agents.sonar.sources.bpf import BpfSource
     from ccagent.agents.sonar.sources.procfs import ProcfsSource
     from ccagent.machine.node import Node
 
-_TRIED_AGAIN_EVERY = 20
-"""Readings of /proc after which the iterator is looked for again: it may have been loaded since."""
+_RETRY_EVERY = 20
+"""Readings of /proc between two attempts to open the iterator: it may have been loaded since."""
 
 
 class PreferredSource:
-    """Takes what is cheaper. Both give the same records; of what isn't used nothing is imported.
+    """The cheaper source that works. Both return equal records; the other one is not imported.
 
-    asked: the configuration names `bpf`, so that the log says why it is not used where it was
-    never loaded.
+    asked: the configuration names `bpf`; then the log has the reason also where it was never
+    loaded.
     """
 
     def __init__(
         self,
         node: Node,
-        selection: Selection,
+        selection: ProcessSelection,
         *,
         asked: bool = False,
         directory: str = pins.DIRECTORY,
@@ -43,13 +43,13 @@ class PreferredSource:
         self._readings = 0
         self._was_used = False
         try:
-            self._bpf = self._found()
+            self._bpf = self._open_bpf()
         except CcagentError as error:
             self._fall_back(error)
 
     @property
     def name(self) -> str:
-        """The source that gave the last reading: `bpf` or `procfs`."""
+        """Return the source of the last reading: `bpf` or `procfs`."""
         return "bpf" if self._procfs is None else "procfs"
 
     @property
@@ -59,7 +59,7 @@ class PreferredSource:
 
     @property
     def errors(self) -> list[str]:
-        """What could not be read or parsed at the last reading, a sentence each."""
+        """Return what could not be read or parsed at the last reading, a sentence each."""
         source = self._procfs or self._bpf
         return [] if source is None else source.errors
 
@@ -72,12 +72,12 @@ class PreferredSource:
                 self._fall_back(error)
             else:
                 return
-        self._opened().begin()
+        self._open_procfs().begin()
 
     def read(self) -> list[Process]:
         """Read all wanted processes."""
         if self._bpf is not None and self._procfs is not None:
-            # It was loaded meanwhile, and begun at the last reading.
+            # It was loaded meanwhile, and its first reading was at the last sample.
             self._procfs.close()
             self._procfs = None
         if self._bpf is not None:
@@ -88,9 +88,9 @@ class PreferredSource:
             else:
                 self._was_used = True
                 return processes
-        processes = self._opened().read()
+        processes = self._open_procfs().read()
         self._readings += 1
-        if self._readings % _TRIED_AGAIN_EVERY == 0:
+        if self._readings % _RETRY_EVERY == 0:
             self._try_again()
         return processes
 
@@ -99,14 +99,14 @@ class PreferredSource:
         if self._procfs is not None:
             self._procfs.close()
 
-    def _found(self) -> BpfSource:
+    def _open_bpf(self) -> BpfSource:
         """Open the iterator if it is pinned. Raises CcagentError."""
         self._node.inode(f"{self._directory.strip('/')}/{pins.TASKS}")
         from ccagent.agents.sonar.sources.bpf import BpfSource
 
         return BpfSource(self._node, self._selection, self._directory)
 
-    def _opened(self) -> ProcfsSource:
+    def _open_procfs(self) -> ProcfsSource:
         if self._procfs is None:
             from ccagent.agents.sonar.sources.procfs import ProcfsSource
 
@@ -115,14 +115,14 @@ class PreferredSource:
 
     def _fall_back(self, error: CcagentError) -> None:
         self._bpf = None
-        self._opened()
+        self._open_procfs()
         if self._asked or self._was_used or not isinstance(error, NotHereError):
             logger.warning("agent sample: source bpf: %s; processes are read from /proc", error)
 
     def _try_again(self) -> None:
-        """Have the iterator read once, so that the next reading can tell utilisation."""
+        """Read the iterator once, so that the next reading has utilisation."""
         try:
-            bpf = self._found()
+            bpf = self._open_bpf()
             bpf.begin()
         except CcagentError:
             return

@@ -1,6 +1,6 @@
-"""The process source `psutil`: portable, and what our own reader is compared with.
+"""The process source `psutil`: portable, and the reference for our own reader.
 
-It can't tell `data_cancelled`; all else is as with `procfs`, within the kernel's rounding.
+It lacks `data_cancelled`; all else equals `procfs`, within the kernel's rounding.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from ccagent.agents.sonar.jobs.ancestry import Ancestry
 from ccagent.agents.sonar.jobs.containers import has_supervisor
 from ccagent.agents.sonar.process import Process, kilobytes, utilization
 from ccagent.errors import CcagentError, ConfigurationError
-from ccagent.machine.procfs.process_cgroup import NOWHERE, Placement, parse_cgroup
+from ccagent.machine.procfs.process_cgroup import NO_MEMBERSHIP, CgroupMembership, parse_cgroup
 from ccagent.machine.procfs.process_files import DEFUNCT, STEP_DAEMON, parse_stat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.agents.sonar.jobs.selection import Selection
+    from ccagent.agents.sonar.jobs.selection import ProcessSelection
     from ccagent.machine.node import Node
-    from ccagent.machine.procfs.process_files import Stat
+    from ccagent.machine.procfs.process_files import ProcessStat
 
 _COMMAND_BYTES = 15
 _KTHREADD = 2
@@ -35,7 +35,7 @@ class PsutilSource:
     name = "psutil"
     counts_ended = False
 
-    def __init__(self, node: Node, selection: Selection) -> None:
+    def __init__(self, node: Node, selection: ProcessSelection) -> None:
         if not node.is_live:
             raise ConfigurationError("source = 'psutil' reads the live machine only")
         self.errors: list[str] = []
@@ -47,14 +47,14 @@ class PsutilSource:
         self._began = self._before_at = 0.0
         self._has_steps = False
         self._ancestry = Ancestry(node, self._kin)
-        self._kins: dict[int, tuple[Stat, int]] = {}
+        self._kins: dict[int, tuple[ProcessStat, int]] = {}
         self._descents: dict[tuple[int, int], int] = {}
 
     def begin(self) -> None:
         """Remember the CPU time that each process has used."""
         self._reading += 1
         self._before_at, self._began = self._began, self._node.clock.monotonic()
-        for process in self._listed():
+        for process in self._list():
             try:
                 self._utilization(process)
             except psutil.Error:
@@ -68,12 +68,12 @@ class PsutilSource:
         self._reading += 1
         self._before_at, self._began = self._began, self._node.clock.monotonic()
         tree: dict[int, tuple[str, int]] = {}
-        found: list[tuple[psutil.Process, Placement]] = []
+        found: list[tuple[psutil.Process, CgroupMembership]] = []
         seen: set[tuple[int, float]] = set()
-        for process in self._listed():
+        for process in self._list():
             try:
                 tree[process.pid] = (_command(process), process.ppid())
-                found.append((process, self._placement(process.pid)))
+                found.append((process, self._membership(process.pid)))
                 seen.add((process.pid, process.create_time()))
             except psutil.Error:
                 continue
@@ -84,10 +84,10 @@ class PsutilSource:
             command == _STEP_DAEMON for command, _ in tree.values()
         )
         processes: list[Process] = []
-        for process, placement in found:
+        for process, membership in found:
             try:
                 with process.oneshot():
-                    record = self._record(process, placement, tree)
+                    record = self._record(process, membership, tree)
             except (psutil.Error, ProcessLookupError):
                 continue
             except OSError as error:
@@ -104,24 +104,27 @@ class PsutilSource:
     def close(self) -> None:
         """Hold nothing open."""
 
-    def _listed(self) -> Iterator[psutil.Process]:
-        """List the processes; none, with an error, if /proc can't be opened."""
+    def _list(self) -> Iterator[psutil.Process]:
+        """Return the processes; none, with an error, if /proc can't be opened."""
         try:
             yield from psutil.process_iter()
         except OSError as error:
             self.errors.append(f"/proc: {error.strerror}")
 
     def _complain(self, process: psutil.Process, error: OSError) -> None:
-        """Note that a process is left out, such as for want of descriptors."""
+        """Add the error of an omitted process, such as a lack of descriptors."""
         self.errors.append(f"/proc/{process.pid}: {error.strerror}")
 
     def _record(
-        self, process: psutil.Process, placement: Placement, tree: dict[int, tuple[str, int]]
+        self,
+        process: psutil.Process,
+        membership: CgroupMembership,
+        tree: dict[int, tuple[str, int]],
     ) -> Process | None:
         command, ppid = tree[process.pid]
         uid = process.uids().effective
-        job = self._job(process.pid, uid, placement)
-        in_container = placement.container or has_supervisor(command, ppid, tree.get)
+        job = self._job(process.pid, uid, membership)
+        in_container = membership.container or has_supervisor(command, ppid, tree.get)
         if not self._selection.wants(self._node, uid, command, in_container=in_container):
             return None
         times = process.cpu_times()
@@ -157,11 +160,10 @@ class PsutilSource:
             num_threads=max(0, process.num_threads() - 1),
             data_read=data_read,
             data_written=data_written,
-            data_cancelled=0,
         )
 
     def _utilization(self, process: psutil.Process) -> float:
-        """Percent of a core since the previous reading."""
+        """Return the percentage of a core since the previous reading."""
         times = process.cpu_times()
         hertz = self._node.clock_ticks
         ticks = round((times.user + times.system) * hertz)
@@ -173,22 +175,22 @@ class PsutilSource:
             return utilization(ticks - before[0], now - before[1], hertz)
         if self._reading <= 1:
             return 0.0
-        # One that could not be read before is told of over its life.
+        # For a process that could not be read before: the mean over its life.
         age = self._node.clock.time() - process.create_time()
         return utilization(ticks, max(now - self._before_at, age), hertz)
 
-    def _job(self, pid: int, uid: int, placement: Placement) -> int:
-        """Give the Slurm job of a process; ancestors are asked only where there is Slurm."""
+    def _job(self, pid: int, uid: int, membership: CgroupMembership) -> int:
+        """Return the Slurm job of a process; ancestors are read only where there is Slurm."""
         known = self._kin(pid) if self._has_steps else None
         if known is None:
-            return placement.job
+            return membership.job
         status, descent = known
-        job, descent = self._ancestry.job(status, descent, uid, placement)
+        job, descent = self._ancestry.job(status, descent, uid, membership)
         self._kins[pid] = status, descent
         return job
 
-    def _kin(self, pid: int) -> tuple[Stat, int] | None:
-        """Read what ancestry asks of a process, once at each reading."""
+    def _kin(self, pid: int) -> tuple[ProcessStat, int] | None:
+        """Return stat and earlier descent of a process, read once at each reading."""
         if pid not in self._kins:
             try:
                 status = parse_stat(self._node.read_single(f"proc/{pid}/stat"))
@@ -197,15 +199,15 @@ class PsutilSource:
             self._kins[pid] = status, self._descents.get((pid, status.starttime), 0)
         return self._kins[pid]
 
-    def _placement(self, pid: int) -> Placement:
+    def _membership(self, pid: int) -> CgroupMembership:
         try:
             return parse_cgroup(self._node.read(f"proc/{pid}/cgroup"))
         except CcagentError:
-            return NOWHERE
+            return NO_MEMBERSHIP
 
 
 def _command(process: psutil.Process) -> str:
-    """Give the kernel's name of a process; psutil lengthens it from the command line."""
+    """Return the kernel's name of a process; psutil lengthens it from the command line."""
     name = process.name()
     if process.pid == _KTHREADD or process.ppid() == _KTHREADD:
         return name

@@ -1,19 +1,19 @@
-"""Where processes come from, by the name that the configuration has for it."""
+"""Process sources by their names in the configuration."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from ccagent.agents.sonar.jobs.selection import Selection
+    from ccagent.agents.sonar.jobs.selection import ProcessSelection
     from ccagent.agents.sonar.process import ProcessSource
     from ccagent.machine.node import Node
 
 SourceName = Literal["auto", "bpf", "procfs", "psutil"]
 
 
-def open_source(name: SourceName, node: Node, selection: Selection) -> ProcessSource:
-    """Open a source; of the modules of the others nothing is imported."""
+def open_source(name: SourceName, node: Node, selection: ProcessSelection) -> ProcessSource:
+    """Open a source; the modules of the others are not imported."""
     if name == "psutil":
         from ccagent.agents.sonar.sources.psutil_source import PsutilSource
 

@@ -8,12 +8,14 @@ W, utilisation in percent, `Timestamp` as `ccagent.machine.clock.timestamp` make
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
 from ccagent.records.json_encoding import encode_value
 from ccagent.records.message import JsonRecord
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 NO_FLOAT = 0.0
 """The default of the floats. msgspec omits a default it recognises by identity: assign this."""
@@ -185,6 +187,20 @@ class SampleProcess(Structure, frozen=True, kw_only=True, gc=False):
     data_cancelled: int = 0
     rolledup: int = 0
     gpus: list[SampleProcessGpu] = []
+
+
+ROLL_UP: dict[str, Callable[[Iterable[float]], float]] = {
+    "resident_memory": sum,
+    "virtual_memory": sum,
+    "num_threads": sum,
+    "cpu_avg": sum,
+    "cpu_util": sum,
+    "cpu_time": sum,
+    "data_read": sum,
+    "data_written": sum,
+    "data_cancelled": sum,
+}
+"""Fields of SampleProcess that a rolled-up record computes from those of its processes, and how."""
 
 
 class SampleJobCgroup(Structure, frozen=True, kw_only=True):

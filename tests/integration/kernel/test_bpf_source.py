@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from ccagent.agents.sonar.jobs.selection import Selection
+from ccagent.agents.sonar.jobs.selection import ProcessSelection
 from ccagent.agents.sonar.process import ENDED, Process
 from ccagent.agents.sonar.sources.bpf import BpfSource
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
@@ -21,7 +21,7 @@ from ccagent.machine.node import Node
 from tests.support.kernel_programs import NOBODY, own_directory
 from tests.support.paths import ROOT
 
-ALL = Selection()
+ALL = ProcessSelection()
 STORM = str(ROOT / "benchmarks/fork_storm.py")
 
 
@@ -85,16 +85,17 @@ def test_for_each_process_it_gives_what_procfs_gives(directory: str) -> None:
 
 UNPRIVILEGED = """
 import json, os, sys
-from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
+from ccagent.agents.sonar.agent import SampleAgent
+from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.agents.sonar.sources.preferred import PreferredSource
-from ccagent.agents.sonar.jobs.selection import Selection
+from ccagent.agents.sonar.jobs.selection import ProcessSelection
 import logging, ccagent.log
 import ccagent.records.message  # what is imported later, this user cannot read here
 import ccagent.agents.sonar.sources.bpf, ccagent.agents.sonar.sources.procfs
 from ccagent.machine.node import Node
 os.setgroups([]); os.setgid({user}); os.setuid({user})
 node = Node()
-source = PreferredSource(node, Selection(), asked=True, directory={directory!r})
+source = PreferredSource(node, ProcessSelection(), asked=True, directory={directory!r})
 names, fewest, with_io = set(), 10**9, 0
 for _ in range(1000):
     processes = source.read()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.machine.bpf import loading, pins, status
-from ccagent.machine.bpf.ended_records import Ended, Key
+from ccagent.machine.bpf.ended_records import Ended, EndedKey
 from ccagent.machine.bpf.objects import Objects, objects
 from ccagent.machine.bpf.task_records import INEXACT, KERNEL_THREAD, Task, command, ticks
 from tests.support.kernel_programs import (
@@ -204,7 +204,7 @@ def test_a_process_has_the_ids_of_its_control_groups(directory: str, version: st
             group.remove()
 
 
-def entries_of(directory: str, job: int) -> dict[Key, Ended]:
+def entries_of(directory: str, job: int) -> dict[EndedKey, Ended]:
     return {key: ended for key, ended in read_ended(directory).entries.items() if key.job == job}
 
 
@@ -280,7 +280,7 @@ def test_a_group_that_only_looks_like_a_job_is_none(
         group.run("true; true; true")
         group.remove()
 
-    def entries() -> list[Key]:
+    def entries() -> list[EndedKey]:
         found = read_ended(directory).entries
         return [key for key in found if inode in {key.cgroup, key.cpuacct}]
 
@@ -302,7 +302,7 @@ os.setreuid({NOBODY}, {NOBODY - 1})
     started = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(3)]
     assert [process.wait() for process in started] == [0, 0, 0]
 
-    def found() -> list[tuple[Key, Ended]]:
+    def found() -> list[tuple[EndedKey, Ended]]:
         entries = read_ended(directory).entries
         groups = {process.pid for process in started}
         return [(key, ended) for key, ended in entries.items() if key.pgid in groups]

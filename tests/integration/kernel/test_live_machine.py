@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from ccagent.agents.sonar.jobs.selection import Selection
+from ccagent.agents.sonar.jobs.selection import ProcessSelection
 from ccagent.agents.sonar.process import Process
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.agents.sonar.sources.psutil_source import PsutilSource
@@ -148,7 +148,7 @@ def test_a_busy_process_is_busy_and_a_zombie_is_marked(other_users: list[int]) -
 
 def test_both_sources_tell_the_same_of_sleeping_processes(other_users: list[int]) -> None:
     node = Node()
-    procfs, oracle = ProcfsSource(node, Selection()), PsutilSource(node, Selection())
+    procfs, oracle = ProcfsSource(node, ProcessSelection()), PsutilSource(node, ProcessSelection())
     first = {process.pid: process for process in procfs.read()}
     other = {process.pid: process for process in oracle.read()}
     again = {process.pid: process for process in procfs.read()}
@@ -176,7 +176,7 @@ def test_the_psutil_source_gives_valid_samples() -> None:
 
 def test_a_reused_pid_never_has_the_cpu_time_of_the_one_before() -> None:
     node = Node()
-    source = ProcfsSource(node, Selection())
+    source = ProcfsSource(node, ProcessSelection())
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     time.sleep(0.5)
     source.read()
@@ -267,8 +267,8 @@ FILTERS = [
 @pytest.mark.parametrize("keys", FILTERS)
 def test_both_sources_filter_the_same(keys: dict[str, Any], other_users: list[int]) -> None:
     node = Node()
-    procfs = ProcfsSource(node, Selection(**keys))
-    oracle = PsutilSource(node, Selection(**keys))
+    procfs = ProcfsSource(node, ProcessSelection(**keys))
+    oracle = PsutilSource(node, ProcessSelection(**keys))
     procfs.begin()
     oracle.begin()
     time.sleep(0.2)
@@ -312,7 +312,7 @@ def test_short_lived_processes_never_disturb_a_sample() -> None:
     script = "while :; do /bin/true; done"
     storm = [subprocess.Popen(["sh", "-c", script]) for _ in range(3)]
     node = Node()
-    source = ProcfsSource(node, Selection())
+    source = ProcfsSource(node, ProcessSelection())
     try:
         for _ in range(200):
             processes = source.read()
@@ -327,7 +327,7 @@ def test_short_lived_processes_never_disturb_a_sample() -> None:
 
 def test_descriptors_and_memory_do_not_grow() -> None:
     node = Node()
-    source = ProcfsSource(node, Selection())
+    source = ProcfsSource(node, ProcessSelection())
     descriptors: list[int] = []
     for step in range(300):
         subprocess.run(["/bin/true"], check=True)
@@ -341,7 +341,7 @@ def test_descriptors_and_memory_do_not_grow() -> None:
 SHORT_OF_DESCRIPTORS = """
 import json, os, resource, subprocess, sys
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
-from ccagent.agents.sonar.jobs.selection import Selection
+from ccagent.agents.sonar.jobs.selection import ProcessSelection
 from ccagent.machine.node import Node
 
 def shortage():
@@ -355,7 +355,7 @@ def shortage():
 
 sleepers = [subprocess.Popen(["sleep", "60"]) for _ in range(40)]
 resource.setrlimit(resource.RLIMIT_NOFILE, (400, 400))
-source = ProcfsSource(Node(), Selection())
+source = ProcfsSource(Node(), ProcessSelection())
 source.begin()
 source.read()
 sleepers += [subprocess.Popen(["sleep", "60"]) for _ in range(20)]
@@ -391,9 +391,9 @@ def test_psutil_reports_what_it_cannot_open() -> None:
     script = """
 import os, resource
 from ccagent.agents.sonar.sources.psutil_source import PsutilSource
-from ccagent.agents.sonar.jobs.selection import Selection
+from ccagent.agents.sonar.jobs.selection import ProcessSelection
 from ccagent.machine.node import Node
-source = PsutilSource(Node(), Selection())
+source = PsutilSource(Node(), ProcessSelection())
 source.begin()
 assert source.read()
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
+from ccagent.agents.sonar.agent import SampleAgent
+from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.machine.node import Node
 from ccagent.records.message import encode_each
 from tests.support.gpu_libraries import Libraries

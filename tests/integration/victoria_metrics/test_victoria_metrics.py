@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
+from ccagent.agents.sonar.agent import SampleAgent
+from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.errors import RetryableError
 from ccagent.machine.node import Node
 from ccagent.records.line_protocol.decoding import decode_lines

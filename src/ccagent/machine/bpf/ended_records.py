@@ -32,7 +32,7 @@ RawEntry = tuple[bytes, int, int, int, int]
 """The bytes of a key, and processes, runtime, since and last of `Ended`."""
 
 
-class Key(NamedTuple):
+class EndedKey(NamedTuple):
     """Whose the processes were when they exited.
 
     cgroup, cpuacct: as in `task_records.Task`. job: Slurm's, by the name of its control group,
@@ -85,7 +85,7 @@ class Total(NamedTuple):
     refused: int
 
 
-class RawReading(NamedTuple):
+class RawEndedReading(NamedTuple):
     """One reading, entries not parsed any further than needed to see which have grown.
 
     kept: ns after which the kernel removes an entry that nothing was added to. unseen: processes
@@ -99,16 +99,16 @@ class RawReading(NamedTuple):
     unseen: int
 
 
-class Reading(NamedTuple):
-    """One reading, all of it. unseen: as in RawReading."""
+class EndedReading(NamedTuple):
+    """One reading, all of it. unseen: as in RawEndedReading."""
 
     header: Header
-    entries: dict[Key, Ended]
+    entries: dict[EndedKey, Ended]
     total: Total
     unseen: int
 
 
-def parse_raw(content: bytes) -> RawReading:
+def parse_raw(content: bytes) -> RawEndedReading:
     """Parse what tells which entries have grown. Raises UnparsableError as parse_ended does."""
     header = parse_frame(content, MAGIC, LAYOUT, RECORD.size)
     end = end_of(content, RECORD.size)
@@ -120,21 +120,21 @@ def parse_raw(content: bytes) -> RawReading:
         raise UnparsableError("there is no total")
     entries: Iterator[RawEntry] = _COUNTERS.iter_unpack(memoryview(content)[HEADER.size : last])
     unseen = Header._make(HEADER.unpack_from(content, end)).features
-    return RawReading(header, entries, Total._make(total), header.features, unseen)
+    return RawEndedReading(header, entries, Total._make(total), header.features, unseen)
 
 
-def parse_key(raw: bytes) -> Key:
+def parse_key(raw: bytes) -> EndedKey:
     """Parse the key of a RawEntry."""
     fields = _KEY.unpack(raw)
-    return Key._make((*fields[:5], fields[5].partition(b"\0")[0]))
+    return EndedKey._make((*fields[:5], fields[5].partition(b"\0")[0]))
 
 
-def parse_ended(content: bytes) -> Reading:
+def parse_ended(content: bytes) -> EndedReading:
     """Parse a reading. Raises UnparsableError if it isn't complete and of this layout."""
     raw = parse_raw(content)
     last = end_of(content, RECORD.size) - RECORD.size
     entries = {
-        Key._make((*fields[:5], fields[5].partition(b"\0")[0])): Ended._make(fields[6:])
+        EndedKey._make((*fields[:5], fields[5].partition(b"\0")[0])): Ended._make(fields[6:])
         for fields in RECORD.iter_unpack(memoryview(content)[HEADER.size : last])
     }
-    return Reading(raw.header, entries, raw.total, raw.unseen)
+    return EndedReading(raw.header, entries, raw.total, raw.unseen)

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 
-class Placement(NamedTuple):
+class CgroupMembership(NamedTuple):
     """Where a process is.
 
     job: Slurm's raw job id, 0 for none; step: `0`, `batch`, `extern`..., empty where none stands.
@@ -18,7 +18,7 @@ class Placement(NamedTuple):
     container: bool
 
 
-NOWHERE = Placement(0, "", container=False)
+NO_MEMBERSHIP = CgroupMembership(0, "", container=False)
 
 
 # Both are matched at the beginning of the path: a user who may make cgroups of his own (systemd
@@ -43,7 +43,7 @@ _CONTAINER = re.compile(
 )
 
 
-def parse_cgroup(content: bytes) -> Placement:
+def parse_cgroup(content: bytes) -> CgroupMembership:
     """Parse /proc/PID/cgroup: lines `hierarchy:controllers:path`. Lines of other forms say nothing.
 
     The first line that names a job counts: the controllers agree, or the later ones are in `/`.
@@ -56,4 +56,4 @@ def parse_cgroup(content: bytes) -> Placement:
             if match is not None:
                 job, step = int(match[1]), (match[2] or b"").decode("ascii")
         container = container or _CONTAINER.search(path) is not None
-    return Placement(job, step, container)
+    return CgroupMembership(job, step, container)

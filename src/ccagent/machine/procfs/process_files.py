@@ -17,7 +17,7 @@ STEP_DAEMON = b"slurmstepd"
 """The command of Slurm's processes that start the tasks of a job step."""
 
 
-class Stat(NamedTuple):
+class ProcessStat(NamedTuple):
     """What is used of /proc/PID/stat. Times are in clock ticks, `starttime` since boot."""
 
     command: bytes
@@ -57,7 +57,7 @@ IO_OF_STORAGE = (b"read_bytes", b"write_bytes")
 """Lines of /proc/PID/io: what storage was asked for. Most network file systems count nothing."""
 
 
-def parse_stat(content: bytes) -> Stat:
+def parse_stat(content: bytes) -> ProcessStat:
     """Parse /proc/PID/stat. Raises UnparsableError.
 
     The command stands in parentheses and may hold any byte, parentheses and line breaks too:
@@ -72,7 +72,7 @@ def parse_stat(content: bytes) -> Stat:
     try:
         utime, stime = int(fields[11]), int(fields[12])
         own = utime + stime
-        stat = Stat(
+        stat = ProcessStat(
             command=content[begin + 1 : end],
             state=fields[0],
             ppid=int(fields[1]),

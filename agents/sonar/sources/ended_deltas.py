@@ -1,7 +1,7 @@
-"""What ended processes used since the reading before, by key of the kernel's sums.
+"""Deltas of the kernel's sums over ended processes, by key, from one reading to the next.
 
 In steady state most entries of the kernel have not changed, and in a storm there are many: an entry
-is kept as the bytes and numbers that it was read as, and only the key of one that grew is parsed.
+is kept as raw bytes and numbers, and its key is parsed only if it has changed.
 """
 
 from __future__ import annotations
@@ -12,41 +12,41 @@ from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.machine.bpf.ended_records import parse_key, parse_raw
 
 if TYPE_CHECKING:
-    from ccagent.machine.bpf.ended_records import Key, RawEntry, RawReading
+    from ccagent.machine.bpf.ended_records import EndedKey, RawEndedReading, RawEntry
     from ccagent.machine.node import Node
 
 _LARGEST = 64 * 1024 * 1024
 _SECOND = 1_000_000_000
 
 _PRUNED_EVERY = 5
-"""Readings after which what the kernel has forgotten is forgotten here."""
+"""Readings after which entries that the kernel has removed are removed here."""
 
 _MOST_KNOWN = 16_384
-"""Entries that are kept: as many as the kernel has, on most machines. Beyond this and half of it
-again those that were not added to for longest go."""
+"""Entries that are kept: as many as the kernel has, on most machines. Beyond 1.5 times as many the
+entries without a change for longest are removed."""
 
 _KEPT_LONGER = 60 * _SECOND
 """The kernel removes entries when it is read, hence later than it could."""
 
 
-class Growth(NamedTuple):
-    """What ended since the reading before: processes, and ns on a CPU."""
+class EndedDelta(NamedTuple):
+    """Processes that have ended since the previous reading: their number, and ns on a CPU."""
 
     processes: int
     runtime: int
     in_container: bool = False
 
-    def plus(self, other: Growth) -> Growth:
+    def plus(self, other: EndedDelta) -> EndedDelta:
         """Return the sum of both."""
-        return Growth(
+        return EndedDelta(
             self.processes + other.processes,
             self.runtime + other.runtime,
             self.in_container or other.in_container,
         )
 
 
-class EndedGrowth:
-    """Takes the differences of the kernel's sums, from one reading to the next."""
+class EndedDeltas:
+    """Deltas of the kernel's sums, from one reading to the next."""
 
     def __init__(self, node: Node, path: str) -> None:
         self._node = node
@@ -66,8 +66,8 @@ class EndedGrowth:
         """Return the number of entries whose last sums are known."""
         return len(self._known)
 
-    def read(self, errors: list[str]) -> dict[Key, Growth]:
-        """Return what has grown. Where the sums are not pinned, or not for this user, nothing."""
+    def read(self, errors: list[str]) -> dict[EndedKey, EndedDelta]:
+        """Return the deltas; none where the sums are not pinned, or not readable for this user."""
         self._reading += 1
         try:
             reading = parse_raw(self._node.read(self._path, _LARGEST))
@@ -78,46 +78,46 @@ class EndedGrowth:
             return {}
         return self._take(reading, errors)
 
-    def _take(self, reading: RawReading, errors: list[str]) -> dict[Key, Growth]:
+    def _take(self, reading: RawEndedReading, errors: list[str]) -> dict[EndedKey, EndedDelta]:
         before, self._read_at = self._read_at, reading.header.time
         known = self._known
-        growths: dict[bytes, Growth] = {}
+        deltas: dict[bytes, EndedDelta] = {}
         late = 0
         for entry in reading.entries:
             key, processes, runtime, since, last = entry
             old = known.get(key)
             if old is not None and old[3] == since:
                 if processes > old[1]:
-                    growths[key] = Growth(processes - old[1], runtime - old[2])
+                    deltas[key] = EndedDelta(processes - old[1], runtime - old[2])
             elif before and since >= before:
-                growths[key] = Growth(processes, runtime)
+                deltas[key] = EndedDelta(processes, runtime)
             known[key] = entry
             late += last >= reading.header.time
         if before and reading.total.processes >= self._base:
-            self._check(reading.total.processes, growths, errors)
+            self._check(reading.total.processes, deltas, errors)
         else:
-            # Of those that ended during the reading the total doesn't know yet.
+            # The total lacks processes that ended during the reading.
             self._base = reading.total.processes + late
             self._counted = self._missing = self._lost = 0
         if self._reading % _PRUNED_EVERY == 0 or len(known) > _MOST_KNOWN * 3 // 2:
             self._prune(reading.header.time - reading.kept - _KEPT_LONGER)
         if not before:
             return {}
-        return {parse_key(key): growth for key, growth in growths.items()}
+        return {parse_key(key): delta for key, delta in deltas.items()}
 
-    def _check(self, total: int, growths: dict[bytes, Growth], errors: list[str]) -> None:
-        """Compare the growths with the total.
+    def _check(self, total: int, deltas: dict[bytes, EndedDelta], errors: list[str]) -> None:
+        """Compare the deltas with the total.
 
-        A process may be in the total of a reading and in the entries of the next one. What is still
-        missing then is missing for good.
+        A process may be in the total of a reading and in the entries of the next one. It is lost if
+        it is still missing then.
         """
-        self._counted += sum(growth.processes for growth in growths.values())
+        self._counted += sum(delta.processes for delta in deltas.values())
         missing = total - self._base - self._counted
         lost = min(missing, self._missing)
         self._missing = missing
         if lost > self._lost:
             errors.append(
-                f"/{self._path}: what {lost - self._lost} ended processes used is not told apart"
+                f"/{self._path}: the CPU time of {lost - self._lost} ended processes was lost"
             )
             self._lost = lost
 

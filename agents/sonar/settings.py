@@ -1,0 +1,95 @@
+"""Settings of the agent `sample`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+
+from msgspec import Meta, structs
+
+from ccagent.agents.sonar.sources.registry import SourceName
+from ccagent.config.duration import Duration
+from ccagent.machine.gpu.settings import GpuSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ccagent.agents.base import AgentSettings
+
+
+class SampleSettings(GpuSettings, frozen=True, kw_only=True):
+    """The keys of [agents.sample]."""
+
+    renamed: ClassVar[dict[str, str]] = {
+        **GpuSettings.renamed,
+        "batchless": "jobs-by-process-group",
+    }
+
+    source: Annotated[
+        SourceName,
+        Meta(description="where processes come from; auto: the cheapest that works here"),
+    ] = "auto"
+    exclude_system_jobs: Annotated[
+        bool, Meta(description="exclude processes of users below 1000, unless in a container")
+    ] = False
+    exclude_users: Annotated[list[str], Meta(description="users to exclude, by name")] = []
+    exclude_commands: Annotated[
+        list[str], Meta(description="commands to exclude, by the beginning of their name")
+    ] = []
+    min_cpu_time: Annotated[
+        Duration, Meta(description="exclude processes that have used less CPU time")
+    ] = Duration("0s")
+    rollup: Annotated[
+        bool,
+        Meta(description="one record for childless processes of equal job, parent and command"),
+    ] = False
+    jobs_by_process_group: Annotated[
+        bool, Meta(description="take the process group as the job even inside Slurm jobs")
+    ] = False
+    preset: Annotated[
+        Literal["", "jobanalyzer"],
+        Meta(
+            description="process records for a receiver that takes differences of cpu_time:"
+            " jobanalyzer; empty: that of the receiver, if all sinks for envelopes have the same"
+        ),
+    ] = ""
+    process_io: Annotated[
+        Literal["calls", "storage"],
+        Meta(
+            description="source of data_read and data_written: bytes of read and write calls,"
+            " or of storage, as in Sonar"
+        ),
+    ] = "calls"
+    points: Annotated[
+        Literal["auto", "own", "all"],
+        Meta(
+            description="which metrics lines have: own: those that the agent metrics does not send;"
+            " all: those too; auto: own where that agent is configured"
+        ),
+    ] = "auto"
+    job_pss: Annotated[
+        bool,
+        Meta(description="read how much memory jobs use with shared pages divided (PSS); costly"),
+    ] = False
+
+    scontrol: Annotated[
+        str, Meta(description="the program scontrol, asked for a job's cards if nothing else tells")
+    ] = "scontrol"
+    squeue: Annotated[
+        str, Meta(description="the program squeue, asked for the user of a job without processes")
+    ] = "squeue"
+
+    def for_receivers(self, receivers: set[str]) -> Self:
+        """Return the settings with the preset of the receiver, if there is only one."""
+        if not self.preset and receivers == {"jobanalyzer"}:
+            return structs.replace(self, preset="jobanalyzer")
+        return self
+
+    def beside(self, agents: Mapping[str, AgentSettings]) -> SampleSettings:
+        """Return the settings with the metrics that no other agent of the configuration sends."""
+        if self.points != "auto" or "metrics" not in agents:
+            return self
+        from ccagent.agents.metrics.settings import MetricsSettings
+
+        other = agents["metrics"]
+        is_owner = isinstance(other, MetricsSettings) and other.has_jobs
+        return structs.replace(self, points="own" if is_owner else "all")
