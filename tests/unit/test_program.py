@@ -171,7 +171,7 @@ def test_it_can_be_ended_from_outside() -> None:
     )
     pid = int(next(lines))
     os.close(begin)
-    with pytest.raises(ProgramError, match="sh: ended, since nobody waits for it any more"):
+    with pytest.raises(ProgramError, match="sh: killed: its output is no longer needed"):
         next(lines)
     os.close(stop)
     assert not is_running(pid)

@@ -22,7 +22,7 @@ from ccagent.config.settings import (
 )
 from ccagent.errors import ConfigurationError
 from ccagent.log import LogFormat, LogLevel
-from ccagent.machine.node import checked_name
+from ccagent.machine.node import check_name
 from ccagent.records.message import FORMATS, Format
 from ccagent.transports.base import SinkSettings
 
@@ -192,7 +192,7 @@ def _check_global(table: dict[str, Any], place: str) -> GlobalSettings:
             ("topic-prefix", settings.topic_prefix),
         ):
             if name:
-                problems.attempt(_name_errors, place, "", checked_name, what, name)
+                problems.attempt(_name_errors, place, "", check_name, what, name)
         if settings.status_socket and not settings.status_socket.startswith("/"):
             problems.found.append(f"{place}: status-socket: an absolute path is needed")
     problems.raise_found()

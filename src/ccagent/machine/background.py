@@ -35,7 +35,7 @@ class BackgroundCall(Generic[T]):
 
     @property
     def is_done(self) -> bool:
-        """True when `result` can be called."""
+        """Return whether `result` can be called."""
         return self._done.is_set()
 
     def wait(self, seconds: float) -> bool:

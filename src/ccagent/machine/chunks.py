@@ -20,14 +20,14 @@ _PAUSE = 0.5
 
 
 def chunks(open_file: Callable[[], int], path: str, time_limit: float) -> Iterator[bytes]:
-    """Give what a file holds; see `Node.chunks`. `open_file` gives its descriptor."""
-    reader = _Reader(open_file)
+    """Yield the content of a file; see `Node.chunks`. `open_file` returns its descriptor."""
+    reader = _ChunkReader(open_file)
     deadline = time.monotonic() + time_limit
     try:
         while True:
             left = deadline - time.monotonic()
             try:
-                # What keeps coming is there at any time: the limit holds for it, too.
+                # A piece may be ready at any time: the limit applies to steady input, too.
                 piece = reader.pieces.get(timeout=left) if left > 0 else None
             except queue.Empty:
                 piece = None
@@ -44,8 +44,8 @@ def chunks(open_file: Callable[[], int], path: str, time_limit: float) -> Iterat
         reader.is_wanted = False
 
 
-class _Reader:
-    """Reads ahead. The file is closed when it ends, fails, or nobody wants more of it."""
+class _ChunkReader:
+    """Reads ahead. The file is closed at its end, after an error, or if it is no longer wanted."""
 
     def __init__(self, open_file: Callable[[], int]) -> None:
         self.pieces: queue.Queue[bytes | OSError | CcagentError] = queue.Queue(_PIECES_AHEAD)
@@ -61,7 +61,7 @@ class _Reader:
             return
         try:
             while self.is_wanted:
-                # The kernel gives a page at a time of a file that it makes.
+                # The kernel returns a page at a time of a generated file.
                 parts: list[bytes] = []
                 size = 0
                 while size < _PIECE and (part := os.read(descriptor, _PIECE)):

@@ -9,11 +9,11 @@ class Clock:
     """The machine's clocks. Tests replace it to let a day pass in a minute."""
 
     def time(self) -> float:
-        """Seconds since 1970, UTC; may jump."""
+        """Return seconds since 1970, UTC; may jump."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds that never jump; for intervals."""
+        """Return seconds that never jump; for intervals."""
         return time.monotonic()
 
     def uptime(self) -> float:
@@ -35,7 +35,7 @@ class Clock:
 
 
 def timestamp(seconds: float) -> str:
-    """Give `seconds` since 1970 as local time with the offset of that very moment.
+    """Return `seconds` since 1970 as local time with the offset of that moment.
 
     The form is the Timestamp of the envelopes: `2026-01-31T12:00:00+01:00`, `Z` for UTC.
     """

@@ -1,4 +1,4 @@
-"""The cpus: how many sockets, cores and threads are online, and what the model is called."""
+"""Numbers of sockets, cores and threads that are online, and the model of the cpus."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def count_processors(blocks: list[dict[str, str]]) -> Cpus | None:
 
 
 def model_name(blocks: list[dict[str, str]]) -> str:
-    """Name the model by the blocks of /proc/cpuinfo; empty if they don't tell.
+    """Return the model by the blocks of /proc/cpuinfo; empty if they have none.
 
     x86_64: `model name`. ppc64le: `cpu` up to the comma, else the machine's `model`. aarch64:
     `CPU implementer` and `CPU part`. riscv64: `uarch`, else `isa`. Different cores of one
@@ -144,7 +144,7 @@ def model_name(blocks: list[dict[str, str]]) -> str:
 
 
 def read_cpus(node: Node, errors: list[CcagentError]) -> Cpus | None:
-    """Count what is online by /sys, else by /proc/cpuinfo; None if neither tells."""
+    """Count what is online by /sys, else by /proc/cpuinfo; None if neither has it."""
     try:
         counted = count_cores(_read_cores(node, errors))
         return counted or count_processors(parse_cpuinfo(node.read(_CPUINFO)))
@@ -154,7 +154,7 @@ def read_cpus(node: Node, errors: list[CcagentError]) -> Cpus | None:
 
 
 def read_model(node: Node, errors: list[CcagentError]) -> str:
-    """Name the model by /proc/cpuinfo, else (of the live machine) by py-cpuinfo; may be empty."""
+    """Return the model by /proc/cpuinfo, else (of the live machine) by py-cpuinfo; may be empty."""
     try:
         # The first cpus are enough on x86_64, where each costs the kernel microseconds.
         name = _first(parse_cpuinfo(_read_head(node)), "model name")
@@ -168,10 +168,10 @@ def read_model(node: Node, errors: list[CcagentError]) -> str:
 
 
 def ask_py_cpuinfo(node: Node) -> str:
-    """Name the model of the live machine as py-cpuinfo does; empty if it can't.
+    """Return the model of the live machine by py-cpuinfo; empty if it fails.
 
-    Costs a second of CPU: it starts tools such as lscpu and measures the clock. It has no limit
-    of its own for any of that, hence a process which is given one.
+    Costs a second of CPU: it starts tools such as lscpu and measures the clock. It has no time
+    limit, so it runs in a process with one.
     """
     command = [*python("from cpuinfo.cpuinfo import main; main()"), "--json"]
     try:
@@ -184,7 +184,7 @@ def ask_py_cpuinfo(node: Node) -> str:
 def _read_cores(node: Node, errors: list[CcagentError]) -> list[Core]:
     """Read the topology of each online cpu that isn't a sibling of an earlier one.
 
-    A cpu that can't be read is left out; the first of them adds to `errors`.
+    A cpu that can't be read is omitted; the first of them adds to `errors`.
     """
     try:
         online = read_parsed(node, f"{_CPUS}/online", parse_cpu_list)
@@ -227,7 +227,7 @@ def _read_head(node: Node) -> bytes:
 
 
 def _number(text: str | None) -> int:
-    """Give the value of a field that counts; 0 if it doesn't."""
+    """Return the number in a field; 0 if there is none."""
     return int(text) if text and len(text) <= 5 and text.isascii() and text.isdigit() else 0
 
 
@@ -240,7 +240,7 @@ def _different(names: Iterable[str]) -> str:
 
 
 def _arm_core(block: dict[str, str]) -> str:
-    """Name the core of an aarch64 block; one that the table lacks by its numbers."""
+    """Return the name of the core of an aarch64 block, or its numbers if the table lacks it."""
     implementer, part = block.get("CPU implementer"), block.get("CPU part")
     if not implementer or not part:
         return ""

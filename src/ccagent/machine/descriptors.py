@@ -1,4 +1,4 @@
-"""Files of processes that stay open, as many as RLIMIT_NOFILE lets us keep."""
+"""Files of processes that stay open, as many as RLIMIT_NOFILE permits."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 CLOSED = -1
-"""Stands for a file that is opened at each reading, for lack of descriptors."""
+"""A file that is opened at each reading, for lack of descriptors."""
 UNUSED = -2
-"""Stands for a file that is never read: it can tell nothing, or may not be read."""
+"""A file that is never read: it has no values, or reading is not permitted."""
 
 LARGEST = 1024
-"""Bytes of a file that are read: all that is used of it stands well before."""
+"""Bytes read of a file: the fields that are used lie well within."""
 
 _RESERVED = 256
 _ROOM = 8
@@ -30,11 +30,11 @@ _NO_LIMIT = 1_048_576
 
 
 class Descriptors:
-    """Opens, reads and closes files of the node; `free` counts how many more may be kept.
+    """Files of the node that stay open; `free`: the number that may be added.
 
-    Others of this process open files too, and the limit may be lowered while it runs. When no file
-    can be opened, `give_back` is called to close some of those that are kept, and fewer are kept
-    from then on.
+    Other parts of this process open files too, and the limit may be lowered while it runs. When no
+    file can be opened, `give_back` is called to close some of the kept ones, and the number of kept
+    files is lowered.
     """
 
     def __init__(self, node: Node, give_back: Callable[[int], None]) -> None:
@@ -45,7 +45,7 @@ class Descriptors:
 
     @property
     def free(self) -> int:
-        """How many more may be kept."""
+        """Return the number of further files that may be kept."""
         return max(0, self._most - self._kept)
 
     def open(self, path: str) -> int:
@@ -82,12 +82,12 @@ class Descriptors:
                 self._kept -= 1
 
     def ensure_room(self) -> None:
-        """Give descriptors back until a few files can be opened, if keeping none allows that."""
+        """Close kept files until a few others can be opened, or none is kept."""
         while not _has_room() and self._make_room():
             pass
 
     def _make_room(self) -> bool:
-        """Give half of what is kept back, and keep no more than the rest. False if none is kept."""
+        """Close half of the kept files, and keep no more than the rest. False if none is kept."""
         before = self._kept
         if not before:
             self._most = 0
@@ -102,7 +102,7 @@ class Descriptors:
 
 
 def _has_room() -> bool:
-    """Whether some files can be opened."""
+    """Return whether some files can be opened."""
     opened: list[int] = []
     try:
         while len(opened) < _ROOM:
@@ -116,7 +116,7 @@ def _has_room() -> bool:
 
 
 def raise_limit() -> int:
-    """Raise the soft limit of open files to the hard one; give how many may be kept open."""
+    """Raise the soft limit of open files to the hard one; return the number that may stay open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
         hard = _NO_LIMIT
@@ -125,5 +125,5 @@ def raise_limit() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
         except (OSError, ValueError):
-            pass  # what there is will do
+            pass  # the soft limit stays
     return max(0, soft - _RESERVED)

@@ -1,4 +1,4 @@
-"""What the kernel answers for a file, as errors of ccagent's tree."""
+"""Errors of the kernel for a file, as errors of ccagent's tree."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from typing import NoReturn
 
 from ccagent.errors import (
+    CcagentError,
     NotHereError,
     NotPermittedError,
     ShortageError,
@@ -17,15 +18,15 @@ from ccagent.errors import (
 
 def raise_for(path: str, error: OSError) -> NoReturn:
     """Raise the error of the tree that stands for an OSError of `/path`."""
-    reason = os.strerror(error.errno or 0)
     match error.errno:
         case errno.ENOENT | errno.ENOTDIR | errno.ENODEV | errno.ENXIO | errno.EOPNOTSUPP:
-            raise NotHereError(f"/{path}: {reason}") from None
+            kind: type[CcagentError] = NotHereError
         case errno.ESRCH:
-            raise VanishedError(f"/{path}: {reason}") from None
+            kind = VanishedError
         case errno.EACCES | errno.EPERM:
-            raise NotPermittedError(f"/{path}: {reason}") from None
+            kind = NotPermittedError
         case errno.EMFILE | errno.ENFILE:
-            raise ShortageError(f"/{path}: {reason}") from None
+            kind = ShortageError
         case _:
-            raise UnparsableError(f"/{path}: {reason}") from None
+            kind = UnparsableError
+    raise kind(f"/{path}: {os.strerror(error.errno or 0)}") from error

@@ -1,4 +1,4 @@
-"""A Python process of its own for a library that may hang or die.
+"""A separate Python process for a library that may hang or crash.
 
 Questions and answers are bytes over a socket pair, each after its length in four bytes.
 """
@@ -31,10 +31,10 @@ _GRACE = 1.0
 class Helper:
     """A process that runs `target` (`module:function`) with the words `arguments`.
 
-    It is started by `start` or the first question. When it dies, or takes longer than
-    `time_limit` seconds for an answer, it is started anew by a later question: at once the first
-    time, then after pauses that double up to an hour. One that can't be killed is never joined
-    by a second. `name` is what errors call it.
+    It is started by `start` or the first question. When it ends, or takes longer than
+    `time_limit` seconds for an answer, a later question restarts it: at once the first time, then
+    after pauses that double up to an hour. While it can't be killed, no second one is started.
+    `name` begins the errors.
     """
 
     def __init__(
@@ -52,27 +52,27 @@ class Helper:
 
     @property
     def is_asked(self) -> bool:
-        """True while a question has no answer."""
+        """Return whether a question has no answer yet."""
         return self._asked_at is not None
 
     def start(self) -> None:
-        """Start the process if it doesn't run. Raises ProgramError if it can't be, or not yet."""
-        self._started()
+        """Start the process unless it runs. Raises ProgramError if it fails or has to wait."""
+        self._ensure_running()
 
     def ask(self, question: bytes) -> None:
-        """Ask, unless an earlier question waits for its answer. Raises ProgramError."""
+        """Send a question, unless an earlier one has no answer yet. Raises ProgramError."""
         if self.is_asked:
             return
-        running = self._started()
+        running = self._ensure_running()
         try:
-            # A question is a word: less than any socket's buffer.
+            # A question is a word, which fits into any socket's buffer.
             running.socket.sendall(_LENGTH.pack(len(question)) + question)
         except OSError:
             self._fail(running)
         self._asked_at = time.monotonic()
 
     def answer(self, seconds: float) -> bytes | None:
-        """Wait for the answer, at most this long; None if it isn't there yet.
+        """Wait for the answer, at most so many seconds; return None if there is none yet.
 
         Raises ProgramError if the process has died or used up its time limit.
         """
@@ -99,11 +99,11 @@ class Helper:
             poll.poll(max(1.0, 1000 * (deadline - now)))
 
     def close(self) -> None:
-        """End the process. It ends by itself when nobody asks any more, unless it hangs."""
+        """End the process. Unless it hangs, it ends by itself when the socket is closed."""
         if self._running is not None:
             self._end(self._running, grace=0.0 if self.is_asked else _GRACE)
 
-    def _started(self) -> _Running:
+    def _ensure_running(self) -> _Running:
         if self._running is not None:
             return self._running
         if self._left is not None and self._left.poll() is None:
@@ -115,14 +115,14 @@ class Helper:
         try:
             self._running = _Running(self._target, self._arguments)
         except OSError as error:
-            self._put_off()
-            raise ProgramError(f"{self._name}: {error.strerror}") from None
+            self._postpone()
+            raise ProgramError(f"{self._name}: {error.strerror}") from error
         return self._running
 
     def _fail(self, running: _Running, reason: str = "") -> NoReturn:
-        """End the process, put a new one off, and raise ProgramError with the reason."""
+        """End the process, postpone its restart, and raise ProgramError with the reason."""
         self._end(running, grace=0.0 if reason else _GRACE)
-        self._put_off()
+        self._postpone()
         status = running.process.returncode
         if not reason and status is not None:
             died = f"died of {signal.Signals(-status).name}" if status < 0 else ""
@@ -135,7 +135,7 @@ class Helper:
         if not running.end(grace):
             self._left = running.process
 
-    def _put_off(self) -> None:
+    def _postpone(self) -> None:
         self._not_before = time.monotonic() + self._pause
         self._pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, 2 * self._pause))
 
@@ -163,7 +163,7 @@ class _Running:
         self.socket.setblocking(False)
 
     def receive(self) -> bytes | None:
-        """Take what has come; give the answer if it is whole. Raises OSError at the end."""
+        """Receive; return the answer if it is complete. Raises OSError at the end of the stream."""
         received = self._received
         while True:
             if len(received) >= _LENGTH.size:
@@ -184,9 +184,9 @@ class _Running:
             received += part
 
     def end(self, grace: float) -> bool:
-        """Close the socket, at which the process ends; kill it after `grace` seconds.
+        """Close the socket, which ends the process; kill it after `grace` seconds.
 
-        False if it could not be killed: it is in uninterruptible sleep.
+        Return False if it could not be killed: it is in uninterruptible sleep.
         """
         self.socket.close()
         for seconds in (grace, _GRACE):
@@ -199,7 +199,7 @@ class _Running:
 
 
 def serve(descriptor: int, reply: Callable[[bytes], bytes]) -> None:
-    """Answer questions until nobody asks any more: what the function of a helper calls."""
+    """Answer questions until the socket is closed; called by the function of a helper."""
     with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
         while len(head := stream.read(_LENGTH.size)) == _LENGTH.size:
             (size,) = _LENGTH.unpack(head)
@@ -209,6 +209,6 @@ def serve(descriptor: int, reply: Callable[[bytes], bytes]) -> None:
 
 
 def _program(target: str, descriptor: int) -> str:
-    """Give the text of a program that calls the target with the descriptor and the arguments."""
+    """Return the text of a program that calls the target with the descriptor and the arguments."""
     module, _, function = target.partition(":")
     return f"from {module} import {function}; {function}({descriptor}, *sys.argv[1:])"

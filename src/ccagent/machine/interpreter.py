@@ -1,4 +1,4 @@
-"""The Python that runs ccagent: how to start it again, how to install a library for it."""
+"""Commands of the Python that runs ccagent: to start it, and to install a library for it."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import os
 import sys
 
 PACKAGED = "/usr/lib/ccagent"
-"""Where packages install ccagent with its modules."""
+"""Directory of packages for ccagent with its modules."""
 
 ADDED = "/usr/local/lib/ccagent"
-"""Where the packaged ccagent finds what a site adds."""
+"""Directory in which the packaged ccagent finds libraries that a site adds."""
 
 
 def install_command(library: str) -> str:
-    """Return the command that installs a Python library where this ccagent finds it."""
+    """Return the command that installs a Python library for this ccagent."""
     home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     target = f"--target {ADDED} " if home == PACKAGED else ""
     return f"{sys.executable or 'python3'} -m pip install {target}{library}"
 
 
 def python(program: str) -> list[str]:
-    """Give the command that runs the text of a program; arguments may follow.
+    """Return the command that runs the text of a program; arguments may follow.
 
-    It runs isolated (-I) and imports from where this process does: the interpreter may have been
+    It runs isolated (-I) with the import path of this process: the interpreter may have been
     started with a path of its own, without the system's packages (-S) or unable to write (-B).
     """
     path = [entry for entry in sys.path if entry]

@@ -1,4 +1,4 @@
-"""Locks that let one daemon run per lock directory and per outbox directory."""
+"""Locks for one daemon per lock directory and per queue directory."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ccagent.machine.private_files import open_private
 class Lock:
     """An advisory lock (flock) that is held until `release`, or until the process ends.
 
-    Only its owner can open the file: who can open it, can keep ccagent from starting. `key` names
-    the setting in errors. Raises LockedError if another process holds the lock, ConfigurationError
-    if the file can't be opened or locked.
+    Only its owner can open the file, because a user who can open it can keep ccagent from
+    starting. `key` names the setting in errors. Raises LockedError if another process holds the
+    lock, ConfigurationError if the file can't be opened or locked.
     """
 
     def __init__(self, path: str, key: str) -> None:
@@ -37,13 +37,13 @@ class Lock:
                 f"another ccagent holds {path} (process {holder or 'unknown'})"
             ) from error
         except OSError as error:
-            # Without room for the number of the process the lock is held all the same.
+            # Without room for the number of the process the lock is held as well.
             if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
                 os.close(self._descriptor)
                 raise ConfigurationError(
-                    f"{key}: {path}: it can't be locked: {error.strerror}"
+                    f"{key}: {path}: locking failed: {error.strerror}"
                 ) from error
 
     def release(self) -> None:
-        """Release the lock. The file stays, so that nobody locks one that is being removed."""
+        """Release the lock. The file stays, so that no process locks a removed file."""
         os.close(self._descriptor)

@@ -7,11 +7,7 @@ import pwd
 import re
 from typing import TYPE_CHECKING
 
-from ccagent.errors import (
-    CcagentError,
-    ConfigurationError,
-    UnparsableError,
-)
+from ccagent.errors import CcagentError, ConfigurationError, UnparsableError
 from ccagent.machine.clock import Clock
 from ccagent.machine.file_errors import raise_for
 
@@ -22,10 +18,10 @@ if TYPE_CHECKING:
     from ccagent.machine.helper import Helper
 
 HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
-"""What the envelopes allow as the name of a host or a cluster."""
+"""Names of hosts and clusters that the envelopes permit."""
 
 LARGEST_FILE = 16 * 1024 * 1024
-"""No file below /proc or /sys that is read whole is larger; what is, isn't what it seems."""
+"""Largest file that is read whole: all those of /proc and /sys are smaller."""
 
 _SINGLE_FILE = 16 * 1024
 _PIECE = 256 * 1024
@@ -37,9 +33,9 @@ _USER_UNKNOWN_FOR = 300.0
 class Node:
     """One machine, or a recording of one below `root`.
 
-    `cluster` and `hostname` are what the records carry; without them they are found out
-    (`cluster`: the host's domain, else `local`). `own_counters` asks the daemon that runs on it, if
-    this process is one.
+    `cluster` and `hostname` are those of the records; the defaults are the host's domain, else
+    `local`, and the host's name. `own_counters` returns the counters of the daemon, if this process
+    is one.
     """
 
     def __init__(
@@ -52,8 +48,8 @@ class Node:
     ) -> None:
         self.root = root.rstrip("/") + "/"
         self.clock = clock or Clock()
-        self.hostname = checked_name("hostname", hostname or os.uname().nodename)
-        self.cluster = checked_name("cluster", cluster or self._domain() or "local")
+        self.hostname = check_name("hostname", hostname or os.uname().nodename)
+        self.cluster = check_name("cluster", cluster or self._domain() or "local")
         self.clock_ticks = os.sysconf("SC_CLK_TCK")
         self.page_size = os.sysconf("SC_PAGE_SIZE")
         self.own_counters: Callable[[], Counters] | None = None
@@ -61,11 +57,11 @@ class Node:
 
     @property
     def is_live(self) -> bool:
-        """True for the machine this runs on, False for a recording."""
+        """Return True for the running machine, False for a recording."""
         return self.root == "/"
 
     def open(self, path: str) -> int:
-        """Open a file for reading and give its descriptor; the caller closes it."""
+        """Open a file for reading and return its descriptor; the caller closes it."""
         try:
             return os.open(self.root + path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -74,12 +70,12 @@ class Node:
     def read(self, path: str, limit: int = LARGEST_FILE) -> bytes:
         """Read a whole file; `path` is relative to the root (`proc/stat`).
 
-        Raises NotHereError, NotPermittedError, VanishedError, or UnparsableError for what can't
-        be read for other reasons or is larger than `limit` bytes.
+        Raises NotHereError, NotPermittedError, VanishedError, or UnparsableError for a file that
+        can't be read for other reasons or is larger than `limit` bytes.
         """
         descriptor = self.open(path)
         try:
-            # The kernel hands out files of many records in pieces of less than a page: only an
+            # The kernel returns files of many records in pieces of less than a page: only an
             # empty piece is the end (seq_read_iter() in fs/seq_file.c).
             parts: list[bytes] = []
             size = 0
@@ -95,7 +91,7 @@ class Node:
             os.close(descriptor)
 
     def read_single(self, path: str) -> bytes:
-        """Read a file that the kernel makes in one piece, with one call: /proc/PID/stat, cgroup...
+        """Read a file that the kernel generates in one piece, with one call: /proc/PID/stat.
 
         (Those of single_open() in fs/proc/base.c.) Raises as `read` does.
         """
@@ -119,7 +115,7 @@ class Node:
             os.close(descriptor)
 
     def chunks(self, path: str, *, time_limit: float) -> Iterator[bytes]:
-        """Read a file as `pieces` does; a reading that hangs is left behind.
+        """Read a file as `pieces` does, in a thread; one that hangs is abandoned.
 
         Raises as `read` does, also after some pieces, and ProgramError after `time_limit` seconds.
         """
@@ -130,22 +126,22 @@ class Node:
     def read_trusted(self, path: str, limit: int) -> tuple[float, bytes]:
         """Read a regular file that only root or this user can have written.
 
-        Gives when that was, in seconds since 1970, and what it holds. Raises as `read` does;
-        NotPermittedError for links, for files with several names, and for what others may write.
+        Return its time of modification, in seconds since 1970, and its content. Raises as `read`
+        does; NotPermittedError for links, files with several names or writable by others.
         """
         from ccagent.machine.trusted_file import read
 
         return read(self.root + path, path, limit)
 
     def list(self, path: str) -> list[str]:
-        """Give the names in a directory. Raises as `read` does."""
+        """Return the names in a directory. Raises as `read` does."""
         try:
             return os.listdir(self.root + path)
         except OSError as error:
             raise_for(path, error)
 
     def directories(self, path: str) -> Sequence[str]:
-        """Give the names of the directories in a directory. Raises as `read` does."""
+        """Return the names of the directories in a directory. Raises as `read` does."""
         try:
             with os.scandir(self.root + path) as entries:
                 return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -153,14 +149,14 @@ class Node:
             raise_for(path, error)
 
     def inode(self, path: str) -> int:
-        """Give the number of the inode of a path. Raises as `read` does."""
+        """Return the number of the inode of a path. Raises as `read` does."""
         try:
             return os.stat(self.root + path).st_ino
         except OSError as error:
             raise_for(path, error)
 
     def owner(self, path: str) -> int:
-        """Give the user id that owns a path; of /proc/PID it is the effective one.
+        """Return the user id that owns a path; of /proc/PID it is the effective one.
 
         The directory of a process has that owner even if the process isn't dumpable
         (task_dump_owner() in fs/proc/base.c). Raises as `read` does.
@@ -171,26 +167,26 @@ class Node:
             raise_for(path, error)
 
     def space(self, path: str) -> os.statvfs_result:
-        """Give what statvfs(3) tells of the file system of a path. May hang. Raises as `read`."""
+        """Return statvfs(3) of the file system of a path. May hang. Raises as `read` does."""
         try:
             return os.statvfs(self.root + path)
         except OSError as error:
             raise_for(path, error)
         except ValueError as error:  # a NUL: no kernel has such a path
-            raise UnparsableError(f"/{path!r}: {error}") from None
+            raise UnparsableError(f"/{path!r}: {error}") from error
 
     def is_readable(self, path: str) -> bool:
-        """Tell whether this user may read a file."""
+        """Return whether this user may read a file."""
         return os.access(self.root + path, os.R_OK)
 
     def is_writable(self, path: str) -> bool:
-        """Tell whether this user may write a file, or make files in a directory."""
+        """Return whether this user may write a file, or create files in a directory."""
         return os.access(self.root + path, os.W_OK)
 
     def user(self, uid: int) -> str:
-        """Give the name of a user, `_user_<uid>` for one that nobody knows.
+        """Return the name of a user, `_user_<uid>` if there is none.
 
-        Names are asked for again after an hour, unknown ones after five minutes.
+        Names are looked up again after an hour, missing ones after five minutes.
         """
         now = self.clock.monotonic()
         known = self._users.get(uid)
@@ -215,10 +211,10 @@ class Node:
         stop: int | None = None,
         standard_input: bytes = b"",
     ) -> bytes:
-        """Run a program without a shell and give what it printed.
+        """Run a program without a shell and return its output.
 
         Raises NotHereError if there is none, ProgramError if it fails, runs over `time_limit`
-        seconds or prints more than `output_limit` bytes, or when the descriptor `stop` can be read.
+        seconds or prints more than `output_limit` bytes, or when the descriptor `stop` is readable.
         """
         from ccagent.machine.program import run
 
@@ -239,7 +235,7 @@ class Node:
         environment: Mapping[str, str] | None = None,
         standard_input: bytes = b"",
     ) -> Iterator[bytes]:
-        """Run a program like `run`, and give what it prints as it comes.
+        """Run a program like `run`, and yield its output as it is written.
 
         `environment` is added to the fixed one. The errors of `run` may come after some output.
         """
@@ -256,13 +252,13 @@ class Node:
     def helper(
         self, name: str, target: str, arguments: tuple[str, ...], *, time_limit: float
     ) -> Helper:
-        """Give a Python process of its own for a library that may hang or die. See `Helper`."""
+        """Return a separate Python process for a library that may hang or crash. See `Helper`."""
         from ccagent.machine.helper import Helper
 
         return Helper(name, target, arguments, time_limit=time_limit)
 
     def boot_time(self) -> float:
-        """Seconds since 1970 when the machine was started, by its clocks."""
+        """Return the time of the boot in seconds since 1970, by the machine's clocks."""
         return self.clock.time() - self.clock.uptime()
 
     def _look_up_user(self, uid: int) -> str:
@@ -270,7 +266,7 @@ class Node:
             name = pwd.getpwuid(uid).pw_name
         except (KeyError, OverflowError):
             return ""
-        # The C library gives bytes; what is no UTF-8 among them must not spoil an envelope.
+        # The C library returns bytes; those that are not UTF-8 must not damage an envelope.
         return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
     def _domain(self) -> str:
@@ -285,7 +281,7 @@ class Node:
 
 
 def domain_from_hosts(hosts: str, hostname: str) -> str:
-    """Find the domain of `hostname` in the text of /etc/hosts; empty when it gives none."""
+    """Return the domain of `hostname` in the text of /etc/hosts; empty if there is none."""
     for line in hosts.splitlines():
         names = line.partition("#")[0].split()[1:]
         for name in names:
@@ -294,8 +290,8 @@ def domain_from_hosts(hosts: str, hostname: str) -> str:
     return ""
 
 
-def checked_name(what: str, name: str) -> str:
-    """Give `name` back if it may stand for a host or a cluster, else ConfigurationError."""
+def check_name(what: str, name: str) -> str:
+    """Return `name` if it is valid for a host or a cluster. Raises ConfigurationError."""
     if HOSTNAME.fullmatch(name) is None:
         raise ConfigurationError(
             f"{what} {name!r}: letters, digits, '.', '-' and '_' only, "

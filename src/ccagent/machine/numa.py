@@ -1,4 +1,4 @@
-"""The NUMA nodes and how far they are from each other."""
+"""NUMA nodes and their distances."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NODE = re.compile(r"node(\d{1,9})", re.ASCII)
 
 
 class Numa(NamedTuple):
-    """nodes: how many, 0 if unknown. distances: square, ascending by node; empty if unknown."""
+    """nodes: their number, 0 if unknown. distances: square, by node; empty if unknown."""
 
     nodes: int
     distances: list[list[int]]
@@ -38,7 +38,7 @@ def parse_distances(content: bytes) -> list[int]:
 
 
 def node_numbers(names: list[str]) -> list[int]:
-    """Pick the numbers of nodes from the names in /sys/devices/system/node; ascending.
+    """Parse the names in /sys/devices/system/node: numbers of nodes, ascending.
 
     The numbers may have gaps, and nodes without memory or without cpus count.
     """

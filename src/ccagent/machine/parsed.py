@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def read_parsed(node: Node, path: str, parse: Callable[[bytes], T], limit: int = LARGEST_FILE) -> T:
-    """Return what `parse` makes of the file; its UnparsableError then begins with the path.
+    """Return the result of `parse` for a file; its UnparsableError then begins with the path.
 
     Raises as `Node.read` does.
     """

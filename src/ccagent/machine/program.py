@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin"}
-"""What programs get: output must not depend on who started ccagent."""
+"""Environment of programs, so that output does not depend on that of ccagent."""
 
 _GRACE = 1.0
 _ERROR_LIMIT = 4096
@@ -39,7 +39,7 @@ def run(
     standard_input: bytes = b"",
     user: ProgramUser | None = None,
 ) -> bytes:
-    """Run `command` without a shell and give its standard output. See `Node.run`."""
+    """Run `command` without a shell and return its standard output. See `Node.run`."""
     return b"".join(
         stream(
             command,
@@ -62,11 +62,11 @@ def stream(
     standard_input: bytes = b"",
     user: ProgramUser | None = None,
 ) -> Iterator[bytes]:
-    """Run `command` without a shell and give its standard output as it comes. See `Node.stream`.
+    """Run `command` without a shell and yield its standard output. See `Node.stream`.
 
     Closing the generator, or making `stop` readable, kills the program.
     """
-    process = _started(command, environment or {}, standard_input, user)
+    process = _start(command, environment or {}, standard_input, user)
     complaint = bytearray()
     finished = False
     try:
@@ -82,7 +82,7 @@ def stream(
         )
 
 
-def _started(
+def _start(
     command: Sequence[str],
     environment: Mapping[str, str],
     standard_input: bytes,
@@ -106,24 +106,24 @@ def _started(
             extra_groups=user.groups if user else None,
             cwd="/" if user else None,
         )
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotHereError(f"{name}: no such program") from None
-    except PermissionError:
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotHereError(f"{name}: no such program") from error
+    except PermissionError as error:
         from shutil import which
 
-        # So it ends too if a directory of PATH can't be looked into, and no other has it.
+        # Also raised if a directory of PATH can't be searched, and no other has the program.
         if not os.path.dirname(name) and which(name, os.F_OK, search["PATH"]) is None:
-            raise NotHereError(f"{name}: no such program") from None
-        raise NotPermittedError(f"{name}: not permitted to run it") from None
+            raise NotHereError(f"{name}: no such program") from error
+        raise NotPermittedError(f"{name}: not permitted to run it") from error
     except OSError as error:
-        raise ProgramError(f"{name}: {error.strerror}") from None
+        raise ProgramError(f"{name}: {error.strerror}") from error
     finally:
         if given != subprocess.DEVNULL:
             os.close(given)
 
 
 def _as_file(content: bytes) -> int:
-    """Return the descriptor of a file in memory with `content`, to be read from its begin."""
+    """Return the descriptor of a file in memory with `content`, at its start."""
     descriptor = os.memfd_create("stdin", os.MFD_CLOEXEC)
     view = memoryview(content)
     while view:
@@ -133,7 +133,7 @@ def _as_file(content: bytes) -> int:
 
 
 class _Limits(NamedTuple):
-    """name: of the program. time: seconds. output: bytes. stop: ends it when it can be read."""
+    """name: of the program. time: seconds. output: bytes. stop: kills it when readable."""
 
     name: str
     time: float
@@ -144,7 +144,7 @@ class _Limits(NamedTuple):
 def _collect(
     process: subprocess.Popen[bytes], limits: _Limits, complaint: bytearray
 ) -> Iterator[bytes]:
-    """Give what the program writes to its standard output, and wait for its end."""
+    """Yield the standard output of the program, and wait for its end."""
     deadline = time.monotonic() + limits.time
     size = 0
     for is_output, part in _parts(process, limits, deadline):
@@ -162,7 +162,7 @@ def _collect(
 def _parts(
     process: subprocess.Popen[bytes], limits: _Limits, deadline: float
 ) -> Iterator[tuple[bool, bytes]]:
-    """Read both pipes to their ends; tell of each part whether it is standard output."""
+    """Read both pipes to their ends; yield each part with whether it is standard output."""
     with selectors.PollSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ, True)  # type: ignore[arg-type]
         selector.register(process.stderr, selectors.EVENT_READ, False)  # type: ignore[arg-type]
@@ -170,14 +170,16 @@ def _parts(
             selector.register(limits.stop, selectors.EVENT_READ)
         unread = 2
         while unread:
-            # Output that keeps coming is ready at any time: the limit holds for it, too.
+            # Output may be ready at any time: the limit applies to steady output, too.
             left = deadline - time.monotonic()
             ready = selector.select(left) if left > 0 else []
             if not ready:
                 raise _too_long(limits)
             for key, _ in ready:
                 if key.fd == limits.stop:
-                    raise ProgramError(f"{limits.name}: ended, since nobody waits for it any more")
+                    raise ProgramError(
+                        f"{limits.name}: killed: its output is no longer needed"
+                    )
                 part = os.read(key.fd, 65536)
                 if part:
                     yield key.data, part
@@ -191,7 +193,7 @@ def _too_long(limits: _Limits) -> ProgramError:
 
 
 def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait for the end of a program, so long at most."""
+    """Wait at most so many seconds for the end of a program; return whether it has ended."""
     try:
         process.wait(max(0.0, seconds))
     except subprocess.TimeoutExpired:

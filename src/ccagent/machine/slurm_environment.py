@@ -1,4 +1,4 @@
-"""What Slurm's programs are run with, and what it means when they don't run."""
+"""Environment of Slurm's programs, and their absence as a sentence."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ccagent.errors import CcagentError, NotHereError
 ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s"} | {
     name: value for name in ("SLURM_CONF",) if (value := os.environ.get(name))
 }
-"""Times as seconds since 1970, so that no zone and no DST plays in."""
+"""Times are seconds since 1970, independent of time zones."""
 
 
 def explain_failure(error: CcagentError) -> str:
-    """Say in a sentence what is missing."""
+    """Return an error of a program of Slurm as a sentence with its remedy."""
     if isinstance(error, NotHereError):
         return f"{error}: Slurm is not installed on this node, or elsewhere: set its path"
     return str(error)

@@ -1,4 +1,4 @@
-"""Files whose content counts as the administrator's, in places where others may write as well."""
+"""Files that only an administrator can have written, in directories that others may write."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ccagent.errors import NotPermittedError, UnparsableError
 from ccagent.machine.file_errors import raise_for
 
 _PIECE = 65536
-# Neither a link is followed, nor a writer of a pipe waited for.
+# No link is followed, and a pipe without a writer does not block.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
 def read(place: str, path: str, limit: int) -> tuple[float, bytes]:
-    """Give when a file was written and what it holds. See `Node.read_trusted`.
+    """Return the time of modification and the content of a file. See `Node.read_trusted`.
 
-    place: what is opened. path: what errors call it, without the slash at its beginning.
+    place: the path that is opened. path: the path in errors, without the leading slash.
     """
     try:
         descriptor = os.open(place, _FLAGS)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise NotPermittedError(f"/{path}: a symbolic link is not followed") from None
+            raise NotPermittedError(f"/{path}: a symbolic link is not followed") from error
         raise_for(path, error)
     try:
         status = os.fstat(descriptor)
@@ -50,5 +50,5 @@ def _check(status: os.stat_result, path: str) -> None:
     if status.st_mode & stat.S_IWOTH:
         raise NotPermittedError(f"/{path}: everybody may write it: chmod o-w it")
     if status.st_nlink > 1:
-        # Who may write the directory can give any file of root's another name there.
+        # A user who may write the directory can add a name of any file of root's there.
         raise NotPermittedError(f"/{path}: a file with several names")

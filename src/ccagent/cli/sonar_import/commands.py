@@ -15,7 +15,7 @@ from ccagent.config.duration import Cadence, Duration
 from ccagent.config.settings import as_table
 from ccagent.errors import ConfigurationError, UnparsableError
 from ccagent.log import printable
-from ccagent.machine.node import checked_name
+from ccagent.machine.node import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,7 +172,7 @@ def _read(setting: sonar_ini.Setting, known: Known) -> Any:
     """Read a value as what it should be. Raises ConfigurationError."""
     try:
         if known.kind is Kind.NAME:
-            return checked_name(setting.name, setting.value)
+            return check_name(setting.name, setting.value)
         return _READERS[known.kind](setting.value) if setting.value else ""
     except (ValueError, ConfigurationError) as error:
         raise ConfigurationError(f"{setting.place}: {error}") from None

@@ -1,4 +1,4 @@
-"""The command `ccagent kernel`: what root does once, so that the agent needs no privilege."""
+"""The command `ccagent kernel`, for root, so that the agent needs no privilege."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _directory = click.option(
     default=pins.DIRECTORY,
     show_default=True,
     metavar="DIRECTORY",
-    help="Where the programs are pinned.",
+    help="Directory of the pinned programs.",
 )
 
 
 @click.group(cls=HelpfulGroup)
 def kernel() -> None:
-    """Load the programs that let the agent read all processes at once."""
+    """Manage the kernel programs with which the agent reads all processes at once."""
 
 
 @kernel.command()
@@ -31,7 +31,7 @@ def kernel() -> None:
     default=f"{pins.MODE:04o}",
     show_default=True,
     metavar="OCTAL",
-    help="Who may read.",
+    help="Permissions of the files: readers only.",
 )
 @click.option(
     "--group",
@@ -39,7 +39,7 @@ def kernel() -> None:
     help=f"The group of the files; without it {pins.GROUP}, where there is one, else root.",
 )
 def load(directory: str, mode: str, group: str | None) -> None:
-    """Load and pin the programs, as root. What is there already stays; another version goes."""
+    """Load and pin the programs, as root; replace those of another version."""
     from ccagent.machine.bpf import loading
 
     done = loading.load(
@@ -56,7 +56,7 @@ def load(directory: str, mode: str, group: str | None) -> None:
 @_directory
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def status(directory: str, as_json: bool) -> None:
-    """Tell what is loaded; exit status 1 if it isn't all of this version."""
+    """Show the loaded programs; exit status 1 unless all have this version."""
     import msgspec
 
     from ccagent.machine.bpf.status import read_status
@@ -77,7 +77,7 @@ def status(directory: str, as_json: bool) -> None:
 @kernel.command()
 @_directory
 def unload(directory: str) -> None:
-    """Take the programs away, as root."""
+    """Unload the programs, as root."""
     from ccagent.machine.bpf import loading
 
     there = loading.unload(_absolute(directory))
@@ -96,7 +96,9 @@ def _mode(text: str) -> int:
     except ValueError:
         mode = -1
     if mode < 0 or mode & ~0o444:
-        raise ConfigurationError(f"--mode: {text!r} is none of 0400, 0440, 0444: only reading")
+        raise ConfigurationError(
+            f"--mode: {text!r} must be 0400, 0440 or 0444: the files are read-only"
+        )
     return mode
 
 
@@ -105,5 +107,5 @@ def _group(name: str) -> int:
 
     try:
         return grp.getgrnam(name).gr_gid
-    except KeyError:
-        raise ConfigurationError(f"--group: there is no group {name!r}") from None
+    except KeyError as error:
+        raise ConfigurationError(f"--group: there is no group {name!r}") from error

@@ -1,11 +1,11 @@
-"""Records of the pinned iterator `ended`: what ended processes used, by job, user and command.
+"""Records of the pinned iterator `ended`: sums over ended processes, by job, user and command.
 
 Source: struct record in ended.bpf.c. The numbers are counters that only grow while the programs are
-loaded: a reader takes the difference of two readings. A reader that comes again gets the entries
-that have changed since one second before its previous reading began. An entry that was not added
-to for `kept` ns, or for long when others need its place, is removed; if its processes come again,
-it begins at 0 with another `since`. `Total` counts everything: the difference between its growth
-and that of the entries is what was removed before it was read.
+loaded: a reader takes the difference of two readings. Each reading has the entries that have
+changed since one second before the previous one of the same reader. An entry without changes for
+`kept` ns, or for long when others need its place, is removed; if its key occurs again, it starts at
+0 with another `since`. `Total` counts everything: the difference between its delta and those of
+the entries was removed before it was read.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ RawEntry = tuple[bytes, int, int, int, int]
 
 
 class EndedKey(NamedTuple):
-    """Whose the processes were when they exited.
+    """Owner of the processes at their exit.
 
     cgroup, cpuacct: as in `task_records.Task`. job: Slurm's, by the name of its control group,
-    which may be gone; then cgroup, cpuacct and pgid are 0. pgid: 0 also if it is no longer known,
+    which may be removed; then cgroup, cpuacct and pgid are 0. pgid: 0 also if it is unknown,
     and for a process that used less than 100 ms in a group whose leader was not there at the last
     reading. euid: effective user; command: comm.
     """
@@ -50,9 +50,9 @@ class EndedKey(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What they used: ns on a CPU, all threads, without children; bytes; the largest one's pages.
+    """Sums of an entry: ns on a CPU, all threads, without children; bytes; the largest one's pages.
 
-    since, last: ns since boot when the entry was made and when it was last added to.
+    since, last: ns since boot when the entry was created and when it last changed.
     """
 
     processes: int
@@ -68,9 +68,9 @@ class Ended(NamedTuple):
 
 
 class Total(NamedTuple):
-    """All that ended since the programs were loaded; `entries` made, `refused` could not be.
+    """All processes ended since the programs were loaded; `entries` created, `refused` not created.
 
-    processes: when the reading began; entries may tell of later ones already.
+    processes: at the start of the reading; entries may include later ones.
     """
 
     processes: int
@@ -86,10 +86,10 @@ class Total(NamedTuple):
 
 
 class RawEndedReading(NamedTuple):
-    """One reading, entries not parsed any further than needed to see which have grown.
+    """One reading, its entries parsed only as far as needed to see which have changed.
 
-    kept: ns after which the kernel removes an entry that nothing was added to. unseen: processes
-    that were counted as they were at their exit, because their release was not seen.
+    kept: ns after which the kernel removes an entry without changes. unseen: processes counted with
+    their values at exit, because their release was not seen.
     """
 
     header: Header
@@ -100,7 +100,7 @@ class RawEndedReading(NamedTuple):
 
 
 class EndedReading(NamedTuple):
-    """One reading, all of it. unseen: as in RawEndedReading."""
+    """One reading, fully parsed. unseen: as in RawEndedReading."""
 
     header: Header
     entries: dict[EndedKey, Ended]
@@ -109,7 +109,7 @@ class EndedReading(NamedTuple):
 
 
 def parse_raw(content: bytes) -> RawEndedReading:
-    """Parse what tells which entries have grown. Raises UnparsableError as parse_ended does."""
+    """Parse the counters that show changed entries. Raises UnparsableError as parse_ended."""
     header = parse_frame(content, MAGIC, LAYOUT, RECORD.size)
     end = end_of(content, RECORD.size)
     last = end - RECORD.size

@@ -1,6 +1,6 @@
-"""Loads and unloads wait for each other.
+"""Lock of loads and unloads.
 
-They lock a file that only root can open: one that others can read, others could lock for good.
+Only root can open its file: a user who can read a file could hold its lock forever.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ LOCK = "/run/ccagent-kernel.lock"
 
 @contextmanager
 def alone(path: str = LOCK) -> Generator[None]:
-    """Hold the lock; the file is gone afterwards. Raises NotPermittedError, or as Node.read."""
+    """Hold the lock; the file is removed afterwards. Raises NotPermittedError, or as Node.read."""
     try:
-        descriptor = _locked(path)
-    except PermissionError:
-        raise NotPermittedError(f"{path}: only root can load and unload") from None
+        descriptor = _open_locked(path)
+    except PermissionError as error:
+        raise NotPermittedError(f"{path}: only root can load and unload") from error
     except OSError as error:
         raise_for(path.lstrip("/"), error)
     try:
@@ -35,12 +35,12 @@ def alone(path: str = LOCK) -> Generator[None]:
         os.close(descriptor)
 
 
-def _locked(path: str) -> int:
+def _open_locked(path: str) -> int:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         try:
-            # Whoever held it before has removed it: then it is no longer what others lock.
+            # The previous holder has removed the file: another one is locked by others.
             if os.fstat(descriptor).st_ino == os.stat(path).st_ino:
                 return descriptor
         except FileNotFoundError:

@@ -1,7 +1,7 @@
 """libbpf through ctypes: open an object, load it, attach its programs, pin what is attached.
 
 libbpf is a library of the system (libbpf.so.1, or .so.0 from 0.5 on); there is nothing to install
-for Python. Its own messages are caught: an error has the line that says why.
+for Python. Its messages are captured: an error has the line with the reason.
 """
 
 from __future__ import annotations
@@ -62,18 +62,18 @@ class _IteratorOptions(ctypes.Structure):
 
 
 class Link(NamedTuple):
-    """A program attached to its place. It lasts as long as it is pinned, or held here."""
+    """An attached program. It lasts while it is pinned, or held here."""
 
     pointer: int
     what: str
 
 
-class Library:
-    """libbpf, and what it said. Raises NotHereError if there is none."""
+class Libbpf:
+    """libbpf, and its messages. Raises NotHereError if it is not installed."""
 
     def __init__(self, names: tuple[str, ...] = LIBRARIES) -> None:
         self._library = open_libbpf(names)
-        self._said = b""
+        self._messages = b""
         # Held here, because the library calls it as long as it is loaded.
         self._listener = _PRINT(self._listen)
         try:
@@ -85,17 +85,17 @@ class Library:
             self._library.libbpf_get_error.restype = ctypes.c_long
             self._library.libbpf_set_print(self._listener)
         except AttributeError as error:
-            raise NotHereError(f"libbpf is too old (0.5 is needed): {error}") from None
+            raise NotHereError(f"libbpf is too old (0.5 is needed): {error}") from error
         if hasattr(self._library, "libbpf_set_strict_mode"):
             self._library.libbpf_set_strict_mode(ctypes.c_uint32(_STRICT))
 
     def possible_cpus(self) -> int:
-        """Number of CPUs that the kernel has room for."""
+        """Return the number of CPUs that the kernel supports."""
         return self.number("libbpf_num_possible_cpus", what="number of CPUs")
 
     def pointer(self, function: str, *arguments: Any, what: str) -> int:
-        """Call a function that gives a pointer. Raises as `_raise` does."""
-        self._said = b""
+        """Call a function that returns a pointer. Raises as `_raise` does."""
+        self._messages = b""
         result: int | None = getattr(self._library, function)(*arguments)
         failed: int = self._library.libbpf_get_error(result)
         if result is None or failed:
@@ -103,40 +103,40 @@ class Library:
         return result
 
     def number(self, function: str, *arguments: Any, what: str) -> int:
-        """Call a function that gives a number, negative if it failed. Raises as `_raise` does."""
-        self._said = b""
+        """Call a function that returns a number, negative for an error. Raises as `_raise` does."""
+        self._messages = b""
         result: int = getattr(self._library, function)(*arguments)
         if result < 0:
             self._raise(-result if result != -1 else ctypes.get_errno() or 1, what)
         return result
 
     def release(self, function: str, pointer: int) -> None:
-        """Call a function that lets go of something."""
+        """Call a function that frees a pointer."""
         getattr(self._library, function)(pointer)
 
     def _listen(self, level: int, form: bytes, arguments: int) -> int:
-        # What va_list is differs, but where it is passed on it is a pointer on x86_64 and aarch64.
-        if level == _WARNING and len(self._said) < _MOST_TEXT * 16:
+        # va_list differs by platform, but as an argument it is a pointer on x86_64 and aarch64.
+        if level == _WARNING and len(self._messages) < _MOST_TEXT * 16:
             text = ctypes.create_string_buffer(_MOST_TEXT)
             ctypes.CDLL(None).vsnprintf(
                 text, ctypes.c_size_t(_MOST_TEXT), form, ctypes.c_void_p(arguments)
             )
-            self._said += text.value
+            self._messages += text.value
         return 0
 
     def _raise(self, code: int, what: str) -> NoReturn:
         """Raise NotPermittedError, NotHereError or ProgramError for an errno."""
-        raise _error(code, what, self._said.decode("utf-8", "replace"))
+        raise _error(code, what, self._messages.decode("utf-8", "replace"))
 
 
 class Object:
     """A BPF object file: opened, perhaps adjusted, loaded, attached.
 
-    Closing it keeps what is pinned. All methods raise NotPermittedError, NotHereError or
+    Pinned programs stay when it is closed. All methods raise NotPermittedError, NotHereError or
     ProgramError.
     """
 
-    def __init__(self, library: Library, name: str, content: bytes) -> None:
+    def __init__(self, library: Libbpf, name: str, content: bytes) -> None:
         self._library = library
         self._name = name
         self._links: list[Link] = []
@@ -161,33 +161,33 @@ class Object:
         self._number("bpf_map__set_max_entries", self._map(name), entries)
 
     def load(self) -> None:
-        """Have the kernel check the programs and take them."""
+        """Load the programs into the kernel, which verifies them."""
         self._number("bpf_object__load", self._pointer)
 
     def attach(self, program: str) -> Link:
-        """Attach a program to what its section names."""
-        return self._attached(program, "bpf_program__attach", self._program(program))
+        """Attach a program to the target that its section names."""
+        return self._attach(program, "bpf_program__attach", self._program(program))
 
     def attach_iterator(self, program: str, over: str = "") -> Link:
-        """Make an iterator, for a map's elements over the map `over`."""
+        """Create an iterator, for a map's elements over the map `over`."""
         pointer = self._program(program)
         if not over:
-            return self._attached(program, "bpf_program__attach_iter", pointer, None)
+            return self._attach(program, "bpf_program__attach_iter", pointer, None)
         descriptor = ctypes.c_uint32(self._number("bpf_map__fd", self._map(over)))
-        # The kernel's union is larger in newer ones: what is missing is taken for 0.
+        # Newer kernels have a larger union: missing fields count as 0.
         options = _IteratorOptions(
             ctypes.sizeof(_IteratorOptions), ctypes.pointer(descriptor), ctypes.sizeof(descriptor)
         )
-        return self._attached(program, "bpf_program__attach_iter", pointer, ctypes.byref(options))
+        return self._attach(program, "bpf_program__attach_iter", pointer, ctypes.byref(options))
 
     def pin(self, link: Link, path: str) -> None:
-        """Make a link a file of a mounted bpffs."""
+        """Pin a link as a file of a mounted bpffs."""
         self._library.number(
             "bpf_link__pin", link.pointer, os.fsencode(path), what=f"{path} ({link.what})"
         )
 
     def close(self) -> None:
-        """Let go of everything; what is not pinned ends."""
+        """Free everything; programs that are not pinned are detached."""
         for link in self._links:
             self._library.release("bpf_link__destroy", link.pointer)
         self._links.clear()
@@ -195,7 +195,7 @@ class Object:
             self._library.release("bpf_object__close", self._pointer)
             self._pointer = 0
 
-    def _attached(self, program: str, function: str, *arguments: Any) -> Link:
+    def _attach(self, program: str, function: str, *arguments: Any) -> Link:
         what = f"{self._name}: {program}"
         link = Link(self._library.pointer(function, *arguments, what=what), what)
         self._links.append(link)
@@ -222,7 +222,7 @@ class Object:
 
 
 def check_kernel(btf: str = BTF) -> None:
-    """Raise NotHereError if the kernel doesn't tell how its structures are laid out."""
+    """Raise NotHereError if the kernel does not describe its structures (BTF)."""
     if not os.path.exists(btf):
         raise NotHereError(
             f"{btf}: none. Linux 5.8 (EL 8.6) or newer is needed, built with CONFIG_DEBUG_INFO_BTF"
@@ -230,9 +230,9 @@ def check_kernel(btf: str = BTF) -> None:
 
 
 def essence(said: str) -> str:
-    """Pick the line that says why out of libbpf's messages.
+    """Return the line with the reason out of libbpf's messages.
 
-    The verifier's complaint is the last line before its statistics; else it is the first message.
+    The verifier's reason is the last line before its statistics; else it is the first message.
     """
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     for number, line in enumerate(lines[1:]):

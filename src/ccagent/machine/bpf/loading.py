@@ -1,7 +1,7 @@
-"""Load the programs and pin them, and take them away. As root.
+"""Loading, pinning and unloading of the programs, as root.
 
-`version` is made last and removed first: whatever stands without it is left over from a load that
-was killed, and the next load or unload takes it away.
+`version` is created last and removed first: other files without it are left over from a load that
+was killed, and the next load or unload removes them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ccagent.errors import CcagentError, ProgramError
 from ccagent.machine.bpf import mounting, pins, task_records
 from ccagent.machine.bpf.exclusion import alone
-from ccagent.machine.bpf.libbpf import BTF, LIBRARIES, Library, Object, check_kernel
+from ccagent.machine.bpf.libbpf import BTF, LIBRARIES, Libbpf, Object, check_kernel
 from ccagent.machine.bpf.objects import TASKS_ALONE, Objects, objects
 from ccagent.machine.file_errors import raise_for
 from ccagent.machine.node import Node
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 _KEYS = 16384
 _KEYS_PER_CPU = 256
-"""An LRU map hands out its entries to CPUs in batches of 128; with fewer it forgets too early."""
+"""An LRU map assigns its entries to CPUs in batches of 128; with fewer it evicts too early."""
 
 
 class Loaded(NamedTuple):
-    """What a load has done. complaint: why ended processes are not counted; empty if they are."""
+    """Result of a load. complaint: why ended processes are not counted; empty if they are."""
 
     changed: bool
     version: str
@@ -36,7 +36,7 @@ class Loaded(NamedTuple):
 
 
 def default_group() -> int:
-    """Give the id of the group that may read by default."""
+    """Return the id of the group that may read by default."""
     try:
         return grp.getgrnam(pins.GROUP).gr_gid
     except KeyError:
@@ -54,14 +54,14 @@ def load(
 ) -> Loaded:
     """Load and pin; where the same is pinned already, only mode and group are set.
 
-    Raises NotHereError if libbpf, BTF or a part of the kernel is lacking, NotPermittedError without
-    privilege, ProgramError if the kernel refuses, UnparsableError if what is read is not of this
+    Raises NotHereError if libbpf, BTF or a part of the kernel is missing, NotPermittedError without
+    privilege, ProgramError if the kernel refuses, UnparsableError if the records have another
     layout; then nothing is left behind.
     """
     programs = programs or objects()
     group = default_group() if group is None else group
     check_kernel(btf)
-    library = Library(libraries)
+    library = Libbpf(libraries)
     with alone():
         if pins.version(directory) == programs.version and _is_complete(directory):
             _permit(directory, mode, group)
@@ -85,34 +85,34 @@ def load(
 
 
 def unload(directory: str = pins.DIRECTORY) -> bool:
-    """Take away all that a load made; tells whether there was anything.
+    """Remove everything that a load created; return whether there was anything.
 
-    Raises NotPermittedError without privilege, UnparsableError for what can't be removed.
+    Raises NotPermittedError without privilege, UnparsableError for a file that can't be removed.
     """
     with alone():
         removed = _remove_pins(directory)
         return _remove_directory(directory) or removed
 
 
-def _pin_tasks(library: Library, content: bytes, directory: str) -> None:
+def _pin_tasks(library: Libbpf, content: bytes, directory: str) -> None:
     path = os.path.join(directory, pins.TASKS)
     with Object(library, "tasks", content) as programs:
         programs.load()
         programs.pin(programs.attach_iterator("tasks"), path)
-    # At the first reading it finds out where the CPUs' counters are: none may read beside it.
+    # The first reading looks up the CPUs' counters: no other may run beside it.
     node = Node(hostname="localhost", cluster="local")
     task_records.parse_header(node.read(path.lstrip("/"), task_records.LARGEST_READING))
 
 
-def _pin_ended(library: Library, content: bytes, directory: str) -> str:
-    """Load what counts ended processes; older kernels do without. Gives why, if not."""
+def _pin_ended(library: Libbpf, content: bytes, directory: str) -> str:
+    """Load the counters of ended processes; return why the kernel can't run them, or ""."""
     keys = max(_KEYS, _KEYS_PER_CPU * library.possible_cpus())
     try:
         with Object(library, "ended", content) as programs:
             programs.set_entries("ended", keys)
             programs.set_entries("leaving", keys)
             programs.load()
-            # Attached last is what fills the map: if one fails, none is pinned.
+            # The programs that fill the map come last: if one fails, none is pinned.
             links = {
                 pins.ENDED: programs.attach_iterator("read_ended", over="ended"),
                 pins.ON_EXIT: programs.attach("on_exit"),
@@ -137,10 +137,10 @@ def _permit(directory: str, mode: int, group: int) -> None:
 
 
 def _prepare(directory: str) -> bool:
-    """Have a directory in a bpffs; tells whether it is ours to take away."""
+    """Create a directory in a bpffs; return whether we may remove it."""
     try:
         os.mkdir(directory)
-        os.chmod(directory, 0o755)  # noqa: S103 - all may enter; the files say who may read
+        os.chmod(directory, 0o755)  # noqa: S103 - all may enter; the files limit who may read
         is_new = True
     except FileExistsError:
         is_new = False
@@ -149,12 +149,12 @@ def _prepare(directory: str) -> bool:
         try:
             raise_for(directory.lstrip("/"), error)
         except CcagentError as known:
-            raise type(known)(f"{known}{hint}") from None
+            raise type(known)(f"{known}{hint}") from error
     mount = mounting.mount_of(directory)
     if mount is not None and mount.type == "bpf":
         return is_new or _is_our_mount(directory, mount)
     if not is_new and (os.listdir(directory) or os.stat(directory).st_uid != 0):
-        raise ProgramError(f"{directory}: is no empty directory of root's, and in no bpffs")
+        raise ProgramError(f"{directory}: neither an empty directory of root nor in a bpffs")
     try:
         mounting.mount_bpffs(directory)
     except BaseException:

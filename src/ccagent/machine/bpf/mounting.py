@@ -1,4 +1,4 @@
-"""The file system in which programs are pinned: is it there, mount it, unmount it."""
+"""The file system of pinned programs: check, mount, unmount."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ccagent.errors import CcagentError, NotHereError, NotPermittedError, Progra
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, Mount, parse_mountinfo
 
 SOURCE = "ccagent"
-"""The source under which we mount: what has it is ours to unmount."""
+"""Source of our mounts: only those with it are unmounted."""
 
 _NOSUID_NODEV_NOEXEC = 2 | 4 | 8
-_DETACH = 2  # a reader who still has a file open does not keep it
+_DETACH = 2  # also with files that are still open
 
 
 def mount_of(directory: str) -> Mount | None:
@@ -33,8 +33,8 @@ def mount_of(directory: str) -> Mount | None:
 
 
 def mount_bpffs(directory: str) -> None:
-    """Mount a bpffs that all may enter and root may write. Raises as `_called` does."""
-    _called(
+    """Mount a bpffs that all may enter and root may write. Raises as `_call` does."""
+    _call(
         "mount",
         SOURCE.encode(),
         os.fsencode(directory),
@@ -46,11 +46,11 @@ def mount_bpffs(directory: str) -> None:
 
 
 def unmount(directory: str) -> None:
-    """Unmount what is mounted on a directory. Raises as `_called` does."""
-    _called("umount2", os.fsencode(directory), _DETACH, what=f"{directory}: unmounting it")
+    """Unmount what is mounted on a directory. Raises as `_call` does."""
+    _call("umount2", os.fsencode(directory), _DETACH, what=f"{directory}: unmounting it")
 
 
-def _called(function: str, *arguments: object, what: str) -> None:
+def _call(function: str, *arguments: object, what: str) -> None:
     """Raise NotPermittedError, NotHereError (a kernel without bpffs) or ProgramError."""
     library = ctypes.CDLL(None, use_errno=True)
     if getattr(library, function)(*arguments) == 0:

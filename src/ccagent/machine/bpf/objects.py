@@ -1,4 +1,4 @@
-"""The two object files that `build` makes, and their version."""
+"""The two object files of `build`, and their version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ccagent.errors import NotHereError
 from ccagent.machine.bpf import ended_records, task_records
 
 TASKS_ALONE = "-tasks"
-"""What the version ends with where the kernel took the first of them alone."""
+"""Suffix of the version where the kernel accepted only the first of them."""
 
 _DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 
@@ -23,7 +23,7 @@ class Objects(NamedTuple):
 
     @property
     def version(self) -> str:
-        """Layouts and contents: other programs have another version."""
+        """Return the version of layouts and contents."""
         digest = hashlib.sha256(self.tasks + self.ended).hexdigest()
         return f"{task_records.LAYOUT}.{ended_records.LAYOUT}-{digest[:16]}"
 
@@ -36,5 +36,5 @@ def objects(directory: str = _DIRECTORY) -> Objects:
             with open(os.path.join(directory, name), "rb") as file:
                 contents.append(file.read())
         except OSError as error:
-            raise NotHereError(f"{directory}/{name}: {error.strerror}") from None
+            raise NotHereError(f"{directory}/{name}: {error.strerror}") from error
     return Objects(*contents)

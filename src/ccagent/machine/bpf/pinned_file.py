@@ -1,12 +1,12 @@
-"""The frame of what a pinned iterator gives: a header, records of one size, and an end.
+"""Frame of a pinned iterator's file: a header, records of one size, and an end.
 
     header  32 bytes: magic (8), layout (4), size of a record (4), time (8), features (8)
     records
     end     32 bytes: a header with the magic `ccended`, and features of its own
-    late    records of processes that began while the end was read; not looked at
+    late    records of processes that started while the end was read; ignored
 
 All numbers are little-endian. Source: struct header in kernel.bpf.h. The call of read(2) that finds
-nothing more looks for more once again, and the end is written but once: bpf_seq_read() in
+no more records looks for more once again, but the end is written only once: bpf_seq_read() in
 kernel/bpf/bpf_iter.c.
 """
 
@@ -22,10 +22,10 @@ END = b"ccended\n"
 
 
 class Header(NamedTuple):
-    """What a pinned file begins with.
+    """Header of a pinned file.
 
     time: ns since boot, suspension included (CLOCK_BOOTTIME), when the reading began.
-    features: a number whose meaning is the file's.
+    features: a number; its meaning depends on the file.
     """
 
     magic: bytes
@@ -56,9 +56,9 @@ def parse_frame(content: bytes, magic: bytes, layout: int, size: int) -> Header:
 
 
 def end_of(content: bytes, size: int) -> int:
-    """Tell where the end begins, below 0 if there is none.
+    """Return the position of the end, below 0 if there is none.
 
-    No record begins like it: that would be a pid beyond any pid_max, or as large a cgroup id.
+    No record begins with the same bytes: as a pid or cgroup id they would be out of range.
     """
     at = len(content) - HEADER.size
     while at >= HEADER.size and not content.startswith(END, at):

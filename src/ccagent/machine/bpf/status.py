@@ -1,4 +1,4 @@
-"""What is pinned, and what it tells."""
+"""Status of the pinned programs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ccagent.machine.bpf.objects import TASKS_ALONE, objects
 from ccagent.machine.node import Node
 
 
-class Status(msgspec.Struct):
-    """What is pinned. processes, ended_entries: None if this user can't read them.
+class KernelProgramStatus(msgspec.Struct):
+    """The pinned programs. processes, ended_entries: None if this user can't read them.
 
     state: `loaded`, `other version`, `incomplete` or `not loaded`.
     """
@@ -33,9 +33,9 @@ class Status(msgspec.Struct):
     problems: list[str] = []
 
 
-def read_status(directory: str = pins.DIRECTORY) -> Status:
-    """Tell what is pinned, and read it."""
-    found = Status(directory, "not loaded", version=pins.version(directory))
+def read_status(directory: str = pins.DIRECTORY) -> KernelProgramStatus:
+    """Return the status of the pinned programs, with one reading of each."""
+    found = KernelProgramStatus(directory, "not loaded", version=pins.version(directory))
     try:
         of_tasks = os.stat(os.path.join(directory, pins.TASKS))
     except OSError:
@@ -57,7 +57,7 @@ def read_status(directory: str = pins.DIRECTORY) -> Status:
     return found
 
 
-def _count(found: Status, directory: str) -> None:
+def _count(found: KernelProgramStatus, directory: str) -> None:
     node, below = Node(hostname="localhost", cluster="local"), directory.lstrip("/")
     try:
         content = node.read(f"{below}/{pins.TASKS}", task_records.LARGEST_READING)

@@ -1,4 +1,4 @@
-"""What the pinned iterator `tasks` gives: a record for each process, equal to /proc's.
+"""Records of the pinned iterator `tasks`: one for each process, equal to /proc.
 
 Source: struct record in tasks.bpf.c. The pids are those of the initial pid namespace.
 """
@@ -26,15 +26,15 @@ HAS_MEMORY = 2
 """Feature: anon_pages is known."""
 
 HAS_EXACT_MEMORY = 4
-"""Feature: anon_pages is what statm tells in Linux 6.17 or later. Else it is the kernel's own
-approximation, which statm tells in 6.2 to 6.16."""
+"""Feature: anon_pages is exact, as statm in Linux 6.17 or later. Else it is the kernel's
+approximation, as statm in 6.2 to 6.16."""
 
 KERNEL_THREAD = 1
 WORKER = 2
 WORKING = 4
 INEXACT = 8
-"""Flag: CPU time, I/O or memory changed hands during the reading (threads ended, the program was
-replaced), or there are more than 2048 threads: /proc tells it right, or the next reading."""
+"""Flag: CPU time, I/O or memory moved during the reading (threads ended, the program was replaced),
+or there are more than 2048 threads: /proc is exact, or the next reading."""
 
 
 class Task(NamedTuple):
@@ -45,12 +45,12 @@ class Task(NamedTuple):
     num_threads: the first included. namespace: inode of the pid namespace, 0 at level 0.
     state: as the character of /proc/PID/stat.
     start: ns since boot. runtime: ns on a CPU; utime, stime: its division by ticks, ns;
-    told_*: utime and stime as /proc told them last, ns. cutime, cstime: waited-for children, ns.
+    told_*: utime and stime last read from /proc, ns. cutime, cstime: waited-for children, ns.
     anon_pages: RssAnon; data_pages: `data` of statm, which holds the stack, too.
     rchar, wchar, read_bytes, write_bytes, cancelled_write_bytes: of /proc/PID/io.
     cgroup: inode of the cgroup's directory in the unified hierarchy; cpuacct, memory, pids,
     freezer, devices: of that controller, in whichever hierarchy it is; 0 for a kernel without.
-    name: comm, or the kernel thread's longer name; work: what a kernel worker does or did.
+    name: comm, or the kernel thread's longer name; work: the last task of a kernel worker.
     """
 
     pid: int
@@ -96,7 +96,7 @@ def parse_header(content: bytes) -> Header:
 
 
 def raw_records(content: bytes) -> list[bytes]:
-    """Cut a checked reading into records: one that equals the last reading's needs no parsing."""
+    """Cut a checked reading into records: one equal to the last reading's needs no parsing."""
     size = RECORD.size
     return [content[at : at + size] for at in range(HEADER.size, end_of(content, size), size)]
 
@@ -114,7 +114,7 @@ def parse_tasks(content: bytes) -> Iterator[Task]:
 
 
 def command(task: Task) -> bytes:
-    """Give the command as it stands between the parentheses of /proc/PID/stat.
+    """Return the command as between the parentheses of /proc/PID/stat.
 
     Source: proc_task_name() in fs/proc/array.c and wq_worker_comm() in kernel/workqueue.c.
     """
@@ -126,10 +126,10 @@ def command(task: Task) -> bytes:
 
 
 def cpu_times(task: Task) -> tuple[int, int]:
-    """Give user and system time without children in ns, as /proc/PID/stat divides it.
+    """Return user and system time without children in ns, divided as in /proc/PID/stat.
 
-    The sum is what the scheduler measured; ticks only divide it, and what was once told never
-    gets less. Source: cputime_adjust() in kernel/sched/cputime.c.
+    The sum is measured by the scheduler; ticks only divide it, and neither part ever
+    decreases. Source: cputime_adjust() in kernel/sched/cputime.c.
     """
     runtime, utime, stime, told_utime, told_stime = task[13:18]
     if told_utime + told_stime >= runtime:
@@ -144,9 +144,9 @@ def cpu_times(task: Task) -> tuple[int, int]:
 
 
 def ticks(task: Task, clock_ticks: int) -> tuple[int, int]:
-    """Give CPU time in clock ticks as procfs has it: without, and with waited-for children.
+    """Return CPU time in clock ticks as in procfs: without, and with waited-for children.
 
-    The kernel cuts each of the four numbers.
+    The kernel truncates each of the four numbers.
     """
     tick = 1_000_000_000 // clock_ticks
     utime, stime = cpu_times(task)

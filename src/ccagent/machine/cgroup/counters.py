@@ -1,8 +1,7 @@
-"""What the control groups of Slurm's jobs account for: the job's own truth.
+"""Counters of the control groups of Slurm's jobs.
 
-It includes processes that have ended, and what no process tells, such as page cache. Memory is
-split as the kernel splits it: a reader of large files is charged for their cache, and holds none
-of it.
+They include ended processes, and amounts that belong to no process, such as page cache. Memory is
+split as by the kernel: a reader of large files is charged for their cache, but holds none of it.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ _MOST_DEVICES = 10_000
 
 
 class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a job on this node; None: not told here.
+    """Counters of a job on this node; None: not available here.
 
     mem_used: B that are charged, which count towards the limit, page cache included. mem_peak: the
     most that mem_used has been; mem_limit: B. mem_anon: B of anonymous memory; mem_shmem: of shared
     memory and tmpfs; mem_file: page cache, mem_shmem included. mem_rss: B that the job's programs
-    hold, which nobody can take away: mem_anon and mem_shmem, or on version 1 before Linux 4.13,
-    which does not have that, anonymous memory and mapped files.
+    hold and the kernel cannot reclaim: mem_anon and mem_shmem, or on version 1 before Linux 4.13,
+    which lacks these, anonymous memory and mapped files.
     oom_kills: processes killed for want of memory. cpu_time, cpu_throttled: ns so far.
     io_read, io_write: B from and to block devices so far. pressure_*: us so far in which a task
     waited. is_continued: the sums are over the same control groups as at the reading before.
@@ -108,7 +107,7 @@ _FILES: dict[str, dict[str, Callable[[bytes], dict[str, int]]]] = {
         "memory.usage_in_bytes": _amount("mem_used"),
         "memory.max_usage_in_bytes": _amount("mem_peak"),
         "memory.limit_in_bytes": _limit,
-        # Without `total_` it is the group's alone, not that of its steps.
+        # Fields without `total_` exclude the steps.
         "memory.stat": _memory("total_rss", "total_shmem", "total_cache", "total_mapped_file"),
     },
     "cpuacct": {"cpuacct.usage": _amount("cpu_time")},
@@ -126,7 +125,7 @@ _FILES: dict[str, dict[str, Callable[[bytes], dict[str, int]]]] = {
         "io.pressure": _pressure("pressure_io"),
     },
 }
-"""What is read of a job, by controller of version 1, or all of it in version 2."""
+"""Files of a job by controller of version 1, or all those of version 2."""
 
 _OOM_CONTROL = _fields(oom_kill=("oom_kills", 1))
 _IO_FILES = {
@@ -138,23 +137,23 @@ _PRESSURE = "pressure_"
 
 
 class JobCgroups:
-    """Reads the counters of each job. What several slurmd tell of one job adds up.
+    """Counters of each job; those of several slurmd on one machine add up.
 
-    errors: of the last reading, one of many of a kind.
+    errors: of the last reading, the first of each kind.
     """
 
     def __init__(self) -> None:
         self.errors: list[str] = []
-        self._complained: set[str] = set()
+        self._reported: set[str] = set()
         self._directories: dict[int, dict[str, list[str]]] = {}
         self._is_complete = False
         self._kills: dict[str, dict[str, int]] = {}
         self._layered: dict[str, bool] = {}
 
     def read(self, node: Node) -> dict[int, JobCounters]:
-        """Read what there is, by job id; NotHereError where Slurm has made no control group."""
+        """Return the counters by job id. Raises NotHereError without a control group of Slurm."""
         self.errors = []
-        self._complained = set()
+        self._reported = set()
         before, self._directories = self._directories, {}
         was_complete, self._is_complete = self._is_complete, False
         try:
@@ -181,7 +180,7 @@ class JobCgroups:
         return found
 
     def _sums(self, node: Node, kind: str, paths: list[str]) -> dict[str, int]:
-        """Add up what all the directories of a job tell; of pressure take the mean."""
+        """Return the sums over all directories of a job, for pressure the mean."""
         parts = [self._values(node, kind, path) for path in paths]
         if len(parts) == 1:
             return parts[0]
@@ -195,9 +194,9 @@ class JobCgroups:
     def _values(self, node: Node, kind: str, path: str) -> dict[str, int]:
         values: dict[str, int] = {}
         for name, parse in _FILES[kind].items():
-            values |= self._parsed(node, f"{path}/{name}", parse) or {}
+            values |= self._read_parsed(node, f"{path}/{name}", parse) or {}
         for name in _IO_FILES.get(kind, ()):
-            devices = self._parsed(node, f"{path}/{name}", parse_io)
+            devices = self._read_parsed(node, f"{path}/{name}", parse_io)
             if devices is not None:
                 used = [io for device, io in devices.items() if not self._is_layer(node, device)]
                 values["io_read"] = sum(read for read, _ in used)
@@ -208,11 +207,11 @@ class JobCgroups:
         return values
 
     def _oom_kills_v1(self, node: Node, path: str) -> dict[str, int]:
-        """Sum over the steps and tasks, also those that have ended: version 1 doesn't.
+        """Return the sum over the steps and tasks, also ended ones, which version 1 does not count.
 
         (memcg_memory_event() in include/linux/memcontrol.h.) Nothing before Linux 4.13.
         """
-        own = self._parsed(node, f"{path}/memory.oom_control", _OOM_CONTROL)
+        own = self._read_parsed(node, f"{path}/memory.oom_control", _OOM_CONTROL)
         if not own:
             return {}
         kills = self._kills.setdefault(path, {})
@@ -220,13 +219,13 @@ class JobCgroups:
         for step in self._names(node, path, _STEP):
             tasks = self._names(node, f"{path}/{step}", _TASK)
             for part in (step, *(f"{step}/{task}" for task in tasks)):
-                found = self._parsed(node, f"{path}/{part}/memory.oom_control", _OOM_CONTROL)
+                found = self._read_parsed(node, f"{path}/{part}/memory.oom_control", _OOM_CONTROL)
                 if found and found["oom_kills"]:
                     kills[part] = found["oom_kills"]
         return {"oom_kills": sum(kills.values())}
 
     def _is_layer(self, node: Node, device: str) -> bool:
-        """Tell whether what a device does is also told of others: dm, md, loop."""
+        """Return whether the I/O of a device is also counted for others: dm, md, loop."""
         if device.startswith(_LOOP):
             return True
         known = self._layered.get(device)
@@ -240,8 +239,8 @@ class JobCgroups:
             self._layered[device] = known
         return known
 
-    def _parsed(self, node: Node, path: str, parse: Callable[[bytes], T]) -> T | None:
-        """Read a file; None if it isn't there, any more perhaps, or can't be understood."""
+    def _read_parsed(self, node: Node, path: str, parse: Callable[[bytes], T]) -> T | None:
+        """Read and parse a file; None if it does not exist, any more, or can't be parsed."""
         try:
             return read_parsed(node, path, parse)
         except (NotHereError, VanishedError):
@@ -260,7 +259,7 @@ class JobCgroups:
             return []
 
     def _complain(self, key: str, error: CcagentError) -> None:
-        """Tell of the first of many files of one kind."""
-        if key not in self._complained:
-            self._complained.add(key)
+        """Add the first error of a kind of file."""
+        if key not in self._reported:
+            self._reported.add(key)
             self.errors.append(str(error))

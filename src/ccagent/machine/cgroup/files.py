@@ -35,7 +35,7 @@ def parse_limit(content: bytes) -> int | None:
 def parse_fields(content: bytes, wanted: dict[bytes, tuple[str, int]]) -> dict[str, int]:
     """Parse lines `name number`, those of cpu.stat, memory.events and memory.oom_control.
 
-    wanted: by name, what it is called and multiplied by; what isn't there is left out. Raises
+    wanted: by name, the field and its factor; missing lines are omitted. Raises
     UnparsableError for a number out of range.
     """
     found = dict(_FIELD.findall(content))
@@ -50,8 +50,8 @@ def parse_io(content: bytes) -> dict[str, tuple[int, int]]:
     """Parse io.stat, v1 blkio.*io_service_bytes_recursive: B read, written by `major:minor`.
 
     Lines `8:0 rbytes=1 wbytes=2 rios=1 wios=1 dbytes=0 dios=0`, or `8:0 Read 1` and `8:0 Write 2`.
-    Some kernels let those of idle devices go on in the next one, and call a device `(unknown)`,
-    which is left out. Raises UnparsableError for a number out of range.
+    Some kernels continue the line of an idle device with the next one, or call a device
+    `(unknown)`, which is omitted. Raises UnparsableError for a number out of range.
     """
     found: dict[str, tuple[int, int]] = {}
     for line in content.split(b"\n"):

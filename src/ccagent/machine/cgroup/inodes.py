@@ -1,6 +1,6 @@
-"""Which job a control group belongs to, by its id: the inode of its directory.
+"""Jobs by the ids of their control groups: the inodes of the directories.
 
-Each hierarchy of version 1 numbers its own, so an id goes with its controller, or `v2`.
+Each hierarchy of version 1 has its own ids, so an id goes with its controller, or `v2`.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ _V1 = ("cpuacct", "memory", "pids", "freezer", "devices")
 _DEEPEST = 4
 """Levels below a job: step_0/user/task_0."""
 
-_LOOKED_AGAIN_AFTER = 5.0
+_RETRY_AFTER = 5.0
 _KNOWN_FOR = 600.0
 _MOST = 100_000
 
 
 class JobInodes:
-    """Remembers the ids of the jobs' control groups; looks again for one that it doesn't know.
+    """Ids of the jobs' control groups; the directories are read again for an unknown id.
 
-    Those that are gone are remembered for a while, because what ended in them is told later.
+    Removed groups are kept for a while, because processes that ended in them are counted later.
     """
 
     def __init__(self) -> None:
         self._jobs: dict[Id, tuple[int, float]] = {}
-        self._looked_at: float | None = None
+        self._listed_at: float | None = None
 
     def job(self, node: Node, ids: tuple[Id, ...]) -> int:
-        """Give the job that one of these belongs to, 0 for none."""
-        found = self._known(ids)
+        """Return the job of the first known id, 0 for none."""
+        found = self._find(ids)
         now = node.clock.monotonic()
-        if not found and (self._looked_at is None or now >= self._looked_at + _LOOKED_AGAIN_AFTER):
-            self._looked_at = now
+        if not found and (self._listed_at is None or now >= self._listed_at + _RETRY_AFTER):
+            self._listed_at = now
             self._jobs = {
                 each: known for each, known in self._jobs.items() if known[1] > now - _KNOWN_FOR
             }
-            for each, job in _listed(node):
+            for each, job in _list_ids(node):
                 if len(self._jobs) < _MOST:
                     self._jobs[each] = job, now
-            found = self._known(ids)
+            found = self._find(ids)
         return found
 
-    def _known(self, ids: tuple[Id, ...]) -> int:
+    def _find(self, ids: tuple[Id, ...]) -> int:
         return next((self._jobs[each][0] for each in ids if each in self._jobs), 0)
 
 
-def _listed(node: Node) -> Iterator[tuple[Id, int]]:
-    """Give the ids of all control groups of jobs, with the job."""
+def _list_ids(node: Node) -> Iterator[tuple[Id, int]]:
+    """Yield the ids of all control groups of jobs, with the job."""
     try:
         directories = job_directories(node, _V1)
     except CcagentError:

@@ -1,4 +1,4 @@
-"""Where the control groups of Slurm's jobs on this node are."""
+"""Directories of the control groups of Slurm's jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ROOT = "sys/fs/cgroup"
 
 V2 = "v2"
-"""Stands for the hierarchy of version 2, which has all controllers."""
+"""Name of the hierarchy of version 2, which has all controllers."""
 
 # Only at these places: elsewhere users can make cgroups of their own.
 #
@@ -30,8 +30,8 @@ _JOB = re.compile(r"job_([0-9]{1,19})", re.ASCII)
 class JobDirectory(NamedTuple):
     """A control group of a job.
 
-    controller: of version 1, or `v2`. uid: -1 where the path does not tell it. slurmd: the name
-    of the node whose slurmd made it, if one machine has several; else empty.
+    controller: of version 1, or `v2`. uid: -1 if the path lacks it. slurmd: the name of
+    the node whose slurmd created it, if one machine has several; else empty.
     """
 
     job: int
@@ -46,10 +46,10 @@ def job_directories(
     controllers: Iterable[str],
     complain: Callable[[str, CcagentError], None] | None = None,
 ) -> list[JobDirectory]:
-    """List those of these controllers of version 1, or of version 2 if there are none.
+    """Return those of these controllers of version 1, or of version 2 if there are none.
 
-    Directories that can't be listed are left out, and complained of by what was looked for. Raises
-    NotHereError where Slurm has made no control group.
+    Directories that can't be listed are omitted; `complain` gets the pattern and the error. Raises
+    NotHereError if Slurm has created no control group.
     """
     lister = _Lister(node, complain)
     found = [each for controller in controllers for each in _of_v1(lister, controller)]
@@ -61,7 +61,7 @@ def job_directories(
 
 
 class _Lister:
-    """Lists names of a form. has_seen_slurm: also if it could not be told."""
+    """Lists names that match a pattern. has_seen_slurm: also true if a listing failed."""
 
     def __init__(self, node: Node, complain: Callable[[str, CcagentError], None] | None) -> None:
         self.has_seen_slurm = False
@@ -69,7 +69,7 @@ class _Lister:
         self._complain = complain
 
     def names(self, directory: str, form: re.Pattern[str]) -> list[tuple[str, str]]:
-        """Give the names in a directory that have the form, with its first group."""
+        """Return the names in a directory that match the pattern, with its first group."""
         try:
             names = self._node.list(directory)
         except NotHereError:

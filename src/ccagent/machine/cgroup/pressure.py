@@ -22,7 +22,7 @@ class Pressure(NamedTuple):
 
 
 def parse_pressure(content: bytes) -> dict[str, Pressure]:
-    """Parse /proc/pressure/* or *.pressure: `some` and `full`, as far as they are there.
+    """Parse /proc/pressure/* or *.pressure: `some` and `full`, if present.
 
     Lines `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`. Raises UnparsableError.
     """

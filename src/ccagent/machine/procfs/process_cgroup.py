@@ -1,4 +1,4 @@
-"""What /proc/PID/cgroup tells: the Slurm job of a process, and whether it is in a container."""
+"""Parser of /proc/PID/cgroup: the Slurm job of a process, and whether it is in a container."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 
 class CgroupMembership(NamedTuple):
-    """Where a process is.
+    """The job and container of a process.
 
-    job: Slurm's raw job id, 0 for none; step: `0`, `batch`, `extern`..., empty where none stands.
+    job: Slurm's raw job id, 0 for none; step: `0`, `batch`, `extern`..., empty for none.
     container: in the cgroup of a container.
     """
 
@@ -44,7 +44,7 @@ _CONTAINER = re.compile(
 
 
 def parse_cgroup(content: bytes) -> CgroupMembership:
-    """Parse /proc/PID/cgroup: lines `hierarchy:controllers:path`. Lines of other forms say nothing.
+    """Parse /proc/PID/cgroup: lines `hierarchy:controllers:path`. Lines of other forms are ignored.
 
     The first line that names a job counts: the controllers agree, or the later ones are in `/`.
     """

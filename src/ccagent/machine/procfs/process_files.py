@@ -11,14 +11,14 @@ KERNEL_THREAD = 0x00200000
 """PF_KTHREAD in the field `flags` (include/linux/sched.h)."""
 
 DEFUNCT = " <defunct>"
-"""Stands behind the command of a zombie."""
+"""Suffix of the command of a zombie."""
 
 STEP_DAEMON = b"slurmstepd"
 """The command of Slurm's processes that start the tasks of a job step."""
 
 
 class ProcessStat(NamedTuple):
-    """What is used of /proc/PID/stat. Times are in clock ticks, `starttime` since boot."""
+    """Fields of /proc/PID/stat. Times are in clock ticks, `starttime` since boot."""
 
     command: bytes
     state: bytes
@@ -33,7 +33,7 @@ class ProcessStat(NamedTuple):
 
 
 class Statm(NamedTuple):
-    """What is used of /proc/PID/statm, in pages.
+    """Fields of /proc/PID/statm, in pages.
 
     private: resident pages that are not shared (RssAnon); data: data and stack.
     """
@@ -43,7 +43,7 @@ class Statm(NamedTuple):
 
 
 class Io(NamedTuple):
-    """What is used of /proc/PID/io, in bytes. read, written: see IO_OF_CALLS."""
+    """Fields of /proc/PID/io, in bytes. read, written: see IO_OF_CALLS."""
 
     read: int
     written: int
@@ -51,17 +51,17 @@ class Io(NamedTuple):
 
 
 IO_OF_CALLS = (b"rchar", b"wchar")
-"""Lines of /proc/PID/io: what read and write calls have passed, wherever it came from."""
+"""Lines of /proc/PID/io: bytes of read and write calls, of any kind of file."""
 
 IO_OF_STORAGE = (b"read_bytes", b"write_bytes")
-"""Lines of /proc/PID/io: what storage was asked for. Most network file systems count nothing."""
+"""Lines of /proc/PID/io: bytes of storage. Most network file systems count nothing here."""
 
 
 def parse_stat(content: bytes) -> ProcessStat:
     """Parse /proc/PID/stat. Raises UnparsableError.
 
-    The command stands in parentheses and may hold any byte, parentheses and line breaks too:
-    it ends with the last closing one, because only numbers follow.
+    The command is in parentheses and may contain any byte, parentheses and line breaks too.
+    It ends at the last closing one, because only numbers follow.
     """
     begin, end = content.find(b"("), content.rfind(b")")
     if begin < 0 or end < begin:
@@ -85,7 +85,7 @@ def parse_stat(content: bytes) -> ProcessStat:
             starttime=int(fields[19]),
         )
     except ValueError as error:
-        raise UnparsableError(str(error)) from None
+        raise UnparsableError(str(error)) from error
     if (
         stat.ppid < 0
         or utime < 0
@@ -103,8 +103,8 @@ def parse_statm(content: bytes) -> Statm:
     fields = content.split(None, 6)
     try:
         resident, shared, data = int(fields[1]), int(fields[2]), int(fields[5])
-    except (ValueError, IndexError):
-        raise UnparsableError(f"not seven numbers: {content[:80]!r}") from None
+    except (ValueError, IndexError) as error:
+        raise UnparsableError(f"not seven numbers: {content[:80]!r}") from error
     if min(resident, shared, data) < 0 or max(resident, data) > LARGEST_UINT >> 24:
         raise UnparsableError("a number is out of range")
     # The two are not read at the same moment: shared can be ahead.
@@ -114,7 +114,7 @@ def parse_statm(content: bytes) -> Statm:
 def parse_io(content: bytes, lines: tuple[bytes, bytes] = IO_OF_CALLS) -> Io:
     """Parse /proc/PID/io, `name: number` a line. Raises UnparsableError.
 
-    lines: those of what was read and of what was written.
+    lines: those of bytes read and of bytes written.
     """
     values: dict[bytes, int] = {}
     try:
@@ -122,17 +122,17 @@ def parse_io(content: bytes, lines: tuple[bytes, bytes] = IO_OF_CALLS) -> Io:
             name, _, number = line.partition(b":")
             values[name] = int(number)
         io = Io(values[lines[0]], values[lines[1]], values[b"cancelled_write_bytes"])
-    except (ValueError, KeyError):
-        raise UnparsableError(f"not the known lines: {content[:80]!r}") from None
+    except (ValueError, KeyError) as error:
+        raise UnparsableError(f"not the known lines: {content[:80]!r}") from error
     if min(io) < 0 or max(io) > LARGEST_UINT:
         raise UnparsableError("a number is out of range")
     return io
 
 
 def command_text(command: bytes, state: bytes) -> str:
-    """Give a command as text, marked as ps does if it is a zombie.
+    """Return a command as text, marked as by ps for a zombie.
 
-    A name of bytes is cut after 15 of them, so the last character may be incomplete.
+    The kernel cuts names after 15 bytes, so the last character may be incomplete.
     """
     text = command.decode("utf-8", "replace")
     return text + DEFUNCT if state == b"Z" else text
