@@ -1,4 +1,4 @@
-"""What every agent is."""
+"""Base of all agents and of their settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class AgentSettings(Settings, frozen=True, kw_only=True):
-    """The keys that every table `[agents.NAME]` knows."""
+    """The keys of every table `[agents.NAME]`."""
 
     every: Annotated[
         Cadence | None,
@@ -49,7 +49,7 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
     ] = ""
 
     def for_receivers(self, receivers: set[str]) -> Self:  # noqa: ARG002 - for those that differ
-        """Return the settings for records that these receivers of envelopes read right."""
+        """Return the settings for these receivers of envelopes."""
         return self
 
     def beside(self, agents: Mapping[str, AgentSettings]) -> AgentSettings:  # noqa: ARG002
@@ -61,7 +61,7 @@ S = TypeVar("S", bound=AgentSettings)
 
 
 class Agent(ABC, Generic[S]):
-    """Samples one part of what a machine knows.
+    """Samples one part of the machine.
 
     State between samples lives in the instance and is bounded. `sample` is called by one thread
     at a time.
@@ -70,9 +70,9 @@ class Agent(ABC, Generic[S]):
     name: ClassVar[str]
     """The name of its table in the configuration and of its command."""
     formats: ClassVar[frozenset[Format]]
-    """What its records can be encoded to."""
+    """Formats of its records."""
     extras: ClassVar[frozenset[str]] = frozenset({"attrs", "counters", "format"})
-    """What `extras` may list."""
+    """Values that `extras` may list."""
     Settings: ClassVar[type[AgentSettings]]
 
     def __init__(self, settings: S, wanted: frozenset[Format]) -> None:
@@ -88,34 +88,34 @@ class Agent(ABC, Generic[S]):
         self._unencodable: UnencodableRecords | None = None
 
     is_blind = False
-    """True if the last sample could read nothing of what the agent is about, which was logged.
+    """True if the last sample could read none of its values, which was logged.
 
     A one-shot command then ends with exit status 1.
     """
 
     is_only_sample = False
-    """True if no sample will follow in this process, so that nothing has to be kept for one."""
+    """True if no sample will follow in this process, so that no state has to be kept."""
 
     def prepare(self, node: Node) -> float:  # noqa: ARG002 - for those that have rates
-        """Take a first reading for rates; give the seconds after which a sample has them."""
+        """Take a first reading for rates; return the seconds after which a sample has them."""
         return 0.0
 
     @abstractmethod
     def sample(self, node: Node) -> Iterable[Record]:
-        """Read the machine once. Nothing that a file below /proc or /sys holds makes it raise."""
+        """Read the machine once. Must not raise on any content of /proc or /sys."""
 
     def checks(self, node: Node) -> Iterable[Check]:  # noqa: ARG002 - for those that need something
         """Return what the agent with these settings needs of the machine, for `ccagent doctor`."""
         return ()
 
-    def handed_on(self) -> None:
+    def commit_sample(self) -> None:
         """Called after every record of the last sample was queued or delivered."""
 
-    def settled(self) -> None:
+    def save_state(self) -> None:
         """Called when every record handed on so far is acknowledged or in a queue on disk.
 
-        What an agent keeps in a file of what it has sent is written here: records that are in
-        memory alone are lost with the process, and must be sent again by the next one.
+        An agent writes its state file here: records in memory alone are lost with the process, and
+        the next process must send them again.
         """
 
     def note_unencodable(self, record: str, error: EncodingError) -> None:
@@ -127,14 +127,14 @@ class Agent(ABC, Generic[S]):
         self._unencodable.add(record, error)
 
     def close(self) -> None:
-        """Let go of what is held open."""
+        """Close what is open."""
 
     def attributes(self) -> dict[str, str]:
-        """What `extras = ["attrs"]` says of how the data were collected."""
+        """Return how the data were collected, for `extras = ["attrs"]`."""
         return {}
 
     def metadata(self) -> MetadataObject:
-        """The `meta` object of this agent's envelopes."""
+        """Return the `meta` object of this agent's envelopes."""
         extras = self.settings.extras
         attributes = self.attributes() if "attrs" in extras else {}
         token = ""
@@ -151,8 +151,8 @@ class Agent(ABC, Generic[S]):
         )
 
 
-def error_object(node: Node, detail: str) -> ErrorObject:
-    """An error as an envelope carries it."""
+def make_error(node: Node, detail: str) -> ErrorObject:
+    """Return an error in the form of the envelopes."""
     return ErrorObject(
         time=timestamp(node.clock.time()),
         detail=detail,

@@ -1,4 +1,4 @@
-"""A file in which an agent keeps what it must know after a restart."""
+"""State files of agents, which outlast a restart."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 def read_state(path: str, kind: type[T], limit: int, otherwise: str) -> T | None:
-    """Read what `write_state` wrote; return None without a file.
+    """Return the state that `write_state` wrote; None without a file.
 
-    For a file that can't be read, is damaged, larger than `limit` bytes or may be another user's,
-    return None as well, and log a warning that ends with `otherwise`.
+    For a file that can't be read, is damaged, larger than `limit` bytes or may belong to another
+    user, return None as well, and log a warning that ends with `otherwise`.
     """
     try:
         with open(open_private(path, os.O_RDONLY), "rb") as file:
@@ -37,7 +37,7 @@ def read_state(path: str, kind: type[T], limit: int, otherwise: str) -> T | None
 
 
 def write_state(path: str, state: object) -> None:
-    """Write a file, whole or not at all; log an error if it can't be written."""
+    """Replace the state file atomically; log an error if that fails."""
     try:
         replace_file(path, msgspec.msgpack.encode(state))
     except NotPermittedError as error:

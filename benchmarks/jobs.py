@@ -77,9 +77,8 @@ def sample(agent: JobsAgent, node: Node) -> Sampled:
     for message in encode_each(agent.sample(node), ["sonar"], node):
         messages += 1
         records += message.body.count(b'"job_id":')
-    agent.handed_on()
-    if hasattr(agent, "settled"):  # checkouts that are compared may not have it
-        agent.settled()
+    agent.commit_sample()
+    agent.save_state()
     cpu = time.process_time() - begun
     # Unlike ru_maxrss this is without what the parent had when it forked.
     status = Path("/proc/self/status").read_text(encoding="utf-8")

@@ -29,13 +29,8 @@ from msgspec import Meta
 
 from ccagent.errors import ConfigurationError, NotPermittedError, RetryableError
 from ccagent.log import logger
-from ccagent.machine.private_files import (
-    make_directory,
-    open_directory,
-    open_private,
-    open_private_at,
-    write_all,
-)
+from ccagent.machine.private_directories import make_directory, open_directory
+from ccagent.machine.private_files import open_private, open_private_at, write_all
 from ccagent.transports.base import ProbeResult, SinkSettings, Transport
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The agent `log`: sends on what the other agents and the sinks complain of."""
+"""The agent `log`: sends the warnings and errors of ccagent as log messages."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class LogSettings(AgentSettings, frozen=True, kw_only=True):
     component: Annotated[
         str,
         Meta(
-            description="who speaks, by ClusterCockpit's ids",
+            description="the sender, by ClusterCockpit's ids",
             pattern=r"^[A-Za-z0-9_]+\Z",
         ),
     ] = "ccnc"
-    level: Annotated[Literal["warning", "error"], Meta(description="and what is more serious")] = (
+    level: Annotated[Literal["warning", "error"], Meta(description="lowest level that is sent")] = (
         "warning"
     )
 
@@ -50,27 +50,27 @@ class LogAgent(Agent[LogSettings]):
 
     def __init__(self, settings: LogSettings, wanted: frozenset[Format]) -> None:
         super().__init__(settings, wanted)
-        self._kept = _Kept(settings.level)
+        self._keeper = _MessageKeeper(settings.level)
 
     def prepare(self, node: Node) -> float:
-        """Keep what is logged from now on; an agent that only checks its settings never does."""
+        """Keep messages from now on; a check of the settings does not call this."""
         del node
-        logger.library().addHandler(self._kept)
+        logger.library().addHandler(self._keeper)
         return 0.0
 
     def sample(self, node: Node) -> Iterator[LogMessage]:
-        """Return what was logged since the last sample, the latest thousand at most."""
+        """Yield the messages since the last sample, the latest thousand at most."""
         tags = {"cluster": node.cluster, "hostname": node.hostname, "type": "node"}
-        for level, text, time in self._kept.taken():
+        for level, text, time in self._keeper.take():
             yield LogMessage(self.settings.component, tags | {"loglevel": level}, text, time)
 
     def close(self) -> None:
-        """Keep nothing any more."""
-        logger.library().removeHandler(self._kept)
+        """Stop keeping messages."""
+        logger.library().removeHandler(self._keeper)
 
 
-class _Kept(logging.Handler):
-    """Keeps what is logged until it is taken."""
+class _MessageKeeper(logging.Handler):
+    """Keeps messages until a sample takes them."""
 
     def __init__(self, level: str) -> None:
         super().__init__(level.upper())
@@ -78,12 +78,12 @@ class _Kept(logging.Handler):
         self._records: deque[tuple[str, str, float]] = deque(maxlen=_KEPT)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep one; called by any thread."""
+        """Keep a message; called by any thread."""
         text = record.getMessage()[:_LONGEST]
         level = _LEVELS.get(record.levelname, record.levelname.lower())
         self._records.append((level, text, record.created))
 
-    def taken(self) -> Iterator[tuple[str, str, float]]:
-        """Give and forget what is there now."""
+    def take(self) -> Iterator[tuple[str, str, float]]:
+        """Yield and remove the present messages."""
         for _ in range(len(self._records)):
             yield self._records.popleft()

@@ -229,7 +229,7 @@ class LustreAgent(Agent[LustreSettings]):
         for error in errors:
             logger.warning("agent lustre: %s", error)
 
-    def settled(self) -> None:
+    def save_state(self) -> None:
         """Write the state file: the records of what it holds are delivered or queued."""
         self._series.save()
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import structs
 
-from ccagent.agents.base import Agent, error_object
+from ccagent.agents.base import Agent, make_error
 from ccagent.agents.sonar.jobs.records import JobRecords
 from ccagent.agents.sonar.jobs.selection import ProcessSelection
 from ccagent.agents.sonar.settings import SampleSettings
@@ -127,7 +127,7 @@ class SampleAgent(Agent[SampleSettings]):
             node=node.hostname,
             system=system,
             jobs=jobs,
-            errors=[error_object(node, text) for text in _limit(errors)],
+            errors=[make_error(node, text) for text in _limit(errors)],
         )
         yield SampleEnvelope(
             meta=self.metadata(), data=SampleData(type="sample", attributes=attributes)

@@ -92,7 +92,7 @@ class SysinfoSettings(GpuSettings, frozen=True, kw_only=True):
             try:
                 split_command(command)
             except ValueError as error:
-                raise ValueError(f"{key}: {error}") from None
+                raise ValueError(f"{key}: {error}") from error
 
 
 class SysinfoAgent(Agent[SysinfoSettings]):
@@ -124,7 +124,7 @@ class SysinfoAgent(Agent[SysinfoSettings]):
         yield require_program(node, "lstopo-no-graphics")
 
     def sample(self, node: Node) -> Iterator[SysinfoEnvelope]:
-        """Read the machine and yield one envelope; what can't be read is logged and left out."""
+        """Read the machine and yield one envelope; unreadable parts are logged and omitted."""
         errors: list[CcagentError] = []
         attributes = self._describe(node, errors)
         for error in errors:
@@ -137,7 +137,7 @@ class SysinfoAgent(Agent[SysinfoSettings]):
     def _describe(self, node: Node, errors: list[CcagentError]) -> SysinfoAttributes:
         settings = self.settings
         time = timestamp(node.clock.time())
-        system = read_system(node)
+        system = read_system_name(node)
         cpus = read_cpus(node, errors) or Cpus(1, _cpu_count(node), 1)
         numa = read_numa(node, errors)
         drawings = [
@@ -171,7 +171,7 @@ class SysinfoAgent(Agent[SysinfoSettings]):
         )
 
     def _cards(self, node: Node, errors: list[CcagentError]) -> list[SysinfoGpuCard]:
-        """Describe the GPUs. Their libraries are let go again: the next time is hours away."""
+        """Describe the GPUs. Their libraries are closed again: the next sample is hours away."""
         if not is_any_present(node, self.settings.gpu_vendors):
             return []
         from ccagent.machine.gpu.gpus import Gpus
@@ -199,32 +199,32 @@ class SysinfoAgent(Agent[SysinfoSettings]):
         )
 
 
-class System(NamedTuple):
-    """What uname(2) calls sysname, release and machine."""
+class SystemName(NamedTuple):
+    """The fields sysname, release and machine of uname(2)."""
 
     name: str
     release: str
     architecture: str
 
 
-def read_system(node: Node) -> System:
-    """Ask uname(2), or the same in /proc/sys/kernel of a recording; `unknown` if that lacks it."""
+def read_system_name(node: Node) -> SystemName:
+    """Read uname(2), or /proc/sys/kernel of a recording; `unknown` if that lacks it."""
     if node.is_live:
         system = os.uname()
-        return System(system.sysname, system.release, system.machine)
+        return SystemName(system.sysname, system.release, system.machine)
 
-    def recorded(name: str) -> str:
+    def read(name: str) -> str:
         try:
             content = node.read(f"proc/sys/kernel/{name}")
         except CcagentError:
             return "unknown"
         return content.decode("utf-8", "replace").strip() or "unknown"
 
-    return System(recorded("ostype"), recorded("osrelease"), recorded("arch"))
+    return SystemName(read("ostype"), read("osrelease"), read("arch"))
 
 
 def read_memory(node: Node, errors: list[CcagentError]) -> int:
-    """KB of memory, never 0: MemTotal of /proc/meminfo, else what the C library says."""
+    """Return KB of memory, never 0: MemTotal of /proc/meminfo, else by the C library."""
     try:
         return read_parsed(node, "proc/meminfo", _total_memory)
     except CcagentError as error:

@@ -25,10 +25,10 @@ _ROCM_FILE = re.compile(r"\.?version(?:-(.+))?", re.DOTALL)
 
 
 class SoftwareSettings(Settings, frozen=True):
-    """One table of `software`: where the version of a package is found."""
+    """One table of `software`: the source of the version of a package."""
 
     key: Annotated[str, Meta(description="unique identifier of the package", min_length=1)]
-    name: Annotated[str, Meta(description="what people call it")] = ""
+    name: Annotated[str, Meta(description="name for people")] = ""
     command: Annotated[
         str, Meta(description="prints the version in its first line that isn't empty")
     ] = ""
@@ -46,8 +46,8 @@ class _Component(msgspec.Struct):
     name: str = ""
 
 
-def software_version(key: str, name: str, version: str) -> SysinfoSoftwareVersion:
-    """Make an entry, cut at 200 characters a field; a name that can't be printed is left out.
+def make_version(key: str, name: str, version: str) -> SysinfoSoftwareVersion:
+    """Return an entry, cut at 200 characters a field; a name that can't be printed is omitted.
 
     Raises UnparsableError if the key or version is empty or can't be printed.
     """
@@ -58,8 +58,8 @@ def software_version(key: str, name: str, version: str) -> SysinfoSoftwareVersio
     return SysinfoSoftwareVersion(key=key, version=version, name=name if name.isprintable() else "")
 
 
-def first_line(content: bytes) -> str:
-    """Give the first line that isn't empty, stripped; empty if there is none."""
+def parse_first_line(content: bytes) -> str:
+    """Return the first line that isn't empty, stripped; empty if there is none."""
     for line in content.decode("utf-8", "replace").splitlines():
         if text := line.strip():
             return text
@@ -71,7 +71,7 @@ def parse_cuda(content: bytes) -> dict[str, msgspec.Raw]:
     try:
         return msgspec.json.decode(content, type=dict[str, msgspec.Raw])
     except (ValueError, RecursionError) as error:
-        raise UnparsableError(f"not a JSON object: {error}") from None
+        raise UnparsableError(f"not a JSON object: {error}") from error
 
 
 def parse_component(key: str, content: msgspec.Raw) -> SysinfoSoftwareVersion:
@@ -82,12 +82,12 @@ def parse_component(key: str, content: msgspec.Raw) -> SysinfoSoftwareVersion:
     try:
         component = msgspec.json.decode(content, type=_Component)
     except (ValueError, RecursionError) as error:
-        raise UnparsableError(f"{key[:80]!r}: {error}") from None
-    return software_version(key, component.name, component.version)
+        raise UnparsableError(f"{key[:80]!r}: {error}") from error
+    return make_version(key, component.name, component.version)
 
 
-def rocm_component(file: str) -> str:
-    """Give the key for a file in .info of ROCm; empty if the file holds no version.
+def parse_rocm_file_name(file: str) -> str:
+    """Return the key for a file in .info of ROCm; empty if it is no version file.
 
     `version` is `rocm` itself, `version-hip-libraries` its component `hip-libraries`.
     """
@@ -104,10 +104,10 @@ def read_software(
     time_limit: float,
     errors: list[CcagentError],
 ) -> list[SysinfoSoftwareVersion]:
-    """Collect the versions of what is configured, of CUDA and of ROCm, in this order.
+    """Return the versions of configured packages, of CUDA and of ROCm, in this order.
 
-    Of equal keys the first counts. `time_limit` is in seconds, for each command. What can't be
-    read adds to `errors` and is left out.
+    Of equal keys the first counts. `time_limit` is in seconds, for each command. A version that
+    can't be read adds to `errors` and is omitted.
     """
     found: dict[str, SysinfoSoftwareVersion] = {}
     for entries in (
@@ -133,7 +133,7 @@ def _read_configured(
             else:
                 command = split_command(package.command)
                 output = node.run(command, time_limit=time_limit, output_limit=_LARGEST_FILE)
-            yield software_version(package.key, package.name, first_line(output))
+            yield make_version(package.key, package.name, parse_first_line(output))
         except CcagentError as error:
             errors.append(error)
 
@@ -169,13 +169,13 @@ def _read_rocm(
         return
     for file in files:
         path = f"{directory}/{file}"
-        key = rocm_component(file)
+        key = parse_rocm_file_name(file)
         if not key:
             continue
         name = "ROCm" if key == "rocm" else f"ROCm {key}"
         try:
-            version = read_parsed(node, path, first_line, _LARGEST_FILE)
-            yield software_version(key, name, version)
+            version = read_parsed(node, path, parse_first_line, _LARGEST_FILE)
+            yield make_version(key, name, version)
         except CcagentError as error:
             errors.append(error)
 

@@ -1,4 +1,4 @@
-"""Drawings of the machine, as programs such as lstopo of hwloc print them."""
+"""Drawings of the machine by programs such as lstopo of hwloc."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def split_command(command: str) -> list[str]:
     try:
         return shlex.split(command)
     except ValueError as error:
-        raise ValueError(f"{command!r} can't be split into words: {error}") from None
+        raise ValueError(f"{command!r} can't be split into words: {error}") from error
 
 
 def read_drawing(
@@ -35,7 +35,7 @@ def read_drawing(
     size_limit: int,
     errors: list[CcagentError],
 ) -> str:
-    """Run a command and give what it printed in base64 (RFC 4648, section 4).
+    """Run a command and return its output in base64 (RFC 4648, section 4).
 
     Empty for no command, for no output, and for a program that is missing, fails, takes more
     than `time_limit` seconds or prints more than `size_limit` bytes, which adds to `errors`.
@@ -45,7 +45,7 @@ def read_drawing(
     try:
         output = node.run(command, time_limit=time_limit, output_limit=size_limit)
     except CcagentError as error:
-        # Whoever configures a command expects the program, so a missing one is a failure too.
+        # A configured program is expected to exist, so its absence is a failure too.
         errors.append(ProgramError(str(error)))
         return ""
     import base64

@@ -1,7 +1,7 @@
 """The commit of this ccagent: from the package, else from a checkout.
 
-The build (setup.py) runs this file by itself, so it imports nothing of ours; and `git` is not
-needed.
+The build (setup.py) runs this file on its own, so it imports no module of ccagent. It does not
+need `git`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import re
 
 FILE = "_commit"
-"""Where the build writes it, beside this file."""
+"""File beside this one that the build writes."""
 
 _ABBREVIATED = 12
 _FULL = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")

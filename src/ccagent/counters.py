@@ -1,4 +1,4 @@
-"""What ccagent counts of itself, since its start."""
+"""Counters of ccagent's own work since its start."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 class AgentCounters(msgspec.Struct, rename="kebab"):
     """One agent.
 
-    samples: taken and handed on. errors: samples that failed. skipped: ticks at which it was
-    still busy. seconds, cpu_seconds: spent in samples, those of its thread. unencodable: records
-    that its format can't express, and that were left out. restarts: of its thread, after an error
-    that no agent may raise.
+    samples: finished samples. errors: failed samples. skipped: samples not taken, because the
+    last one still ran. seconds, cpu_seconds: duration of samples, CPU time of the thread.
+    unencodable: records omitted because their format can't express them. restarts: of the thread,
+    after an unforeseen error.
     """
 
     samples: int = 0
@@ -32,8 +32,8 @@ class AgentCounters(msgspec.Struct, rename="kebab"):
     restarts: int = 0
 
     @contextlib.contextmanager
-    def counted(self, clock: Clock) -> Generator[None]:
-        """Count what happens inside as a sample, or as an error if it raises."""
+    def count_sample(self, clock: Clock) -> Generator[None]:
+        """Count the body as a sample, or as an error if it raises."""
         begin, cpu = clock.monotonic(), time.thread_time()
         try:
             yield
@@ -50,13 +50,13 @@ class AgentCounters(msgspec.Struct, rename="kebab"):
 class SinkCounters(msgspec.Struct, rename="kebab"):
     """One sink, in messages.
 
-    queued: put into the queue. backlog: in the queue now; backlog_bytes: their size. sent: handed
-    to the transport, repetitions included. acknowledged: taken by the receiver. retried: to be sent
-    again after a failure. rejected: dead letters, which the receiver will never take. dropped:
-    deleted because the queue was too large or they were too old. damaged: dead letters because they
-    could not be decoded. restarts: unforeseen errors after which the sink went on.
-    last_error: the last error of the transport; empty since a batch was taken without trouble.
-    queue_error: why the disk can't be used at present, so that messages wait in memory.
+    queued: added to the queue. backlog: in the queue now; backlog_bytes: their size. sent: passed
+    to the transport, repetitions included. acknowledged: accepted by the receiver. retried: to be
+    sent again after a failure. rejected: dead letters, which the receiver will never accept.
+    dropped: deleted because the queue was too large or they were too old. damaged: dead letters
+    that could not be decoded. restarts: unforeseen errors after which the sink continued.
+    last_error: the last error of the transport; empty after a batch without errors.
+    queue_error: why the disk can't be used at present, so that the queue is in memory.
     """
 
     queued: int = 0
@@ -73,7 +73,7 @@ class SinkCounters(msgspec.Struct, rename="kebab"):
     queue_error: str = ""
 
 
-class Counters(msgspec.Struct, frozen=True):
+class DaemonCounters(msgspec.Struct, frozen=True):
     """All agents and all sinks of a daemon, by name."""
 
     agents: dict[str, AgentCounters]

@@ -1,21 +1,21 @@
-"""Every error that ccagent raises.
+"""All errors that ccagent raises.
 
 CcagentError
 ├── ConfigurationError      the configuration can't be used: exit status 2
 ├── NotHereError            no such file, device or program on this machine: debug
-├── VanishedError           the process went away while it was read: silent
-├── NotPermittedError       a field is left out, said once
-├── UnparsableError         text that can't be understood: an entry in the envelope's errors
-│   ├── LineError           line protocol that isn't: line, column, what was expected
-│   └── ShortageError       nothing can be opened, for want of descriptors
+├── VanishedError           the process ended while it was read: silent
+├── NotPermittedError       a field is omitted, logged once
+├── UnparsableError         text of another form: an entry in the envelope's errors
+│   ├── LineError           invalid line protocol: line, column, expectation
+│   └── ShortageError       no file can be opened, for lack of descriptors
 ├── ProgramError            a command failed, took too long or printed too much
 ├── LockedError             another ccagent holds the lock
 ├── QueueError              the file of a queue can't be used
-├── EncodingError           a record that its format can't express
-└── TransportError          a message was not taken
-    ├── RetryableError      later it may be
-    └── RejectedError       it never will be
-        └── TooLargeError   it may be in smaller parts
+├── EncodingError           a record that its format cannot express
+└── TransportError          a message was not accepted
+    ├── RetryableError      it may be accepted later
+    └── RejectedError       it never will be accepted
+        └── TooLargeError   smaller parts of it may be accepted
 """
 
 
@@ -26,7 +26,7 @@ class CcagentError(Exception):
 class ConfigurationError(CcagentError):
     """A configuration, option or URL that can't be used: names file, key and reason.
 
-    `problems` are all that were found, a sentence each.
+    `problems`: all problems, a sentence each.
     """
 
     def __init__(self, *problems: str) -> None:
@@ -35,7 +35,7 @@ class ConfigurationError(CcagentError):
 
 
 class NotHereError(CcagentError):
-    """What was asked for does not exist on this machine."""
+    """A file, device or program does not exist on this machine."""
 
 
 class VanishedError(CcagentError):
@@ -43,11 +43,11 @@ class VanishedError(CcagentError):
 
 
 class NotPermittedError(CcagentError):
-    """The kernel does not let this user read what was asked for."""
+    """This user may not read or use a file, device or program."""
 
 
 class UnparsableError(CcagentError):
-    """Text that does not have its documented form."""
+    """A text does not have its documented form."""
 
 
 class ShortageError(UnparsableError):
@@ -67,20 +67,20 @@ class QueueError(CcagentError):
 
 
 class EncodingError(CcagentError):
-    """A record holds what its format can't carry."""
+    """A record has a value that its format can't express."""
 
 
 class TransportError(CcagentError):
-    """A message was not taken by the other side."""
+    """The receiver did not accept a message."""
 
 
 class RetryableError(TransportError):
     """The message may be sent again later.
 
-    `delivered` counts the leading messages of the batch that were taken before the error. `after`
-    is the number of seconds to wait that the receiver asked for, 0 if it asked for none.
+    `delivered` counts the leading messages of the batch that were accepted before the error.
+    `after` is the number of seconds that the receiver asked to wait, 0 for none.
     `is_about_message` is true if the receiver is reachable and failed on the first message that it
-    did not take, so that others may pass.
+    did not accept, so that it may accept others.
     """
 
     def __init__(
@@ -98,9 +98,9 @@ class RetryableError(TransportError):
 
 
 class RejectedError(TransportError):
-    """The message will never be taken: sending it again is pointless.
+    """The receiver will never accept the message, so it is not sent again.
 
-    `delivered` counts the leading messages of the batch that were taken before this one.
+    `delivered` counts the leading messages of the batch that were accepted before this one.
     """
 
     def __init__(self, message: str, *, delivered: int = 0) -> None:
@@ -109,9 +109,9 @@ class RejectedError(TransportError):
 
 
 class TooLargeError(RejectedError):
-    """The message is larger than the receiver takes.
+    """The message is larger than the receiver accepts.
 
-    `limit` is the largest body in bytes that the receiver takes, None if it did not say.
+    `limit` is the largest body in bytes that the receiver accepts, None if unknown.
     """
 
     def __init__(self, message: str, *, delivered: int = 0, limit: int | None = None) -> None:

@@ -29,7 +29,7 @@ _REMEMBERED = 1000
 
 
 def printable(text: str) -> str:
-    """Escape whatever could begin a new line or steer a terminal."""
+    """Escape characters that could start a new line or control a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
@@ -58,7 +58,7 @@ def line_of(level: int, text: str, form: LogFormat, seconds: float) -> str:
 
         moment = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
         record = {"time": moment.replace("+00:00", "Z"), "level": _name(level), "message": text}
-        return dumps(record)  # ASCII alone: nothing in it can begin a line or steer a terminal
+        return dumps(record)  # only ASCII: it can neither start a line nor control a terminal
     if form == "journal":
         return _PRIORITIES.get(level, "<6>") + printable(text)
     return f"ccagent: {_name(level)}: {printable(text)}"
@@ -76,7 +76,7 @@ def write_error(text: str) -> None:
 
 
 def write_stderr(line: str) -> None:
-    """Write a line to stderr, if there is one and somebody reads it."""
+    """Write a line to stderr, unless it is closed."""
     with suppress(OSError, ValueError, AttributeError):  # AttributeError: started without stderr
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
@@ -112,7 +112,7 @@ class _Brief:
 
 
 class Log:
-    """The log of ccagent. Hands messages to `logging` unless `configure` asked for a brief log."""
+    """The log of ccagent. Messages go to `logging` unless `configure` chose a brief log."""
 
     name = "ccagent"
 
@@ -120,29 +120,29 @@ class Log:
         self._brief: _Brief | None = None
 
     def debug(self, text: str, *values: object) -> None:
-        """Log how something works."""
+        """Log a detail for debugging."""
         self.log(DEBUG, text, *values)
 
     def info(self, text: str, *values: object) -> None:
-        """Log what happened as it should."""
+        """Log an expected event."""
         self.log(INFO, text, *values)
 
     def warning(self, text: str, *values: object, exc_info: bool | BaseException = False) -> None:
-        """Log what an administrator should look at."""
+        """Log a condition that needs attention."""
         self.log(WARNING, text, *values, exc_info=exc_info)
 
     def error(self, text: str, *values: object, exc_info: bool | BaseException = False) -> None:
-        """Log what failed."""
+        """Log a failure."""
         self.log(ERROR, text, *values, exc_info=exc_info)
 
     def exception(self, text: str, *values: object) -> None:
-        """Log what failed with the traceback of the exception that is handled."""
+        """Log a failure with the traceback of the current exception."""
         self.log(ERROR, text, *values, exc_info=True)
 
     def log(
         self, level: int, text: str, *values: object, exc_info: bool | BaseException = False
     ) -> None:
-        """Log a message of a level; `exc_info` adds the traceback of what is handled."""
+        """Log a message of a level; `exc_info` adds the traceback of the current exception."""
         if self._brief is None or exc_info:
             self.library().log(level, text, *values, exc_info=exc_info or None)
         else:
@@ -168,7 +168,7 @@ _configured: tuple[int, LogLevel, LogFormat] = (0, "warning", "auto")
 
 
 def say(text: str) -> None:
-    """Log what somebody has asked for, however quiet the log is."""
+    """Log a requested text, whatever the level of the log."""
     library = logger.library()
     library.handle(library.makeRecord(library.name, INFO, "", 0, text, (), None))
 

@@ -71,6 +71,7 @@ OURS = {
     "ccagent.machine.gpu.presence",
     "ccagent.machine.gpu.settings",
     "ccagent.machine.node",
+    "ccagent.machine.private_directories",
     "ccagent.machine.private_files",
     "ccagent.machine.procfs",
     "ccagent.machine.procfs.process_cgroup",

@@ -80,7 +80,7 @@ class Backend:
     def take(self, slurm: Slurm, agent: JobsAgent) -> list[tuple[str, dict[str, Any]]]:
         """Sample once; return function and payload of each event."""
         found = self.take_all(encode_each(agent.sample(slurm.node), ["line"], slurm.node))
-        agent.handed_on()
+        agent.commit_sample()
         return found
 
     def take_all(self, messages: Iterable[Message]) -> list[tuple[str, dict[str, Any]]]:

@@ -133,8 +133,8 @@ class Slurm:
             validate("JobsEnvelope", msgspec.json.encode(envelope))
             found.append(envelope)
         if taken:
-            agent.handed_on()
-            agent.settled()
+            agent.commit_sample()
+            agent.save_state()
         return found
 
     def sent(self, agent: JobsAgent, *, taken: bool = True) -> list[tuple[int, str]]:
@@ -535,11 +535,11 @@ def test_what_waits_in_memory_is_not_remembered_over_a_restart(
     slurm.sacct.prints(job(1))
     agent = slurm.agent(state_file=path)
     assert slurm.sent(agent, taken=False) == [(1, "COMPLETED")]
-    agent.handed_on()
+    agent.commit_sample()
     # The same process does not send it twice; one after it has to.
     assert slurm.sent(agent, taken=False) == []
     assert slurm.sent(slurm.agent(state_file=path), taken=False) == [(1, "COMPLETED")]
-    agent.settled()
+    agent.save_state()
     assert slurm.sent(slurm.agent(state_file=path)) == []
 
 
@@ -617,7 +617,7 @@ def test_resources_are_told_apart_on_demand(slurm: Slurm) -> None:
 def events(slurm: Slurm, agent: JobsAgent) -> list[str]:
     """Sample once; give the lines of the events."""
     messages = list(encode_each(agent.sample(slurm.node), ["line"], slurm.node))
-    agent.handed_on()
+    agent.commit_sample()
     assert all(message.kind == "events.job" for message in messages)
     return [line for message in messages for line in message.body.decode().splitlines()]
 

@@ -61,7 +61,7 @@ class Server:
         """Take a sample; two minutes go by."""
         agent = agent or self.agent
         messages = list(encode_each(agent.sample(self.node), frozenset({"sonar"}), self.node))
-        agent.settled()
+        agent.save_state()
         self.node.still.sleep(120)
         assert {message.kind for message in messages} <= {"lustre"}
         return [record for message in messages for record in json.loads(message.body)]
@@ -312,7 +312,7 @@ class TestPoints:
         server.points(agent)
         server.write(meanwhile)
         server.points(agent)
-        agent.settled()
+        agent.save_state()
         server.write(SEED.replace("31760384", "31760389").replace("669010520", "700009000"))
         points = server.points(server.new_agent("line"))
         grown = 5 if meanwhile == SEED else 31760389
@@ -326,7 +326,7 @@ class TestPoints:
         for job in range(100, 150):
             server.write(SEED.replace("11317854", str(job)))
             server.points(agent)
-        agent.settled()
+        agent.save_state()
         counters = JobTotals(10, Series(str(tmp_path / "state"), 10, 600.0).totals)
         kept = [one.stype_id for one in counters.kept(0.0) if one.stype == "job"]
         assert kept == [str(job) for job in range(142, 150)]

@@ -10,7 +10,7 @@ import pytest
 from ccagent.agents.metrics.pipeline.rates import Rates
 from ccagent.agents.metrics.readers.base import NODE, Count, Scope
 from ccagent.agents.metrics.readers.own_counters import OwnCountersReader
-from ccagent.counters import AgentCounters, Counters, SinkCounters
+from ccagent.counters import AgentCounters, DaemonCounters, SinkCounters
 from ccagent.errors import NotHereError
 from ccagent.machine.node import Node
 from tests.support.tree import TreeNode
@@ -31,7 +31,7 @@ class Daemon:
         self.agents = {"sample": AgentCounters(), "metrics": AgentCounters()}
         self.sinks = {"store": SinkCounters(), "file": SinkCounters()}
         self.node = TreeNode(root)
-        self.node.own_counters = lambda: Counters(self.agents, self.sinks)
+        self.node.own_counters = lambda: DaemonCounters(self.agents, self.sinks)
         self.reader = OwnCountersReader()
         self._rates = Rates()
         self._moment = 0.0

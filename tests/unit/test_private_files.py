@@ -10,14 +10,8 @@ from pathlib import Path
 import pytest
 
 from ccagent.errors import NotPermittedError
-from ccagent.machine.private_files import (
-    check_directory,
-    make_directory,
-    open_directory,
-    open_private,
-    open_trusted,
-    replace_file,
-)
+from ccagent.machine.private_directories import check_directory, make_directory, open_directory
+from ccagent.machine.private_files import open_private, open_trusted, replace_file
 from tests.support.hostile_user import KINDS, NOBODY, HostileDirectory, hostile_directory
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -50,7 +50,7 @@ class Obedient(Agent[AgentSettings]):
         yield from self.records
         yield SysinfoEnvelope(meta=MetadataObject(producer="x", version="1.0.0"))
 
-    def settled(self) -> None:
+    def save_state(self) -> None:
         self.settlements += 1
 
     def close(self) -> None:

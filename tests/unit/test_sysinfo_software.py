@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from ccagent.agents.sysinfo.software import (
     SoftwareSettings,
-    first_line,
+    make_version,
     parse_component,
     parse_cuda,
+    parse_first_line,
+    parse_rocm_file_name,
     read_software,
-    rocm_component,
-    software_version,
 )
 from ccagent.errors import CcagentError, NotHereError, ProgramError, UnparsableError
 from ccagent.machine.node import Node
@@ -140,7 +140,7 @@ def test_a_component_is_understood_or_unparsable(key: str, component: object) ->
     ],
 )
 def test_files_of_rocm_are_named_after_components(file: str, key: str) -> None:
-    assert rocm_component(file) == key
+    assert parse_rocm_file_name(file) == key
 
 
 def test_rocm_has_a_file_a_component(tmp_path: Path) -> None:
@@ -204,14 +204,14 @@ def test_an_empty_root_is_not_looked_at(tmp_path: Path) -> None:
 
 
 def test_long_texts_are_cut() -> None:
-    entry = software_version("k" * 300, "n" * 300, " " + "v" * 300)
+    entry = make_version("k" * 300, "n" * 300, " " + "v" * 300)
     assert entry == SysinfoSoftwareVersion(key="k" * 200, name="n" * 200, version="v" * 200)
 
 
 @given(st.text(), st.text(), st.text())
 def test_an_entry_is_printable_or_unparsable(key: str, name: str, version: str) -> None:
     try:
-        entry = software_version(key, name, version)
+        entry = make_version(key, name, version)
     except UnparsableError:
         return
     for text in (entry.key, entry.name, entry.version):
@@ -223,6 +223,6 @@ def test_an_entry_is_printable_or_unparsable(key: str, name: str, version: str) 
 
 @given(st.binary())
 def test_the_first_line_is_one_line(content: bytes) -> None:
-    line = first_line(content)
+    line = parse_first_line(content)
     assert line == line.strip()
     assert len(line.splitlines()) <= 1

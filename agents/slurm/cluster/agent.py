@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
-from ccagent.agents.base import Agent, AgentSettings, error_object
+from ccagent.agents.base import Agent, AgentSettings, make_error
 from ccagent.agents.slurm.cluster import node_events, sinfo
 from ccagent.config.duration import Duration
 from ccagent.errors import CcagentError
@@ -80,7 +80,7 @@ class ClusterAgent(Agent[ClusterSettings]):
             text = explain_failure(error)
             self.is_blind = True
             logger.error("agent cluster: %s", text)
-            yield ClusterEnvelope(meta=self.metadata(), errors=[error_object(node, text)])
+            yield ClusterEnvelope(meta=self.metadata(), errors=[make_error(node, text)])
             return
         attributes = ClusterAttributes(
             time=timestamp(now),

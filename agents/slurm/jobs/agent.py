@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
-from ccagent.agents.base import Agent, AgentSettings, error_object
+from ccagent.agents.base import Agent, AgentSettings, make_error
 from ccagent.agents.slurm.jobs.batch import JobBatch, SentRecords
 from ccagent.agents.slurm.jobs.events import Surroundings, start_event, stop_event
 from ccagent.agents.slurm.jobs.node_topology import Numbering
@@ -168,7 +168,7 @@ class JobsAgent(Agent[JobsSettings]):
             if len(batch):
                 yield self._envelope(node, moment, batch.take())
             yield from self._events(node, jobs.runs)
-            yield JobsEnvelope(meta=metadata, errors=[error_object(node, text)])
+            yield JobsEnvelope(meta=metadata, errors=[make_error(node, text)])
             return
         if len(batch) or (is_first and not sent):
             yield self._envelope(node, moment, batch.take())
@@ -197,11 +197,11 @@ class JobsAgent(Agent[JobsSettings]):
             repeats_events=0 < repeat_every <= now - self._repeated_at,
         )
 
-    def handed_on(self) -> None:
+    def commit_sample(self) -> None:
         """Do not send again what is in a queue, as long as this process runs."""
         self._open().commit(self._until)
 
-    def settled(self) -> None:
+    def save_state(self) -> None:
         """Remember over a restart what was sent."""
         self._open().save()
 

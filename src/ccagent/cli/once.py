@@ -80,8 +80,8 @@ def _sample_and_send(configuration: Configuration, agent: Agent[Any], node: Node
     if any(delivery.has_lost_its_reader for delivery in deliveries):
         raise BrokenPipeError
     if delivered:
-        agent.handed_on()
-        agent.settled()
+        agent.commit_sample()
+        agent.save_state()
     return delivered and not agent.is_blind
 
 

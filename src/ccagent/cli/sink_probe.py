@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ccagent import PRODUCER, __version__
-from ccagent.agents.base import error_object
+from ccagent.agents.base import make_error
 from ccagent.config.configuration import build_transport
 from ccagent.machine.clock import timestamp
 from ccagent.machine.node import Node
@@ -60,7 +60,7 @@ def _messages(configuration: Configuration, name: str) -> list[Message]:
         cluster=node.cluster,
         node=node.hostname,
         system=system,
-        errors=[error_object(node, MARK)],
+        errors=[make_error(node, MARK)],
     )
     envelope = SampleEnvelope(
         meta=MetadataObject(producer=PRODUCER, version=__version__),

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ccagent.config.settings import as_table, is_table
 from ccagent.errors import ConfigurationError, NotPermittedError
-from ccagent.machine.private_files import open_trusted, trusted_users
+from ccagent.machine.private_directories import list_trusted_users
+from ccagent.machine.private_files import open_trusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -212,7 +213,7 @@ def _check_owner(path: str, status: os.stat_result) -> None:
     """Raise ConfigurationError for a file that another user could have written."""
     if not stat.S_ISREG(status.st_mode):
         raise ConfigurationError(f"{path}: not a regular file")
-    if status.st_uid not in trusted_users():
+    if status.st_uid not in list_trusted_users():
         raise ConfigurationError(f"{path}: belongs to another user (uid {status.st_uid}): chown it")
     if status.st_mode & stat.S_IWOTH:
         raise ConfigurationError(f"{path}: others can write it: chmod o-w it")

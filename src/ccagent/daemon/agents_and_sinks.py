@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.config.configuration import build_agent, build_transport
-from ccagent.counters import Counters
+from ccagent.counters import DaemonCounters
 from ccagent.daemon.runner import Runner
 from ccagent.daemon.schedule import Schedule
 from ccagent.log import logger
@@ -60,9 +60,9 @@ class AgentsAndSinks:
         """True if one of the sinks is standard output."""
         return any(box.settings.url.startswith("stdout:") for box in self._outboxes.values())
 
-    def counters(self) -> Counters:
+    def counters(self) -> DaemonCounters:
         """Return what agents and sinks have counted since the start."""
-        return Counters(
+        return DaemonCounters(
             agents={name: runner.agent.counters for name, (_, runner) in [*self._runners.items()]},
             sinks={name: outbox.counters() for name, outbox in [*self._outboxes.items()]},
         )

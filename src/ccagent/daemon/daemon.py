@@ -22,7 +22,7 @@ from ccagent.machine.background import BackgroundCall
 from ccagent.machine.clock import Clock
 from ccagent.machine.lock import Lock
 from ccagent.machine.node import Node
-from ccagent.machine.private_files import make_directory
+from ccagent.machine.private_directories import make_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable

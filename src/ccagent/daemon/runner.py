@@ -35,7 +35,7 @@ class Runner:
         self.agent = agent
         self.outboxes = outboxes
         # For an agent that remembers nothing, nobody has to wait until its records are safe.
-        self._remembers = type(agent).settled is not Agent[Any].settled
+        self._remembers = type(agent).save_state is not Agent[Any].save_state
         self._node = node
         self._prefix = prefix
         self._changed = threading.Condition()
@@ -159,9 +159,9 @@ class Runner:
         """Take one sample from the machine to the outboxes."""
         self._in_use = self.outboxes
         try:
-            with self.agent.counters.counted(self._node.clock):
+            with self.agent.counters.count_sample(self._node.clock):
                 self._hand_on(self.agent.sample(self._node))
-                self.agent.handed_on()
+                self.agent.commit_sample()
             self._unsettled = self._in_use if self._remembers else []
             self._settle_pause = _FIRST_SETTLE_PAUSE
             self._settle()
@@ -173,11 +173,11 @@ class Runner:
             self._in_use = []
 
     def _settle(self) -> None:
-        """Call `settled` of the agent once no sink has its records in memory alone."""
+        """Call `save_state` of the agent once no sink has its records in memory alone."""
         if self._unsettled and all(not outbox.unsaved for outbox in self._unsettled):
             self._unsettled = []
             try:
-                self.agent.settled()
+                self.agent.save_state()
             except Exception:  # noqa: BLE001 - whatever an agent does, the others go on
                 logger.exception("agent %s: what it sent is not remembered", self.agent.name)
         self._settle_pause = min(self._settle_pause * 2, _LONGEST_SETTLE_PAUSE)

@@ -14,7 +14,7 @@ import msgspec
 from ccagent.daemon.status import parse
 from ccagent.errors import NotHereError, NotPermittedError, UnparsableError
 from ccagent.log import logger
-from ccagent.machine.private_files import check_directory, open_directory, trusted_users
+from ccagent.machine.private_directories import check_directory, list_trusted_users, open_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -166,7 +166,7 @@ def _listen(path: str) -> socket.socket:
 
 def _is_ours(parent: str, directory: int) -> bool:
     """Return whether no other user can exchange the directory while it is used."""
-    return os.fstat(directory).st_uid in trusted_users() and not check_directory(parent)
+    return os.fstat(directory).st_uid in list_trusted_users() and not check_directory(parent)
 
 
 def _bind(made: socket.socket, place: str) -> None:
@@ -187,7 +187,7 @@ def _remove_abandoned(directory: int, name: str, place: str) -> None:
     status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     if not stat.S_ISSOCK(status.st_mode):
         raise OSError(0, "something else than a socket has this name")
-    if status.st_uid not in {*trusted_users(), os.fstat(directory).st_uid}:
+    if status.st_uid not in {*list_trusted_users(), os.fstat(directory).st_uid}:
         raise OSError(0, f"a socket of user {status.st_uid} has this name")
     with socket.socket(socket.AF_UNIX) as other:
         other.settimeout(_PATIENCE)

@@ -1,4 +1,4 @@
-"""Lists of nodes as Slurm prints them, and the NodeRanges that they consist of.
+"""Parser of Slurm's lists of nodes, and of the NodeRanges that they consist of.
 
 A NodeRange is a host name in which brackets stand for numbers: `c[1-3,5]-[2-4].fox`. Slurm itself
 prints brackets at the end of a name only; the specification allows them anywhere.
@@ -7,30 +7,27 @@ prints brackets at the end of a name only; the specification allows them anywher
 from __future__ import annotations
 
 import re
-from itertools import pairwise, permutations, product
+from itertools import pairwise, product
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import UnparsableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator
 
 LARGEST = 100_000
 """Hosts that one list may stand for. A Slurm cluster has at most 65,536 nodes."""
 
 _NOTHING = frozenset({"", "(null)", "None assigned"})
-_LONGEST_NAME = 255
-_MOST_BRACKETS = 8
-_MOST_DIGITS = 18
-_MOST_ORDERED_FIELDS = 3
+LONGEST_NAME = 255
+MOST_BRACKETS = 8
+MOST_DIGITS = 18
 
 # Possessive: what matched is never tried again, so that time is linear in the length of the text.
 # Not the group: Python before 3.11.5 goes on in the middle of one that has failed (gh-106052).
 _RANGE = re.compile(r"(?:[A-Za-z0-9._-]++|\[[0-9,-]++\])+")
 _INSIDE = re.compile(r"[0-9,-]*+")
-_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{_LONGEST_NAME}}}")
-_NUMBER = re.compile(rf"(?<![0-9])([0-9]{{1,{_MOST_DIGITS}}})(?![0-9])")
 
 
 class _Run(NamedTuple):
@@ -42,7 +39,7 @@ class _Run(NamedTuple):
 
 
 class _Brackets(NamedTuple):
-    """What stands between brackets: its text, and the numbers in the order of the text."""
+    """The text between brackets, and its numbers in the same order."""
 
     text: str
     runs: list[_Run]
@@ -59,7 +56,7 @@ class _Brackets(NamedTuple):
 
 
 class _NodeRange(NamedTuple):
-    """One text more than there are brackets, which stand between the texts."""
+    """Texts with brackets between them: one text more than there are brackets."""
 
     texts: list[str]
     brackets: list[_Brackets]
@@ -74,7 +71,7 @@ class _NodeRange(NamedTuple):
         return prod(brackets.size() for brackets in self.brackets)
 
     def longest(self) -> int:
-        """Characters of the longest name."""
+        """Return the number of characters of the longest name."""
         widths = (max(run.width for run in brackets.runs) for brackets in self.brackets)
         return sum(map(len, self.texts)) + sum(widths)
 
@@ -88,7 +85,7 @@ class _NodeRange(NamedTuple):
 def split(text: str, limit: int = LARGEST) -> list[str]:
     """Split a node list at the commas outside brackets: valid NodeRanges, in the order of the text.
 
-    What Slurm prints for no nodes (nothing, `(null)`, `None assigned`) gives an empty list.
+    An empty text, `(null)` and `None assigned`, which Slurm prints for no nodes, are empty lists.
     Padding that is outgrown, `n[08-120]`, which Slurm prints too, becomes `n[08-99,100-120]`.
 
     Raises UnparsableError if any of the ranges is not valid or if they stand for more than `limit`
@@ -110,34 +107,6 @@ def expand(text: str, limit: int = LARGEST) -> list[str]:
     return names
 
 
-def count(text: str, limit: int = LARGEST) -> int:
-    """Count the host names that `expand` lists. Raises UnparsableError as `split` does."""
-    return sum(node_range.size() for node_range in _parse(text, limit))
-
-
-def compact(names: Iterable[str]) -> list[str]:
-    """Give few NodeRanges that stand for exactly these names, each name once, in natural order.
-
-    The result depends on the set of names only. Names with leading zeros share a range with names
-    whose numbers have as many digits: `c9`, `c08`, `c10` are `c[08,10]` and `c9`. A range has
-    several brackets where all combinations of their numbers are among the names; if no full product
-    results, there may be a shorter list.
-
-    Raises UnparsableError if any of the names is not a host name.
-    """
-    groups: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
-    for name in set(names):
-        texts, numbers = _split_name(name)
-        groups.setdefault(texts, []).append(numbers)
-    ranges = [
-        "".join(part for pair in zip(texts, (*fields, ""), strict=True) for part in pair)
-        for texts, rows in groups.items()
-        for same_widths in _separate_widths(rows)
-        for fields in _cover(same_widths)
-    ]
-    return sorted(ranges, key=_natural_order)
-
-
 def _parse(text: str, limit: int) -> Iterator[_NodeRange]:
     text = text.strip()
     if text in _NOTHING:
@@ -149,13 +118,13 @@ def _parse(text: str, limit: int) -> Iterator[_NodeRange]:
             node_range = _parse_range(text[start:end], limit)
         except UnparsableError as error:
             part = text[start : start + 80]
-            raise UnparsableError(f"not a list of host ranges at {part!r}: {error}") from None
+            raise UnparsableError(f"not a list of host ranges at {part!r}: {error}") from error
         yield node_range
         start, limit = end + 1, limit - node_range.size()
 
 
 def _find_end(text: str, start: int) -> int:
-    """Give the position of the comma, or of the end of the text, behind the range at `start`."""
+    """Return the position of the comma, or of the end of the text, after the range at `start`."""
     match = _RANGE.match(text, start)
     end = match.end() if match else start
     if match is None or text[end : end + 1] not in {"", ","}:
@@ -164,7 +133,7 @@ def _find_end(text: str, start: int) -> int:
 
 
 def _fault(text: str, position: int) -> str:
-    """Say what is wrong with the character at `position`, at which no range can go on."""
+    """Return why the range can't continue with the character at `position`."""
     character = text[position : position + 1]
     if character in {"", ","}:
         return "a host name is missing"
@@ -181,11 +150,11 @@ def _fault(text: str, position: int) -> str:
 
 
 def _parse_range(text: str, limit: int) -> _NodeRange:
-    if text.count("[") > _MOST_BRACKETS:
+    if text.count("[") > MOST_BRACKETS:
         raise UnparsableError("too many brackets")
     parts = re.split(r"[][]", text)
     node_range = _NodeRange(parts[::2], [_parse_brackets(part, limit) for part in parts[1::2]])
-    if node_range.longest() > _LONGEST_NAME:
+    if node_range.longest() > LONGEST_NAME:
         raise UnparsableError("a host name is too long")
     if node_range.size() > limit:
         raise UnparsableError("too many hosts")
@@ -200,28 +169,28 @@ def _parse_brackets(text: str, limit: int) -> _Brackets:
     for first, last in pairs:
         runs += _runs(first, last)
         # Two pairs of which both hold 9 and 10, or 99 and 100, have them in common.
-        if len(runs) > len(pairs) + _MOST_DIGITS:
+        if len(runs) > len(pairs) + MOST_DIGITS:
             raise UnparsableError("repeated numbers")
     for one, next_one in pairwise(sorted(runs)):
         if one.width == next_one.width and one.last >= next_one.first:
             raise UnparsableError("repeated numbers")
-    return _Brackets(",".join(_write_item(first, last) for first, last in pairs), runs)
+    return _Brackets(",".join(write_item(first, last) for first, last in pairs), runs)
 
 
 def _parse_item(item: str) -> Iterator[tuple[str, str]]:
-    """Give the first and the last number of an item, twice if it outgrows its padding."""
+    """Yield the first and the last number of an item, twice if it outgrows its padding."""
     first, dash, last = item.partition("-")
     if not dash:
         last = first
     if not first.isdigit() or not last.isdigit():
         raise UnparsableError("neither a number nor a range in brackets")
-    if max(len(first), len(last)) > _MOST_DIGITS:
+    if max(len(first), len(last)) > MOST_DIGITS:
         raise UnparsableError("a number is too long")
     if int(first) > int(last):
         raise UnparsableError("the first number is greater than the last")
-    if len(first) > len(last) or (len(first) < len(last) and _is_padded(last)):
+    if len(first) > len(last) or (len(first) < len(last) and is_padded(last)):
         raise UnparsableError("leading zeros of different width")
-    if len(first) < len(last) and _is_padded(first):
+    if len(first) < len(last) and is_padded(first):
         yield first, "9" * len(first)
         first = "1" + "0" * len(first)
     yield first, last
@@ -234,82 +203,11 @@ def _runs(first: str, last: str) -> Iterator[_Run]:
         low = 10**width
 
 
-def _write_item(first: str, last: str) -> str:
+def write_item(first: str, last: str) -> str:
+    """Return an item of brackets, `3` or `3-7`."""
     return first if first == last else f"{first}-{last}"
 
 
-def _is_padded(number: str) -> bool:
+def is_padded(number: str) -> bool:
+    """Return whether a number has leading zeros."""
     return len(number) > 1 and number.startswith("0")
-
-
-def _split_name(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Split a host name into texts and the numbers between them, the last ones if there are many.
-
-    Numbers that no brackets can hold are text.
-    """
-    if not _NAME.fullmatch(name):
-        raise UnparsableError(f"not a host name: {name[:80]!r}")
-    parts = _NUMBER.split(name)
-    surplus = max(0, len(parts) - 2 * _MOST_BRACKETS)
-    parts[:surplus] = ["".join(parts[:surplus])] if surplus else []
-    return tuple(parts[::2]), tuple(parts[1::2])
-
-
-def _separate_widths(rows: list[tuple[str, ...]]) -> list[list[tuple[str, ...]]]:
-    """Part rows of numbers so that in each field all have one width, or none has leading zeros."""
-    padded = [
-        {len(number) for number in field if _is_padded(number)} for field in zip(*rows, strict=True)
-    ]
-    parted: dict[tuple[int, ...], list[tuple[str, ...]]] = {}
-    for row in rows:
-        key = tuple(
-            len(number) if len(number) in widths else 0
-            for number, widths in zip(row, padded, strict=True)
-        )
-        parted.setdefault(key, []).append(row)
-    return list(parted.values())
-
-
-def _cover(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Cover different rows of numbers with full products: the fewest of several ways to merge."""
-    varying = [index for index, field in enumerate(zip(*rows, strict=True)) if len(set(field)) > 1]
-    varying.reverse()
-    orders: Iterable[Sequence[int]] = (varying, varying[::-1])
-    if len(varying) <= _MOST_ORDERED_FIELDS:
-        orders = permutations(varying)
-    return min((_merge(rows, order) for order in orders), key=len)
-
-
-def _merge(rows: list[tuple[str, ...]], order: Sequence[int]) -> list[tuple[str, ...]]:
-    """Merge, field by field, the rows that differ in this field only."""
-    for index in order:
-        merged: dict[tuple[str, ...], list[str]] = {}
-        for row in rows:
-            merged.setdefault(row[:index] + row[index + 1 :], []).append(row[index])
-        rows = [
-            (*others[:index], _write_numbers(numbers), *others[index:])
-            for others, numbers in merged.items()
-        ]
-    return rows
-
-
-def _write_numbers(numbers: list[str]) -> str:
-    """Write different numbers as the specification does, in brackets unless there is only one."""
-    if len(numbers) == 1:
-        return numbers[0]
-    numbers.sort(key=int)
-    items: list[str] = []
-    first = numbers[0]
-    for number, following in pairwise([*numbers, ""]):
-        if not following or int(following) != int(number) + 1:
-            items.append(_write_item(first, number))
-            first = following
-    return f"[{','.join(items)}]"
-
-
-def _natural_order(text: str) -> tuple[list[str | int], int, str]:
-    """Sort by the first name of a range: texts as texts, numbers as numbers, less padding first."""
-    name = re.sub(r"\[([0-9]+)[^]]*\]", r"\1", text)
-    parts: list[str | int] = [*re.split(r"([0-9]+)", name)]
-    parts[1::2] = [int(part) for part in parts[1::2]]
-    return parts, len(name), text

@@ -14,7 +14,7 @@ from ccagent.machine.file_errors import raise_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ccagent.counters import Counters
+    from ccagent.counters import DaemonCounters
     from ccagent.machine.helper import Helper
 
 HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
@@ -52,7 +52,7 @@ class Node:
         self.cluster = check_name("cluster", cluster or self._domain() or "local")
         self.clock_ticks = os.sysconf("SC_CLK_TCK")
         self.page_size = os.sysconf("SC_PAGE_SIZE")
-        self.own_counters: Callable[[], Counters] | None = None
+        self.own_counters: Callable[[], DaemonCounters] | None = None
         self._users: dict[int, tuple[str, float]] = {}
 
     @property

@@ -177,9 +177,7 @@ def _parts(
                 raise _too_long(limits)
             for key, _ in ready:
                 if key.fd == limits.stop:
-                    raise ProgramError(
-                        f"{limits.name}: killed: its output is no longer needed"
-                    )
+                    raise ProgramError(f"{limits.name}: killed: its output is no longer needed")
                 part = os.read(key.fd, 65536)
                 if part:
                     yield key.data, part

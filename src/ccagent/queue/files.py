@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ccagent.errors import NotPermittedError
-from ccagent.machine.private_files import check_directory, check_file, make_directory, open_private
+from ccagent.machine.private_directories import check_directory, make_directory
+from ccagent.machine.private_files import check_file, open_private
 from ccagent.queue.database import QueueDatabase
 from ccagent.queue.salvage import is_log_damaged, salvage
 

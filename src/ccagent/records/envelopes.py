@@ -14,6 +14,7 @@ import msgspec
 
 from ccagent.records.json_encoding import encode_value
 from ccagent.records.message import JsonRecord
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 

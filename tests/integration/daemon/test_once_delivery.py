@@ -129,7 +129,7 @@ class Remembering(Agent[AgentSettings]):
         del node
         return [JsonArray("sample", [{"a": 1}])]
 
-    def handed_on(self) -> None:
+    def commit_sample(self) -> None:
         self.remembered = True
 
 

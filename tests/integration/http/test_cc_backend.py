@@ -119,7 +119,7 @@ def messages_of(slurm: Slurm, *rows: list[str], first: bool = False) -> list[Mes
     if not first:
         slurm.sacct.prints(job(1))
         list(agent.sample(slurm.node))
-        agent.handed_on()
+        agent.commit_sample()
     slurm.sacct.prints(*rows)
     return encode(agent.sample(slurm.node), "line", slurm.node)
 

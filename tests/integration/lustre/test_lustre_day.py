@@ -50,7 +50,7 @@ class Server:
             else:
                 path.write_bytes(text)
         messages = list(encode_each(self.agent.sample(self.node), ["sonar"], self.node))
-        self.agent.settled()
+        self.agent.save_state()
         return [record for message in messages for record in json.loads(message.body)]
 
 

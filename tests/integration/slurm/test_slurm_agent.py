@@ -52,7 +52,7 @@ def sampled(agent: JobsAgent) -> list[SlurmJob]:
         validate("JobsEnvelope", msgspec.json.encode(envelope))
         assert envelope.data is not None, envelope.errors
         jobs += envelope.data.attributes.slurm_jobs
-    agent.handed_on()
+    agent.commit_sample()
     return jobs
 
 
@@ -365,7 +365,7 @@ def test_starts_and_ends_are_events(slurm: SlurmCluster, slurm_jobs: Jobs) -> No
 
     def lines() -> list[str]:
         messages = list(encode_each(agent.sample(NODE), ["line"], NODE))
-        agent.handed_on()
+        agent.commit_sample()
         return [line for m in messages for line in m.body.decode().splitlines()]
 
     running: list[str] = []
@@ -402,7 +402,7 @@ def test_the_backends_list_becomes_that_of_slurm(slurm: SlurmCluster, slurm_jobs
 
     def look() -> None:
         backend.take_all(encode_each(agent.sample(NODE), ["line"], NODE))
-        agent.handed_on()
+        agent.commit_sample()
 
     def is_listed(job: int, state: str) -> bool:
         return state in {told for (number, _), told in backend.states.items() if number == job}

@@ -96,9 +96,7 @@ def _mode(text: str) -> int:
     except ValueError:
         mode = -1
     if mode < 0 or mode & ~0o444:
-        raise ConfigurationError(
-            f"--mode: {text!r} must be 0400, 0440 or 0444: the files are read-only"
-        )
+        raise ConfigurationError(f"--mode: {text!r} is none of 0400, 0440, 0444: read-only files")
     return mode
 
 

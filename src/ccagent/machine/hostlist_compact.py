@@ -1,0 +1,119 @@
+"""Short NodeRanges for many host names, the reverse of `ccagent.machine.hostlist`."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise, permutations
+from typing import TYPE_CHECKING
+
+from ccagent.errors import UnparsableError
+from ccagent.machine.hostlist import (
+    LONGEST_NAME,
+    MOST_BRACKETS,
+    MOST_DIGITS,
+    is_padded,
+    write_item,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_MOST_ORDERED_FIELDS = 3
+_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{LONGEST_NAME}}}")
+_NUMBER = re.compile(rf"(?<![0-9])([0-9]{{1,{MOST_DIGITS}}})(?![0-9])")
+
+
+def compact(names: Iterable[str]) -> list[str]:
+    """Return few NodeRanges for exactly these names, each name once, in natural order.
+
+    The result depends on the set of names only. Names with leading zeros share a range with names
+    whose numbers have as many digits: `c9`, `c08`, `c10` are `c[08,10]` and `c9`. A range has
+    several brackets where all combinations of their numbers are among the names; if no full product
+    results, there may be a shorter list.
+
+    Raises UnparsableError if any of the names is not a host name.
+    """
+    groups: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for name in set(names):
+        texts, numbers = _split_name(name)
+        groups.setdefault(texts, []).append(numbers)
+    ranges = [
+        "".join(part for pair in zip(texts, (*fields, ""), strict=True) for part in pair)
+        for texts, rows in groups.items()
+        for same_widths in _separate_widths(rows)
+        for fields in _cover(same_widths)
+    ]
+    return sorted(ranges, key=_natural_order)
+
+
+def _split_name(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Split a host name into texts and the numbers between them, the last ones if there are many.
+
+    Numbers that no brackets can hold are text.
+    """
+    if not _NAME.fullmatch(name):
+        raise UnparsableError(f"not a host name: {name[:80]!r}")
+    parts = _NUMBER.split(name)
+    surplus = max(0, len(parts) - 2 * MOST_BRACKETS)
+    parts[:surplus] = ["".join(parts[:surplus])] if surplus else []
+    return tuple(parts[::2]), tuple(parts[1::2])
+
+
+def _separate_widths(rows: list[tuple[str, ...]]) -> list[list[tuple[str, ...]]]:
+    """Group rows of numbers: in each field all have one width, or none has leading zeros."""
+    padded = [
+        {len(number) for number in field if is_padded(number)} for field in zip(*rows, strict=True)
+    ]
+    parted: dict[tuple[int, ...], list[tuple[str, ...]]] = {}
+    for row in rows:
+        key = tuple(
+            len(number) if len(number) in widths else 0
+            for number, widths in zip(row, padded, strict=True)
+        )
+        parted.setdefault(key, []).append(row)
+    return list(parted.values())
+
+
+def _cover(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Cover different rows of numbers with full products: the fewest of several ways to merge."""
+    varying = [index for index, field in enumerate(zip(*rows, strict=True)) if len(set(field)) > 1]
+    varying.reverse()
+    orders: Iterable[Sequence[int]] = (varying, varying[::-1])
+    if len(varying) <= _MOST_ORDERED_FIELDS:
+        orders = permutations(varying)
+    return min((_merge(rows, order) for order in orders), key=len)
+
+
+def _merge(rows: list[tuple[str, ...]], order: Sequence[int]) -> list[tuple[str, ...]]:
+    """Merge, field by field, the rows that differ in this field only."""
+    for index in order:
+        merged: dict[tuple[str, ...], list[str]] = {}
+        for row in rows:
+            merged.setdefault(row[:index] + row[index + 1 :], []).append(row[index])
+        rows = [
+            (*others[:index], _write_numbers(numbers), *others[index:])
+            for others, numbers in merged.items()
+        ]
+    return rows
+
+
+def _write_numbers(numbers: list[str]) -> str:
+    """Return different numbers, in brackets if there are several."""
+    if len(numbers) == 1:
+        return numbers[0]
+    numbers.sort(key=int)
+    items: list[str] = []
+    first = numbers[0]
+    for number, following in pairwise([*numbers, ""]):
+        if not following or int(following) != int(number) + 1:
+            items.append(write_item(first, number))
+            first = following
+    return f"[{','.join(items)}]"
+
+
+def _natural_order(text: str) -> tuple[list[str | int], int, str]:
+    """Return a sort key: the first name of a range, numbers as numbers, less padding first."""
+    name = re.sub(r"\[([0-9]+)[^]]*\]", r"\1", text)
+    parts: list[str | int] = [*re.split(r"([0-9]+)", name)]
+    parts[1::2] = [int(part) for part in parts[1::2]]
+    return parts, len(name), text
