@@ -123,6 +123,18 @@ def utilization(ticks: int, seconds: float, clock_ticks: int) -> float:
     return round(100.0 * ticks / clock_ticks / seconds, 3) or NO_FLOAT
 
 
+def first_utilization(node: Node, start: float, own_ticks: int, seconds: float) -> float:
+    """Return the utilization of a process by its first reading, in percent of a core.
+
+    start: seconds after boot. seconds: since the previous reading; 0 if there was none. For an
+    older process, which could not be read before, the result is the mean over its life.
+    """
+    if not seconds:
+        return NO_FLOAT
+    age = node.clock.uptime() - start
+    return utilization(own_ticks, max(seconds, age), node.clock_ticks)
+
+
 def kilobytes(size: int) -> int:
     """Return bytes as KB, rounded up."""
     return -(-size // 1024)

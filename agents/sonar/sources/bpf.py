@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING
 from ccagent.agents.sonar.jobs.attribution import EVERY, ZOMBIE, ProcessAttribution
 from ccagent.agents.sonar.jobs.cgroup_ids import CgroupMemberships
 from ccagent.agents.sonar.jobs.ended import EndedProcesses
-from ccagent.agents.sonar.process import Process, make_process, utilization
+from ccagent.agents.sonar.process import (
+    Process,
+    first_utilization,
+    make_process,
+    utilization,
+)
 from ccagent.agents.sonar.sources.complaints import Complaints
 from ccagent.agents.sonar.sources.entry import ProcessEntry
 from ccagent.errors import CcagentError, NotHereError
@@ -39,7 +44,6 @@ from ccagent.machine.procfs.process_files import (
     parse_stat,
     parse_statm,
 )
-from ccagent.records.envelopes import NO_FLOAT
 
 if TYPE_CHECKING:
     from ccagent.agents.sonar.jobs.selection import ProcessSelection
@@ -189,17 +193,11 @@ class BpfSource:
             entry.attribute_at = self._reading + 1
         processes: list[Process] = []
         for entry in fresh:
-            self._make(entry, self._first_use(entry, seconds))
+            start, own = entry.task.start / _SECOND, entry.status.own_ticks
+            self._make(entry, first_utilization(self._node, start, own, seconds))
             if entry.process is not None:
                 processes.append(entry.process)
         return processes
-
-    def _first_use(self, entry: TaskEntry, seconds: float) -> float:
-        """Return what a process used since the previous reading, in percent of a core."""
-        if not seconds:
-            return NO_FLOAT
-        age = self._node.clock.uptime() - entry.task.start / _SECOND
-        return utilization(entry.status.own_ticks, max(seconds, age), self._node.clock_ticks)
 
     def _advance(self, entry: TaskEntry, task: Task, raw: bytes, seconds: float) -> None:
         """Update a known process from a new record."""

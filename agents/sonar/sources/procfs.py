@@ -16,7 +16,12 @@ import os
 from typing import TYPE_CHECKING
 
 from ccagent.agents.sonar.jobs.attribution import ProcessAttribution
-from ccagent.agents.sonar.process import Process, make_process, utilization
+from ccagent.agents.sonar.process import (
+    Process,
+    first_utilization,
+    make_process,
+    utilization,
+)
 from ccagent.agents.sonar.sources.complaints import Complaints
 from ccagent.agents.sonar.sources.open_files import GONE, FileEntry, ProcessFiles, parse_stat_of
 from ccagent.errors import CcagentError, NotPermittedError, VanishedError
@@ -27,7 +32,6 @@ from ccagent.machine.procfs.process_files import (
     KERNEL_THREAD,
     STEP_DAEMON,
 )
-from ccagent.records.envelopes import NO_FLOAT
 
 if TYPE_CHECKING:
     from ccagent.agents.sonar.jobs.selection import ProcessSelection
@@ -186,7 +190,9 @@ class ProcfsSource:
         processes: list[Process] = []
         for entry in entries:
             try:
-                process = self._record(entry, self._first_use(entry, seconds))
+                start = entry.status.starttime / self._node.clock_ticks
+                used = first_utilization(self._node, start, entry.status.own_ticks, seconds)
+                process = self._record(entry, used)
             except GONE:
                 self._forget(entry)
                 continue
@@ -215,16 +221,6 @@ class ProcfsSource:
         if self._reading >= entry.attribute_at or (changed and not status.flags & KERNEL_THREAD):
             self._attribute(entry)
         return self._record(entry, used)
-
-    def _first_use(self, entry: FileEntry, seconds: float) -> float:
-        """Return what a process used that started since the previous reading, in percent of a core.
-
-        For a process that could not be read before it is the mean over its life.
-        """
-        if not seconds:
-            return NO_FLOAT
-        age = self._node.clock.uptime() - entry.status.starttime / self._node.clock_ticks
-        return utilization(entry.status.own_ticks, max(seconds, age), self._node.clock_ticks)
 
     def _attribute(self, entry: FileEntry) -> None:
         """Look up owner, job and container. Raises VanishedError if the process has ended."""
