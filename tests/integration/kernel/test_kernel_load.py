@@ -299,7 +299,7 @@ def test_programs_of_another_layout_than_the_agent_s_are_not_left(
 def test_what_is_not_ours_stays(directory: str) -> None:
     os.mkdir(directory)
     Path(directory, pins.TASKS).write_text("mine")
-    with pytest.raises(ProgramError, match="no empty directory of root's, and in no bpffs"):
+    with pytest.raises(ProgramError, match="neither an empty directory of root nor in a bpffs"):
         loading.load(directory)
     assert not loading.unload(directory)
     assert Path(directory, pins.TASKS).read_text() == "mine"
