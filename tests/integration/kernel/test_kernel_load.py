@@ -305,7 +305,7 @@ def test_what_is_not_ours_stays(directory: str) -> None:
     assert Path(directory, pins.TASKS).read_text() == "mine"
     os.unlink(f"{directory}/{pins.TASKS}")
     os.chown(directory, NOBODY, NOBODY)
-    with pytest.raises(ProgramError, match="no empty directory of root's"):
+    with pytest.raises(ProgramError, match="neither an empty directory of root"):
         loading.load(directory)
 
 
