@@ -10,9 +10,8 @@ from ccagent.machine.procfs.process_files import command_text
 from ccagent.records.envelopes import NO_FLOAT
 
 if TYPE_CHECKING:
-    from ccagent.agents.sonar.sources.entry import ProcessEntry
     from ccagent.machine.node import Node
-    from ccagent.machine.procfs.process_files import Io, Statm
+    from ccagent.machine.procfs.process_files import Io, ProcessStat, Statm
 
 FIRST_PID_OF_ENDED = 2**30
 """Pids from here on are of records of ended processes: real ones are below 2**22."""
@@ -58,6 +57,32 @@ class Process(msgspec.Struct, frozen=True, gc=False):
     data_cancelled: int = 0
     rolledup: int = 0
     is_ended: bool = False
+
+
+class ProcessEntry:
+    """One process, and what follows from its files.
+
+    status: /proc/PID/stat, as it was at `read_at` (monotonic seconds).
+    attribute_at: number of the next reading that looks up job and container.
+    descent: the Slurm job that its ancestors named, even if they have ended since; 0 for none.
+    """
+
+    __slots__ = (
+        "attribute_at", "descent", "in_container", "job", "name", "process", "read_at", "status",
+        "uid", "wanted",
+    )  # fmt: skip
+
+    def __init__(self, name: str, status: ProcessStat) -> None:
+        self.name = name
+        self.status = status
+        self.read_at = 0.0
+        self.attribute_at = 0
+        self.uid = 0
+        self.job = 0
+        self.descent = 0
+        self.in_container = False
+        self.wanted = True
+        self.process: Process | None = None
 
 
 def make_process(entry: ProcessEntry, used: float, memory: Statm, io: Io, node: Node) -> Process:

@@ -35,7 +35,6 @@ OURS = {
     "ccagent.agents.sonar.settings",
     "ccagent.agents.sonar.sources",
     "ccagent.agents.sonar.sources.complaints",
-    "ccagent.agents.sonar.sources.entry",
     "ccagent.agents.sonar.sources.open_files",
     "ccagent.agents.sonar.sources.preferred",
     "ccagent.agents.sonar.sources.procfs",

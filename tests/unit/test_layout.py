@@ -1,18 +1,87 @@
-"""The layout of the project: what the tools must be told of it."""
+"""The layout of the project: rooms, imports, names, docstrings."""
 
 from __future__ import annotations
 
+import ast
+import os
+import re
 import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 
 from tests.support.paths import ROOT
+
+PACKAGE = ROOT / "src/ccagent"
+
+OPENINGS = re.compile(r"(Give|Tell|Say|Judge|Let)s?\b")
+"""Words that no docstring begins with: a docstring says what a function returns or does."""
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Return the syntax trees of all modules of the package, by module name."""
+    found: dict[str, ast.Module] = {}
+    for folder, _, files in os.walk(PACKAGE, followlinks=True):
+        for name in files:
+            if name.endswith(".py"):
+                path = Path(folder, name)
+                parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+                module = ".".join(parts).removesuffix(".__init__")
+                found[module] = ast.parse(path.read_bytes())
+    return found
+
+
+def imports(module: ast.Module) -> Iterator[str]:
+    """Yield the modules of the package that a module imports: at once, later, or for types."""
+    for statement in ast.walk(module):
+        if isinstance(statement, ast.Import):
+            yield from (each.name for each in statement.names)
+        elif isinstance(statement, ast.ImportFrom) and statement.module:
+            for each in statement.names:
+                full = f"{statement.module}.{each.name}"
+                yield full if full in modules() else statement.module
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    wanted = {name: {*imports(tree)} & modules().keys() for name, tree in modules().items()}
+    circle = set(wanted)
+    while True:
+        imported = set[str]().union(*(wanted[name] for name in circle))
+        inner = {name for name in circle if wanted[name] & circle and name in imported}
+        if inner == circle:
+            break
+        circle = inner
+    assert sorted(circle) == []
+
+
+def test_a_class_name_means_one_thing() -> None:
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for name, tree in modules().items():
+        for statement in ast.walk(tree):
+            if isinstance(statement, ast.ClassDef) and not statement.name.startswith("_"):
+                places[statement.name].append(name)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_docstrings_say_what_is_returned_or_done() -> None:
+    found = [
+        f"{name}: {text.splitlines()[0]}"
+        for name, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and (text := ast.get_docstring(node))
+        and OPENINGS.match(text)
+    ]
+    assert found == []
 
 
 def test_pyright_checks_every_package() -> None:
     include = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pyright"]["include"]
-    links = [path for path in (ROOT / "src/ccagent").iterdir() if path.is_symlink()]
+    links = [path for path in PACKAGE.iterdir() if path.is_symlink()]
     rooms = [
-        path.parent for path in (ROOT / "src/ccagent").glob("*/__init__.py")
-        if not path.parent.is_symlink()
+        path.parent for path in PACKAGE.glob("*/__init__.py") if not path.parent.is_symlink()
     ]  # fmt: skip
     wanted = [path.resolve() for path in links] + rooms
     assert {path.relative_to(ROOT).as_posix() for path in wanted} <= set(include)

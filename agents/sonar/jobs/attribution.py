@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from ccagent.agents.sonar.jobs.ancestry import Ancestry
     from ccagent.agents.sonar.jobs.selection import ProcessSelection
+    from ccagent.agents.sonar.process import ProcessEntry
     from ccagent.agents.sonar.sources.complaints import Complaints
-    from ccagent.agents.sonar.sources.entry import ProcessEntry
     from ccagent.machine.node import Node
     from ccagent.machine.procfs.process_files import ProcessStat
 

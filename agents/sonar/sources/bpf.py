@@ -17,12 +17,12 @@ from ccagent.agents.sonar.jobs.cgroup_ids import CgroupMemberships
 from ccagent.agents.sonar.jobs.ended import EndedProcesses
 from ccagent.agents.sonar.process import (
     Process,
+    ProcessEntry,
     first_utilization,
     make_process,
     utilization,
 )
 from ccagent.agents.sonar.sources.complaints import Complaints
-from ccagent.agents.sonar.sources.entry import ProcessEntry
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.bpf import pins
 from ccagent.machine.bpf.task_records import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.agents.sonar.sources.entry import ProcessEntry
+from ccagent.agents.sonar.process import ProcessEntry
 from ccagent.errors import (
     CcagentError,
     NotHereError,

@@ -173,7 +173,7 @@ def time_limit(seconds: float, text: str) -> Generator[None]:
     signal.setitimer(signal.ITIMER_REAL, min(seconds, _LONGEST_LIMIT))
     try:
         yield
-    except _TimeOver:
-        raise ProgramError(text) from None
+    except _TimeOver as error:
+        raise ProgramError(text) from error
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Options(NamedTuple):
-    """What the command line says: `--config`, `--no-config`, `--cluster`, `--sink` and so on."""
+    """Options of the command line: `--config`, `--no-config`, `--cluster`, `--sink` and so on."""
 
     path: str | None = None
     is_without_file: bool = False
@@ -139,7 +139,7 @@ def sinks_of(urls: Iterable[str]) -> dict[str, str]:
 def with_options(
     table: dict[str, Any], cluster: str | None, urls: tuple[str, ...], form: str | None
 ) -> dict[str, Any]:
-    """Let options of the command line stand in for what the file says.
+    """Replace keys of the file by options of the command line.
 
     `urls` replace all sinks; where there are none at all, it is stdout.
     """

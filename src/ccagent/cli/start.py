@@ -43,7 +43,7 @@ def main() -> NoReturn:
 
 
 def _open_standard_files() -> None:
-    """Give the numbers 0 to 2 to /dev/null where they are closed, or a file would get them."""
+    """Open /dev/null for closed descriptors 0 to 2, so that no file gets these numbers."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)

@@ -263,7 +263,7 @@ def _name_errors(place: str, where: str, check: Callable[..., T], *values: objec
         return check(*values)
     except ConfigurationError as error:
         prefix = f"{place}: {where}: " if where else f"{place}: "
-        raise ConfigurationError(*(f"{prefix}{problem}" for problem in error.problems)) from None
+        raise ConfigurationError(*(f"{prefix}{problem}" for problem in error.problems)) from error
 
 
 def build_agent(configuration: Configuration, name: str) -> Agent[Any]:

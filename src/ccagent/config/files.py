@@ -35,7 +35,7 @@ _LARGEST = 4 * 1024 * 1024
 
 
 class Files:
-    """What the files of a configuration hold together, unchecked.
+    """The unchecked content of the files of a configuration.
 
     `origins`: by key, with its tables before it, the file in which it stands. `problems`: what is
     wrong with the files themselves; if `is_complete` is false, much of the table may be missing.
@@ -109,8 +109,8 @@ def _add_file(files: Files, path: str) -> None:
     files.paths.append(path)
     try:
         _merge(files, files.table, table, path, ())
-    except RecursionError:
-        raise ConfigurationError(f"{path}: tables nested too deep") from None
+    except RecursionError as error:
+        raise ConfigurationError(f"{path}: tables nested too deep") from error
 
 
 def read_default() -> Files:
@@ -137,21 +137,21 @@ def _read_table(path: str, files: Files) -> dict[str, Any]:
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}") from error
     except NotPermittedError as error:
-        raise ConfigurationError(str(error)) from None
+        raise ConfigurationError(str(error)) from error
     if len(text) > _LARGEST:
         raise ConfigurationError(f"{path}: larger than {_LARGEST} bytes")
     try:
         decoded = text.decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = text.count(b"\n", 0, error.start) + 1
-        raise ConfigurationError(f"{path}: line {line}: not text in UTF-8") from None
+        raise ConfigurationError(f"{path}: line {line}: not text in UTF-8") from error
     files.texts[path] = decoded
     import tomllib
 
     try:
         return tomllib.loads(decoded)
-    except RecursionError:
-        raise ConfigurationError(f"{path}: nested too deep") from None
+    except RecursionError as error:
+        raise ConfigurationError(f"{path}: nested too deep") from error
     except ValueError:  # TOMLDecodeError, and a number of more digits than Python reads
         return _read_what_can_be(path, decoded, files)
 
@@ -162,8 +162,8 @@ def _read_what_can_be(path: str, text: str, files: Files) -> dict[str, Any]:
 
     try:
         parsed = parse_leniently(text)
-    except RecursionError:
-        raise ConfigurationError(f"{path}: nested too deep") from None
+    except RecursionError as error:
+        raise ConfigurationError(f"{path}: nested too deep") from error
     for line, reason in sorted(parsed.errors):
         files.problems.append(f"{path}: line {line}: {reason}" if line else f"{path}: {reason}")
     files.left_out.update(".".join(key) for key in parsed.left_out)
@@ -199,7 +199,7 @@ def _refuse_strangers(path: str, main: str, kind: int) -> None:
     try:
         status, owner = os.stat(path), os.stat(main).st_uid
     except OSError as error:
-        raise ConfigurationError(f"{error.filename}: {error.strerror}") from None
+        raise ConfigurationError(f"{error.filename}: {error.strerror}") from error
     if stat.S_IFMT(status.st_mode) != kind:
         wanted = "directory" if kind == stat.S_IFDIR else "regular file"
         raise ConfigurationError(f"{path}: not a {wanted}")

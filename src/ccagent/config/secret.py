@@ -44,7 +44,7 @@ def secret_text(place: str) -> str:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
         descriptor = os.open(secret_path(place), flags)
     except OSError as error:
-        raise ConfigurationError(f"{place}: {error.strerror}") from None
+        raise ConfigurationError(f"{place}: {error.strerror}") from error
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -52,7 +52,7 @@ def secret_text(place: str) -> str:
         if status.st_mode & stat.S_IRWXO:
             raise ConfigurationError(f"{place}: others can read this secret: chmod o= it")
         return os.read(descriptor, _LARGEST).decode()
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{place}: not text in UTF-8") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{place}: not text in UTF-8") from error
     finally:
         os.close(descriptor)

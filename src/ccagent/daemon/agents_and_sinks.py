@@ -203,7 +203,7 @@ class AgentsAndSinks:
         self._leaving_outboxes = [old for old in self._leaving_outboxes if old.is_alive]
 
     def end(self, seconds: float) -> None:
-        """Let everybody finish what is in hand, agents first, within some seconds."""
+        """End all after their work in hand, agents first, within some seconds."""
         deadline = self._clock.monotonic() + seconds
         runners = [runner for _, runner in self._runners.values()]
         runners += self._leaving_runners

@@ -292,7 +292,7 @@ class Daemon:
         self._configuration = plan.configuration
 
     def _end(self) -> None:
-        """Let everybody finish what is in hand, agents first, within a few seconds."""
+        """End all after their work in hand, agents first, within a few seconds."""
         try:
             self._running.end(_STOP_WITHIN)
         finally:

@@ -124,18 +124,18 @@ def read_status(path: str) -> Status:
             while len(content) < _LARGEST and (part := connected.recv(65536)):
                 content += part
         return parse(content)
-    except PermissionError:
+    except PermissionError as error:
         raise NotPermittedError(
             f"{path}: only the daemon's user, its group and root may ask"
-        ) from None
+        ) from error
     except OSError as error:
         raise NotHereError(
             f"{path}: no running daemon answers: {error.strerror or error}"
-        ) from None
+        ) from error
     except msgspec.MsgspecError as error:
         raise UnparsableError(
             f"{path}: what answers is no ccagent of this version: {error}"
-        ) from None
+        ) from error
 
 
 def _listen(path: str) -> socket.socket:

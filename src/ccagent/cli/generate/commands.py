@@ -39,7 +39,7 @@ def generate(program: click.Group, directory: str) -> list[str]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise ConfigurationError(f"{path}: {error.strerror}") from None
+            raise ConfigurationError(f"{path}: {error.strerror}") from error
         written.append(str(path))
     return written
 

@@ -42,16 +42,16 @@ def import_file(path: str) -> Imported:
         with open(path, "rb") as file:
             content = file.read(_LARGEST + 1)
     except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror}") from None
+        raise ConfigurationError(f"{path}: {error.strerror}") from error
     if len(content) > _LARGEST:
         raise ConfigurationError(f"{path}: larger than {_LARGEST} bytes")
     try:
         return convert(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise ConfigurationError(f"{path}: line {line}: not text in UTF-8") from None
+        raise ConfigurationError(f"{path}: line {line}: not text in UTF-8") from error
     except (ConfigurationError, UnparsableError) as error:
-        raise ConfigurationError(f"{path}: {error}") from None
+        raise ConfigurationError(f"{path}: {error}") from error
 
 
 def convert(text: str) -> Imported:
@@ -175,7 +175,7 @@ def _read(setting: sonar_ini.Setting, known: Known) -> Any:
             return check_name(setting.name, setting.value)
         return _READERS[known.kind](setting.value) if setting.value else ""
     except (ValueError, ConfigurationError) as error:
-        raise ConfigurationError(f"{setting.place}: {error}") from None
+        raise ConfigurationError(f"{setting.place}: {error}") from error
 
 
 def _bool(value: str) -> bool:

@@ -29,7 +29,7 @@ class Setting(NamedTuple):
 
     @property
     def place(self) -> str:
-        """What errors and notes call it."""
+        """The name of the setting in errors and notes."""
         return f"line {self.line}: {self.section}.{self.name}"
 
 

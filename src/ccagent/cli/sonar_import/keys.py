@@ -17,7 +17,7 @@ HOSTNAME = "nodes are named as they call themselves: set hostname where that has
 
 
 class Kind(enum.Enum):
-    """What a value may be."""
+    """Kinds of values."""
 
     TEXT = enum.auto()
     NAME = enum.auto()
