@@ -21,7 +21,7 @@ from ccagent.records.message import Format, Message
 from ccagent.transports.directory import DirectorySettings, DirectoryTransport
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator
     from pathlib import Path
 
 LAST_SECOND_OF_JANUARY = 1_769_903_999.0
@@ -143,50 +143,6 @@ def test_lines_of_several_processes_stay_whole(tmp_path: Path) -> None:
         order.append(entry["writer"])
     assert seen == {number: list(range(250)) for number in range(4)}
     assert order != sorted(order, key=order.index), "one after the other: this showed nothing"
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 KiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(disk)],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if mounted.returncode:
-        pytest.skip(f"mounting a small tmpfs is not permitted: {mounted.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
-
-
-def test_a_full_disk_cuts_no_line_off(small_disk: Path) -> None:
-    ballast = small_disk / "ballast"
-    ballast.write_bytes(bytes(30_000))
-    sink = transport(small_disk / "data")
-    batch = [message(b'{"number":%d,"fill":"%s"}' % (n, b"x" * 5000)) for n in range(20)]
-
-    with pytest.raises(RetryableError, match="No space left") as caught:
-        sink.send(batch)
-    delivered = caught.value.delivered
-    assert 0 < delivered < 20
-    file = small_disk / "data/2026/01/31/0+sample-c1-1.fox.json"
-    assert file.read_bytes() == b"".join(m.body + b"\n" for m in batch[:delivered])
-
-    ballast.unlink()
-    sink.send(batch[delivered : delivered + 2])
-    assert file.read_bytes() == b"".join(m.body + b"\n" for m in batch[: delivered + 2])
-
-
-def test_a_full_disk_cuts_no_block_of_points_off(small_disk: Path) -> None:
-    sink = transport(small_disk)
-    points = message(b"load,hostname=c1-1 value=1 1700000000\n" * 400, "metrics", "line")
-    with pytest.raises(RetryableError) as caught:
-        sink.send([points] * 10)
-    file = small_disk / "2026/01/31/metrics-c1-1.fox.line"
-    assert file.read_bytes() == points.body * caught.value.delivered
 
 
 def test_a_line_that_was_cut_off_spoils_no_other(tmp_path: Path) -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import shutil
 import sqlite3
-import subprocess
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -401,46 +397,6 @@ def test_what_root_creates_belongs_to_the_owner_of_the_directory_above(tmp_path:
     assert owners == {65534}
     assert (service / "outbox").stat().st_uid == 65534
     queue.close()
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 600 KB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=600k,mode=700", "tmpfs", str(place)], check=True
-    )
-    yield place
-    # A queue that a failed test has left open keeps it busy.
-    subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount the small file system")
-def test_a_full_disk_turns_it_to_memory_and_back(
-    small_disk: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    queue = Queue("backend", settings(small_disk))
-    queue._disk.retry_after = 0.1
-    queue.put([message("first")])
-    fill = small_disk / "fill"
-    with fill.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(b"x" * 4096):
-            pass
-    for number in range(50):
-        queue.put([message(str(number), 5000)])
-    assert caplog.text.count("messages are kept in memory") >= 1
-    assert queue.count() == 51
-    fill.unlink()
-    time.sleep(0.2)
-    queue.put([message("last")])
-    queue.close()
-    assert queue.lost == 0
-
-    again = Queue("backend", settings(small_disk))
-    # What fitted while the disk was filling up, then the rest, in order.
-    assert drained(again) == ["first", *(str(number) for number in range(50)), "last"]
-    again.close()
 
 
 def test_memory_is_used_on_demand(tmp_path: Path) -> None:
