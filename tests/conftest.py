@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -71,6 +72,26 @@ def _group(nodeid: str) -> str:
     return file if _begins_with(place, _ALONE) is None else nodeid
 
 
+def _remove_worker(scheduler: Any, worker: object) -> str | None:
+    """Give what a crashed worker had to do to others, and return the test that crashed it.
+
+    The method of pytest-xdist 3.8 hands its finished groups on too. Whoever gets one is sent no
+    test, and waits for the next one forever. It also repeats the test that has just crashed.
+    """
+    assigned: dict[str, dict[str, bool]] = scheduler.assigned_work.pop(worker)
+    crashed = next(
+        (test for tests in assigned.values() for test, is_done in tests.items() if not is_done),
+        None,
+    )
+    for group, tests in assigned.items():
+        left = {test: False for test, is_done in tests.items() if not is_done and test != crashed}
+        if left:
+            scheduler.workqueue[group] = left
+    for other in scheduler.nodes if crashed else ():
+        scheduler._reschedule(other)
+    return crashed
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Return a scheduler for `--dist loadgroup` whose groups are those of `_group`."""
@@ -78,6 +99,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     scheduler: Any = LoadScopeScheduling(config, log)
     scheduler._split_scope = _group
+    scheduler.remove_node = partial(_remove_worker, scheduler)
     return scheduler
 
 
