@@ -10,7 +10,7 @@ import pytest
 
 from ccagent.agents.slurm.jobs.receivers import fill_in_times
 from tests.support.schema import validate
-from tests.unit.test_jobs_agent import Slurm, job
+from tests.unit.agents.slurm.jobs.test_agent import Slurm, job
 
 
 def test_times_that_jobs_lack_are_empty_for_jobanalyzer(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from ccagent.agents.metrics.readers.ipmi_sensors import IpmiSensor, parse_ipmi_s
 from ccagent.config.duration import Duration
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.records.line_protocol.encoding import encode_tags
+from tests.support.paths import DATA
 from tests.support.scripted_programs import ProgramNode
 
-RECORDED = Path(__file__).parent.parent / "data" / "metrics" / "ipmi"
+RECORDED = DATA / "metrics" / "ipmi"
 
 # Composed by hand, in the forms of ipmitool 1.8.19 and FreeIPMI 1.6.10.
 SENSOR = """\

@@ -25,7 +25,7 @@ class LocalTransport(ScriptedTransport):
 def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.AGENTS, "scripted", "tests.support.scripted:ScriptedAgent")
     monkeypatch.setitem(registry.TRANSPORTS, "scripted", "tests.support.scripted:ScriptedTransport")
-    monkeypatch.setitem(registry.TRANSPORTS, "local", "tests.unit.test_once:LocalTransport")
+    monkeypatch.setitem(registry.TRANSPORTS, "local", "tests.unit.cli.test_once:LocalTransport")
     orders.reset()
 
 

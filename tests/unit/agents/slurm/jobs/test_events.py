@@ -20,7 +20,7 @@ from ccagent.records.envelopes import SlurmJob
 from ccagent.records.line_protocol.decoding import decode
 from ccagent.records.message import Message, encode_each
 from tests.support.line_text import line
-from tests.unit.test_jobs_agent import Slurm, job, queued
+from tests.unit.agents.slurm.jobs.test_agent import Slurm, job, queued
 
 STATES = frozenset({
     "boot_fail", "cancelled", "completed", "deadline", "failed", "node_fail", "out_of_memory",
