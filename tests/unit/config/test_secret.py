@@ -78,8 +78,8 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 def test_systemd_passes_credentials_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "nats").touch(0o440)
     (tmp_path / "nats").write_text("s3cret\n")
+    (tmp_path / "nats").chmod(0o440)
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     assert read_secret("credential:nats") == "s3cret"
 
