@@ -32,7 +32,7 @@ def read(machine: Path) -> dict[str, float]:
     """Return the values of job 13 by metric."""
     reader = CgroupJobsReader()
     node = Node(root=str(machine), hostname="n1", cluster="c1")
-    found = {one.metric: one.value for one in reader.read(node) if one.place.stype_id == "13"}
+    found = {one.metric: one.value for one in reader.read(node) if one.scope.stype_id == "13"}
     assert reader.errors == []
     return found
 

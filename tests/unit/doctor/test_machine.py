@@ -302,9 +302,9 @@ def test_outboxes_of_all_sinks_on_a_network_count(node: TreeNode) -> None:
     limit = space.f_bavail * space.f_frsize // 2
     urls = {"a": "http://a/", "b": "http://b/", "c": "stdout:"}
     sinks = {name: {"url": url} for name, url in urls.items()}
-    outbox = {"directory": "/var/lib/ccagent", "max-bytes": limit - 2**24}
+    outbox = {"directory": "/var/lib/ccagent", "max-bytes": limit // 2}
     assert found(check_space, node, sinks=sinks, outbox=outbox)["outbox"].state == "good"
-    outbox["max-bytes"] = limit + 2**28
+    outbox["max-bytes"] = limit * 2
     assert found(check_space, node, sinks=sinks, outbox=outbox)["outbox"].state == "problem"
 
 
