@@ -440,7 +440,7 @@ def test_builds_in_two_places_hold_the_same_but_what_was_changed(
     }
     stable = {path for path in changed if "changelog.Debian" not in path and "_commit" not in path}
     assert {re.sub(r"/__pycache__/(\w+)[.\w-]*$", r"/\1.py", path) for path in stable} == {
-        "/usr/lib/ccagent/ccagent/config.py",
+        "/usr/lib/ccagent/ccagent/config/configuration.py",
         "/usr/share/ccagent/examples/ccagent.toml",
         "/usr/share/man/man5/ccagent.toml.5.gz",
     }
