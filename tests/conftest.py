@@ -23,7 +23,10 @@ _SLOW = (
 """Below tests/integration, what takes longest: it starts first."""
 
 _ONE_WORKER = ("packages", "slurm", "kernel")
-"""Directories whose tests share a server, the package manager or the kernel."""
+"""Directories whose tests share a server, the package manager or the kernel.
+
+Slurm and the kernel's tests are one group: both make control groups of jobs.
+"""
 
 _ALONE = ("daemon", "http/test_receivers", "commands/test_doctor", "lustre/test_lustre_day")
 """Each of these tests has servers of its own: any worker runs any of them."""
@@ -68,7 +71,7 @@ def _group(nodeid: str) -> str:
     place = file.removeprefix(_INTEGRATION)
     shared = _begins_with(place, _ONE_WORKER)
     if shared is not None:
-        return _ONE_WORKER[shared]
+        return "packages" if _ONE_WORKER[shared] == "packages" else "slurm, kernel"
     return file if _begins_with(place, _ALONE) is None else nodeid
 
 
