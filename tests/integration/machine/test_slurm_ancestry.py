@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.sonar.jobs.selection import Selection
+from ccagent.agents.sonar.jobs.selection import ProcessSelection
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.agents.sonar.sources.psutil_source import PsutilSource
 from ccagent.machine.node import Node
@@ -68,7 +68,7 @@ def daemons() -> Iterator[dict[str, Started]]:
 def test_both_sources_tell_the_jobs_of_live_processes(
     daemons: dict[str, Started], kind: type[ProcfsSource | PsutilSource]
 ) -> None:
-    source = kind(Node(), Selection())
+    source = kind(Node(), ProcessSelection())
     found = jobs(source)
     assert {found[process.pid] for process, _ in daemons.values()} == {0}
     step, extern, impostor = (daemons[name][1] for name in ("step", "extern", "impostor"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ccagent.agents.sonar.jobs.selection import Selection
+from ccagent.agents.sonar.jobs.selection import ProcessSelection
 from ccagent.machine.node import Node
 
 
@@ -21,7 +21,7 @@ def wants(
     selection: dict[str, Any], uid: int, command: str = "sh", *, in_container: bool = False
 ) -> bool:
     node = NamedUsers(hostname="c1-1", cluster="fox")
-    return Selection(**selection).wants(node, uid, command, in_container=in_container)
+    return ProcessSelection(**selection).wants(node, uid, command, in_container=in_container)
 
 
 @pytest.mark.parametrize(("uid", "is_wanted"), [(0, False), (999, False), (1000, True)])
