@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from ccagent.machine.clock import timestamp
 from ccagent.errors import NotPermittedError
 from ccagent.log import logger, say
+from ccagent.machine.clock import timestamp
 from ccagent.machine.private_files import make_directory, open_private
 
 if TYPE_CHECKING:
@@ -119,9 +119,11 @@ def read_audit(directory: str, last: int) -> list[Entry]:
     path = os.path.join(directory, FILE)
     found: list[Entry] = []
     for each in (f"{path}.1", path):
-        with contextlib.suppress(FileNotFoundError):
-            with open(open_private(each, os.O_RDONLY), "rb") as file:
-                found += _parse(file.read(2 * _LARGEST))
+        with (
+            contextlib.suppress(FileNotFoundError),
+            open(open_private(each, os.O_RDONLY), "rb") as file,
+        ):
+            found += _parse(file.read(2 * _LARGEST))
     return found[-last:] if last else found
 
 

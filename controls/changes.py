@@ -218,7 +218,7 @@ class Changes:
                 order.feature.write(change.device, change.before)
                 now = order.feature.read(change.device)
             if not order.feature.matches(change.before, now):
-                raise ControlError(f"{now} is read back")  # noqa: TRY301 - as what reading raises
+                raise ControlError(f"{now} is read back")
             self._end(change.number)
         except CcagentError as error:
             kept = f"putting {change.before} back failed ({error}) and is tried again"

@@ -14,7 +14,7 @@ from ccagent.controls.file_feature import FileFeature, InvertedFeature, read_int
 from ccagent.errors import CcagentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ccagent.controls.control import Feature
     from ccagent.machine.node import Node
@@ -83,12 +83,13 @@ class CpuFreq(ControlClass):
 
 
 def _feature(
-    node: Node, file: _File, directories: dict[str, str], find_limits: object = None
+    node: Node,
+    file: _File,
+    directories: dict[str, str],
+    find_limits: Callable[[str], Limits] | None = None,
 ) -> Iterator[Feature]:
     having = {
-        number: path
-        for number, path in directories.items()
-        if node.exists(f"{path}/{file.file}")
+        number: path for number, path in directories.items() if node.exists(f"{path}/{file.file}")
     }
     if having:
         control = Control(
@@ -100,7 +101,7 @@ def _feature(
             unit=file.unit,
             is_writable=find_limits is not None,
         )
-        yield FileFeature(node, control, having, file.file, find_limits=find_limits)  # type: ignore[arg-type]
+        yield FileFeature(node, control, having, file.file, find_limits=find_limits)
 
 
 def _boost(node: Node, directories: dict[str, str]) -> Iterator[Feature]:

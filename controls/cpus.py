@@ -64,9 +64,7 @@ def is_online(node: Node, number: int) -> bool:
 def first_sibling(node: Node, number: int) -> int:
     """Return the first hwthread of the core of a hwthread."""
     for name in ("core_cpus_list", "thread_siblings_list"):
-        found = re.match(
-            r"[0-9]{1,6}", read_word(node, f"{DIRECTORY}/cpu{number}/topology/{name}")
-        )
+        found = re.match(r"[0-9]{1,6}", read_word(node, f"{DIRECTORY}/cpu{number}/topology/{name}"))
         if found:
             return int(found[0])
     return number

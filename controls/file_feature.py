@@ -59,7 +59,7 @@ class FileFeature(Feature):
 
     def write(self, device: str, text: str) -> None:
         """Write the file. Raises CcagentError."""
-        self._node.write(self._path(device), self._format(text))
+        self._node.write_file(self._path(device), self._format(text))
 
     def limits(self, device: str) -> Limits:
         """Return what the machine accepts now. Raises CcagentError."""

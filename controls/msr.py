@@ -108,7 +108,7 @@ class MsrFeature(Feature):
         value = self._register(device)
         value = value & ~mask if text == "1" else value | mask
         path = f"dev/cpu/{device}/msr"
-        self._node.write(path, value.to_bytes(_SIZE, "little"), self._bit.register)
+        self._node.write_file(path, value.to_bytes(_SIZE, "little"), self._bit.register)
 
     def resource(self, device: str) -> str:
         """Return register, bit and core: hwthreads of a core share the register."""

@@ -169,6 +169,11 @@ class NatsLink:
                 if not self._poll(select.POLLOUT | select.POLLIN, deadline):
                     raise RetryableError(f"{self.place}: it takes nothing") from None
 
+    def wait(self, seconds: float) -> None:
+        """Wait until something comes, at most this long."""
+        if not self._received:
+            self._poll(select.POLLIN, time.monotonic() + seconds)
+
     def seconds_to_ping(self) -> float:
         """Return the seconds until `keep_alive` is to be called."""
         return max(0.0, self._last_word + _PING_EVERY - time.monotonic())

@@ -5,9 +5,10 @@ Source: Documentation/admin-guide/sysctl/{kernel,vm}.rst, mm/transhuge.rst of Li
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.controls.control import NODE_DEVICE, Control, ControlClass, Kind, Limits
+from ccagent.controls.control import NO_LIMITS, NODE_DEVICE, Control, ControlClass, Kind, Limits
 from ccagent.controls.file_feature import BracketedFeature, FileFeature
 
 if TYPE_CHECKING:
@@ -87,11 +88,15 @@ class OsSettings(ControlClass):
                 is_writable=file.limits is not None,
             )
             kind = BracketedFeature if file.kind == "choice" else FileFeature
-            limits = file.limits
             yield kind(
                 node,
                 control,
                 {NODE_DEVICE: file.directory},
                 file.file,
-                find_limits=None if limits is None else lambda _, found=limits: found,
+                find_limits=partial(_fixed, file.limits or NO_LIMITS),
             )
+
+
+def _fixed(limits: Limits, directory: str) -> Limits:
+    del directory
+    return limits

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.errors import CcagentError, ControlError, NotHereError
+from ccagent.machine.cgroup.jobs import job_directories
 
 if TYPE_CHECKING:
     from ccagent.machine.node import Node

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from ccagent.config.duration import Duration
 from ccagent.controls.catalogue import check_device
 from ccagent.controls.changes import Order
 from ccagent.controls.control import DEVICE_TYPES, shortened
 from ccagent.controls.owner import find_owner
 from ccagent.controls.policy import RateLimit
-from ccagent.config.duration import Duration
 from ccagent.errors import CcagentError, ControlError
 from ccagent.records.line_protocol.lines import Line
 
@@ -59,15 +59,16 @@ class _Request(NamedTuple):
 
 
 class Responder:
-    """Answers for one node."""
+    """Answers for one node. Without `changes` nothing can be set."""
 
     def __init__(
         self,
         node: Node,
         settings: ControlsSettings,
+        *,
         policy: Policy,
         catalogue: Catalogue,
-        changes: Changes,
+        changes: Changes | None,
         audit: Audit,
         pages: Pages,
     ) -> None:
@@ -82,6 +83,11 @@ class Responder:
         self._refusals = RateLimit(_REFUSALS_A_MINUTE)
         self._names = {node.hostname, node.hostname.partition(".")[0]}
         self._short_name = node.hostname.partition(".")[0]
+
+    @property
+    def node_name(self) -> str:
+        """The short name of this node."""
+        return self._short_name
 
     def is_for_us(self, line: Line) -> bool:
         """Return whether a line names this node, or none."""
@@ -202,9 +208,14 @@ class Responder:
                 requested=text, job=job, lease=lease,
             )  # fmt: skip
             return f"Dry run: would set {place}; it is {before}, nothing was written"
-        after = self._changes.set(Order(feature, device, text, sender.name, lease, job))
+        after = self._held().set(Order(feature, device, text, sender.name, lease, job))
         rounded = "" if after == text else f" ({after} is read back)"
         return f"Set {place}{rounded}: SUCCESS!"
+
+    def _held(self) -> Changes:
+        if self._changes is None:
+            raise ControlError("nothing can be set: ccagent-control.service does not run")
+        return self._changes
 
     def _restore(self, line: Line, sender: Sender) -> str:
         """Put back all changes, those of one control, or those of a job."""
@@ -212,12 +223,13 @@ class Responder:
         job = line.tags.get("job", "")
         if job and not job.isdigit():
             raise ControlError(f"restore: job {shortened(job)} is no number")
+        changes = self._held()
         chosen = [
             change
-            for change in reversed(self._changes.all())
+            for change in reversed(changes.all())
             if (not name or change.control == name) and (not job or change.job == int(job))
         ]
-        failed = [c for c in chosen if not self._changes.restore(c, f"restore by {sender.name}")]
+        failed = [c for c in chosen if not changes.restore(c, f"restore by {sender.name}")]
         if failed:
             names = ", ".join(f"{c.control}@{c.device}" for c in failed)
             raise ControlError(f"restore: failed for {names}; it is tried again")

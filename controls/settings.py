@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from ccagent.controls.control import DEVICE_TYPES
 from ccagent.config.duration import Duration
-from ccagent.errors import ConfigurationError
 from ccagent.config.settings import Settings
+from ccagent.controls.control import DEVICE_TYPES
+from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,9 +60,9 @@ class ControlsSettings(Settings, frozen=True, kw_only=True):
         str, Meta(description="NATS server, nats:// or tls://; empty: this node's commands only")
     ] = ""
     subjects: Annotated[
-        list[str],
+        tuple[str, ...],
         Meta(description="subjects of requests; one that ends in .get or .put takes only that"),
-    ] = ["cc-control"]
+    ] = ("cc-control",)
     user: Annotated[str, Meta(description="user that the password belongs to")] = ""
     password_file: Annotated[str, Meta(description="file with the password of that user")] = ""
     token_file: Annotated[str, Meta(description="file with a token")] = ""

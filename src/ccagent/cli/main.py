@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _COMMANDS = {
     "agents": "ccagent.cli.sinks",
     "config": "ccagent.config.commands",
+    "control": "ccagent.controls.commands",
     "kernel": "ccagent.machine.bpf.commands",
     "outbox": "ccagent.cli.outbox",
     "sinks": "ccagent.cli.sinks",

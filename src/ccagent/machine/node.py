@@ -116,7 +116,7 @@ class Node:
             raise UnparsableError(f"/{path}: {len(content)} bytes at {offset:#x}, not {size}")
         return content
 
-    def write(self, path: str, content: bytes, offset: int | None = None) -> None:
+    def write_file(self, path: str, content: bytes, offset: int | None = None) -> None:
         """Write a file of the kernel that exists, with one call. Never creates a file.
 
         With `offset` the bytes go there, as device files want it. Raises as `read` does.
