@@ -34,14 +34,11 @@ def run(common: Common) -> None:
 
     Without --config it reads /etc/ccagent/ccagent.toml.
     """
-    from ccagent.controls.service import ControlService
+    from ccagent.controls.start import run_service
 
-    def load() -> ControlSetup:
-        return _load(common, needs_table=True)
-
-    service = ControlService(load)
-    service.handle_signals()
-    service.run()
+    if common.options.is_without_file:
+        raise ConfigurationError("control run needs a configuration file")
+    run_service(common.options.path, common.verbosity)
 
 
 def _asking(function: Callable[..., None]) -> Callable[..., None]:
@@ -130,7 +127,7 @@ def audit(last: int, as_json: bool, common: Common) -> None:
     from ccagent.errors import CcagentError
     from ccagent.log import printable
 
-    directory = _load(common, needs_table=False).settings.state_directory
+    directory = _load(common).settings.state_directory
     try:
         entries = read_audit(directory, last)
     except OSError as error:
@@ -144,7 +141,7 @@ def _ask(common: Common, options: dict[str, Any], ask: Callable[[Inquiry], bool]
     """Ask, print the answers, and exit with 1 if one is an error or missing."""
     from ccagent.controls.asking import Inquiry, find_asker
 
-    setup = _load(common, needs_table=False)
+    setup = _load(common)
     asker = find_asker(
         setup,
         nodes=options["nodes"],
@@ -156,15 +153,13 @@ def _ask(common: Common, options: dict[str, Any], ask: Callable[[Inquiry], bool]
         sys.exit(1)
 
 
-def _load(common: Common, *, needs_table: bool) -> ControlSetup:
+def _load(common: Common) -> ControlSetup:
     from ccagent import log
     from ccagent.controls.setup import load_setup, without_file
 
     log.configure(common.verbosity)
     if common.options.is_without_file:
-        if needs_table:
-            raise ConfigurationError("control run needs a configuration file")
         return without_file()
-    setup = load_setup(common.options.path, needs_table=needs_table)
+    setup = load_setup(common.options.path, needs_table=False)
     log.configure(common.verbosity, *setup.log)
     return setup

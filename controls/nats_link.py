@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import os
 import select
 import socket
 import time
@@ -70,14 +71,12 @@ def read_route(settings: ControlsSettings) -> Route:
 
 def connect(settings: ControlsSettings, subjects: Sequence[str], name: str) -> NatsLink:
     """Connect to the first server that answers, in random order. Raises RetryableError."""
-    import random
-
     try:
         route = read_route(settings)
     except ConfigurationError as error:
         raise RetryableError(str(error)) from None
     errors: dict[str, None] = {}
-    for server in random.sample(list(route.servers), len(route.servers)):
+    for server in sorted(route.servers, key=lambda _: os.urandom(4)):
         try:
             return NatsLink(route, server, subjects, name)
         except RetryableError as error:

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from ccagent.machine.helper import serve
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -177,6 +175,8 @@ class Cards:
 
 def main(descriptor: int) -> None:
     """Serve until nobody asks."""
+    from ccagent.machine.helper import serve
+
     cards: Cards | None = None
     problem = ""
     try:
