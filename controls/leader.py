@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from ccagent.controls.messages import (
     Incoming,
+    LineReader,
     encode_answer,
     method_of_subject,
     nats_sender,
-    read_lines,
 )
 from ccagent.controls.nats_link import connect
 from ccagent.controls.policy import Sender
@@ -73,6 +73,8 @@ class Desk:
         self._pause = _FIRST_PAUSE
         self._retry_at = 0.0
         self._must_reconnect = False
+        self._poll = select.poll()
+        self._reader = LineReader()
 
     def send_event(self, subject: str, body: bytes) -> None:
         """Have an event message sent. Any thread may call it."""
@@ -121,16 +123,17 @@ class Desk:
         if link is None:
             self._connect()
             link = self.link
-        poll = select.poll()
-        poll.register(self.wake_up.descriptor, select.POLLIN)
-        if link is not None:
-            poll.register(link, select.POLLIN)
-        ready = poll.poll(self._patience())
-        self.wake_up.clear()
-        if link is None:
-            return
-        link.keep_alive()
-        if any(descriptor == link.fileno() for descriptor, _ in ready):
+            self._poll = select.poll()
+            self._poll.register(self.wake_up.descriptor, select.POLLIN)
+            if link is not None:
+                self._poll.register(link, select.POLLIN)
+        ready = self._poll.poll(self._patience())
+        if not ready and link is not None:
+            link.keep_alive()
+        for descriptor, _ in ready:
+            if link is None or descriptor != link.fileno():
+                self.wake_up.clear()
+                continue
             for message in link.receive():
                 self._take(message)
             if self.waiting:
@@ -138,7 +141,9 @@ class Desk:
 
     def _patience(self) -> float | None:
         """Return the milliseconds to wait for something to do; None for ever."""
-        times = [self._delayed[0][0] - time.monotonic()] if self._delayed else []
+        times: list[float] = []
+        if self._delayed:
+            times.append(self._delayed[0][0] - time.monotonic())
         if self.link is not None:
             times.append(self.link.seconds_to_ping())
         elif self.settings.url:
@@ -159,7 +164,7 @@ class Desk:
             message.subject, message.headers, key, trusts_info=self.settings.trust_request_info
         )
         only = method_of_subject(message.subject)
-        for line in read_lines(message.body):
+        for line in self._reader.read(message.body):
             if self.responder.is_for_us(line):
                 self.waiting.append(Incoming(line, message.reply, sender, only, refusal))
 
@@ -190,8 +195,7 @@ class Desk:
         self.answers.append((request.reply, answer))
 
     def _send(self) -> None:
-        now = time.monotonic()
-        while self._delayed and self._delayed[0][0] <= now:
+        while self._delayed and self._delayed[0][0] <= time.monotonic():
             _, _, reply, answer = heapq.heappop(self._delayed)
             self.answers.append((reply, answer))
         link = self.link

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _CONNECT_WITHIN = 10.0
 _SEND_WITHIN = 2.0
-_PIECE = 256 * 1024
+_PIECE = 32 * 1024
 _PING_EVERY = 60.0
 """Seconds without a word of the server after which it is asked whether it lives."""
 
@@ -158,6 +158,15 @@ class NatsLink:
         """Send what is queued. Raises RetryableError."""
         view = memoryview(bytes(self._out))
         self._out.clear()
+        try:
+            view = view[self._socket.send(view) :]
+        except OSError as error:
+            if not _would_block(error):
+                raise RetryableError(f"{self.place}: {_reason(error)}") from None
+        if view:
+            self._flush_rest(view)
+
+    def _flush_rest(self, view: memoryview) -> None:
         deadline = time.monotonic() + _SEND_WITHIN
         while view:
             try:
