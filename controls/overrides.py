@@ -9,9 +9,9 @@ import os
 import tomllib
 from typing import TYPE_CHECKING, Any
 
-from ccagent.config.defaults import toml
 from ccagent.config.settings import as_table
 from ccagent.controls.config_keys import OFF, with_overrides
+from ccagent.controls.settings import OVERRIDES
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.log import logger
 from ccagent.machine.private_files import make_directory, replace_file
@@ -37,6 +37,8 @@ def read_overrides(path: str) -> dict[str, Any]:
 
 def write_overrides(path: str, overrides: Mapping[str, Any]) -> None:
     """Write the file, whole or not at all; every user may read it. Raises CcagentError."""
+    from ccagent.config.defaults import toml
+
     lines = [f"{OFF} = {toml(overrides.get(OFF, []))}"]
     for name, table in as_table(overrides.get("agents")).items():
         lines.append(f"[agents.{toml(name)}]")
@@ -48,8 +50,9 @@ def write_overrides(path: str, overrides: Mapping[str, Any]) -> None:
         raise NotPermittedError(f"{path}: {error.strerror}") from error
 
 
-def apply_overrides(table: dict[str, Any], path: str) -> dict[str, Any]:
+def apply_overrides(table: dict[str, Any]) -> dict[str, Any]:
     """Return the table with the overrides; without them, and a warning, if they can't be read."""
+    path = str(as_table(table.get("controls")).get("overrides", OVERRIDES))
     try:
         return with_overrides(table, read_overrides(path))
     except CcagentError as error:

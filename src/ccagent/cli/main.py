@@ -108,7 +108,7 @@ def run(common: Common) -> None:
     configure_log(common.verbosity)
 
     def read() -> Configuration:
-        configuration = load_configuration(common.options, needs_file=True)
+        configuration = load_configuration(common.options, needs_file=True, with_overrides=True)
         check_runnable(configuration)
         configure_log(common.verbosity, configuration)
         return configuration

@@ -15,6 +15,7 @@ from ccagent.config.described import Key, describe_keys
 from ccagent.config.duration import Cadence, Duration
 from ccagent.config.registry import AGENTS, TRANSPORTS, agent_class, transport_class
 from ccagent.config.settings import Settings
+from ccagent.controls.settings import ControlsSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 ALL: dict[str, type[Settings]] = {
     "": GlobalSettings,
     "outbox": OutboxSettings,
+    "controls": ControlsSettings,
     **{f"agents.{name}": agent_class(name).Settings for name in AGENTS},
     **{f"sinks.{name}": transport_class(f"{name}:").Settings for name in TRANSPORTS},
 }
@@ -121,6 +123,7 @@ def test_the_template_holds_all_keys_with_their_defaults() -> None:
     assert expected["agents"]["sysinfo"].pop("software") == []
     (software,) = document["agents"]["sysinfo"].pop("software")
     assert set(software) == {"key", "name", "command", "file"}
+    assert set(document["controls"].pop("allow")["NAME"]) >= {"values", "min", "max", "from"}
     of_metrics = document["agents"]["metrics"]
     assert of_metrics.pop("metrics")["NAME"]["scale"] == 1.0
     for name, key in (("commands", "command"), ("files", "path"), ("expressions", "expression")):
