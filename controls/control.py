@@ -34,7 +34,7 @@ NODE_DEVICE = "0"
 """The only device of type `node`."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,15}", re.ASCII)
-_REAL = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{1,9})?", re.ASCII)
+_REAL = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{1,6})?", re.ASCII)
 _BOOLEANS = {"0": "0", "1": "1", "false": "0", "true": "1"}
 _SHOWN = 60
 
@@ -80,7 +80,11 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
             case "text":
                 return text
             case _:
-                wanted = {"integer": "a whole number", "real": "a number", "boolean": "0 or 1"}
+                wanted = {
+                    "integer": "a whole number",
+                    "real": "a number with 6 decimals at most",
+                    "boolean": "0 or 1",
+                }
                 expected = wanted.get(self.kind, "one word")
                 raise ControlError(f"{self.full_name}: {shortened(text)} is not {expected}")
 
