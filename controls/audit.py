@@ -21,7 +21,7 @@ _LARGEST = 4 * 1024 * 1024
 """Bytes after which the file becomes audit.jsonl.1, and that of before goes."""
 
 Action = Literal[
-    "set", "renewed", "refused", "failed", "dry-run", "restored", "reset", "restore-failed"
+    "set", "kept", "renewed", "refused", "failed", "dry-run", "restored", "reset", "restore-failed"
 ]
 
 

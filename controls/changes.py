@@ -147,6 +147,8 @@ class Changes:
                 self.restore(change, "start after a crash")
             elif not is_allowed(change.control):
                 self.restore(change, "the policy does not allow it any more")
+            else:
+                self._audit_change("kept", change, change.sender, "in effect at a start")
 
     def find_due(self, jobs: frozenset[int] | None) -> list[tuple[Change, str]]:
         """Return what is to be put back now, newest first, and why.
@@ -180,11 +182,15 @@ class Changes:
 
     def _put_back(self, change: Change, by: str) -> None:
         feature = self._feature(change)
-        now = feature.read(change.device)
         reason = ""
+        try:
+            now = feature.read(change.device)
+        except CcagentError as error:
+            now, reason = "", f"it could not be read: {error}"
         if not feature.matches(change.before, now):
             is_ours = now == change.after or feature.matches(change.requested, now)
-            reason = "" if is_ours else f"somebody else had changed it to {now}"
+            if now and not is_ours:
+                reason = f"somebody else had changed it to {now}"
             feature.write(change.device, change.before)
             now = feature.read(change.device)
             if not feature.matches(change.before, now):

@@ -177,6 +177,11 @@ class NatsLink:
                 if not self._poll(select.POLLOUT | select.POLLIN, deadline):
                     raise RetryableError(f"{self.place}: it takes nothing") from None
 
+    def subscribe(self, subject: str, number: int) -> None:
+        """Subscribe to another subject. Raises RetryableError."""
+        self._out += f"SUB {subject} {number}\r\n".encode()
+        self.flush()
+
     def wait(self, seconds: float) -> None:
         """Wait until something comes, at most this long."""
         if not self._received:

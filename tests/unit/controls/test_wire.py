@@ -36,7 +36,7 @@ TIME = "1795329333248607217"
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    governors = {"values": ["performance", "powersave"]}
+    governors: dict[str, object] = {"values": ["performance", "powersave"]}
     return Site(intel(tmp_path), allow(cpu_freq__governor=governors))
 
 
