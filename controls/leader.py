@@ -310,7 +310,7 @@ def _connection_of(settings: ControlsSettings) -> list[object]:
     """Return what a connection depends on."""
     keys = (
         "url", "subjects", "user", "password_file", "token_file", "nkey_file", "creds_file",
-        "ca_file", "certificate_file", "key_file", "insecure", "allow_clear",
+        "ca_file", "certificate_file", "key_file", "insecure", "allow_cleartext",
     )  # fmt: skip
     return [getattr(settings, key) for key in keys]
 

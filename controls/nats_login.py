@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _KEYS = (
     "url", "user", "password_file", "token_file", "nkey_file", "creds_file", "ca_file",
-    "certificate_file", "key_file", "insecure", "allow_clear",
+    "certificate_file", "key_file", "insecure", "allow_cleartext",
 )  # fmt: skip
 
 

@@ -76,7 +76,7 @@ class ControlsSettings(Settings, frozen=True, kw_only=True):
     insecure: Annotated[
         bool, Meta(description="do not verify who the server is; said at each start")
     ] = False
-    allow_clear: Annotated[
+    allow_cleartext: Annotated[
         bool, Meta(description="send a password or token unencrypted to another machine")
     ] = False
     get: Annotated[bool, Meta(description="answer GET")] = True

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ccagent.config.conversion import convert
 from ccagent.config.files import DEFAULT_PATH, read_files
-from ccagent.config.settings import as_table, convert
+from ccagent.config.settings import as_table
 from ccagent.controls.settings import ControlsSettings, check_controls
 from ccagent.errors import ConfigurationError
 from ccagent.machine.node import Node
@@ -52,7 +53,7 @@ def load_setup(path: str | None, *, needs_table: bool) -> ControlSetup:
     try:
         settings = check_table(files.table.get("controls", {}), place)
     except ConfigurationError as error:
-        raise ConfigurationError(*files.located(error.problems)) from None
+        raise ConfigurationError(*files.locate(error.problems)) from None
     return ControlSetup(place, settings, as_table(files.table))
 
 

@@ -16,7 +16,7 @@ import pytest
 from ccagent.controls.nats_link import NatsLink, connect
 from ccagent.controls.settings import ControlsSettings
 from ccagent.records.line_protocol import Line, decode_lines
-from tests.nats_server import NatsServer
+from tests.support.nats_server import NatsServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ class RunningService:
         self.process = self.start()
 
     def start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tests.control_service", str(self.config),
+        command = [sys.executable, "-m", "tests.support.control_service", str(self.config),
                    str(self.root), *filter(None, (self._hang,))]  # fmt: skip
         with (self.directory / "log").open("ab") as log:
             size = log.tell()

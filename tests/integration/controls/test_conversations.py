@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ccagent.controls.signatures import sign
-from tests.control_machines import CPU, RAPL, MachineNode, add_os, amd, intel
 from tests.integration.controls.conftest import ControlClient
-from tests.nats_server import NatsServer, new_seed, public_key
+from tests.support.control_machines import CPU, RAPL, MachineNode, add_os, amd, intel
+from tests.support.nats_server import NatsServer, new_seed, public_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable

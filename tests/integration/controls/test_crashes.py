@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def test_no_value_is_forgotten_by_a_kill_at_any_step(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.control_crash", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.support.control_crash", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     found = re.search(r"steps (\d+), forgotten (\d+)", done.stdout)
     assert found, done.stderr

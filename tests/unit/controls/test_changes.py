@@ -10,7 +10,7 @@ import pytest
 from ccagent.controls.audit import describe, read_audit
 from ccagent.controls.journal import FILE, Journal, format_line, parse_journal
 from ccagent.errors import ControlError, UnparsableError
-from tests.control_machines import CPU, MachineNode, Site, add_os, allow, amd, grace
+from tests.support.control_machines import CPU, MachineNode, Site, add_os, allow, amd, grace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

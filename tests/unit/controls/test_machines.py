@@ -8,13 +8,23 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ccagent.controls.topology import parse_cpu_list, read_topology
-from tests.control_machines import CPU, RAPL, UNCORE, Site, allow, amd, grace, intel, virtual
+from tests.support.control_machines import (
+    CPU,
+    RAPL,
+    UNCORE,
+    Site,
+    allow,
+    amd,
+    grace,
+    intel,
+    virtual,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.control_machines import MachineNode
+    from tests.support.control_machines import MachineNode
 
 GOVERNOR = "cpu_freq.governor"
 OS = {"os.numa_balancing", "os.swappiness", "os.transparent_hugepage"}

@@ -12,7 +12,7 @@ from ccagent.controls.policy import RateLimit, Sender
 from ccagent.controls.setup import check_table
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.machine.node import Node
-from tests.control_machines import CPU, RAPL, MachineNode, Site, allow, intel
+from tests.support.control_machines import CPU, RAPL, MachineNode, Site, allow, intel
 
 if TYPE_CHECKING:
     from pathlib import Path

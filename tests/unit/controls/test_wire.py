@@ -22,8 +22,8 @@ from ccagent.controls.policy import Sender
 from ccagent.controls.signatures import SignatureCheck, sign
 from ccagent.errors import ControlError, UnparsableError
 from ccagent.records.line_protocol import decode
-from tests.control_machines import CPU, Site, allow, intel
-from tests.nats_server import new_seed, public_key
+from tests.support.control_machines import CPU, Site, allow, intel
+from tests.support.nats_server import new_seed, public_key
 
 if TYPE_CHECKING:
     from pathlib import Path

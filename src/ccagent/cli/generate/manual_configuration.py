@@ -17,7 +17,13 @@ from ccagent.cli.generate.roff import (
     title,
 )
 from ccagent.config.configuration import GlobalSettings, OutboxSettings
-from ccagent.config.defaults import agent_sections, control_sections, explain_key, sink_sections, toml
+from ccagent.config.defaults import (
+    agent_sections,
+    control_sections,
+    explain_key,
+    sink_sections,
+    toml,
+)
 from ccagent.config.described import describe_keys
 from ccagent.config.registry import AGENTS, TRANSPORTS
 from ccagent.transports.base import SinkSettings

@@ -15,7 +15,7 @@ from ccagent.controls.settings import ControlsSettings
 from ccagent.controls.setup import check_table
 from ccagent.machine.node import Node
 from ccagent.records.line_protocol import Line
-from tests.tree import StillClock
+from tests.support.tree import StillClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """kill -9 at every step of setting, setting again and putting back: what a start finds after it.
 
-    python -m tests.control_crash DIRECTORY
+    python -m tests.support.control_crash DIRECTORY
 
 A step is a call that changes a file or syncs one. A child is killed before and after each of them.
 Prints how many steps there were; exit status 1 and a line for each value that was forgotten.
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ccagent.controls.audit import read_audit
-from tests.control_machines import MachineNode, Site, add_os, allow
+from tests.support.control_machines import MachineNode, Site, add_os, allow
 
 CALLS = ("open", "write", "fdatasync", "fsync", "rename", "replace", "ftruncate", "unlink")
 SWAP = "proc/sys/vm/swappiness"

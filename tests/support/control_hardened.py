@@ -1,10 +1,10 @@
 """The control service as the package hardens it, under a systemd of its own, over a real server.
 
-    python -m tests.control_hardened
+    python -m tests.support.control_hardened
 
 As root. systemd runs in namespaces that end with this command: the machine's own is not touched.
-NUMA balancing, huge pages and swappiness of this machine are set for seconds, and put
-back at the end of a lease, by a request, and by the stop of the service. Exit status 1 if one is not.
+NUMA balancing, huge pages and swappiness of this machine are set for seconds, and put back at the
+end of a lease, by a request, and by the stop of the service. Exit status 1 if one is not.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tests.integration.controls.conftest import ControlClient
-from tests.nats_server import NatsServer
+from tests.support.nats_server import NatsServer
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ROOT = Path(__file__).parent.parent
 TREE = ROOT / "packaging/tree/ccagent-core"
 SWAP = Path("/proc/sys/vm/swappiness")
 BALANCING = Path("/proc/sys/kernel/numa_balancing")

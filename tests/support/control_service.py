@@ -1,6 +1,6 @@
 """A control service on a composed machine, in a process of its own.
 
-    python -m tests.control_service CONFIG ROOT [HANG]
+    python -m tests.support.control_service CONFIG ROOT [HANG]
 
 HANG: a file below ROOT whose reading hangs for 5 s, as firmware may have it.
 """
