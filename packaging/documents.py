@@ -13,7 +13,7 @@ import re
 import sys
 from pathlib import Path
 
-FOLDERS = ("agents", "transports", "packaging", "src/ccagent", "benchmarks")
+FOLDERS = ("agents", "transports", "controls", "packaging", "src/ccagent", "benchmarks")
 """Folders of documents that packages install; tests are not installed."""
 
 INSTALLED = {
@@ -21,6 +21,7 @@ INSTALLED = {
     "src/ccagent": "/usr/lib/ccagent/ccagent",
     "agents": "/usr/lib/ccagent/ccagent/agents",
     "transports": "/usr/lib/ccagent/ccagent/transports",
+    "controls": "/usr/lib/ccagent/ccagent/controls",
     "packaging/tree/ccagent-core": "",
     "packaging/ansible": "/usr/share/ccagent/ansible",
     "packaging/venv": "/usr/share/ccagent/venv",
