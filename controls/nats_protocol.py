@@ -92,9 +92,11 @@ def _sizes(word: bytes, fields: list[bytes]) -> tuple[int, int]:
 
 
 def parse_headers(content: bytes) -> dict[str, str]:
-    """Parse headers; what is none is left out."""
-    found: dict[str, str] = {}
-    for line in content.removeprefix(_HEADER_START).split(b"\r\n"):
+    """Parse headers; what is none is left out. A status (503: no responders) is `status`."""
+    first, *lines = content.split(b"\r\n")
+    status = first.removeprefix(_HEADER_START).strip()[:3]
+    found = {"status": status.decode("ascii")} if status.isdigit() else dict[str, str]()
+    for line in lines:
         name, colon, value = line.partition(b":")
         if colon:
             key = name.strip().decode("ascii", "replace").lower()
