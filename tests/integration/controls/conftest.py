@@ -101,7 +101,8 @@ class ControlClient:
             self.link.wait(rest)
             for message in self.link.receive():
                 if message.subject == reply:
-                    assert message.headers.get("status") != "503", "nobody listens"
+                    if message.headers.get("status") == "503":
+                        return []  # nobody listens
                     found += decode_lines(message.body.decode(), "ns")
         return found
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from ccagent.cli.options import sinks_of, with_options, with_values
+from ccagent.cli.options import Options, load_configuration, sinks_of, with_options, with_values
 from ccagent.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_sinks_of_the_command_line_are_named_without_their_secrets() -> None:
@@ -50,3 +55,17 @@ def test_a_value_needs_a_key(text: str) -> None:
 @pytest.mark.parametrize("text", ["9" * 5_000, "[" * 100_000, "2020-13-40", "'"])
 def test_what_toml_can_t_read_is_text(text: str) -> None:
     assert with_values({}, "sinks", ["a"], (f"x={text}",)) == {"sinks": {"a": {"x": text}}}
+
+
+def test_overrides_of_the_control_service_count_for_the_daemon_alone(tmp_path: Path) -> None:
+    overrides = tmp_path / "overrides.toml"
+    overrides.write_text('agents-off = ["sysinfo"]\n[agents."sample"]\nevery = "10s"\n')
+    file = tmp_path / "c.toml"
+    file.write_text(
+        '[agents.sample]\nevery = "30s"\n[agents.sysinfo]\nevery = "1d"\n'
+        f'[controls]\noverrides = "{overrides}"\n'
+    )
+    options = Options(path=str(file))
+    daemon = load_configuration(options, needs_file=True, with_overrides=True)
+    assert {name: str(agent.every) for name, agent in daemon.agents.items()} == {"sample": "10s"}
+    assert set(load_configuration(options).agents) == {"sample", "sysinfo"}
