@@ -16,7 +16,7 @@ from ccagent.controls.journal import Change, newest_first
 from ccagent.errors import CcagentError, ControlError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
     from ccagent.controls.audit import Action, Audit
     from ccagent.controls.catalogue import Catalogue
@@ -248,7 +248,7 @@ class Changes:
         return self._node.clock.uptime() + lease if lease else 0.0
 
     @contextlib.contextmanager
-    def _reserved(self, resource: str, name: str) -> Iterator[None]:
+    def _reserved(self, resource: str, name: str) -> Generator[None]:
         with self._lock:
             if resource in self._busy:
                 raise ControlError(f"{name}: an earlier request for it has not ended")

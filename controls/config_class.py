@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from ccagent.config.settings import as_table
+from ccagent.config.settings import as_table, is_table
 from ccagent.controls.config_keys import (
     read_key,
     split_key,
@@ -157,9 +157,9 @@ def _holder(path: str) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def _public(value: Any, key: str = "") -> Any:
+def _public(value: object, key: str = "") -> object:
     """Return a table without what could be secret in URLs."""
-    if isinstance(value, dict):
+    if is_table(value):
         return {name: _public(each, name) for name, each in as_table(value).items()}
     if key == "url" and isinstance(value, str):
         from ccagent.cli.options import public_url

@@ -60,7 +60,7 @@ class Policy:
         if reason:
             raise ControlError(f"{name}: the policy refuses it: {reason}")
 
-    def check_sender(self, sender: Sender, senders: list[str] | None, what: str) -> None:
+    def check_sender(self, sender: Sender, senders: tuple[str, ...] | None, what: str) -> None:
         """Raise ControlError unless the sender is root here, or one of those that may set."""
         named = senders or self._settings.senders
         if sender.is_root or not named or not sender.identities.isdisjoint(named):

@@ -11,7 +11,6 @@ from msgspec import Meta
 from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings
 from ccagent.controls.control import DEVICE_TYPES
-from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,8 +47,8 @@ class AllowSettings(Settings, frozen=True, kw_only=True):
         Duration | None,
         Meta(description="after this long the value before is put back, unless it is set again"),
     ] = None
-    senders: Annotated[list[str], Meta(description=_FROM + "those of [controls]")] = msgspec.field(
-        name="from", default_factory=list
+    senders: Annotated[tuple[str, ...], Meta(description=_FROM + "those of [controls]")] = (
+        msgspec.field(name="from", default=())
     )
 
 
@@ -84,8 +83,8 @@ class ControlsSettings(Settings, frozen=True, kw_only=True):
         dict[str, AllowSettings], Meta(description="controls that may be set, by name")
     ] = {}
     senders: Annotated[
-        list[str], Meta(description=_FROM + "whoever may publish to the subjects")
-    ] = msgspec.field(name="from", default_factory=list)
+        tuple[str, ...], Meta(description=_FROM + "whoever may publish to the subjects")
+    ] = msgspec.field(name="from", default=())
     trust_request_info: Annotated[
         bool,
         Meta(
@@ -167,7 +166,7 @@ def _find_wrong_rule(name: str, rule: AllowSettings, settings: ControlsSettings)
 
 
 def _find_wrong_senders(
-    where: str, senders: list[str], settings: ControlsSettings
+    where: str, senders: tuple[str, ...], settings: ControlsSettings
 ) -> Iterator[str]:
     for sender in senders:
         kind, _, name = sender.partition(":")
@@ -180,29 +179,6 @@ def _find_wrong_senders(
                 f"{where}: {sender!r}: needs trust-request-info = true: the header can be forged by"
                 " whoever is in this node's own account"
             )
-
-
-def check_controls(settings: ControlsSettings) -> None:
-    """Check what needs files and libraries: the login, TLS, signatures, names of controls.
-
-    Raises ConfigurationError.
-    """
-    from ccagent.controls.names import find_unknown_rules
-
-    problems = list(find_unknown_rules(settings.allow))
-    if settings.url:
-        from ccagent.controls.nats_login import check_login
-
-        try:
-            check_login(settings)
-        except ConfigurationError as error:
-            problems += error.problems
-    if any(each.startswith("key:") for each in all_senders(settings)):
-        from ccagent.controls.signatures import missing_library
-
-        problems += missing_library()
-    if problems:
-        raise ConfigurationError(*problems)
 
 
 def all_senders(settings: ControlsSettings) -> list[str]:

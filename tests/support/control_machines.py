@@ -185,6 +185,11 @@ def virtual(root: Path) -> MachineNode:
     return node
 
 
+def _no_entries(last: int) -> str:
+    del last
+    return "{}"
+
+
 class Site:
     """All that answers on a composed machine, without any wire."""
 
@@ -208,7 +213,7 @@ class Site:
         self.responder = Responder(
             node, self.settings, policy=self.policy, catalogue=self.catalogue,
             changes=self.changes, audit=self.audit,
-            pages=Pages(lambda: "{}", lambda: "{}", lambda _: "{}"),
+            pages=Pages(lambda: "{}", lambda: "{}", _no_entries),
         )  # fmt: skip
 
     def feature(self, name: str) -> Feature:

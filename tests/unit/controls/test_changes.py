@@ -183,7 +183,7 @@ def test_a_full_disk_sets_nothing(node: MachineNode, monkeypatch: pytest.MonkeyP
     assert "No space left on device; nothing was set" in text
     assert node.text(SWAP) == "60"
     assert site.changes.all() == []
-    monkeypatch.setattr(os, "fdatasync", lambda _: None)
+    monkeypatch.undo()
     assert site.ask("os.swappiness", "10")[0] == "INFO"
 
 
@@ -192,7 +192,12 @@ def test_the_value_before_is_on_disk_before_the_write(
 ) -> None:
     site = leased(node)
     steps: list[str] = []
-    monkeypatch.setattr(os, "fdatasync", lambda _: steps.append("sync"))
+
+    def sync(descriptor: int) -> None:
+        del descriptor
+        steps.append("sync")
+
+    monkeypatch.setattr(os, "fdatasync", sync)
     write = node.write_file
 
     def recorded(path: str, content: bytes, offset: int | None = None) -> None:

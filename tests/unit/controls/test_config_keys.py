@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ccagent.config.settings import as_table
 from ccagent.controls.config_class import ConfigControls, ConfigSource
 from ccagent.controls.config_keys import read_key, with_key, with_overrides
 from ccagent.controls.overrides import apply_overrides, read_overrides, write_overrides
@@ -93,7 +94,9 @@ class ConfigSite:
         )
         node = MachineNode(root / "machine")
         table = allow(config__agents__sample__every={"values": ["10s", "30s"]})
-        rules = table["allow"] | {"config.agents.sample": {}, "config.agents.nothing": {}}  # type: ignore[operator]
+        rules: dict[str, Any] = {
+            **as_table(table["allow"]), "config.agents.sample": {}, "config.agents.nothing": {}
+        }  # fmt: skip
         settings = Site(node, {"overrides": str(root / "o.toml")}, state=root / "s").settings
         self.source = ConfigSource(node, str(self.file), settings, lambda: self.table)
         self.site = Site(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -120,7 +120,7 @@ def test_what_is_not_there_is_an_error_with_the_reason(
     assert reason in text
 
 
-SETTINGS = [
+SETTINGS: list[Any] = [
     (intel, GOVERNOR, "hwthread", "3", "performance", f"{CPU}/cpu3/cpufreq/scaling_governor",
      "performance", {"values": ["performance"]}),
     (intel, "cpu_freq.max_cpu_freq", "hwthread", "0", "2000000",

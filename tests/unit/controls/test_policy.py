@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ccagent.controls.policy import RateLimit, Sender
@@ -205,7 +205,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     low=st.integers(1, 400),
     high=st.integers(1, 400),
 )
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=120, deadline=None)
 def test_nothing_outside_the_policy_is_ever_written(
     tree: Path, value: str, number: str, name: str, kind: str, low: int, high: int
 ) -> None:

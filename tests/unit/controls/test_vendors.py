@@ -20,53 +20,67 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+NONE = frozenset[str]()
+
+
 class NvmlError(Exception):
     """What the binding raises."""
 
 
 class Binding:
-    """As much of pynvml as one card needs. Raises for what `unsupported` names."""
+    """As much of pynvml as one card needs; the rest it does not support."""
 
     NVMLError = NvmlError
 
     def __init__(self) -> None:
         self.limit, self.clocks, self.ecc = 400_000, [1593, 1410], 1
-        self.unsupported: set[str] = set()
+        self.has_ecc = True
 
     def __getattr__(self, name: str) -> Any:
-        if name not in CALLS or name in self.unsupported:
+        raise NvmlError(f"Not Supported: {name}")
+
+    def nvmlInit(self) -> None: ...  # noqa: N802
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
+        return f"card{index}"
+
+    def nvmlDeviceGetPciInfo(self, _: str) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(busId=b"00000000:0E:00.0")
+
+    def nvmlDeviceGetPowerManagementLimit(self, _: str) -> int:  # noqa: N802
+        return self.limit
+
+    def nvmlDeviceSetPowerManagementLimit(self, _: str, milliwatts: int) -> None:  # noqa: N802
+        self.limit = milliwatts
+
+    def nvmlDeviceGetPowerManagementLimitConstraints(self, _: str) -> list[int]:  # noqa: N802
+        return [100_000, 400_000]
+
+    def nvmlDeviceGetPowerUsage(self, _: str) -> int:  # noqa: N802
+        return 61_250
+
+    def nvmlDeviceGetApplicationsClock(self, _: str, clock: int) -> int:  # noqa: N802
+        return self.clocks[0 if clock == 2 else 1]
+
+    def nvmlDeviceGetSupportedGraphicsClocks(self, _: str, memory: int) -> list[int]:  # noqa: N802
+        return [memory - 183, 1395, 210]
+
+    def nvmlDeviceGetSupportedMemoryClocks(self, _: str) -> list[int]:  # noqa: N802
+        return [1593]
+
+    def nvmlDeviceSetApplicationsClocks(self, _: str, memory: int, graphics: int) -> None:  # noqa: N802
+        self.clocks = [memory, graphics]
+
+    def nvmlDeviceGetEccMode(self, _: str) -> list[int]:  # noqa: N802
+        if not self.has_ecc:
             raise NvmlError("Not Supported")
-        return lambda *arguments: CALLS[name](self, *arguments)
+        return [1, self.ecc]
 
-
-def _set_limit(binding: Binding, _: str, milliwatts: int) -> None:
-    binding.limit = milliwatts
-
-
-def _set_clocks(binding: Binding, _: str, memory: int, graphics: int) -> None:
-    binding.clocks = [memory, graphics]
-
-
-def _set_ecc(binding: Binding, _: str, mode: int) -> None:
-    binding.ecc = mode
-
-
-CALLS: dict[str, Any] = {
-    "nvmlInit": lambda _: None,
-    "nvmlDeviceGetCount": lambda _: 1,
-    "nvmlDeviceGetHandleByIndex": lambda _, index: f"card{index}",
-    "nvmlDeviceGetPciInfo": lambda _, handle: SimpleNamespace(busId=b"00000000:0E:00.0"),
-    "nvmlDeviceGetPowerManagementLimit": lambda b, handle: b.limit,
-    "nvmlDeviceSetPowerManagementLimit": _set_limit,
-    "nvmlDeviceGetPowerManagementLimitConstraints": lambda b, handle: [100_000, 400_000],
-    "nvmlDeviceGetPowerUsage": lambda b, handle: 61_250,
-    "nvmlDeviceGetApplicationsClock": lambda b, handle, clock: b.clocks[0 if clock == 2 else 1],
-    "nvmlDeviceGetSupportedGraphicsClocks": lambda b, handle, memory: [1410, 1395, 210],
-    "nvmlDeviceGetSupportedMemoryClocks": lambda b, handle: [1593],
-    "nvmlDeviceSetApplicationsClocks": _set_clocks,
-    "nvmlDeviceGetEccMode": lambda b, handle: [1, b.ecc],
-    "nvmlDeviceSetEccMode": _set_ecc,
-}
+    def nvmlDeviceSetEccMode(self, _: str, mode: int) -> None:  # noqa: N802
+        self.ecc = mode
 
 
 class ScriptedLibrary(NvmlLibrary):
@@ -111,7 +125,7 @@ def test_cards_of_nvidia_are_set_and_put_back(tmp_path: Path) -> None:
 
 def test_what_a_card_does_not_support_is_not_listed(tmp_path: Path) -> None:
     binding = Binding()
-    binding.unsupported = {"nvmlDeviceGetEccMode"}
+    binding.has_ecc = False
     names = nvidia(tmp_path, binding).names()
     assert "nvml.power_limit_cur" in names
     assert not {name for name in names if "ecc" in name or "energy" in name}
@@ -150,13 +164,15 @@ def test_hsmp_speaks_to_each_socket(tmp_path: Path) -> None:
         (INTEL, Processor("GenuineIntel", 6, 143), {"l2_hwpf", "l1_dcu", "turbo"}),
         (AMD, Processor("AuthenticAMD", 25, 17), {"l1_stream", "up_down", "turbo_mode"}),
         (AMD.replace("17", "1"), Processor("AuthenticAMD", 25, 1), {"turbo_mode"}),
-        (INTEL.replace("143", "28"), Processor("GenuineIntel", 6, 28), set()),
-        (GRACE, Processor(), set()),
-        ("", Processor(), set()),
-        ("vendor_id : GenuineIntel\ncpu family : x\nmodel : y\n", Processor(), set()),
+        (INTEL.replace("143", "28"), Processor("GenuineIntel", 6, 28), NONE),
+        (GRACE, Processor(), NONE),
+        ("", Processor(), NONE),
+        ("vendor_id : GenuineIntel\ncpu family : x\nmodel : y\n", Processor(), NONE),
     ],
 )
-def test_registers_are_known_by_processor(text: str, processor: Processor, names: set[str]) -> None:
+def test_registers_are_known_by_processor(
+    text: str, processor: Processor, names: frozenset[str]
+) -> None:
     found = parse_processor(text.encode())
     assert found == processor
     assert {bit.name for bit in bits_of(found)} >= names

@@ -166,7 +166,8 @@ def test_messages_are_found_in_any_pieces(pieces: list[int]) -> None:
         b'INFO {"a":1}\r\nPING\r\nMSG cc-control 1 _INBOX.x 5\r\nhello\r\n'
         b"HMSG a.b 2 20 22\r\nNATS/1.0\r\nAb: cd\r\n\r\nhi\r\n+OK\r\n"
     )
-    parser, found, position = NatsParser(), [], 0
+    parser, position = NatsParser(), 0
+    found: list[Received | ServerLine] = []
     while position < len(stream):
         size = pieces[position % len(pieces)]
         found += list(parser.feed(stream[position : position + size]))
