@@ -3,7 +3,8 @@
     python benchmarks/controls.py [--rate 1000] [--seconds 10] [--idle 20]
 
 Prints the service's CPU time for each GET that is answered, beside the CPU time of the read itself
-(measured in this process), the time until an answer, and memory and CPU of the service at rest.
+(measured in this process) and of a Python loop that only receives and sends, the time until an
+answer, and memory and CPU of the service at rest. On a busy machine each wake-up costs more.
 Reads `os.swappiness` of this machine, sets nothing.
 """
 
@@ -17,18 +18,37 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.servers import free_port, server
+from ccagent.controls.control_lines import encode_line
 from ccagent.controls.nats_link import NatsLink, connect
 from ccagent.controls.os_settings import OsSettings
 from ccagent.controls.settings import ControlsSettings
 from ccagent.machine.node import Node
-from ccagent.records.line_protocol import Line, encode
+from ccagent.records.line_protocol.lines import Line
 
 CONTROL = "swappiness"
 TICKS = os.sysconf("SC_CLK_TCK")
+
+
+EMPTY = """
+import select, socket, sys
+link = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+link.sendall(b'CONNECT {"verbose":false}\\r\\nSUB cc-control 1\\r\\n')
+poll = select.poll()
+poll.register(link, select.POLLIN)
+while True:
+    poll.poll()
+    for line in link.recv(32768).split(b"\\r\\n"):
+        if line.startswith(b"MSG"):
+            link.sendall(b"PUB %b 2\\r\\n60\\r\\n" % line.split()[3])
+        elif line == b"PING":
+            link.sendall(b"PONG\\r\\n")
+"""
+"""Answers every request with the same two bytes, unread."""
 
 
 def cpu_seconds(pid: int) -> float:
@@ -62,7 +82,7 @@ def ask(link: NatsLink, inbox: str, rate: float, seconds: float) -> tuple[int, l
     """Send GETs evenly; return how many were answered, and the seconds of each answer."""
     tags = {"hostname": "n1", "method": "GET", "type": "node", "type-id": "0"}
     line = Line(f"os.{CONTROL}", tags, "control", "", time.time_ns())
-    body = encode(line, "ns").encode()
+    body = encode_line(line).encode()
     sent: list[float] = []
     answers: list[float] = []
     begin = time.perf_counter()
@@ -107,10 +127,24 @@ def main() -> None:
         finally:
             service.terminate()
             service.wait()
+        empty = subprocess.Popen([sys.executable, "-c", EMPTY, str(port)])
+        try:
+            print(f"empty loop:   {load(empty.pid, url, options).cpu * 1e6:.0f} us CPU each")
+        finally:
+            empty.kill()
+            empty.wait()
 
 
-def measure(pid: int, url: str, options: argparse.Namespace) -> None:
-    """Measure a running service."""
+class Load(NamedTuple):
+    """What came of a time of requests. cpu: seconds each. times: of answers, sorted."""
+
+    answered: int
+    cpu: float
+    times: list[float]
+
+
+def load(pid: int, url: str, options: argparse.Namespace) -> Load:
+    """Send requests for a while, once the process answers."""
     inbox = f"_INBOX.{os.urandom(8).hex()}"
     link = connect(ControlsSettings(url=url), [f"{inbox}.>"], "benchmark")
     deadline = time.monotonic() + 30
@@ -120,23 +154,28 @@ def measure(pid: int, url: str, options: argparse.Namespace) -> None:
     answered, times = ask(link, inbox, options.rate, options.seconds)
     used = (cpu_seconds(pid) - begin) / max(1, answered)
     link.close()
+    return Load(answered, used, sorted(times))
+
+
+def measure(pid: int, url: str, options: argparse.Namespace) -> None:
+    """Measure a running service."""
+    found = load(pid, url, options)
     read = read_cost()
     wanted = int(options.rate * options.seconds)
-    print(f"answered:     {answered} of {wanted}, {answered / options.seconds:.0f}/s")
-    print(f"CPU each:     {used * 1e6:.0f} us, of it the read {read * 1e6:.0f} us")
-    ordered = sorted(times)
+    print(f"answered:     {found.answered} of {wanted}, {found.answered / options.seconds:.0f}/s")
+    print(f"CPU each:     {found.cpu * 1e6:.0f} us, of it the read {read * 1e6:.0f} us")
     print(
-        f"answer after: median {statistics.median(ordered) * 1e3:.2f} ms, "
-        f"99 % within {ordered[int(len(ordered) * 0.99)] * 1e3:.2f} ms"
+        f"answer after: median {statistics.median(found.times) * 1e3:.2f} ms, "
+        f"99 % within {found.times[int(len(found.times) * 0.99)] * 1e3:.2f} ms"
     )
     time.sleep(3)
     begin = cpu_seconds(pid)
     time.sleep(options.idle)
     idle = (cpu_seconds(pid) - begin) / options.idle
-    found = memory(pid)
+    size = memory(pid)
     print(
-        f"at rest:      {found['VmRSS'] / 1024:.1f} MB resident, "
-        f"{found['RssAnon'] / 1024:.1f} MB of it its own; {idle * 100:.4f} % of a core"
+        f"at rest:      {size['VmRSS'] / 1024:.1f} MB resident, "
+        f"{size['RssAnon'] / 1024:.1f} MB of it its own; {idle * 100:.4f} % of a core"
     )
 
 

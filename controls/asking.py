@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from ccagent.controls.control import NODE_DEVICE
+from ccagent.controls.control_lines import encode_line
 from ccagent.errors import ConfigurationError, ControlError, EncodingError
 from ccagent.log import printable
-from ccagent.records.line_protocol.encoding import encode
 from ccagent.records.line_protocol.lines import Line
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class LocalAsker(Asker):
         has_put = any(line.tags.get("method") == "PUT" for line in lines)
         if not os.access(path, os.W_OK) and not has_put:
             return self._read_directly(lines)
-        body = "".join(f"{encode(line, 'ns')}\n" for line in lines).encode()
+        body = "".join(f"{encode_line(line)}\n" for line in lines).encode()
         try:
             return read_lines(ask_locally(path, body, max(self._seconds, 5.0)))
         except ControlError:
@@ -149,7 +149,7 @@ class NatsAsker(Asker):
         for node in self.nodes or [""]:
             named = {"hostname": node} if node else dict[str, str]()
             yield "".join(
-                encode(msgspec.structs.replace(line, tags=line.tags | named), "ns") + "\n"
+                encode_line(msgspec.structs.replace(line, tags=line.tags | named)) + "\n"
                 for line in lines
             ).encode()
 
@@ -321,7 +321,7 @@ def _line(measurement: str, tags: dict[str, str], value: str = "") -> Line:
     tags = {"method": "GET", **tags}
     line = Line(measurement, tags, "control", value, time.time_ns())
     try:
-        encode(line, "ns")
+        encode_line(line)
     except EncodingError as error:
         raise ConfigurationError(str(error)) from None
     return line

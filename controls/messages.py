@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from ccagent.controls.control_lines import encode_line
 from ccagent.controls.policy import Sender
 from ccagent.log import logger
 from ccagent.records.line_protocol.decoding import decode_lines
-from ccagent.records.line_protocol.encoding import encode
 from ccagent.records.line_protocol.lines import Line
 
 if TYPE_CHECKING:
@@ -117,4 +117,4 @@ def nats_sender(subject: str, headers: Mapping[str, str], key: str, *, trusts_in
 
 def encode_answer(line: Line) -> bytes:
     """Write an answer. Raises EncodingError for a name or tag that can't be sent back."""
-    return encode(line, "ns").encode()
+    return encode_line(line).encode()

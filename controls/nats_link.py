@@ -21,15 +21,15 @@ from ccagent import PRODUCER, __version__
 from ccagent.controls.nats_login import as_sink
 from ccagent.controls.nats_protocol import NatsParser, Received, ServerLine
 from ccagent.errors import ConfigurationError, RetryableError, UnparsableError
-from ccagent.transports.nats.settings import checked, is_encrypted, read_login, scheme_of
-from ccagent.transports.peer_text import peer_text
+from ccagent.transports.nats.settings import check_settings, get_scheme, is_encrypted, read_login
+from ccagent.transports.peer_text import hide_secrets
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator, Sequence
 
     from ccagent.controls.settings import ControlsSettings
-    from ccagent.transports.nats.login import Login
+    from ccagent.transports.nats.login import NatsLogin
     from ccagent.transports.urls import Server
 
 _CONNECT_WITHIN = 10.0
@@ -53,20 +53,20 @@ class Route(NamedTuple):
 
     scheme: str
     servers: Sequence[Server]
-    login: Login
+    login: NatsLogin
     context: ssl.SSLContext | None
 
 
 def read_route(settings: ControlsSettings) -> Route:
     """Read secrets and certificates. Raises ConfigurationError."""
     sink = as_sink(settings)
-    servers = checked(sink)
+    servers = check_settings(sink)
     context = None
     if is_encrypted(sink):
-        from ccagent.transports.network import tls_context
+        from ccagent.transports.network import make_tls_context
 
-        context = tls_context(sink)
-    return Route(scheme_of(sink), servers, read_login(sink), context)
+        context = make_tls_context(sink)
+    return Route(get_scheme(sink), servers, read_login(sink), context)
 
 
 def connect(settings: ControlsSettings, subjects: Sequence[str], name: str) -> NatsLink:
@@ -285,7 +285,7 @@ class NatsLink:
                 return
             meaning = (
                 "the login is refused" if "authorization violation" in text.lower()
-                else peer_text(text, self._secrets)
+                else hide_secrets(text, self._secrets)
             )  # fmt: skip
             raise RetryableError(f"{self.place}: {meaning}")
 
@@ -295,7 +295,7 @@ class NatsLink:
         return bool(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
 
 
-def login_fields(login: Login, nonce: str) -> dict[str, Any]:
+def login_fields(login: NatsLogin, nonce: str) -> dict[str, Any]:
     """Return what CONNECT says of who we are. Raises RetryableError."""
     if login.seed:
         nkeys: Any = import_module("nkeys")  # has no types

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.transports.nats.settings import NatsSettings, checked
+from ccagent.transports.nats.settings import NatsSettings, check_settings
 
 if TYPE_CHECKING:
     from ccagent.controls.settings import ControlsSettings
@@ -26,4 +26,4 @@ def as_sink(settings: ControlsSettings) -> NatsSettings:
 
 def check_login(settings: ControlsSettings) -> list[Server]:
     """Check URL, login and certificates; return the servers. Raises ConfigurationError."""
-    return checked(as_sink(settings))
+    return check_settings(as_sink(settings))

@@ -293,7 +293,7 @@ class ControlService:
         subject = self._setup.settings.audit_subject
         if not subject or self._desk is None:
             return
-        from ccagent.records.line_protocol.encoding import encode
+        from ccagent.controls.control_lines import encode_line
         from ccagent.records.line_protocol.lines import Line
 
         tags = {
@@ -302,7 +302,7 @@ class ControlService:
         }  # fmt: skip
         text = msgspec.json.encode(entry).decode()
         line = Line("control", tags, "event", text, int(self._node.clock.time() * _SECOND))
-        self._desk.send_event(subject, encode(line, "ns").encode())
+        self._desk.send_event(subject, encode_line(line).encode())
 
     def _topology(self) -> str:
         return msgspec.json.encode(read_topology(self._node)).decode()

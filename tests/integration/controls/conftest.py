@@ -15,7 +15,8 @@ import pytest
 
 from ccagent.controls.nats_link import NatsLink, connect
 from ccagent.controls.settings import ControlsSettings
-from ccagent.records.line_protocol import Line, decode_lines
+from ccagent.records.line_protocol.decoding import decode_lines
+from ccagent.records.line_protocol.lines import Line
 from tests.support.nats_server import NatsServer
 
 if TYPE_CHECKING:

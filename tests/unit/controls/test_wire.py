@@ -21,14 +21,14 @@ from ccagent.controls.nats_protocol import NatsParser, Received, ServerLine
 from ccagent.controls.policy import Sender
 from ccagent.controls.signatures import SignatureCheck, sign
 from ccagent.errors import ControlError, UnparsableError
-from ccagent.records.line_protocol import decode
+from ccagent.records.line_protocol.decoding import decode
 from tests.support.control_machines import CPU, Site, allow, intel
 from tests.support.nats_server import new_seed, public_key
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ccagent.records.line_protocol import Line
+    from ccagent.records.line_protocol.lines import Line
 
 NOBODY = Sender("test")
 TIME = "1795329333248607217"
