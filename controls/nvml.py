@@ -6,6 +6,7 @@ starts only where the driver lists cards.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -57,9 +58,18 @@ class NvmlLibrary:
 
     def __init__(self, node: Node) -> None:
         self._helper: Helper = node.helper("NVML", _TARGET, (), time_limit=_TIME_LIMIT)
+        self._lock = threading.Lock()
 
     def ask(self, question: Question, seconds: float = _ANSWER) -> Answer:
         """Ask, and wait for the answer at most this long."""
+        if not self._lock.acquire(timeout=seconds):
+            raise ControlError("NVML: an earlier request has no answer yet")
+        try:
+            return self._ask(question, seconds)
+        finally:
+            self._lock.release()
+
+    def _ask(self, question: Question, seconds: float) -> Answer:
         # An answer that came too late is that of another question.
         if self._helper.is_asked and self._helper.answer(0.0) is None:
             raise ControlError("NVML: an earlier request has no answer yet")
