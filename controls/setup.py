@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.config.conversion import convert
-from ccagent.config.files import DEFAULT_PATH, read_files
+from ccagent.config.files import DEFAULT_PATH, read_default, read_files
 from ccagent.config.settings import as_table
 from ccagent.controls.settings import ControlsSettings
 from ccagent.controls.settings_checks import check_controls
@@ -44,9 +44,12 @@ class ControlSetup(NamedTuple):
 
 
 def load_setup(path: str | None, *, needs_table: bool) -> ControlSetup:
-    """Read and check the file. Raises ConfigurationError naming file, line, key and reason."""
+    """Read and check the file; without `path` the default one, which must exist for the service.
+
+    Raises ConfigurationError naming file, line, key and reason.
+    """
     place = path or DEFAULT_PATH
-    files = read_files(place)
+    files = read_default() if path is None and not needs_table else read_files(place)
     if files.problems:
         raise ConfigurationError(*files.problems)
     if "controls" not in files.table and needs_table:
