@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from ccagent.controls.catalogue import NO_DEVICE, ListedControl
 from ccagent.controls.control import NODE_DEVICE
 from ccagent.controls.control_lines import encode_line
 from ccagent.errors import ConfigurationError, ControlError, EncodingError
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"([A-Za-z0-9_.-]{1,200})(?:@(all|[0-9A-Fa-f:.]{1,40}))?")
 _ALL = "all"
+_CARDS = {"nvidia_gpu", "amd_gpu"}
+_MOST_CARDS = 16
+"""Cards that `all` asks for: no answer says how many a node has."""
 _LEVEL = "level"
 
 
@@ -37,16 +41,6 @@ class Answered(NamedTuple):
     subject: str
     text: str
     is_error: bool
-
-
-class ListedControl(msgspec.Struct, frozen=True):
-    """One entry of the list of a node."""
-
-    category: str
-    name: str
-    device_type: str
-    description: str
-    methods: str
 
 
 class _Listing(msgspec.Struct, frozen=True):
@@ -230,7 +224,11 @@ class Inquiry:
                 lines.append(_line(name, tags, values.get(full, "")))
         if not lines:
             raise ConfigurationError("no device of this type is known: name one with @DEVICE")
-        return self._show(self._judge(self._asker.ask(lines), len(lines)))
+        answers = self._judge(self._asker.ask(lines), len(lines))
+        is_any_card = any(line.tags["type"] in _CARDS for line in lines)
+        if is_any_card and any(device == _ALL for _, device in wanted):
+            answers = [each for each in answers if not each.text.startswith(NO_DEVICE)]
+        return self._show(answers)
 
     def _layout(
         self, needs_devices: bool
@@ -359,6 +357,8 @@ def _threads(text: str) -> list[dict[str, Any]]:
 
 def _devices_of(threads: list[dict[str, Any]], device_type: str) -> list[str]:
     """Return the devices of a type, as far as the topology knows them."""
+    if device_type in _CARDS:
+        return [str(number) for number in range(_MOST_CARDS)]
     keys = {"hwthread": "cpu_id", "socket": "socket_id", "numa": "numa_id"}
     if device_type == "die":
         dies = {(thread["socket_id"], thread["die_id"]) for thread in threads}

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 
-class Listed(msgspec.Struct, frozen=True):
+NO_DEVICE = "there is no device"
+
+
+class ListedControl(msgspec.Struct, frozen=True):
     """One entry of the answer to `controls`."""
 
     category: str
@@ -68,7 +71,7 @@ class Catalogue:
     def listing(self) -> str:
         """Return the answer to `controls`: JSON."""
         listed = [
-            Listed(
+            ListedControl(
                 feature.control.category,
                 feature.control.name,
                 feature.control.device_type,
@@ -94,7 +97,7 @@ def check_device(feature: Feature, device_type: DeviceType | None, number: str) 
         number = NODE_DEVICE
     found = feature.find_device(number)
     if found is None:
-        raise ControlError(f"there is no device {control.device_type}/{number[:40]!a} with it")
+        raise ControlError(f"{NO_DEVICE} {control.device_type}/{number[:40]!a} with it")
     return found
 
 

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from tests.integration.controls.conftest import RunningService
-from tests.support.control_machines import MachineNode, add_os
+from tests.support.control_machines import MachineNode, add_os, amd
 from tests.support.nats_server import NatsServer, new_seed, public_key
 
 if TYPE_CHECKING:
@@ -138,3 +138,14 @@ def _is_writable(value: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def test_all_cards_of_a_node_are_asked(
+    tmp_path: Path, start: Callable[..., RunningService]
+) -> None:
+    service = start(amd(tmp_path / "machine").path, TABLE)
+    rows = control("get", "amd_gpu.power_usage", "--config", str(service.config))
+    assert [row.split() for row in rows[1:]] == [["n1", "amd_gpu.power_usage@0", "INFO",
+                                                  "90.000000"]]  # fmt: skip
+    missing = control("get", "amd_gpu.power_usage@1", "--config", str(service.config), expect=1)
+    assert "there is no device amd_gpu/'1'" in missing[1]
