@@ -27,7 +27,7 @@ from ccagent.controls.topology import read_topology
 from ccagent.daemon.notify import Notifier
 from ccagent.daemon.signals import ignore_signals, release_blocked
 from ccagent.daemon.wake_up import WakeUp
-from ccagent.errors import CcagentError, ConfigurationError, NotPermittedError
+from ccagent.errors import CcagentError, ConfigurationError, NotPermittedError, ProgramError
 from ccagent.log import logger, say
 from ccagent.machine.background import BackgroundCall
 from ccagent.machine.lock import Lock
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 _LOCK = "control.lock"
 _JOBS_EVERY = 5.0
 _STOP_WITHIN = 10.0
+_AFTER_AN_ERROR = 1.0
 _RECOVER_WITHIN = 30.0
 _MOST_HANGING = 16
 _SECOND = 10**9
@@ -109,7 +110,7 @@ class ControlService:
                 say(f"controls: started: {self._summary()}")
                 self._notifier.ready(self._summary())
                 while not self._stopping:
-                    self._turn()
+                    self._try_turn()
             finally:
                 self._notifier.stopping()
                 local.close()
@@ -159,6 +160,16 @@ class ControlService:
             classes.append(ConfigControls(self._config_source(), settings.allow))
         return Catalogue(find_features(self._node, classes))
 
+    def _try_turn(self) -> None:
+        """Do what is due. Only too many requests that hang end the service."""
+        try:
+            self._turn()
+        except ProgramError:
+            raise
+        except Exception:  # noqa: BLE001 - nobody foresaw it, and leases end all the same
+            logger.exception("controls: the thread of leases failed and goes on")
+            self._node.clock.sleep(_AFTER_AN_ERROR)
+
     def _turn(self) -> None:
         self._notifier.alive()
         if self._reload:
@@ -198,7 +209,7 @@ class ControlService:
         if request is not None:
             self._hanging = [each for each in self._hanging if each.is_alive] + [self._leader]
             if len(self._hanging) > _MOST_HANGING:
-                raise CcagentError(f"{len(self._hanging)} requests hang: the service ends")
+                raise ProgramError(f"{len(self._hanging)} requests hang: the service ends")
             name = request.line.measurement
             logger.error("controls: %s: no answer within %g s", name, limit)
             text = f"no answer of the machine within {limit:g} s"
@@ -229,7 +240,12 @@ class ControlService:
     def _bounded(self, function: Callable[[], object], seconds: float) -> None:
         """Call a function in a thread; leave it behind if it takes longer."""
         done = WakeUp()
-        call = BackgroundCall(function, done.set)
+        try:
+            call = BackgroundCall(function, "controls-restore", done.set)
+        except CcagentError as error:
+            done.close()
+            logger.error("controls: %s", error)
+            return
         deadline = time.monotonic() + seconds
         while not call.is_done and time.monotonic() < deadline:
             self._node.clock.wait(deadline - time.monotonic(), done.descriptor)
@@ -239,6 +255,8 @@ class ControlService:
                 call.result()
             except CcagentError as error:
                 logger.error("controls: %s", error)
+            except Exception:  # noqa: BLE001 - the other values are put back all the same
+                logger.exception("controls: putting a value back failed")
 
     def _read_again(self) -> None:
         """Take over a changed configuration; the old one stays if the new one is bad."""
