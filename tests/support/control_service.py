@@ -2,7 +2,7 @@
 
     python -m tests.support.control_service CONFIG ROOT [HANG]
 
-HANG: a file below ROOT whose reading hangs for 5 s, as firmware may have it.
+HANG: a file below ROOT whose reading hangs for 20 s, as firmware may have it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class HangingNode(Node):
 
     def read_single(self, path: str) -> bytes:
         if path == self.hanging:
-            time.sleep(5)
+            time.sleep(20)
         return super().read_single(path)
 
 
