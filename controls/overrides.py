@@ -14,7 +14,8 @@ from ccagent.controls.config_keys import OFF, with_overrides
 from ccagent.controls.settings import OVERRIDES
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.log import logger
-from ccagent.machine.private_files import make_directory, replace_file
+from ccagent.machine.private_directories import make_directory
+from ccagent.machine.private_files import replace_file
 from ccagent.machine.trusted_file import read
 
 if TYPE_CHECKING:

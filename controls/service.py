@@ -31,7 +31,7 @@ from ccagent.errors import CcagentError, ConfigurationError, NotPermittedError, 
 from ccagent.log import logger, say
 from ccagent.machine.background import BackgroundCall
 from ccagent.machine.lock import Lock
-from ccagent.machine.private_files import make_directory
+from ccagent.machine.private_directories import make_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
