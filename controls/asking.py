@@ -88,10 +88,10 @@ class LocalAsker(Asker):
 
     def _read_directly(self, lines: Sequence[Line]) -> list[Line]:
         from ccagent.controls.direct import direct_responder
-        from ccagent.controls.policy import Sender
+        from ccagent.controls.policy import RequestSender
 
         responder = direct_responder(self._setup, self._node)
-        return [responder.answer(line, Sender("here"), "GET") for line in lines]
+        return [responder.answer(line, RequestSender("here"), "GET") for line in lines]
 
     def _restore_directly(self, lines: Sequence[Line]) -> list[Line]:
         from ccagent.controls.direct import restore_directly

@@ -1,4 +1,4 @@
-"""What a control is: its name, its kind of value, and the machine's devices that have it."""
+"""Controls: name, kind of value, and the machine's devices that have it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def methods(self) -> str:
-        """What may be asked: `ALL`, `GET` or `PUT`."""
+        """The methods that a control answers: `ALL`, `GET` or `PUT`."""
         if not self.is_writable:
             return "GET"
         return "ALL" if self.is_readable else "PUT"
@@ -90,7 +90,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What the machine itself accepts for a device. None: the machine does not say."""
+    """Return the values that the machine accepts for a device; None if it does not tell."""
 
     minimum: float | None = None
     maximum: float | None = None

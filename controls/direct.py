@@ -1,4 +1,4 @@
-"""What commands do where no service runs: read this machine, and put back what a crash left."""
+"""Commands without a service: read this machine, put back what a crash left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ccagent.controls.audit import Audit, Entry, read_audit
 from ccagent.controls.catalogue import Catalogue, find_features, standard_classes
 from ccagent.controls.changes import Changes
 from ccagent.controls.journal import Journal
-from ccagent.controls.policy import Policy, Sender
+from ccagent.controls.policy import Policy, RequestSender
 from ccagent.controls.responder import Pages, Responder
 from ccagent.controls.topology import read_topology
 from ccagent.errors import ControlError
@@ -43,7 +43,7 @@ def restore_directly(setup: ControlSetup, node: Node, line: Line) -> Line:
         audit = Audit(directory, node.clock.time, lambda _: None)
         changes = Changes(node, catalogue, journal, audit)
         responder = _responder(setup, node, catalogue, changes)
-        return responder.answer(line, Sender("root on this node", is_root=True))
+        return responder.answer(line, RequestSender("root on this node", is_root=True))
     finally:
         lock.release()
 

@@ -23,7 +23,7 @@ from ccagent.controls.messages import (
     nats_sender,
 )
 from ccagent.controls.nats_link import connect
-from ccagent.controls.policy import Sender
+from ccagent.controls.policy import RequestSender
 from ccagent.daemon.wake_up import WakeUp
 from ccagent.errors import ControlError, EncodingError, RetryableError, UnparsableError
 from ccagent.log import logger
@@ -44,7 +44,7 @@ _MOST_EVENTS = 1000
 
 
 class Desk:
-    """What the threads share: the requests that wait, the answers, and the connection.
+    """State that the threads share: waiting requests, answers, the connection.
 
     on_busy is called when a request comes after a pause, so that somebody watches.
     """
@@ -315,6 +315,6 @@ def _connection_of(settings: ControlsSettings) -> list[object]:
     return [getattr(settings, key) for key in keys]
 
 
-def local_sender(uid: int, name: str) -> Sender:
+def local_sender(uid: int, name: str) -> RequestSender:
     """Return the sender of a request over the local socket."""
-    return Sender(f"{name} on this node", frozenset(), is_root=uid == 0)
+    return RequestSender(f"{name} on this node", frozenset(), is_root=uid == 0)

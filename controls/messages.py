@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from ccagent.controls.control_lines import encode_line
-from ccagent.controls.policy import Sender
+from ccagent.controls.policy import RequestSender
 from ccagent.log import logger
 from ccagent.records.line_protocol.decoding import decode_lines
 from ccagent.records.line_protocol.lines import Line
@@ -29,7 +29,7 @@ _INFO = "nats-request-info"
 
 
 class _RequestInfo(msgspec.Struct):
-    """What a NATS server says of a sender in another account (Nats-Request-Info)."""
+    """The NATS server's description of a sender in another account (Nats-Request-Info)."""
 
     acc: str = ""
     user: str = ""
@@ -43,7 +43,7 @@ class Incoming(NamedTuple):
 
     line: Line
     reply: str
-    sender: Sender
+    sender: RequestSender
     only: Method = ""
     refusal: str = ""
 
@@ -94,10 +94,12 @@ def method_of_subject(subject: str) -> Method:
     return "GET" if last == "get" else "PUT" if last == "put" else ""
 
 
-def nats_sender(subject: str, headers: Mapping[str, str], key: str, *, trusts_info: bool) -> Sender:
+def nats_sender(
+    subject: str, headers: Mapping[str, str], key: str, *, trusts_info: bool
+) -> RequestSender:
     """Return who sent a message, as far as the server and a signature prove it."""
     if not headers:
-        return Sender(f"NATS subject {subject}")
+        return RequestSender(f"NATS subject {subject}")
     identities: set[str] = set()
     names: list[str] = []
     if key:
@@ -112,7 +114,7 @@ def nats_sender(subject: str, headers: Mapping[str, str], key: str, *, trusts_in
             if name:
                 identities.add(f"{kind}:{name}")
                 names.append(f"{kind} {ascii(name)[1:-1][:100]}")
-    return Sender(", ".join(names) or f"NATS subject {subject}", frozenset(identities))
+    return RequestSender(", ".join(names) or f"NATS subject {subject}", frozenset(identities))
 
 
 def encode_answer(line: Line) -> bytes:

@@ -40,7 +40,7 @@ _PING_EVERY = 60.0
 
 
 class _Info(msgspec.Struct):
-    """What matters of INFO."""
+    """The fields of INFO that are used."""
 
     max_payload: int = 1024 * 1024
     tls_required: bool = False

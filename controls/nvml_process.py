@@ -19,7 +19,7 @@ _MILLI = 1000
 
 
 class Question(msgspec.Struct, frozen=True, array_like=True):
-    """What is asked. card: its PCI address."""
+    """A question to NVML. card: its PCI address."""
 
     kind: Literal["list", "read", "write", "limits"]
     name: str = ""

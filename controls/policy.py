@@ -1,4 +1,4 @@
-"""Who may set what, and within which limits: decided by the node alone."""
+"""The policy of the node: which controls may be set, by whom, within which limits."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 _MINUTE = 60.0
 
 
-class Sender(NamedTuple):
-    """Who asks. identities: as `from` names them. is_root: root on this very node."""
+class RequestSender(NamedTuple):
+    """The sender of a request. identities: as `from` names them. is_root: root of this node."""
 
     name: str
     identities: frozenset[str] = frozenset()
@@ -43,7 +43,7 @@ class Policy:
         if not self._settings.get:
             raise ControlError("the policy of this node answers no GET (get = false)")
 
-    def check_put(self, control: Control, text: str, sender: Sender) -> None:
+    def check_put(self, control: Control, text: str, sender: RequestSender) -> None:
         """Raise ControlError if a sender may not set a control to this canonical value."""
         name = control.full_name
         rule = self._settings.allow.get(name)
@@ -60,7 +60,9 @@ class Policy:
         if reason:
             raise ControlError(f"{name}: the policy refuses it: {reason}")
 
-    def check_sender(self, sender: Sender, senders: tuple[str, ...] | None, what: str) -> None:
+    def check_sender(
+        self, sender: RequestSender, senders: tuple[str, ...] | None, what: str
+    ) -> None:
         """Raise ControlError unless the sender is root here, or one of those that may set."""
         named = senders or self._settings.senders
         if sender.is_root or not named or not sender.identities.isdisjoint(named):

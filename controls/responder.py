@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ccagent.controls.catalogue import Catalogue
     from ccagent.controls.changes import Changes
     from ccagent.controls.control import DeviceType, Feature
-    from ccagent.controls.policy import Policy, Sender
+    from ccagent.controls.policy import Policy, RequestSender
     from ccagent.controls.settings import ControlsSettings
     from ccagent.machine.node import Node
 
@@ -98,7 +98,7 @@ class Responder:
         """Return whether a line names no node, so that all answer."""
         return "hostname" not in line.tags
 
-    def answer(self, line: Line, sender: Sender, only: Method = "") -> Line:
+    def answer(self, line: Line, sender: RequestSender, only: Method = "") -> Line:
         """Return the answer to a line that is for this node. Never raises for what it holds."""
         try:
             return self.reply(line, "INFO", self._respond(line, sender, only))
@@ -111,7 +111,7 @@ class Responder:
         clean = text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
         return Line(line.measurement, tags, "log", clean, int(self._node.clock.time() * 1e9))
 
-    def _respond(self, line: Line, sender: Sender, only: Method) -> str:
+    def _respond(self, line: Line, sender: RequestSender, only: Method) -> str:
         measurement = line.measurement
         if measurement == TOPOLOGY:
             self._policy.check_get()
@@ -135,7 +135,7 @@ class Responder:
                 )  # fmt: skip
             raise
 
-    def _respond_to_command(self, line: Line, sender: Sender, method: Method) -> str:
+    def _respond_to_command(self, line: Line, sender: RequestSender, method: Method) -> str:
         match line.measurement, method:
             case "config", "GET":
                 self._policy.check_get()
@@ -184,7 +184,7 @@ class Responder:
             raise ControlError(f"{feature.control.full_name}: it can only be set")
         return feature.read(device)
 
-    def _put(self, request: _Request, value: str, sender: Sender) -> str:
+    def _put(self, request: _Request, value: str, sender: RequestSender) -> str:
         if not self._puts.take(self._node.clock.monotonic()):
             raise ControlError(
                 f"more than {self._settings.puts_per_minute} PUT requests within a minute"
@@ -217,7 +217,7 @@ class Responder:
             raise ControlError("nothing can be set: ccagent-control.service does not run")
         return self._changes
 
-    def _restore(self, line: Line, sender: Sender) -> str:
+    def _restore(self, line: Line, sender: RequestSender) -> str:
         """Put back all changes, those of one control, or those of a job."""
         name = line.value if isinstance(line.value, str) else ""
         job = line.tags.get("job", "")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ControlSetup(NamedTuple):
-    """What a file says for the service."""
+    """The settings of the service from a file."""
 
     place: str
     settings: ControlsSettings

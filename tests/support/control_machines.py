@@ -9,7 +9,7 @@ from ccagent.controls.catalogue import Catalogue, find_features, standard_classe
 from ccagent.controls.changes import Changes
 from ccagent.controls.control import ControlClass, Feature
 from ccagent.controls.journal import Journal
-from ccagent.controls.policy import Policy, Sender
+from ccagent.controls.policy import Policy, RequestSender
 from ccagent.controls.responder import Method, Pages, Responder
 from ccagent.controls.settings import ControlsSettings
 from ccagent.controls.setup import check_table
@@ -229,7 +229,7 @@ class Site:
         *,
         kind: str = "node",
         number: str = "0",
-        sender: Sender | None = None,
+        sender: RequestSender | None = None,
         only: Method = "",
         **tags: str,
     ) -> tuple[str, str]:
@@ -238,7 +238,7 @@ class Site:
         found = {"hostname": "n1", "method": method, "type": kind, "type-id": number}
         named = {key.replace("_", "-"): each for key, each in tags.items()}
         line = Line(name, found | named, "control", value or "", 1)
-        answer = self.responder.answer(line, sender or Sender("test"), only)
+        answer = self.responder.answer(line, sender or RequestSender("test"), only)
         assert answer.field == "log"
         assert isinstance(answer.value, str)
         return answer.tags["level"], answer.value

@@ -55,7 +55,7 @@ def sections(agents: Iterable[str], transports: Iterable[str]) -> Iterator[Secti
 
 
 def control_sections() -> Iterator[Section]:
-    """Give the tables of the control service."""
+    """Return the tables of the control service."""
     from ccagent.controls.settings import ControlsSettings
 
     yield from _section("controls", ControlsSettings, "what the cluster may ask and set: a service")

@@ -1,4 +1,4 @@
-"""What the control service could read and set on this machine, and what is missing."""
+"""Checks of the control service: what it could read and set here, and what is missing."""
 
 from __future__ import annotations
 

@@ -1,18 +1,28 @@
-"""The disk of unit tests: what is written survives a process, and no test is about power."""
+"""Fixtures of the tests of controls."""
 
 from __future__ import annotations
 
-import os
+from typing import TYPE_CHECKING
 
 import pytest
 
+from ccagent.controls.journal import Journal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 @pytest.fixture(autouse=True)
-def without_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sync of a composed machine's many files takes a second; its order has a test of its own."""
+def _journals_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close the journals of a test: each keeps a descriptor."""
+    made: list[Journal] = []
+    real = Journal.__init__
 
-    def sync(descriptor: int) -> None:
-        del descriptor
+    def remember(journal: Journal, directory: str) -> None:
+        made.append(journal)
+        real(journal, directory)
 
-    for name in ("fsync", "fdatasync"):
-        monkeypatch.setattr(os, name, sync)
+    monkeypatch.setattr(Journal, "__init__", remember)
+    yield
+    for journal in made:
+        journal.close()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ccagent.controls.policy import RateLimit, Sender
+from ccagent.controls.policy import RateLimit, RequestSender
 from ccagent.controls.setup import check_table
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.machine.node import Node
@@ -87,12 +87,12 @@ def test_senders_are_those_of_the_rule_or_of_all(tmp_path: Path) -> None:
         os__numa_balancing={"values": ["0", "1"]},
     )
     site = Site(intel(tmp_path), table | {"from": ["user:ada"], "trust-request-info": True})
-    ops = Sender("ops", frozenset({"account:OPS"}))
-    ada = Sender("ada", frozenset({"user:ada", "account:OTHER"}))
-    root = Sender("root", is_root=True)
+    ops = RequestSender("ops", frozenset({"account:OPS"}))
+    ada = RequestSender("ada", frozenset({"user:ada", "account:OTHER"}))
+    root = RequestSender("root", is_root=True)
     for sender, swappiness, balancing in (
         (ops, "INFO", "ERROR"), (ada, "ERROR", "INFO"), (root, "INFO", "INFO"),
-        (Sender("nobody"), "ERROR", "ERROR"),
+        (RequestSender("nobody"), "ERROR", "ERROR"),
     ):  # fmt: skip
         assert site.ask("os.swappiness", "1", sender=sender)[0] == swappiness
         assert site.ask("os.numa_balancing", "0", sender=sender)[0] == balancing

@@ -18,7 +18,7 @@ from ccagent.controls.messages import (
     read_lines,
 )
 from ccagent.controls.nats_protocol import NatsParser, Received, ServerLine
-from ccagent.controls.policy import Sender
+from ccagent.controls.policy import RequestSender
 from ccagent.controls.signatures import SignatureCheck, sign
 from ccagent.errors import ControlError, UnparsableError
 from ccagent.records.line_protocol.decoding import decode
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ccagent.records.line_protocol.lines import Line
 
-NOBODY = Sender("test")
+NOBODY = RequestSender("test")
 TIME = "1795329333248607217"
 
 
