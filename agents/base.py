@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Self, TypeVar
 
 from msgspec import Meta
 
@@ -128,6 +128,16 @@ class Agent(ABC, Generic[S]):
 
     def close(self) -> None:
         """Close what is open."""
+
+    @classmethod
+    def has_own_peer(cls, table: Mapping[str, object]) -> bool:
+        """Return whether an agent with this table is of use without any sink."""
+        del table
+        return False
+
+    def describe(self) -> dict[str, Any]:
+        """Return what `ccagent status --json` shows besides counters. Any thread may call it."""
+        return {}
 
     def attributes(self) -> dict[str, str]:
         """Return how the data were collected, for `extras = ["attrs"]`."""

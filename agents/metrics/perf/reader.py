@@ -163,6 +163,11 @@ class PerfReader(Reader[ReaderSettings]):
         if shares:
             gauges.append(Gauge("perf_counted", 100.0 * sum(shares) / len(shares)))
 
+    @property
+    def _wants_cores(self) -> bool:
+        """Whether anything but the traffic of the memory is wanted."""
+        return self.wanted is None or bool(self.wanted & self.metrics.keys() - {"mem_bw"})
+
     def _open(self, node: Node, cpus: list[int]) -> EventPlan:
         """Open all counters. Raise OSError or NotHereError."""
         # Without permission or hardware a reading costs this one call only.
@@ -176,7 +181,7 @@ class PerfReader(Reader[ReaderSettings]):
             unknown = f"perf: no table for {cpu or 'a processor that /proc/cpuinfo does not name'}"
             unavailable.note(NotHereError(unknown), *FLOPS, "mem_bw")
         plan = EventPlan(node, table, unavailable)
-        for number in cpus:
+        for number in cpus if self._wants_cores else ():
             counters = PerfCounters(self._call, plan.together)
             self._cores.append(_Core(Scope("hwthread", str(number)), counters))
             refused = counters.add(number, plan.events)

@@ -23,6 +23,7 @@ HELP = {
     "cluster": "Collect the partitions and nodes of a Slurm cluster, on its master.",
     "lustre": "Collect what jobs read and write, on a server of Lustre.",
     "metrics": "Collect metrics of this node.",
+    "fast": "Collect the KPIs of this node for a FAST scheduler.",
     "log": "Send ccagent's own warnings and errors as log messages; in the daemon.",
 }
 
@@ -32,6 +33,7 @@ From /etc/ccagent/ccagent.toml, read without --config, come the cluster and the 
 sinks are those of the daemon."""
 
 _EXTENSIONS = {
+    "fast": "ccagent.agents.fast.commands",
     "lustre": "ccagent.agents.lustre.commands",
     "metrics": "ccagent.agents.metrics.commands",
 }

@@ -53,7 +53,10 @@ def load_configuration(
         if options.path is None:
             table = without_sinks(table)
     form = options.form or (_only_format(agent) if agent and not table.get("sinks") else None)
-    table = with_options(table, options.cluster, options.sinks, form)
+    if agent or table.get("sinks") or options.sinks or not _work_without_sinks(table):
+        table = with_options(table, options.cluster, options.sinks, form)
+    elif options.cluster is not None:
+        table = table | {"cluster": options.cluster}
     if options.sink_values:
         if not options.sinks:
             raise ConfigurationError("--sink-set: is for sinks given by --sink")
@@ -81,6 +84,16 @@ def _only_format(agent: str) -> str | None:
 
     formats = agent_class(agent).formats
     return None if "sonar" in formats else min(formats)
+
+
+def _work_without_sinks(table: dict[str, Any]) -> bool:
+    """Return whether all agents of a table have a peer of their own to talk to."""
+    from ccagent.config.registry import AGENTS, agent_class
+
+    agents = as_table(table.get("agents"))
+    return bool(agents) and all(
+        name in AGENTS and agent_class(name).has_own_peer(as_table(agents[name])) for name in agents
+    )
 
 
 def without_sinks(table: dict[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ AGENTS = {
     "cluster": "ccagent.agents.slurm.cluster.agent:ClusterAgent",
     "lustre": "ccagent.agents.lustre.agent:LustreAgent",
     "metrics": "ccagent.agents.metrics.agent:MetricsAgent",
+    "fast": "ccagent.agents.fast.agent:FastAgent",
     "log": "ccagent.agents.log.agent:LogAgent",
 }
 """Agents by the name of their table and command."""

@@ -35,3 +35,6 @@ def _places(configuration: Configuration) -> Iterator[tuple[str, str]]:
         path = getattr(agent, "state_file", "")
         if path:
             yield f"agents.{name}.state-file", os.path.dirname(path)
+        directory = getattr(agent, "state_directory", "")
+        if directory:
+            yield f"agents.{name}.state-directory", directory

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from ccagent.counters import AgentCounters, SinkCounters
@@ -18,7 +20,8 @@ class Status(msgspec.Struct, rename="kebab", kw_only=True):
     """A daemon: who it is, and what its agents and sinks have done since it started.
 
     seconds, cpu_seconds: since the start. resident_memory: KB. restarts: of the scheduling loop and
-    the status socket, after errors that nobody foresaw.
+    the status socket, after errors that nobody foresaw. details: what agents describe of
+    themselves, by name.
     """
 
     version: str
@@ -31,6 +34,7 @@ class Status(msgspec.Struct, rename="kebab", kw_only=True):
     agents: dict[str, AgentCounters]
     sinks: dict[str, SinkCounters]
     restarts: int = 0
+    details: dict[str, dict[str, Any]] = {}
 
     def json(self) -> bytes:
         """Return it as JSON."""

@@ -1,0 +1,101 @@
+"""The agent `fast`: KPIs of the node and its applications, for a FAST scheduler and for sinks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ccagent.agents.base import Agent
+from ccagent.agents.fast.settings import FastSettings, check_settings
+from ccagent.log import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ccagent.agents.fast.kpis.applications import Applications, MonitoredApplication
+    from ccagent.agents.fast.kpis.kpi_reading import KpiReader
+    from ccagent.agents.fast.runtime import FastRuntime
+    from ccagent.agents.needs import Need
+    from ccagent.machine.node import Node
+    from ccagent.records.message import Format
+    from ccagent.records.points import Point
+
+_FIRST_INTERVAL = 1.0
+
+
+class FastAgent(Agent[FastSettings]):
+    """KPIs of the node and its jobs or virtual machines; tasks of a FAST scheduler, over MQTT."""
+
+    name = "fast"
+    formats: ClassVar[frozenset[Format]] = frozenset({"line"})
+    extras: ClassVar[frozenset[str]] = frozenset()
+    Settings = FastSettings
+
+    def __init__(self, settings: FastSettings, wanted: frozenset[Format]) -> None:
+        super().__init__(settings, wanted)
+        check_settings(settings)
+        self._reader: KpiReader | None = None
+        self._applications: Applications | None = None
+        self._runtime: FastRuntime | None = None
+
+    def prepare(self, node: Node) -> float:
+        """Read once, so that the first sample has rates; in the daemon start the session."""
+        from ccagent.agents.fast.kpis.applications import Applications
+        from ccagent.agents.fast.kpis.kpi_reading import KpiReader
+        from ccagent.agents.fast.session.kept_state import KeptState
+
+        self._reader = KpiReader(self.settings)
+        self._applications = Applications(KeptState())
+        if self.settings.url and not self.is_only_sample and self._runtime is None:
+            from ccagent.agents.fast.runtime import FastRuntime
+
+            self._runtime = FastRuntime(node, self.settings)
+            self._runtime.start()
+        self._reader.read(node, self._monitored(node))
+        return _FIRST_INTERVAL
+
+    def sample(self, node: Node) -> Iterator[Point]:
+        """Read the KPIs once, and give them with what applications have sent."""
+        from ccagent.agents.fast.kpis.points import kpi_points
+
+        if self._reader is None:
+            self.prepare(node)
+        if self._reader is None:
+            return
+        found = self._reader.read(node, self._monitored(node))
+        self.is_blind = not found.node and not found.applications
+        if self.is_blind:
+            logger.warning("agent fast: no KPI could be read")
+        yield from kpi_points(node, found)
+        protocol = self._runtime.protocol if self._runtime is not None else None
+        if protocol is not None:
+            yield from protocol.relay.take(node)
+
+    def needs(self) -> Iterator[Need]:
+        """Return what the KPIs need that some machines lack."""
+        from ccagent.agents.needs import Need
+
+        yield Need("/proc", "all KPIs of the node", is_vital=True)
+        yield Need("hardware counters", "Node memory bandwidth")
+
+    @classmethod
+    def has_own_peer(cls, table: Mapping[str, object]) -> bool:
+        """Return whether there is a broker to report to."""
+        return bool(table.get("url"))
+
+    def describe(self) -> dict[str, Any]:
+        """Return the configuration in force, the last KPIs and what is monitored."""
+        return self._runtime.describe() if self._runtime is not None else {}
+
+    def close(self) -> None:
+        """Say good-bye to the broker, and close what is held open."""
+        if self._runtime is not None:
+            self._runtime.close()
+        if self._reader is not None:
+            self._reader.close()
+
+    def _monitored(self, node: Node) -> list[MonitoredApplication]:
+        applications = self._applications
+        protocol = self._runtime.protocol if self._runtime is not None else None
+        if protocol is not None:
+            return protocol.list_monitored()
+        return applications.list_monitored(node) if applications is not None else []

@@ -1,0 +1,1 @@
+"""Measurement of the memory bandwidth that is left (mmbwmon)."""

@@ -1,0 +1,159 @@
+"""What `ccagent fast` has besides what the command of every agent has."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ccagent.cli.command_options import HelpfulGroup, add_common_options
+from ccagent.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ccagent.agents.fast.settings import FastSettings
+    from ccagent.cli.command_options import Common
+    from ccagent.cli.options import Options
+    from ccagent.config.configuration import Configuration
+    from ccagent.machine.node import Node
+
+_KEPT_WHERE = "agents.fast.state-directory"
+
+
+def extended(
+    command: click.Command, configure: Callable[[Options], Configuration]
+) -> click.Command:
+    """Return the agent's command as a group with `status`, `mmbwmon` and `reference`.
+
+    `configure` returns the configuration of the agent.
+    """
+    take_sample = command.callback
+    if take_sample is None:
+        raise RuntimeError("the command does nothing")
+
+    @click.pass_context
+    def run(ctx: click.Context, /, **options: Any) -> None:
+        if ctx.invoked_subcommand is None:
+            take_sample(**options)
+
+    group = HelpfulGroup(
+        command.name,
+        callback=run,
+        params=command.params,
+        help=command.help,
+        invoke_without_command=True,
+    )
+
+    for make in (_status_command, _bandwidth_command, _reference_command):
+        group.add_command(make(configure))
+    return group
+
+
+def _status_command(configure: Callable[[Options], Configuration]) -> click.Command:
+    @click.command()
+    @click.option("--json", "as_json", is_flag=True, help="As JSON.")
+    @add_common_options
+    def status(as_json: bool, common: Common) -> None:
+        """Show the configuration in force, who set it, the last KPIs and what is monitored.
+
+        Exit status 1 if no daemon runs, or it has no [agents.fast].
+        """
+        from ccagent.agents.fast.status_text import read_details, status_text
+
+        found = read_details(configure(common.options).settings.status_socket)
+        if as_json:
+            import json
+
+            click.echo(json.dumps(found))
+        else:
+            click.echo(status_text(found), nl=False)
+
+    return status
+
+
+def _bandwidth_command(configure: Callable[[Options], Configuration]) -> click.Command:
+    @click.command()
+    @click.option("--cores", required=True, metavar="LIST", help="Cores such as 0,1 or 0-3.")
+    @add_common_options
+    def mmbwmon(cores: str, common: Common) -> None:
+        """Measure the memory bandwidth that is left on some cores; needs no broker.
+
+        Exit status 1 if nothing could be measured, or the result is invalid.
+        """
+        from ccagent.agents.fast.bandwidth.service import measure_now
+        from ccagent.agents.fast.settings import check_extra
+        from ccagent.agents.fast.status_text import bandwidth_text
+
+        check_extra("numpy", "mmbwmon")
+        wanted = _core_list(cores)
+        node, settings = _node_and_settings(configure(common.options))
+        response = measure_now(node, wanted, settings.state_directory, ())
+        click.echo(bandwidth_text(response), nl=False)
+        if response.value is None or not response.is_valid:
+            sys.exit(1)
+
+    return mmbwmon
+
+
+def _reference_command(configure: Callable[[Options], Configuration]) -> click.Command:
+    @click.command()
+    @add_common_options
+    def reference(common: Common) -> None:
+        """Measure the bandwidth of this idle node for each number of cores, and keep it.
+
+        Takes about two seconds for each number of cores. Exit status 1 if the node is not idle.
+        """
+        from ccagent.agents.fast.bandwidth.reference import measure_reference, write_reference
+        from ccagent.agents.fast.bandwidth.service import check_cores
+        from ccagent.agents.fast.bandwidth.topology import read_cpus
+        from ccagent.agents.fast.settings import check_extra
+        from ccagent.errors import CcagentError
+        from ccagent.machine.private_files import make_directory
+
+        check_extra("numpy", "reference")
+        node, settings = _node_and_settings(configure(common.options))
+        if not settings.state_directory:
+            raise ConfigurationError(f"{_KEPT_WHERE}: missing; where is the reference to be kept?")
+        try:
+            make_directory(settings.state_directory)
+        except OSError as error:
+            raise CcagentError(f"{settings.state_directory}: {error.strerror}") from None
+        reason = check_cores(node, read_cpus(node), ())
+        if reason:
+            raise CcagentError(f"the node is not idle: {reason}")
+
+        def tell(count: int, bandwidth: float, share: float) -> None:
+            click.echo(f"{count:5} cores {bandwidth / 1e9:9.2f} GB/s  share {share:.2f}")
+
+        found = measure_reference(node, tell)
+        click.echo(f"kept in {write_reference(settings.state_directory, found)}")
+
+    return reference
+
+
+def _node_and_settings(configuration: Configuration) -> tuple[Node, FastSettings]:
+    from ccagent.agents.fast.settings import FastSettings
+    from ccagent.machine.node import Node
+
+    settings = configuration.agents["fast"]
+    if not isinstance(settings, FastSettings):
+        raise ConfigurationError(f"{configuration.place}: agents.fast: another agent's")
+    general = configuration.settings
+    return Node(hostname=general.hostname, cluster=general.cluster), settings
+
+
+def _core_list(text: str) -> list[int]:
+    """Return the cores of a list such as `0,2-3`. Raises ConfigurationError."""
+    from ccagent.agents.fast.messages.decoding import MOST_CORES
+    from ccagent.errors import UnparsableError
+    from ccagent.machine.cpus import parse_cpu_list
+
+    try:
+        cores = parse_cpu_list(text.encode())
+    except UnparsableError as error:
+        raise ConfigurationError(f"--cores: {error}") from None
+    if not 0 < len(cores) <= MOST_CORES:
+        raise ConfigurationError(f"--cores: 1 to {MOST_CORES} cores")
+    return cores

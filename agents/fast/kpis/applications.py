@@ -1,0 +1,209 @@
+"""The applications of a node that are monitored: Slurm's jobs, and virtual machines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.agents.fast.kpis.control_groups import (
+    CPU_CONTROLLER,
+    MEMORY_CONTROLLER,
+    Groups,
+    group_processes,
+    machine_scopes,
+)
+from ccagent.agents.fast.kpis.process_tree import read_start
+from ccagent.agents.fast.session.kept_state import MonitoredMachine
+from ccagent.errors import CcagentError
+from ccagent.log import logger
+from ccagent.machine.cgroup.jobs import job_directories
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ccagent.agents.fast.messages.structures import MachineResult, StopMonitoring
+    from ccagent.agents.fast.session.kept_state import KeptState
+    from ccagent.machine.node import Node
+
+MOST_APPLICATIONS = 256
+"""So many of a node are monitored at most; a peer can name any number of machines."""
+
+_ASKED = 50
+
+
+class MonitoredApplication(NamedTuple):
+    """An application: a Slurm job by its control groups, or a machine by its process.
+
+    start: ticks since boot, None if it is unknown.
+    """
+
+    job_id: str = ""
+    process_id: int = 0
+    vm_name: str = ""
+    start: int | None = None
+    groups: Groups = {}
+
+
+class Applications:
+    """Knows which applications are monitored, and changes that as messages say."""
+
+    def __init__(self, state: KeptState) -> None:
+        self._state = state
+        self._starts: dict[str, int | None] = {}
+
+    def list_monitored(self, node: Node) -> list[MonitoredApplication]:
+        """Return those that are monitored now; machines that are gone are forgotten."""
+        self._forget_gone(node)
+        machines = [
+            MonitoredApplication("", each.process_id, each.name, each.start)
+            for each in self._state.machines
+        ]
+        return [*self._jobs(node), *machines][:MOST_APPLICATIONS]
+
+    def job_ids(self, node: Node) -> list[str]:
+        """Return the Slurm jobs on this node."""
+        return [*self._groups(node)][:MOST_APPLICATIONS]
+
+    def stop(self, node: Node, task: StopMonitoring) -> str:
+        """Stop monitoring what a scheduler names; return what is wrong with it, or ""."""
+        state = self._state
+        kept = [each for each in state.machines if not _is_meant(each, task)]
+        has_stopped = len(kept) < len(state.machines)
+        state.machines = kept
+        job = task.job_id
+        if job and job in self._groups(node):
+            has_stopped = True
+            if job not in state.stopped_jobs:
+                state.stopped_jobs.append(job)
+        if has_stopped:
+            return ""
+        process = f" with process {task.process_id}" if task.process_id else ""
+        return f"job {job or '(none)'}{process} is not monitored on this node"
+
+    def follow(self, node: Node, result: MachineResult) -> None:
+        """Monitor what the migration framework started, and no longer what it stopped."""
+        for outcome in result.machines:
+            if not outcome.is_success:
+                continue
+            if result.event == "vm stopped":
+                self._remove(outcome.name)
+            elif result.event in {"vm started", "vm resumed", "vm suspended"}:
+                is_suspended = result.event == "vm suspended"
+                self._add(node, outcome.name, outcome.process_id, is_suspended=is_suspended)
+            elif result.event == "vm migrated":
+                # The process is at the destination, which may be this node.
+                self._remove(outcome.name)
+                if _is_machine(node, outcome.process_id, outcome.name):
+                    self._add(node, outcome.name, outcome.process_id, is_suspended=False)
+
+    def _add(self, node: Node, name: str, process: int, *, is_suspended: bool) -> None:
+        state = self._state
+        known = next((each for each in state.machines if each.name == name), None)
+        process = process or (known.process_id if known else _find_machine(node, name))
+        start = read_start(node, process) if process else None
+        if start is None:
+            logger.warning(
+                "agent fast: machine %s: there is no process %d on this node; it is not monitored",
+                name,
+                process,
+            )
+            return
+        if known is None and len(state.machines) >= MOST_APPLICATIONS:
+            logger.error(
+                "agent fast: machine %s: not monitored: there are %d already",
+                name,
+                MOST_APPLICATIONS,
+            )
+            return
+        self._remove(name)
+        state.machines.append(
+            MonitoredMachine(name=name, process_id=process, start=start, is_suspended=is_suspended)
+        )
+
+    def _remove(self, name: str) -> None:
+        self._state.machines = [each for each in self._state.machines if each.name != name]
+
+    def _forget_gone(self, node: Node) -> None:
+        alive = [
+            each for each in self._state.machines if read_start(node, each.process_id) == each.start
+        ]
+        for each in self._state.machines:
+            if each not in alive:
+                logger.info(
+                    "agent fast: machine %s: process %d has ended", each.name, each.process_id
+                )
+        if len(alive) < len(self._state.machines):
+            self._state.machines = alive
+
+    def _jobs(self, node: Node) -> list[MonitoredApplication]:
+        groups = self._groups(node)
+        state = self._state
+        if state.stopped_jobs:
+            state.stopped_jobs = [job for job in state.stopped_jobs if job in groups]
+        self._starts = {job: start for job, start in self._starts.items() if job in groups}
+        found: list[MonitoredApplication] = []
+        for job, paths in groups.items():
+            if job in state.stopped_jobs:
+                continue
+            if self._starts.get(job) is None:
+                self._starts[job] = _first_start(node, paths)
+            found.append(MonitoredApplication(job, 0, "", self._starts[job], paths))
+        return found
+
+    def _groups(self, node: Node) -> dict[str, Groups]:
+        """Return the control groups of Slurm's jobs, by job."""
+        found: dict[str, Groups] = {}
+        try:
+            directories = job_directories(node, (MEMORY_CONTROLLER, CPU_CONTROLLER))
+        except CcagentError:
+            return {}
+        for each in directories:
+            groups = found.setdefault(str(each.job), {})
+            groups.setdefault(each.controller, []).append(each.path)
+        return found
+
+
+def _is_meant(machine: MonitoredMachine, task: StopMonitoring) -> bool:
+    """Return whether a task names a machine: by its process, or by its name as the job's id."""
+    if task.process_id:
+        return machine.process_id == task.process_id
+    return machine.name == task.job_id
+
+
+def _find_machine(node: Node, name: str) -> int:
+    """Return the process of a machine that libvirt knows, 0 if it knows none of this name."""
+    for directory in machine_scopes(node).get(name, []):
+        for process in group_processes(node, directory):
+            return process
+    return 0
+
+
+def _is_machine(node: Node, process: int, name: str) -> bool:
+    """Return whether a process of this node runs the machine of this name."""
+    if not process:
+        return False
+    try:
+        words = node.read(f"proc/{process}/cmdline", limit=1024 * 1024).split(b"\0")
+    except CcagentError:
+        return False
+    wanted = name.encode("utf-8", "replace")
+    return any(wanted in {part.rpartition(b"=")[2] for part in word.split(b",")} for word in words)
+
+
+def _first_start(node: Node, groups: Groups) -> int | None:
+    """Return when the first process of a job started that still runs."""
+    starts: list[int] = []
+    for directory in _any(groups.values()):
+        for count, process in enumerate(group_processes(node, directory)):
+            start = read_start(node, process)
+            if start is not None:
+                starts.append(start)
+            if count >= _ASKED:
+                break
+    return min(starts, default=None)
+
+
+def _any(groups: Iterable[list[str]]) -> list[str]:
+    """Return the directories of one controller: all of them hold the same processes."""
+    for directories in groups:
+        return directories
+    return []

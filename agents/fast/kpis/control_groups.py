@@ -1,0 +1,149 @@
+"""The control group of a process, where it accounts for that process alone, and what it counts."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.agents.fast.kpis.process_tree import parse_processes
+from ccagent.errors import CcagentError
+from ccagent.machine.cgroup.files import parse_amount, parse_fields
+from ccagent.machine.cgroup.jobs import ROOT, V2
+from ccagent.machine.parsed import read_parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from ccagent.machine.node import Node
+
+CPU_CONTROLLER, MEMORY_CONTROLLER = "cpuacct", "memory"
+_MACHINE = re.compile(r"machine-qemu\\x2d[0-9]+\\x2d(.+)\.scope")
+_ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
+_MACHINES = "machine.slice"
+_DEEPEST = 5
+_MOST_PROCESSES = 10_000
+_USAGE = {b"usage_usec": ("cpu", 1000)}
+
+Groups = dict[str, list[str]]
+"""Directories of control groups by controller of version 1, or by `v2`."""
+
+
+class GroupUsage(NamedTuple):
+    """cpu: ns so far; memory: B charged, page cache included. None: not told here."""
+
+    cpu: int | None
+    memory: int | None
+
+
+def parse_groups(content: bytes) -> dict[str, str]:
+    """Parse /proc/PID/cgroup: path by controller of version 1, and by `v2`."""
+    found: dict[str, str] = {}
+    for line in content.decode("utf-8", "surrogateescape").split("\n"):
+        parts = line.split(":", 2)
+        if len(parts) == 3 and parts[2].startswith("/") and "/.." not in parts[2]:
+            for controller in parts[1].split(",") if parts[1] else (V2,):
+                found.setdefault(controller, parts[2])
+    return found
+
+
+def find_own_groups(node: Node, process: int, tree: Collection[int]) -> Groups:
+    """Return the control groups that hold this process and its descendants and nothing else.
+
+    The scope that libvirt made for a machine is its own, whatever runs in it.
+    """
+    try:
+        paths = parse_groups(node.read_single(f"proc/{process}/cgroup"))
+    except CcagentError:
+        return {}
+    found: Groups = {}
+    for controller in (CPU_CONTROLLER, MEMORY_CONTROLLER, V2):
+        path = paths.get(controller, "/")
+        if path == "/":
+            continue
+        top = ROOT if controller == V2 else f"{ROOT}/{controller}"
+        scope = _scope(path)
+        directory = top + (scope or path)
+        if scope or _holds_only(node, directory, tree):
+            found[controller] = [directory]
+    return found
+
+
+def read_groups(node: Node, groups: Mapping[str, list[str]]) -> GroupUsage:
+    """Read what control groups count; several of one kind add up."""
+    cpu = memory = None
+    if CPU_CONTROLLER in groups:
+        cpu = _sum(node, groups[CPU_CONTROLLER], "cpuacct.usage")
+    elif V2 in groups:
+        cpu = _sum(node, groups[V2], "cpu.stat")
+    if MEMORY_CONTROLLER in groups:
+        memory = _sum(node, groups[MEMORY_CONTROLLER], "memory.usage_in_bytes")
+    elif V2 in groups:
+        memory = _sum(node, groups[V2], "memory.current")
+    return GroupUsage(cpu, memory)
+
+
+def machine_scopes(node: Node) -> dict[str, list[str]]:
+    """Return the directories of libvirt's machines, by name of the machine."""
+    found: dict[str, list[str]] = {}
+    for top in (ROOT, f"{ROOT}/{CPU_CONTROLLER}", f"{ROOT}/{MEMORY_CONTROLLER}", f"{ROOT}/cpuset"):
+        try:
+            names = node.list(f"{top}/{_MACHINES}")
+        except CcagentError:
+            continue
+        for name in sorted(names):
+            match = _MACHINE.fullmatch(name)
+            if match is not None:
+                machine = _unescaped(match[1])
+                found.setdefault(machine, []).append(f"{top}/{_MACHINES}/{name}")
+    return found
+
+
+def group_processes(node: Node, directory: str, depth: int = _DEEPEST) -> Iterator[int]:
+    """Yield the processes in a control group and those below it."""
+    with contextlib.suppress(CcagentError):  # a threaded group of version 2 lists no processes
+        yield from parse_processes(node.read(f"{directory}/cgroup.procs"))
+    if depth:
+        try:
+            below = node.directories(directory)
+        except CcagentError:
+            return
+        for name in below:
+            yield from group_processes(node, f"{directory}/{name}", depth - 1)
+
+
+def _holds_only(node: Node, directory: str, tree: Collection[int]) -> bool:
+    """Return whether a control group holds processes of the tree and no others."""
+    is_used = False
+    for count, process in enumerate(group_processes(node, directory)):
+        if process not in tree or count > _MOST_PROCESSES:
+            return False
+        is_used = True
+    return is_used
+
+
+def _scope(path: str) -> str:
+    """Return the part of a path that ends with the scope of one of libvirt's machines."""
+    parts = path.split("/")
+    if len(parts) > 2 and parts[1] == _MACHINES and _MACHINE.fullmatch(parts[2]):
+        return "/".join(parts[:3])
+    return ""
+
+
+def _unescaped(name: str) -> str:
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), name)
+
+
+def _sum(node: Node, directories: Iterable[str], file: str) -> int | None:
+    values = [_value(node, f"{directory}/{file}") for directory in directories]
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def _value(node: Node, path: str) -> int | None:
+    try:
+        if path.endswith("cpu.stat"):
+            return read_parsed(node, path, lambda text: parse_fields(text, _USAGE)).get("cpu")
+        return read_parsed(node, path, parse_amount)
+    except CcagentError:
+        return None

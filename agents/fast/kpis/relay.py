@@ -1,0 +1,71 @@
+"""KPIs that applications publish, on their way to the sinks."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import TYPE_CHECKING
+
+from ccagent.agents.fast.messages.structures import ApplicationStatus
+from ccagent.log import logger
+from ccagent.records.points import Point
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ccagent.agents.fast.messages.structures import ApplicationKpis
+    from ccagent.machine.node import Node
+
+_MOST_VALUES = 10_000
+_MOST_JOBS = 1000
+_LONGEST_NAME = 64
+_OTHERS = re.compile(r"[^a-z0-9]+")
+
+
+def metric_name(kpi: str) -> str:
+    """Return the name of a metric for a KPI that an application names; empty if none is left."""
+    name = _OTHERS.sub("_", kpi.casefold()).strip("_")[:_LONGEST_NAME]
+    return f"fast_app_{name}" if name else ""
+
+
+class ApplicationRelay:
+    """Holds what applications sent until the next sample takes it."""
+
+    def __init__(self) -> None:
+        self.statuses: dict[str, ApplicationStatus] = {}
+        """What applications said of themselves, by job."""
+        self._values: dict[tuple[str, str], tuple[float, float]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, message: ApplicationStatus | ApplicationKpis, job: str, time: float) -> None:
+        """Take a message of the job of a topic; one that speaks for another job is refused."""
+        if message.job != job:
+            logger.warning(
+                "agent fast: job %s sends in the name of job %s; refused", job, message.job
+            )
+            return
+        with self._lock:
+            if isinstance(message, ApplicationStatus):
+                if job in self.statuses or len(self.statuses) < _MOST_JOBS:
+                    self.statuses[job] = message
+                return
+            for kpi, value in message.values.items():
+                name = metric_name(kpi)
+                if name and not isinstance(value, str) and len(self._values) < _MOST_VALUES:
+                    self._values[job, name] = (value, time)
+
+    def keep(self, jobs: Iterable[str]) -> None:
+        """Forget the statuses of all jobs but these."""
+        with self._lock:
+            here = {*jobs}
+            self.statuses = {job: each for job, each in self.statuses.items() if job in here}
+
+    def take(self, node: Node) -> list[Point]:
+        """Return the latest values since the last call, and forget them."""
+        with self._lock:
+            values, self._values = self._values, {}
+        tags = {"cluster": node.cluster, "hostname": node.hostname, "type": "node"}
+        return [
+            Point(name, tags | {"stype": "job", "stype-id": job}, value, time)
+            for (job, name), (value, time) in values.items()
+        ]

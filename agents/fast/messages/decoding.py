@@ -1,0 +1,231 @@
+"""From payloads to messages: what the specification shows, and what programs really send.
+
+A map may come as a list of maps of one key, a document with a `---` behind it, a request without
+its `task`. `decode` returns a Refusal for anything else; it never raises.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal, cast
+
+from ccagent.agents.fast.messages.fields import Fields, as_map, shown, to_flag, to_uints, to_value
+from ccagent.agents.fast.messages.kpi_names import KPIS, find_kpi
+from ccagent.agents.fast.messages.machine_decoding import decode_machine_result, decode_machine_task
+from ccagent.agents.fast.messages.structures import (
+    AgentInit,
+    AgentQuit,
+    ApplicationKpis,
+    ApplicationStatus,
+    BandwidthRequest,
+    BandwidthResponse,
+    ConfigurationAnswer,
+    ConnectionRequest,
+    FastMessage,
+    InitAgent,
+    KpiReport,
+    Refusal,
+    StopMonitoring,
+    TaskAnswer,
+)
+from ccagent.agents.fast.messages.yaml_documents import parse_document
+from ccagent.errors import UnparsableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ccagent.agents.fast.messages.yaml_documents import Document
+
+Subject = Literal[
+    "agent task", "agent status", "bandwidth request", "bandwidth response",
+    "machine task", "machine result", "connection request",
+    "application status", "application kpis",
+]  # fmt: skip
+"""What the messages of a topic are about."""
+
+LONGEST_ID = 128
+MOST_CORES = 4096
+_MOST_KPIS = 200
+_LONGEST_REASON = 200
+
+# The specification shows it on one line, which is not YAML.
+_ONE_LINE = re.compile(
+    rb"task:\s*stop[ _]monitoring\s+job-description:\s*job-id:\s*(\S{1,64})"
+    rb"\s+process-id:\s*(\d{1,10})\s*"
+)
+_KPI_OFF = frozenset({"false", "no", "off"})
+
+
+def decode(subject: Subject, payload: bytes, hint: str = "") -> FastMessage | Refusal:
+    """Decode a payload. hint: the last level of its topic, which may name the task."""
+    task = hint.replace("_", " ")
+    name = ""
+    try:
+        fields = Fields(_document(payload))
+        name = fields.text("id", "")
+        if len(name) > LONGEST_ID:
+            name = ""
+            raise UnparsableError(f"id: longer than {LONGEST_ID} characters")  # noqa: TRY301 - as all else that is wrong
+        task = fields.text("task", task).replace("_", " ")
+        return _DECODERS[subject](fields, task, name)
+    except UnparsableError as error:
+        return Refusal(reason=str(error)[:_LONGEST_REASON], task=task, id=name)
+
+
+def _document(payload: bytes) -> Document:
+    line = _ONE_LINE.fullmatch(payload.replace(b"---", b" ").strip())
+    if line is None or b"\n" in payload.strip().strip(b"-").strip():
+        return parse_document(payload)
+    job, process = (each.decode("utf-8", "replace") for each in line.groups())
+    return {"task": "stop monitoring", "job-description": {"job-id": job, "process-id": process}}
+
+
+def _agent_task(fields: Fields, task: str, name: str) -> FastMessage:
+    if task == "init agent" or (task in {"", "task"} and "KPI" in fields):
+        return _init_agent(fields, name)
+    if task == "stop monitoring" or (task in {"", "task"} and "job-description" in fields):
+        job = Fields(fields.get("job-description"), "job-description")
+        if "job-id" not in job and "process-id" not in job:
+            raise UnparsableError("job-description: neither job-id nor process-id")
+        return StopMonitoring(
+            id=name, job_id=job.text("job-id", ""), process_id=job.uint("process-id", 0)
+        )
+    raise UnparsableError(f"task: {shown(task)} is no task of the agent")
+
+
+def _init_agent(fields: Fields, name: str) -> InitAgent:
+    if "KPI" not in fields:
+        raise UnparsableError("KPI: missing")
+    kpi = Fields(fields.get("KPI"), "KPI")
+    chosen = as_map(kpi.get("categories"), "KPI.categories")
+    if len(chosen) > _MOST_KPIS:
+        raise UnparsableError(f"KPI.categories: {len(chosen)}, at most {_MOST_KPIS}")
+    wanted: list[str] = []
+    for category, value in chosen.items():
+        found = find_kpi(category)
+        if found is None:
+            raise UnparsableError(
+                f"KPI.categories: {shown(category)} is unknown; there are {', '.join(KPIS)}"
+            )
+        is_off = isinstance(value, str) and value.strip().casefold() in _KPI_OFF
+        if not is_off and found not in wanted:
+            wanted.append(found)
+    if chosen and not wanted:
+        raise UnparsableError("KPI.categories: all are switched off")
+    return InitAgent(id=name, categories=tuple(wanted), repeat=kpi.uint("repeat"))
+
+
+def _bandwidth_request(fields: Fields, task: str, name: str) -> BandwidthRequest:
+    if task not in {"", "request", "mmbwmon request"}:
+        raise UnparsableError(f"task: {shown(task)} is no request for a measurement")
+    if "cores" not in fields:
+        raise UnparsableError("cores: missing")
+    cores = to_uints(fields.get("cores"), "cores", MOST_CORES)
+    if not cores:
+        raise UnparsableError("cores: none")
+    return BandwidthRequest(id=name, cores=tuple(dict.fromkeys(cores)))
+
+
+def _bandwidth_response(fields: Fields, task: str, name: str) -> BandwidthResponse:
+    del task
+    cores = to_uints(fields.get("cores"), "cores", MOST_CORES) if "cores" in fields else ()
+    value = fields.get("result") or fields.get("response")
+    number = None if value is None else to_value(value, "response")
+    if isinstance(number, str):
+        raise UnparsableError(f"response: expected a number, not {shown(number)}")
+    return BandwidthResponse(
+        id=name,
+        cores=cores,
+        value=number,
+        is_valid=fields.flag("valid", default=True),
+        cpu_share=_number(fields, "cpu-share"),
+        bandwidth=_number(fields, "bandwidth"),
+        details=fields.prose("details"),
+    )
+
+
+def _agent_status(fields: Fields, task: str, name: str) -> FastMessage:
+    source = fields.text("source", fields.text("hostname", ""))
+    if not source:
+        raise UnparsableError("source: missing")
+    details = fields.prose("details")
+    if task == "init":
+        return AgentInit(id=name, source=source)
+    if task == "quit":
+        return AgentQuit(id=name, source=source)
+    if task == "configuration":
+        status = _one_of(fields, "status", ("accepted", "denied"))
+        return ConfigurationAnswer(
+            id=name, source=source, is_accepted=status == "accepted", details=details
+        )
+    if task == "KPI":
+        job = Fields(fields.get("job-description"), "job-description")
+        return KpiReport(
+            id=name,
+            source=source,
+            values=_values(fields.get("KPIS"), "KPIS"),
+            job_id=job.text("job-id", ""),
+            process_id=job.uint("process-id", 0),
+            vm_name=job.text("vm-name", ""),
+        )
+    status = _one_of(fields, "status", ("success", "error"))
+    return TaskAnswer(
+        id=name, source=source, task=task, is_success=status == "success", details=details
+    )
+
+
+def _connection_request(fields: Fields, task: str, name: str) -> ConnectionRequest:
+    del fields
+    if task not in {"suspend", "resume"}:
+        raise UnparsableError(f"task: expected suspend or resume, not {shown(task)}")
+    return ConnectionRequest(id=name, task=cast("Literal['suspend', 'resume']", task))
+
+
+def _application_status(fields: Fields, task: str, name: str) -> ApplicationStatus:
+    del task
+    value = fields.get("supported_KPI")
+    return ApplicationStatus(
+        id=name,
+        job=fields.text("source"),
+        is_migratable=to_flag(fields.get("migration") or "yes", "migration"),
+        supported=tuple(as_map(value, "supported_KPI")),
+    )
+
+
+def _application_kpis(fields: Fields, task: str, name: str) -> ApplicationKpis:
+    del task
+    # The specification repeats the key of the status message here.
+    key = "KPIS" if "KPIS" in fields else "supported_KPI"
+    return ApplicationKpis(id=name, job=fields.text("source"), values=_values(fields.get(key), key))
+
+
+def _values(value: Document, where: str) -> dict[str, float | str]:
+    found = as_map(value, where)
+    if len(found) > _MOST_KPIS:
+        raise UnparsableError(f"{where}: {len(found)} values, at most {_MOST_KPIS}")
+    return {name: to_value(each, f"{where}: {shown(name)}") for name, each in found.items()}
+
+
+def _number(fields: Fields, key: str) -> float:
+    value = to_value(fields.get(key) or "0", key)
+    return 0.0 if isinstance(value, str) else value
+
+
+def _one_of(fields: Fields, key: str, choices: tuple[str, ...]) -> str:
+    text = fields.text(key).casefold()
+    if text not in choices:
+        raise UnparsableError(f"{key}: expected {' or '.join(choices)}, not {shown(text)}")
+    return text
+
+
+_DECODERS: dict[Subject, Callable[[Fields, str, str], FastMessage]] = {
+    "agent task": _agent_task,
+    "agent status": _agent_status,
+    "bandwidth request": _bandwidth_request,
+    "bandwidth response": _bandwidth_response,
+    "machine task": decode_machine_task,
+    "machine result": decode_machine_result,
+    "connection request": _connection_request,
+    "application status": _application_status,
+    "application kpis": _application_kpis,
+}

@@ -1,0 +1,128 @@
+"""From messages to payloads that the specification and the programs which speak it both read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ccagent.agents.fast.messages.machine_encoding import machine_document
+from ccagent.agents.fast.messages.structures import (
+    AgentInit,
+    AgentQuit,
+    ApplicationKpis,
+    ApplicationStatus,
+    BandwidthRequest,
+    BandwidthResponse,
+    ConfigurationAnswer,
+    ConnectionRequest,
+    InitAgent,
+    KpiReport,
+    StopMonitoring,
+    TaskAnswer,
+)
+from ccagent.agents.fast.messages.yaml_documents import write_document
+
+if TYPE_CHECKING:
+    from ccagent.agents.fast.messages.structures import FastMessage
+
+
+def encode_fast(message: FastMessage) -> bytes:
+    """Encode a message, framed between `---`."""
+    document = _document(message)
+    if message.id:
+        document["id"] = message.id
+    return write_document(document)
+
+
+def _document(message: FastMessage) -> dict[str, Any]:
+    """Return the document of a message. Raises EncodingError for one that is none of FAST's."""
+    found = _agent_document(message) or _peer_document(message)
+    return machine_document(message) if found is None else found
+
+
+def _agent_document(message: FastMessage) -> dict[str, Any] | None:
+    """Return the document of a message that the agent sends; None for any other."""
+    match message:
+        case AgentInit(source=source):
+            # The specification and the scheduler need `source`, fast-lib `hostname`.
+            return {"task": "init", "source": source, "hostname": source}
+        case AgentQuit(source=source):
+            return {"task": "quit", "source": source, "hostname": source}
+        case ConfigurationAnswer():
+            status = "accepted" if message.is_accepted else "denied"
+            found = {"task": "configuration", "source": message.source, "status": status}
+            return found | _details(message.details)
+        case TaskAnswer():
+            status = "success" if message.is_success else "error"
+            found = {"task": message.task, "source": message.source, "status": status}
+            return found | _details(message.details)
+        case KpiReport():
+            return _report(message)
+        case BandwidthResponse():
+            return _response(message)
+        case _:
+            return None
+
+
+def _peer_document(message: FastMessage) -> dict[str, Any] | None:
+    """Return the document of a message of a scheduler or an application; None for any other."""
+    match message:
+        case InitAgent():
+            kpi = {"categories": [{name: True} for name in message.categories]}
+            return {"task": "init agent", "KPI": kpi | {"repeat": message.repeat}}
+        case StopMonitoring():
+            job = {"job-id": message.job_id, "process-id": message.process_id}
+            return {"task": "stop monitoring", "job-description": job}
+        case BandwidthRequest(cores=cores):
+            return {"task": "mmbwmon request", "cores": [*cores]}
+        case ConnectionRequest(task=task):
+            return {"task": task}
+        case ApplicationStatus():
+            return {
+                "task": "status",
+                "source": message.job,
+                "migration": "yes" if message.is_migratable else "no",
+                "supported_KPI": [*message.supported],
+            }
+        case ApplicationKpis():
+            values = [{name: value} for name, value in message.values.items()]
+            return {"task": "KPIs", "source": message.job, "supported_KPI": values}
+        case _:
+            return None
+
+
+def _details(details: str) -> dict[str, str]:
+    return {"details": details} if details else {}
+
+
+def _report(message: KpiReport) -> dict[str, Any]:
+    # No key `result`, at which fast-lib's scheduler takes it for another message.
+    found: dict[str, Any] = {"task": "KPI", "source": message.source}
+    job: dict[str, Any] = {}
+    if message.job_id:
+        job["job-id"] = message.job_id
+    if message.process_id:
+        job["process-id"] = message.process_id
+    if message.vm_name:
+        job["vm-name"] = message.vm_name
+    if job:
+        found["job-description"] = job
+    return found | {"KPIS": [{name: _plain(value)} for name, value in message.values.items()]}
+
+
+def _plain(value: float | str) -> float | str:
+    """Return a whole number as one: peers in C++ read no `5.0` as an integer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _response(message: BandwidthResponse) -> dict[str, Any]:
+    found: dict[str, Any] = {"task": "mmbwmon response", "cores": [*message.cores]}
+    if message.value is None:
+        return found | {"status": "error"} | _details(message.details)
+    # The specification has `response`, fast-lib `result`.
+    return (
+        found
+        | {"result": message.value, "response": message.value}
+        | {"status": "success" if message.is_valid else "error", "valid": message.is_valid}
+        | {"cpu-share": message.cpu_share, "bandwidth": message.bandwidth}
+        | _details(message.details)
+    )

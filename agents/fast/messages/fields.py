@@ -1,0 +1,155 @@
+"""Typed access to the fields of a document of YAML."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+from ccagent.errors import UnparsableError
+
+if TYPE_CHECKING:
+    from ccagent.agents.fast.messages.yaml_documents import Document
+
+_UINT = re.compile(r"[0-9]{1,18}|0x[0-9a-fA-F]{1,15}", re.ASCII)
+_TRUE = frozenset({"true", "yes", "on", "1"})
+_FALSE = frozenset({"false", "no", "off", "0"})
+_SHOWN = 40
+
+
+def as_map(value: Document, where: str) -> dict[str, Document]:
+    """Return a map, or a list of maps of one key each as one map. Raises UnparsableError.
+
+    A text in such a list is a key without a value.
+    """
+    if value is None:
+        return {}
+    if isinstance(value, dict):
+        return value
+    if not isinstance(value, list):
+        raise UnparsableError(f"{where}: expected a map, not {shown(value)}")
+    found: dict[str, Document] = {}
+    for each in value:
+        part = {each.strip(): None} if isinstance(each, str) else each
+        if not isinstance(part, dict):
+            raise UnparsableError(f"{where}: expected maps in the list, not {shown(each)}")
+        if clash := found.keys() & part.keys():
+            raise UnparsableError(f"{where}: {shown(min(clash))} occurs twice")
+        found |= part
+    return found
+
+
+def to_uint(value: Document, where: str) -> int:
+    """Return a whole number that is not negative. Raises UnparsableError."""
+    if isinstance(value, str) and _UINT.fullmatch(value.strip()):
+        text = value.strip()
+        return int(text, 16) if text.startswith("0x") else int(text)
+    raise UnparsableError(f"{where}: expected a whole number, not {shown(value)}")
+
+
+def to_uints(value: Document, where: str, most: int) -> tuple[int, ...]:
+    """Return a list of whole numbers; one alone is a list of one. Raises UnparsableError."""
+    values = value if isinstance(value, list) else [value]
+    if len(values) > most:
+        raise UnparsableError(f"{where}: {len(values)} numbers, at most {most}")
+    return tuple(to_uint(each, where) for each in values)
+
+
+def to_value(value: Document, where: str) -> float | str:
+    """Return a number if it is one and finite, else text. Raises UnparsableError."""
+    if not isinstance(value, str):
+        raise UnparsableError(f"{where}: expected a number or text, not {shown(value)}")
+    try:
+        number = float(value)
+    except ValueError:
+        return value.strip()
+    if not math.isfinite(number):
+        raise UnparsableError(f"{where}: {shown(value)} is not finite")
+    return number
+
+
+def to_flag(value: Document, where: str) -> bool:
+    """Return yes or no. Raises UnparsableError."""
+    text = value.strip().casefold() if isinstance(value, str) else ""
+    if text in _TRUE or text in _FALSE:
+        return text in _TRUE
+    raise UnparsableError(f"{where}: expected yes or no, not {shown(value)}")
+
+
+def shown(value: object) -> str:
+    """Return a value for a sentence, of bounded length, printable."""
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, dict):
+        return "a map"
+    return "nothing" if value is None else ascii(value)[:_SHOWN]
+
+
+class Fields:
+    """The fields of a map, by key; `supported_KPI` and `supported-kpi` are the same key.
+
+    Each method raises UnparsableError that names the field.
+    """
+
+    def __init__(self, value: Document, where: str = "") -> None:
+        self._where = where
+        self._values = {_plain(key): each for key, each in as_map(value, where or "it").items()}
+
+    def __contains__(self, key: str) -> bool:
+        return self._values.get(_plain(key)) is not None
+
+    def get(self, key: str) -> Document:
+        """Return a field; None if it is missing or empty."""
+        return self._values.get(_plain(key))
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """Return a text on one line."""
+        value = self.get(key)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, str) or not value.strip():
+            raise UnparsableError(f"{self.name(key)}: expected text, not {shown(value)}")
+        if not value.strip().isprintable():
+            raise UnparsableError(f"{self.name(key)}: has control characters")
+        return value.strip()
+
+    def prose(self, key: str) -> str:
+        """Return a text for people, on one line; empty if there is none."""
+        value = self.get(key)
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            raise UnparsableError(f"{self.name(key)}: expected text, not {shown(value)}")
+        return "".join(each if each.isprintable() else " " for each in value).strip()
+
+    def uint(self, key: str, default: int | None = None) -> int:
+        """Return a whole number that is not negative."""
+        value = self.get(key)
+        if value is None and default is not None:
+            return default
+        return to_uint(value, self.name(key))
+
+    def optional_uint(self, key: str) -> int | None:
+        """Return a whole number that is not negative; None if it is missing."""
+        return self.uint(key) if key in self else None
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """Return yes or no."""
+        value = self.get(key)
+        return default if value is None else to_flag(value, self.name(key))
+
+    def maps(self, key: str, most: int) -> list[Fields]:
+        """Return a list of maps; a single map is a list of one."""
+        value = self.get(key)
+        values = value if isinstance(value, list) else [value]
+        if value is None or len(values) > most:
+            raise UnparsableError(f"{self.name(key)}: expected a list of 1 to {most} maps")
+        return [Fields(each, f"{self.name(key)}[{i}]") for i, each in enumerate(values)]
+
+    def name(self, key: str) -> str:
+        """Return how errors call a field."""
+        return f"{self._where}.{key}" if self._where else key
+
+
+def _plain(key: str) -> str:
+    return " ".join(key.replace("_", "-").casefold().split())

@@ -1,0 +1,43 @@
+"""The KPIs that a configuration can ask for, by the names of the specification."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+KpiScope = Literal["node", "application"]
+
+APPLICATION_MEMORY = "Application/VM memory usage"
+APPLICATION_CPU = "Application/VM Cpu usage"
+NODE_MEMORY = "Node memory usage"
+NODE_MEMORY_BANDWIDTH = "Node memory bandwidth"
+NODE_CPU = "Node Cpu usage"
+NODE_INTERCONNECT = "Node Network Interconnect bandwidth"
+COMMUNICATION = "communication intensity (network)"
+RUNTIME = "expected runtime"
+
+KPIS: dict[str, KpiScope] = {
+    APPLICATION_MEMORY: "application",
+    APPLICATION_CPU: "application",
+    NODE_MEMORY: "node",
+    NODE_MEMORY_BANDWIDTH: "node",
+    NODE_CPU: "node",
+    NODE_INTERCONNECT: "node",
+    COMMUNICATION: "node",
+    RUNTIME: "application",
+}
+"""All KPIs, in the order of the specification."""
+
+_KNOWN = {" ".join(name.casefold().split()): name for name in KPIS} | {
+    "vm memory usage": APPLICATION_MEMORY,
+    "application memory usage": APPLICATION_MEMORY,
+    "vm cpu usage": APPLICATION_CPU,
+    "application cpu usage": APPLICATION_CPU,
+    "node network bandwidth": NODE_INTERCONNECT,
+    "node interconnect bandwidth": NODE_INTERCONNECT,
+    "communication intensity": COMMUNICATION,
+}
+
+
+def find_kpi(name: str) -> str | None:
+    """Return the KPI of a name, whatever its case and spaces; None if there is none."""
+    return _KNOWN.get(" ".join(name.casefold().split()))

@@ -1,0 +1,336 @@
+"""The state machine: what each message changes, and what is answered.
+
+CONNECT -> WAIT_CONFIG (init, repeated with backoff) -> MONITORING. A configuration that was
+accepted stays in force, across restarts too, until another one is accepted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import threading
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import structs
+
+from ccagent.agents.fast.bandwidth.service import BandwidthService
+from ccagent.agents.fast.kpis.relay import ApplicationRelay
+from ccagent.agents.fast.messages.decoding import decode
+from ccagent.agents.fast.messages.encoding import encode_fast
+from ccagent.agents.fast.messages.structures import (
+    AgentInit,
+    ApplicationKpis,
+    ApplicationStatus,
+    BandwidthRequest,
+    BandwidthResponse,
+    ConfigurationAnswer,
+    InitAgent,
+    MachineResult,
+    Refusal,
+    StopMonitoring,
+    TaskAnswer,
+)
+from ccagent.agents.fast.session.kept_state import AcceptedConfiguration, PendingMeasurement
+from ccagent.log import logger, printable, say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ccagent.agents.fast.kpis.applications import Applications, MonitoredApplication
+    from ccagent.agents.fast.messages.structures import FastMessage
+    from ccagent.agents.fast.session.answers import AnswerQueue
+    from ccagent.agents.fast.session.connection import Received
+    from ccagent.agents.fast.session.kept_state import StateKeeper
+    from ccagent.agents.fast.session.topics import FastTopics
+    from ccagent.agents.fast.settings import FastSettings
+    from ccagent.machine.node import Node
+
+ProtocolState = Literal["waiting for a configuration", "monitoring"]
+
+_FIRST_INIT_PAUSE = 5.0
+_LONGEST_INIT_PAUSE = 300.0
+_LONGEST_REPEAT = 7 * 86400
+_JOBS_KNOWN_FOR = 10.0
+
+
+class FastProtocol:
+    """Decides on each message. Its methods are called by several threads."""
+
+    def __init__(
+        self,
+        node: Node,
+        settings: FastSettings,
+        *,
+        topics: FastTopics,
+        keeper: StateKeeper,
+        answers: AnswerQueue,
+        applications: Applications,
+    ) -> None:
+        self.relay = ApplicationRelay()
+        self.lock = threading.RLock()
+        """Held while the state is read or changed; never while something is published."""
+        self.publish: Callable[[str, bytes], object] = _nowhere
+        self.on_configured: Callable[[], None] = _nothing
+        self.on_answer: Callable[[], None] = _nothing
+        self._node = node
+        self._settings = settings
+        self._topics = topics
+        self._keeper = keeper
+        self._answers = answers
+        self._applications = applications
+        self._bandwidth = BandwidthService(node, settings.state_directory, 1.0 / settings.max_rate)
+        self._known: set[str] = set()
+        self._init_pause = _FIRST_INIT_PAUSE
+        self._init_at = 0.0
+        self._jobs: list[str] = []
+        self._jobs_until: float | None = None
+
+    def restore(self) -> None:
+        """Take up what the last process kept, and answer what it could not."""
+        with self.lock:
+            state = self._keeper.state
+            waiting = self._answers.keys()
+            self._known = {*state.handled, *waiting}
+            pending, state.pending = state.pending, []
+            for each in pending:
+                if each.key in waiting:
+                    continue
+                details = "the agent was restarted during the measurement; ask again"
+                self._answer_measurement(each, BandwidthResponse(cores=each.cores, details=details))
+            if pending:
+                self._keeper.save()
+
+    @property
+    def configuration(self) -> AcceptedConfiguration | None:
+        """The configuration in force."""
+        return self._keeper.state.configuration
+
+    @property
+    def state(self) -> ProtocolState:
+        """What the agent is doing."""
+        return "waiting for a configuration" if self.configuration is None else "monitoring"
+
+    def on_connected(self) -> None:
+        """Register with the scheduler, which was told by the last will that we were gone."""
+        self._init_pause = _FIRST_INIT_PAUSE
+        self._send_init()
+
+    def on_turn(self) -> None:
+        """Register again if no configuration has come for a while."""
+        if self.configuration is None and self._node.clock.monotonic() >= self._init_at:
+            self._send_init()
+
+    def list_monitored(self) -> list[MonitoredApplication]:
+        """Return the applications that are monitored now."""
+        with self.lock:
+            return self._applications.list_monitored(self._node)
+
+    def filters(self) -> list[str]:
+        """Return the filters of topics to subscribe to now."""
+        found = self._topics.fixed(measures=True)
+        match self._settings.relay:
+            case "all":
+                found += self._topics.of_job("+")
+            case "jobs":
+                for job in self._jobs_here():
+                    found += self._topics.of_job(job)
+            case "none":
+                pass
+        return found
+
+    def on_message(self, received: Received) -> None:
+        """Act on a message. What must be answered is on disk when this returns."""
+        topic = self._topics.find(received.topic)
+        if topic is None:
+            logger.warning("agent fast: a message on %s was not asked for", received.topic[:200])
+            return
+        message = decode(topic.subject, received.payload, topic.hint)
+        if isinstance(message, MachineResult):
+            with self.lock:
+                self._applications.follow(self._node, message)
+                self._keeper.save()
+        elif isinstance(message, ApplicationStatus | ApplicationKpis):
+            self.relay.add(message, topic.job, self._node.clock.time())
+        elif isinstance(message, Refusal) and topic.subject not in {
+            "agent task",
+            "bandwidth request",
+        }:
+            logger.warning("agent fast: %s: refused: %s", received.topic, message.reason)
+        else:
+            self._on_request(received, message)
+
+    def _on_request(self, received: Received, message: FastMessage | Refusal) -> None:
+        """Answer a request, unless it is one that was delivered before."""
+        key = _key(received, message.id)
+        with self.lock:
+            is_repeated = bool(message.id) or received.is_repeated
+            if is_repeated and key in self._known:
+                logger.info("agent fast: %s: was answered already", received.topic)
+                return
+            if received.is_retained and self._is_in_force(message):
+                return
+            self._known.add(key)
+            match message:
+                case InitAgent():
+                    self._configure(message, received.topic, key)
+                case StopMonitoring():
+                    self._stop(message, received.topic, key)
+                case BandwidthRequest():
+                    self._measure(message, received.topic, key)
+                case Refusal():
+                    self._refuse(message, received.topic, key)
+                case _:
+                    return
+            self._keeper.note_handled(key)
+            self._keeper.save()
+            if len(self._known) > 2 * len(self._keeper.state.handled) + 100:
+                self._known = {*self._keeper.state.handled}
+
+    def _is_in_force(self, message: FastMessage | Refusal) -> bool:
+        """Return whether a retained message asks for what is in force already."""
+        held = self.configuration
+        return (
+            isinstance(message, InitAgent)
+            and held is not None
+            and (held.categories, held.repeat) == (message.categories, message.repeat)
+        )
+
+    def _configure(self, message: InitAgent, sender: str, key: str) -> None:
+        shortest = max(1.0, 1.0 / self._settings.max_rate)
+        reason = ""
+        if message.repeat < shortest:
+            reason = f"repeat: {message.repeat} s, at least {shortest:g} s (max-rate of the node)"
+        elif message.repeat > _LONGEST_REPEAT:
+            reason = f"repeat: {message.repeat} s, at most {_LONGEST_REPEAT} s"
+        self._answer(
+            key,
+            ConfigurationAnswer(
+                id=message.id, source=self._node.hostname, is_accepted=not reason, details=reason
+            ),
+        )
+        if reason:
+            logger.warning("agent fast: configuration from %s: denied: %s", sender, reason)
+            return
+        self._keeper.state.configuration = AcceptedConfiguration(
+            categories=message.categories,
+            repeat=message.repeat,
+            sender=sender,
+            time=self._node.clock.time(),
+        )
+        names = ", ".join(message.categories) or "all KPIs"
+        say(f"agent fast: {sender}: init agent accepted: {names} every {message.repeat} s")
+        self.on_configured()
+
+    def _stop(self, message: StopMonitoring, sender: str, key: str) -> None:
+        reason = self._applications.stop(self._node, message)
+        self._answer(
+            key,
+            TaskAnswer(
+                id=message.id,
+                source=self._node.hostname,
+                task="stop monitoring",
+                is_success=not reason,
+                details=reason,
+            ),
+        )
+        if reason:
+            logger.warning("agent fast: stop monitoring from %s: %s", sender, reason)
+        else:
+            say(f"agent fast: {sender}: stop monitoring accepted: job {printable(message.job_id)}")
+
+    def _measure(self, message: BandwidthRequest, sender: str, key: str) -> None:
+        pending = PendingMeasurement(key=key, id=message.id, cores=message.cores)
+        if not self._settings.mmbwmon:
+            reason = "measurements are not allowed on this node (agents.fast.mmbwmon)"
+        else:
+            self._keeper.state.pending.append(pending)
+            reason = self._bandwidth.start(
+                message.cores,
+                [*self._keeper.state.machines],
+                lambda response: self._on_measured(pending, response),
+            )
+        if reason:
+            if pending in self._keeper.state.pending:
+                self._keeper.state.pending.remove(pending)
+            self._answer_measurement(
+                pending, BandwidthResponse(cores=message.cores, details=reason)
+            )
+            logger.warning("agent fast: mmbwmon request from %s: %s", sender, reason)
+        else:
+            say(f"agent fast: {sender}: mmbwmon request accepted: cores {[*message.cores]}")
+
+    def _on_measured(self, pending: PendingMeasurement, response: BandwidthResponse) -> None:
+        with self.lock:
+            self._answer_measurement(pending, response)
+            if pending in self._keeper.state.pending:
+                self._keeper.state.pending.remove(pending)
+            self._keeper.save()
+
+    def _refuse(self, message: Refusal, sender: str, key: str) -> None:
+        """Answer a request that is none, in the form that its sender waits for."""
+        logger.warning("agent fast: %s: refused: %s", sender, message.reason)
+        source = self._node.hostname
+        if message.task in {"request", "mmbwmon request"}:
+            pending = PendingMeasurement(key=key, id=message.id, cores=())
+            self._answer_measurement(pending, BandwidthResponse(cores=(), details=message.reason))
+        elif message.task == "init agent":
+            self._answer(
+                key,
+                ConfigurationAnswer(
+                    id=message.id, source=source, is_accepted=False, details=message.reason
+                ),
+            )
+        elif message.task == "stop monitoring" or message.id:
+            self._answer(
+                key,
+                TaskAnswer(
+                    id=message.id,
+                    source=source,
+                    task=message.task,
+                    is_success=False,
+                    details=message.reason,
+                ),
+            )
+
+    def _answer_measurement(self, pending: PendingMeasurement, response: BandwidthResponse) -> None:
+        named = structs.replace(response, id=pending.id)
+        self._answers.put(pending.key, self._topics.bandwidth_response, encode_fast(named))
+        self.on_answer()
+
+    def _answer(self, key: str, message: FastMessage) -> None:
+        self._answers.put(key, self._topics.status, encode_fast(message))
+        self.on_answer()
+
+    def _send_init(self) -> None:
+        self.publish(self._topics.status, encode_fast(AgentInit(source=self._node.hostname)))
+        pause = self._init_pause * random.uniform(0.8, 1.2)  # noqa: S311
+        self._init_at = self._node.clock.monotonic() + pause
+        self._init_pause = min(2 * self._init_pause, _LONGEST_INIT_PAUSE)
+
+    def _jobs_here(self) -> list[str]:
+        now = self._node.clock.monotonic()
+        if self._jobs_until is None or now >= self._jobs_until:
+            self._jobs = self._applications.job_ids(self._node)
+            self.relay.keep(self._jobs)
+            self._jobs_until = now + _JOBS_KNOWN_FOR
+        return self._jobs
+
+
+def _key(received: Received, message_id: str) -> str:
+    """Return what a request is remembered by.
+
+    One without an id counts as the same only if the broker delivers it again.
+    """
+    digest = hashlib.blake2b(received.topic.encode("utf-8", "replace"), digest_size=16)
+    digest.update(b"\0" + received.payload)
+    if not message_id:
+        digest.update(received.number.to_bytes(4, "big"))
+    return digest.hexdigest()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _nowhere(_topic: str, _payload: bytes) -> object:
+    return None

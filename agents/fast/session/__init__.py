@@ -1,0 +1,1 @@
+"""The session with the broker, and what survives it."""

@@ -1,0 +1,105 @@
+"""The tree of topics: those of one node, and what a message on a topic is about."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ccagent.agents.fast.messages.decoding import Subject
+
+_LONGEST = 1000
+_UNUSABLE = re.compile(r"[+#\0{}]")
+_FILTER = re.compile(r"(?:[^+#\0{}/]*|\+)(?:/(?:[^+#\0{}/]*|\+))*(?:/#)?")
+_JOB = re.compile(r"[A-Za-z0-9_.+\-\[\]]{1,64}", re.ASCII)
+
+
+class Topic(NamedTuple):
+    """A topic that a message came from. hint: its last level; job: of an application."""
+
+    subject: Subject
+    hint: str = ""
+    job: str = ""
+
+
+class FastTopics:
+    """The topics of one node below a root. accepted: filters of the topics of tasks."""
+
+    def __init__(self, root: str, node: str, accepted: Sequence[str] = ()) -> None:
+        self._root = root
+        agent = f"{root}/agent/{node}"
+        self.status = f"{agent}/status"
+        self.bandwidth_request = f"{agent}/mmbwmon/request"
+        self.bandwidth_response = f"{agent}/mmbwmon/response"
+        self.machine_result = f"{root}/migfra/{node}/result"
+        filters = [each.replace("{topic}", root).replace("{node}", node) for each in accepted]
+        self.tasks = filters or [f"{agent}/task/#"]
+        self._tasks = [_pattern(each) for each in self.tasks]
+        self._application = re.compile(re.escape(f"{root}/application/") + r"([^/]+)/(status|KPIs)")
+
+    def fixed(self, *, measures: bool) -> list[str]:
+        """Return the filters to subscribe to whatever jobs there are."""
+        found = [*self.tasks, self.machine_result]
+        return [*found, self.bandwidth_request] if measures else found
+
+    def of_job(self, job: str) -> list[str]:
+        """Return the filters of an application; `+` is for all. None of a name that can't be."""
+        if job != "+" and not _JOB.fullmatch(job):
+            return []
+        return [f"{self._root}/application/{job}/{part}" for part in ("status", "KPIs")]
+
+    def find(self, topic: str) -> Topic | None:
+        """Return what a topic is about; None for one that was not subscribed to."""
+        if topic == self.bandwidth_request:
+            return Topic("bandwidth request", "request")
+        if topic == self.machine_result:
+            return Topic("machine result")
+        match = self._application.fullmatch(topic)
+        if match is not None:
+            kind: Subject = "application status" if match[2] == "status" else "application kpis"
+            return Topic(kind, "", match[1])
+        if any(each.fullmatch(topic) for each in self._tasks):
+            return Topic("agent task", topic.rpartition("/")[2])
+        return None
+
+
+def check_root(root: str) -> None:
+    """Raise ConfigurationError for what can't be the root of a tree of topics."""
+    if not root or _UNUSABLE.search(root) or len(root.encode()) > _LONGEST or root[0] in "/$":
+        raise ConfigurationError(
+            "agents.fast.topic: one or more levels such as 'fast', without + # { }"
+        )
+
+
+def check_filters(filters: Sequence[str]) -> None:
+    """Raise ConfigurationError if one of them is no filter of topics."""
+    for each in filters:
+        _check_filter(each)
+
+
+def _check_filter(text: str) -> None:
+    """Raise ConfigurationError for what is no filter of topics."""
+    plain = text.replace("{topic}", "t").replace("{node}", "n")
+    if (
+        not plain
+        or not _FILTER.fullmatch(plain)
+        or plain[0] in "+#$"
+        or "{node}" not in text
+        or len(plain) > _LONGEST
+    ):
+        raise ConfigurationError(
+            f"agents.fast.accept-from: {text[:80]!r}: a filter such as"
+            " '{topic}/agent/{node}/task/#', with {node}, and with + and # for whole levels"
+        )
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """Return an expression for the topics of a filter; `a/#` is also for `a`."""
+    is_open = text.endswith("/#")
+    levels = text.removesuffix("/#").split("/")
+    parts = "/".join("[^/]*" if level == "+" else re.escape(level) for level in levels)
+    return re.compile(parts + ("(?:/.*)?" if is_open else ""), re.DOTALL)

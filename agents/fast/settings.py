@@ -1,0 +1,179 @@
+"""The keys of [agents.fast], and what they must not be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from msgspec import Meta
+
+from ccagent.agents.base import AgentSettings
+from ccagent.config.duration import Cadence, Duration
+from ccagent.config.settings import Problems
+from ccagent.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from ccagent.transports.mqtt.settings import MqttSettings
+
+_LIBRARIES = {"yaml": "PyYAML", "numpy": "numpy"}
+"""Names of the libraries of the extra `fast`, by the module that they bring."""
+
+_FASTEST = 10.0
+
+
+class FastSettings(AgentSettings, frozen=True, kw_only=True):
+    """The keys of [agents.fast]."""
+
+    every: Annotated[
+        Cadence | None,
+        Meta(description="how often the KPIs go to the sinks as points, whatever a scheduler asks"),
+    ] = Cadence("60s")
+    url: Annotated[
+        str,
+        Meta(description="broker: mqtt://, mqtts://, ws:// or wss://; empty: no scheduler"),
+    ] = ""
+    topic: Annotated[str, Meta(description="root of the tree of topics")] = "fast"
+    client_id: Annotated[
+        str, Meta(description="tells this agent from all other clients of the broker")
+    ] = "ccagent-fast-{node}"
+    protocol: Annotated[Literal["3.1.1", "5"], Meta(description="version of MQTT")] = "5"
+    user: Annotated[str, Meta(description="user that the password belongs to")] = ""
+    password_file: Annotated[str, Meta(description="file with the password of that user")] = ""
+    ca_file: Annotated[
+        str, Meta(description="certificates to trust; empty: those of the system")
+    ] = ""
+    certificate_file: Annotated[str, Meta(description="our own certificate")] = ""
+    key_file: Annotated[str, Meta(description="the key of that certificate, not encrypted")] = ""
+    insecure: Annotated[
+        bool, Meta(description="do not verify the broker's certificate; logged at each start")
+    ] = False
+    allow_cleartext: Annotated[
+        bool, Meta(description="send the password unencrypted to another machine")
+    ] = False
+    answer_limit: Annotated[
+        Duration, Meta(description="for connecting, and for each answer of the broker")
+    ] = Duration("10s")
+    state_directory: Annotated[
+        str,
+        Meta(
+            description="keeps the accepted configuration, answers that wait and the bandwidth"
+            " reference; empty: in memory, lost with the process"
+        ),
+    ] = ""
+    accept_from: Annotated[
+        list[str],
+        Meta(
+            description="topics that tasks are taken from, with {topic} and {node};"
+            " empty: {topic}/agent/{node}/task/#"
+        ),
+    ] = []
+    max_rate: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=_FASTEST,
+            description="most KPI rounds and bandwidth measurements a second that a scheduler"
+            " may ask for",
+        ),
+    ] = 1.0
+    mmbwmon: Annotated[
+        bool, Meta(description="allow bandwidth measurements on cores that no job owns")
+    ] = False
+    relay: Annotated[
+        Literal["jobs", "all", "none"],
+        Meta(
+            description="applications whose KPIs are sent on as points: those of the jobs on this"
+            " node, all, or none"
+        ),
+    ] = "jobs"
+    communication_medium: Annotated[
+        int, Meta(ge=1, description="B/s of the interconnect from which intensity is medium")
+    ] = 10_000_000
+    communication_high: Annotated[
+        int, Meta(ge=1, description="B/s of the interconnect from which intensity is high")
+    ] = 1_000_000_000
+    runtime_medium: Annotated[
+        Duration, Meta(description="an application that has run so long is expected to run on")
+    ] = Duration("10m")
+    runtime_high: Annotated[
+        Duration,
+        Meta(description="an application that has run so long has a high expected runtime"),
+    ] = Duration("2h")
+
+    def broker(self) -> MqttSettings:
+        """Return the keys of the broker as those of an MQTT sink, whose checks they pass."""
+        from ccagent.transports.mqtt.settings import MqttSettings
+
+        return MqttSettings(
+            url=self.url,
+            protocol=self.protocol,
+            qos=1,
+            topic=self.topic,
+            status_topic="",
+            client_id=self.client_id,
+            user=self.user,
+            password_file=self.password_file,
+            ca_file=self.ca_file,
+            certificate_file=self.certificate_file,
+            key_file=self.key_file,
+            insecure=self.insecure,
+            allow_cleartext=self.allow_cleartext,
+            time_limit=self.answer_limit,
+        )
+
+
+def check_settings(settings: FastSettings) -> None:
+    """Refuse what can't work. Raises ConfigurationError with the keys at fault."""
+    problems: list[str] = []
+    if settings.state_directory and not settings.state_directory.startswith("/"):
+        problems.append("agents.fast.state-directory: an absolute path is needed")
+    if settings.communication_high < settings.communication_medium:
+        problems.append("agents.fast.communication-high: less than communication-medium")
+    if settings.runtime_high.seconds < settings.runtime_medium.seconds:
+        problems.append("agents.fast.runtime-high: less than runtime-medium")
+    try:
+        if settings.url:
+            _check_broker(settings)
+        elif settings.accept_from or settings.user or settings.ca_file:
+            problems.append("agents.fast.url: missing; where is the broker?")
+        if settings.mmbwmon:
+            check_extra("numpy", "agents.fast.mmbwmon")
+    except ConfigurationError as error:
+        problems += error.problems
+    if problems:
+        raise ConfigurationError(*problems)
+
+
+def check_extra(module: str, key: str) -> None:
+    """Raise ConfigurationError if a library of the extra `fast` is missing."""
+    from importlib.util import find_spec
+
+    if find_spec(module) is None:
+        from ccagent.machine.interpreter import install_command
+
+        library = _LIBRARIES[module]
+        raise ConfigurationError(
+            f"{key}: the Python library {library} is missing: {install_command(library)}"
+        )
+
+
+def _check_broker(settings: FastSettings) -> None:
+    """Raise ConfigurationError for a broker that can't be used, or topics that are none."""
+    from ccagent.agents.fast.session.topics import check_filters, check_root
+    from ccagent.transports.mqtt.settings import PORTS, checked
+
+    problems: list[str] = []
+    if settings.url.partition("://")[0] not in PORTS:
+        problems.append(f"agents.fast.url: expected {'://, '.join(PORTS)}://")
+    else:
+        try:
+            checked(settings.broker())
+        except ConfigurationError as error:
+            names = (problem.replace("time-limit:", "answer-limit:") for problem in error.problems)
+            problems += [f"agents.fast.{name}" for name in names]
+    found = Problems()
+    found.attempt(check_root, settings.topic)
+    found.attempt(check_filters, settings.accept_from)
+    found.attempt(check_extra, "yaml", "agents.fast.url")
+    problems += found.found
+    if problems:
+        raise ConfigurationError(*problems)
