@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import subprocess
 import threading
@@ -32,10 +33,13 @@ log_type all
 
 
 def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
+    """Return a port that no outgoing connection takes while the broker is down."""
+    while True:
+        with socket.socket() as free, contextlib.suppress(OSError):
+            # Below those that the kernel gives to connections (ip_local_port_range).
+            port = random.randrange(10_000, 32_000)
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 class Broker:

@@ -1,0 +1,73 @@
+"""The keys of [agents.fast]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ccagent.agents.fast.agent import FastAgent
+from ccagent.config.configuration import check
+from ccagent.config.registry import agent_class
+from ccagent.errors import ConfigurationError
+
+
+def _check(**keys: Any) -> None:
+    table = {key.replace("_", "-"): value for key, value in keys.items()}
+    check(
+        {
+            "cluster": "fox",
+            "agents": {"fast": table},
+            "sinks": {"o": {"url": "stdout:", "format": "line"}},
+        },
+        "f",
+    )
+
+
+def test_it_is_an_agent_with_defaults_for_all_keys() -> None:
+    assert agent_class("fast") is FastAgent
+    _check()
+    _check(url="mqtt://127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"url": "http://broker"}, "agents.fast.url: expected mqtt://, mqtts://, ws://, wss://"),
+        ({"url": "mqtt://a", "topic": "a/#"}, "agents.fast.topic: one or more levels"),
+        (
+            {"url": "mqtt://a", "ca-file": "/x"},
+            "ca-file, certificate-file and insecure are for TLS",
+        ),
+        ({"url": "mqtt://a", "user": "x"}, "agents.fast.user and password-file need each other"),
+        ({"url": "mqtt://a", "client-id": "{x}"}, "agents.fast.client-id: it may hold"),
+        ({"url": "mqtt://a", "answer-limit": "0s"}, "agents.fast.answer-limit: from 1ms to 1d"),
+        ({"url": "mqtt://a", "accept-from": ["#"]}, "agents.fast.accept-from: '#'"),
+        ({"user": "x"}, "agents.fast.url: missing"),
+        ({"state-directory": "x"}, "agents.fast.state-directory: an absolute path is needed"),
+        ({"max-rate": 0}, "agents.fast.max-rate"),
+        ({"max-rate": 11}, "agents.fast.max-rate"),
+        ({"communication-high": 1}, "agents.fast.communication-high: less than"),
+        ({"runtime-high": "1s"}, "agents.fast.runtime-high: less than runtime-medium"),
+        ({"relay": "some"}, "agents.fast.relay"),
+    ],
+)
+def test_what_cant_work_is_refused_with_its_key(keys: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        _check(**keys)
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("module", "library", "keys"),
+    [("yaml", "PyYAML", {"url": "mqtt://a"}), ("numpy", "numpy", {"mmbwmon": True})],
+)
+def test_a_missing_library_is_named_with_its_remedy(
+    module: str, library: str, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(name: str) -> str | None:
+        return None if name == module else name
+
+    monkeypatch.setattr("importlib.util.find_spec", find)
+    with pytest.raises(ConfigurationError, match=f"is missing: .* -m pip install .*{library}"):
+        _check(**keys)
