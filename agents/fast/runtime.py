@@ -21,10 +21,10 @@ from ccagent.errors import CcagentError, ConfigurationError, LockedError
 from ccagent.log import logger
 from ccagent.machine.lock import Lock
 from ccagent.machine.private_files import make_directory
-from ccagent.transports.mqtt.client import Options
-from ccagent.transports.mqtt.settings import ENCRYPTED, PORTS, WEBSOCKETS, checked
-from ccagent.transports.mqtt.topics import filled
-from ccagent.transports.network import tls_context
+from ccagent.transports.mqtt.client import MqttOptions
+from ccagent.transports.mqtt.settings import ENCRYPTED, PORTS, WEBSOCKETS, check_settings
+from ccagent.transports.mqtt.topics import fill_topic
+from ccagent.transports.network import make_tls_context
 
 if TYPE_CHECKING:
     from ccagent.agents.fast.kpis.kpi_reading import KpiRound
@@ -177,19 +177,19 @@ class FastRuntime:
             self._closing.wait(_LOCK_RETRIED)
         return False
 
-    def _options(self) -> Options:
+    def _options(self) -> MqttOptions:
         """Return where and as whom to connect; secrets are read each time. Raises CcagentError."""
         broker = self._settings.broker()
-        target = checked(broker)
+        target = check_settings(broker)
         path = f"{target.path or '/mqtt'}{'?' if target.query else ''}{target.query}"
-        name = filled(broker.client_id, self._node.cluster, self._node.hostname, "fast", "")
+        name = fill_topic(broker.client_id, self._node.cluster, self._node.hostname, "fast", "")
         if not target.hostname:
             raise ConfigurationError("agents.fast.url: no host")
-        return Options(
+        return MqttOptions(
             host=target.hostname,
             port=target.port or PORTS[target.scheme],
             path=path if target.scheme in WEBSOCKETS else "",
-            context=tls_context(broker) if target.scheme in ENCRYPTED else None,
+            context=make_tls_context(broker) if target.scheme in ENCRYPTED else None,
             protocol=broker.protocol,
             qos=1,
             client_id=name,

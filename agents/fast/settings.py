@@ -159,14 +159,15 @@ def check_extra(module: str, key: str) -> None:
 def _check_broker(settings: FastSettings) -> None:
     """Raise ConfigurationError for a broker that can't be used, or topics that are none."""
     from ccagent.agents.fast.session.topics import check_filters, check_root
-    from ccagent.transports.mqtt.settings import PORTS, checked
+    from ccagent.transports.mqtt.settings import PORTS
+    from ccagent.transports.mqtt.settings import check_settings as check_broker
 
     problems: list[str] = []
     if settings.url.partition("://")[0] not in PORTS:
         problems.append(f"agents.fast.url: expected {'://, '.join(PORTS)}://")
     else:
         try:
-            checked(settings.broker())
+            check_broker(settings.broker())
         except ConfigurationError as error:
             names = (problem.replace("time-limit:", "answer-limit:") for problem in error.problems)
             problems += [f"agents.fast.{name}" for name in names]

@@ -8,7 +8,7 @@ import select
 import socket
 import ssl
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from paho.mqtt import client as paho
 from paho.mqtt import properties
@@ -232,6 +232,9 @@ class MqttClient(paho.Client):
         return super()._packet_handle()
 
 
+C = TypeVar("C", bound=MqttClient)
+
+
 class ErrorKeeper(logging.Logger):
     """A logger that keeps paho's last error, which says why a connection ended."""
 
@@ -247,13 +250,13 @@ class ErrorKeeper(logging.Logger):
             self.last = last
 
 
-def make_client(options: MqttOptions, heard: ErrorKeeper) -> MqttClient:
-    """Return a client that is not connected yet."""
+def make_client(options: MqttOptions, heard: ErrorKeeper, kind: type[C]) -> C:
+    """Return a client of a kind that is not connected yet."""
     is_5 = options.protocol == "5"
     # At QoS 2 a client that has forgotten its packet identifiers must not resume a session: the
     # broker would take a new message for a repetition of an old one.
     clean = options.qos == 2 or options.is_passing
-    client = MqttClient(
+    client = kind(
         CallbackAPIVersion.VERSION2,
         options.client_id,
         clean_session=None if is_5 else clean,

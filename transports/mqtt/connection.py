@@ -22,6 +22,7 @@ from ccagent.transports.mqtt.client import (
     AFTER_LOGIN,
     REFUSED,
     ErrorKeeper,
+    MqttClient,
     Properties,
     UnwantedPacketError,
     make_client,
@@ -89,7 +90,7 @@ class MqttConnection:
         self._code = 0
         self._user_property = Properties(PacketTypes.PUBLISH)
         self._heard = ErrorKeeper()
-        self._client = make_client(options, self._heard)
+        self._client = make_client(options, self._heard, MqttClient)
         self._client.on_connect = self._on_connect
         self._client.on_disconnect = self._on_disconnect
         self._client.on_publish = self._on_publish

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ccagent.agents.fast.messages import kpi_names
-from ccagent.records.points import Point, Tags
+from ccagent.records.line_protocol.encoding import Tags
+from ccagent.records.points import Point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

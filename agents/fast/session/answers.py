@@ -11,7 +11,7 @@ from ccagent.queue.queue import Queue
 from ccagent.records.message import Message
 
 if TYPE_CHECKING:
-    from ccagent.queue.queue import Batch
+    from ccagent.queue.queue import QueueBatch
 
 _NAME = "agents.fast"
 _BYTES = 8 * 1024 * 1024
@@ -26,7 +26,7 @@ class QueuedAnswer(NamedTuple):
     topic: str
     payload: bytes
     number: int
-    batch: Batch
+    batch: QueueBatch
 
 
 class AnswerQueue:

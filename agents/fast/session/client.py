@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from paho.mqtt import client as paho
 from paho.mqtt.enums import MQTTErrorCode
 
-from ccagent.transports.mqtt.client import AFTER_LOGIN, REFUSED, Client
+from ccagent.transports.mqtt.client import AFTER_LOGIN, REFUSED, MqttClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ class AnswerReply(NamedTuple):
     reason: int
 
 
-class SubscribingClient(Client):
+class SubscribingClient(MqttClient):
     """Takes messages that it subscribed to, and sends answers beside paho's bookkeeping."""
 
     on_reply: Callable[[AnswerReply], None] | None = None

@@ -15,15 +15,15 @@ from ccagent.agents.fast.session.client import WANTED, SubscribingClient
 from ccagent.log import logger
 from ccagent.transports.mqtt.client import (
     REFUSED,
-    Heard,
-    UnwantedError,
+    ErrorKeeper,
+    UnwantedPacketError,
     make_client,
 )
-from ccagent.transports.mqtt.connection import LostError
+from ccagent.transports.mqtt.connection import MqttLostError
 from ccagent.transports.mqtt.reasons import (
-    ended_connection,
-    no_connection,
-    refused_connection,
+    explain_ended_connection,
+    explain_no_connection,
+    explain_refused_connection,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from paho.mqtt.reasoncodes import ReasonCode
 
     from ccagent.agents.fast.session.client import AnswerReply
-    from ccagent.transports.mqtt.client import Options
+    from ccagent.transports.mqtt.client import MqttOptions
 
 _CLOSED = "the broker closed the connection"
 _WINDOW = 100
@@ -67,14 +67,14 @@ class FastConnection:
 
     def __init__(
         self,
-        options: Options,
+        options: MqttOptions,
         will: LastWill,
         *,
         on_message: Callable[[Received], None],
         on_reply: Callable[[AnswerReply], None],
         forgets: bool,
     ) -> None:
-        """Connect and log in. forgets: begin a new session. Raises LostError."""
+        """Connect and log in. forgets: begin a new session. Raises MqttLostError."""
         self.has_session = False
         """Whether the broker has kept the session of the last connection."""
         self.answer_qos = 2
@@ -88,7 +88,7 @@ class FastConnection:
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._subscribed: set[str] = set()
         self._asked: dict[int, list[str]] = {}
-        self._heard = Heard()
+        self._heard = ErrorKeeper()
         if forgets:
             options = options._replace(is_passing=True)
         self._client = client = make_client(options, self._heard, SubscribingClient)
@@ -153,13 +153,13 @@ class FastConnection:
             self._unconfirmed.add(sent.mid)
 
     def send_answer(self, number: int, topic: str, payload: bytes, *, repeats: bool) -> None:
-        """Send an answer. Raises LostError."""
+        """Send an answer. Raises MqttLostError."""
         sent = self._client.send_answer(number, topic, payload, self.answer_qos, repeats=repeats)
         if not sent:
             raise self._lost()
 
     def release_answer(self, number: int) -> None:
-        """Let the broker hand on an answer. Raises LostError."""
+        """Let the broker hand on an answer. Raises MqttLostError."""
         if not self._client.release_answer(number):
             raise self._lost()
 
@@ -169,7 +169,7 @@ class FastConnection:
             self._client.ack(received.number, received.qos)
 
     def turn(self, events: int, *, is_read: bool) -> None:
-        """Write and read what poll(2) told of. Raises LostError."""
+        """Write and read what poll(2) told of. Raises MqttLostError."""
         client = self._client
         try:
             if events & select.POLLOUT:
@@ -177,7 +177,7 @@ class FastConnection:
             if is_read or events & ~select.POLLOUT:
                 client.loop_read()
             client.loop_misc()
-        except UnwantedError as error:
+        except UnwantedPacketError as error:
             self._ended = self._ended or str(error)
         except Exception as error:  # noqa: BLE001 - paho 2.0 and 2.1 stumble over what isn't MQTT
             self._ended = f"what it answers is not MQTT ({type(error).__name__})"
@@ -188,7 +188,7 @@ class FastConnection:
 
     def close(self, topic: str, payload: bytes) -> None:
         """Publish last words, take leave of the broker, and close the socket."""
-        with contextlib.suppress(LostError, OSError):
+        with contextlib.suppress(MqttLostError, OSError):
             self._waiting.clear()
             if not self._ended and self.publish(topic, payload):
                 deadline = time.monotonic() + _LAST_WORDS
@@ -208,7 +208,7 @@ class FastConnection:
                 opened.close()
 
     def _wait(self, seconds: float) -> None:
-        """Write what waits and read what comes within `seconds`. Raises LostError."""
+        """Write what waits and read what comes within `seconds`. Raises MqttLostError."""
         poll = select.poll()
         if self.descriptor < 0:
             raise self._lost()
@@ -217,16 +217,16 @@ class FastConnection:
         events = poll.poll(0 if is_read else seconds * 1000)
         self.turn(events[0][1] if events else 0, is_read=is_read)
 
-    def _connect(self, options: Options) -> None:
+    def _connect(self, options: MqttOptions) -> None:
         try:
             self._client.shake_hands(options)
         except (OSError, ValueError, IndexError) as error:
-            raise LostError(self._explained(error)) from None
+            raise MqttLostError(self._explained(error)) from None
         deadline = time.monotonic() + options.seconds
         while not self._is_ready:
             rest = deadline - time.monotonic()
             if rest <= 0:
-                raise LostError(
+                raise MqttLostError(
                     f"the connection is accepted, but no answer came within {options.seconds:g} s"
                 )
             self._wait(rest)
@@ -240,8 +240,8 @@ class FastConnection:
             return [(each, options) for each in filters]
         return [(each, 1) for each in filters]
 
-    def _lost(self) -> LostError:
-        return LostError(self._ended or _CLOSED)
+    def _lost(self) -> MqttLostError:
+        return MqttLostError(self._ended or _CLOSED)
 
     def _on_connect(
         self,
@@ -252,7 +252,9 @@ class FastConnection:
         more: Any,
     ) -> None:
         if reason.is_failure:
-            self._ended = refused_connection(str(reason), user=self._options.user, status_topic="")
+            self._ended = explain_refused_connection(
+                str(reason), user=self._options.user, status_topic=""
+            )
             return
         limits: dict[str, Any] = more.json() if more is not None else {}
         most = limits.get("MaximumQoS", 2)
@@ -279,8 +281,8 @@ class FastConnection:
             return
         error = self._heard.last
         if flags.is_disconnect_packet_from_server:
-            self._ended = ended_connection(str(reason), self._options.client_id)
-        elif isinstance(error, UnwantedError):
+            self._ended = explain_ended_connection(str(reason), self._options.client_id)
+        elif isinstance(error, UnwantedPacketError):
             self.is_oversized = self._is_ready and "more than" in str(error)
             self._ended = str(error)
         elif error is None or isinstance(error, ConnectionError):
@@ -328,9 +330,8 @@ class FastConnection:
 
     def _explained(self, error: Exception) -> str:
         options = self._options
-        return no_connection(
+        return explain_no_connection(
             error,
-            host=options.host,
             path=options.path,
             seconds=options.seconds,
             is_encrypted=options.context is not None,

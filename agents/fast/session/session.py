@@ -15,7 +15,7 @@ from ccagent.daemon.wake_up import WakeUp
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import logger
 from ccagent.transports.mqtt.client import REFUSED
-from ccagent.transports.mqtt.connection import LostError
+from ccagent.transports.mqtt.connection import MqttLostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ccagent.agents.fast.session.client import AnswerReply
     from ccagent.agents.fast.session.connection import Received
     from ccagent.agents.fast.session.kept_state import StateKeeper
-    from ccagent.transports.mqtt.client import Options
+    from ccagent.transports.mqtt.client import MqttOptions
 
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 60.0
@@ -59,7 +59,7 @@ class FastSession:
 
     def __init__(
         self,
-        make_options: Callable[[], Options],
+        make_options: Callable[[], MqttOptions],
         will: LastWill,
         user: SessionUser,
         answers: AnswerQueue,
@@ -100,7 +100,7 @@ class FastSession:
             self._served_since = None
             try:
                 self._serve()
-            except (LostError, ConfigurationError, OSError, ValueError, RuntimeError) as error:
+            except (MqttLostError, ConfigurationError, OSError, ValueError, RuntimeError) as error:
                 self._note_loss(str(error))
             except Exception:  # noqa: BLE001 - the session goes on
                 self.error = "unforeseen error; see the log"
@@ -156,7 +156,7 @@ class FastSession:
         self.error = reason
 
     def _serve(self) -> None:
-        """Connect, and serve until the connection ends. Raises LostError and others."""
+        """Connect, and serve until the connection ends. Raises MqttLostError and others."""
         options = self._make_options()
         self._limit, self._client_id = options.seconds, options.client_id
         if self._is_poisoned:
@@ -182,7 +182,7 @@ class FastSession:
             self._connection = None
             connection.close(*self._will)
 
-    def _connect(self, options: Options, *, forgets: bool) -> FastConnection:
+    def _connect(self, options: MqttOptions, *, forgets: bool) -> FastConnection:
         return FastConnection(
             options,
             self._will,
@@ -217,7 +217,7 @@ class FastSession:
             self._keeper.save()
 
     def _turn(self, connection: FastConnection) -> None:
-        """Do what is due, then wait for the broker or for somebody's call. Raises LostError."""
+        """Do what is due, then wait for the broker or for somebody's call. Raises MqttLostError."""
         with self._lock:
             connection.subscribe(self._user.filters())
             self._send_next(connection)
@@ -226,7 +226,7 @@ class FastSession:
             descriptor = connection.descriptor
         self._user.on_turn()
         if descriptor < 0:
-            raise LostError("the broker closed the connection")
+            raise MqttLostError("the broker closed the connection")
         poll = select.poll()
         poll.register(self._wake_up.descriptor, select.POLLIN)
         rest = self._rest()
@@ -275,10 +275,10 @@ class FastSession:
                 )
 
     def _send_next(self, connection: FastConnection) -> None:
-        """Send the oldest answer, unless one is on its way. Raises LostError."""
+        """Send the oldest answer, unless one is on its way. Raises MqttLostError."""
         if self._sending is not None:
             if time.monotonic() - self._sent_at > self._limit:
-                raise LostError(f"no acknowledgement came within {self._limit:g} s")
+                raise MqttLostError(f"no acknowledgement came within {self._limit:g} s")
             return
         answer = self._answers.first()
         if answer is None:

@@ -67,6 +67,11 @@ class AgentsAndSinks:
             sinks={name: outbox.counters() for name, outbox in [*self._outboxes.items()]},
         )
 
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """Return what agents describe of themselves, by name; those that do."""
+        running = [(name, runner.agent) for name, (_, runner) in [*self._runners.items()]]
+        return {name: details for name, agent in running if (details := agent.describe())}
+
     def summary(self) -> str:
         """Return a line about what runs."""
         return f"agents: {', '.join(self._runners)}; sinks: {', '.join(self._outboxes) or 'none'}"

@@ -113,11 +113,7 @@ class Daemon:
             agents=counters.agents,
             sinks=counters.sinks,
             restarts=self._restarts + (self._status_socket.restarts if self._status_socket else 0),
-            details={
-                name: details
-                for name, (_, runner) in [*self._runners.items()]
-                if (details := runner.agent.describe())
-            },
+            details=self._running.describe(),
         )
 
     def reload(self) -> None:

@@ -20,7 +20,6 @@ from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.errors import UnparsableError
 from ccagent.machine.cgroup.counters import JobCgroups
-from ccagent.records.points import line
 from tests.support.tree import TreeNode
 
 if TYPE_CHECKING:
@@ -225,7 +224,7 @@ def test_kpis_are_points_with_the_tags_of_their_application(node: KpiNode) -> No
     node.write("100/task/100/children", "")
     reader = KpiReader(FastSettings())
     found = reader.read(node, [MonitoredApplication("", 100, "vm 1", 50_000)])
-    lines = [line(point) for point in kpi_points(node, found)]
+    lines = [point.encode_line()[1] for point in kpi_points(node, found)]
     of_node = "cluster=test.org,hostname=c1-1"
     of_machine = f"{of_node},stype=vm,stype-id=vm\\ 1"
     assert lines == [

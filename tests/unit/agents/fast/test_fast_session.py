@@ -12,8 +12,8 @@ from ccagent.agents.fast.session.client import AnswerReply, next_number
 from ccagent.agents.fast.session.connection import LastWill, Received
 from ccagent.agents.fast.session.kept_state import StateKeeper
 from ccagent.agents.fast.session.session import FastSession
-from ccagent.transports.mqtt.client import Options
-from ccagent.transports.mqtt.connection import LostError
+from ccagent.transports.mqtt.client import MqttOptions
+from ccagent.transports.mqtt.connection import MqttLostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -85,7 +85,7 @@ class SessionScene:
         self.keeper = StateKeeper(self.directory, "c1")
         self.keeper.load()
         self.answers = AnswerQueue(self.directory, "fox", "c1")
-        make: Callable[[], Options] = lambda: pytest.fail("no connection")  # noqa: E731
+        make: Callable[[], MqttOptions] = lambda: pytest.fail("no connection")  # noqa: E731
         self.session = FastSession(make, LastWill("t", b""), self.user, self.answers, self.keeper)
 
     def connect(self, *, has_session: bool = True) -> FakeConnection:
@@ -208,7 +208,7 @@ def test_a_broker_that_never_answers_loses_the_connection(
     scene.put("a")
     scene.send_next(connection)
     monkeypatch.setattr(scene.session, "_sent_at", -1e9)
-    with pytest.raises(LostError, match="no acknowledgement came within 10 s"):
+    with pytest.raises(MqttLostError, match="no acknowledgement came within 10 s"):
         scene.send_next(connection)
 
 
