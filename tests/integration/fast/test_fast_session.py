@@ -37,6 +37,7 @@ def test_an_agent_registers_and_reports_what_it_was_told_to(
     assert init.document == {"task": "init", "source": "c1", "hostname": "c1"}
     assert init.topic == "fast/agent/c1/status"
 
+    sent = time.monotonic()
     name = fast_scheduler.init_agent(NODE_KPIS, 1)
     assert fast_scheduler.answer(name) == {
         "task": "configuration", "source": "c1", "status": "accepted", "id": name,
@@ -44,7 +45,8 @@ def test_an_agent_registers_and_reports_what_it_was_told_to(
     reports = fast_scheduler.wait_for_task("KPI", 4)
     assert list(values(reports[-1])) == [NODE_KPIS[0], NODE_KPIS[1], NODE_KPIS[2]]
     assert "result" not in reports[-1].document
-    assert reports[3].moment - reports[0].moment > 2.5  # three periods of a second
+    # The fourth is due four seconds after the configuration; a busy machine only delays it.
+    assert all(each.moment >= sent + number for number, each in enumerate(reports, 1))
     assert not any(each.is_retained for each in fast_scheduler.reports)
 
 

@@ -40,7 +40,7 @@ def test_it_is_an_agent_with_defaults_for_all_keys() -> None:
             "ca-file, certificate-file and insecure are for TLS",
         ),
         ({"url": "mqtt://a", "user": "x"}, "agents.fast.user and password-file need each other"),
-        ({"url": "mqtt://a", "client-id": "{x}"}, "agents.fast.client-id: it may hold"),
+        ({"url": "mqtt://a", "client-id": "{x}"}, "agents.fast.client-id: the placeholders are"),
         ({"url": "mqtt://a", "answer-limit": "0s"}, "agents.fast.answer-limit: from 1ms to 1d"),
         ({"url": "mqtt://a", "accept-from": ["#"]}, "agents.fast.accept-from: '#'"),
         ({"user": "x"}, "agents.fast.url: missing"),
