@@ -36,7 +36,7 @@ def running(settings: FastSettings) -> Generator[FastRuntime]:
 def test_answers_outlast_a_broker_that_falls_silent(
     fast_site: FastSite, fast_scheduler: FastScheduler
 ) -> None:
-    settings = structs.replace(fast_site.settings(), answer_limit=Duration("1s"))
+    settings = structs.replace(fast_site.settings(), answer_limit=Duration("2s"))
     with running(settings) as runtime:
         fast_scheduler.wait_for_task("init")
         name = fast_scheduler.init_agent(["Node Cpu usage"], 1)
@@ -44,7 +44,7 @@ def test_answers_outlast_a_broker_that_falls_silent(
         try:
             wait_for(
                 lambda: (
-                    "within 1 s" in str(runtime.describe().get("error"))
+                    "within 2 s" in str(runtime.describe().get("error"))
                     or bool(fast_scheduler.answers(name))
                 ),
                 PATIENCE,
