@@ -8,19 +8,17 @@ import threading
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from ccagent.agents.fast.session.client import next_number
 from ccagent.agents.fast.session.connection import FastConnection, LastWill
-from ccagent.agents.fast.session.kept_state import AnswerOnItsWay
+from ccagent.agents.fast.session.delivery import AnswerDelivery
 from ccagent.daemon.wake_up import WakeUp
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import logger
-from ccagent.transports.mqtt.client import REFUSED
 from ccagent.transports.mqtt.connection import MqttLostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ccagent.agents.fast.session.answers import AnswerQueue, QueuedAnswer
+    from ccagent.agents.fast.session.answers import AnswerQueue
     from ccagent.agents.fast.session.client import AnswerReply
     from ccagent.agents.fast.session.connection import Received
     from ccagent.agents.fast.session.kept_state import StateKeeper
@@ -72,14 +70,11 @@ class FastSession:
         self._make_options = make_options
         self._will = will
         self._user = user
-        self._answers = answers
-        self._keeper = keeper
+        self._delivery = AnswerDelivery(answers, keeper)
         self._lock = threading.RLock()
         self._connection: FastConnection | None = None
         self._wake_up = WakeUp()
         self._closing = threading.Event()
-        self._sending: QueuedAnswer | None = None
-        self._sent_at = 0.0
         self._limit = 10.0
         self._client_id = ""
         self._short_lived = 0
@@ -166,7 +161,6 @@ class FastSession:
         connection = self._connect(options, forgets=False)
         with self._lock:
             self._connection = connection
-            self._sending = None
         if self.error:
             logger.warning("agent fast: the broker is there again")
         self.error = ""
@@ -175,7 +169,8 @@ class FastSession:
             # Before the scheduler learns that we are here, and answers at once.
             connection.subscribe(self._user.filters())
         self._user.on_connected()
-        self._resume(connection)
+        with self._lock:
+            self._delivery.resume(connection)
         while not self._closing.is_set():
             self._turn(connection)
         with self._lock:
@@ -196,7 +191,7 @@ class FastSession:
         with self._lock:
             connection, self._connection = self._connection, None
         if connection is not None:
-            self._doubt_release()
+            self._delivery.doubt_release()
             if connection.is_oversized:
                 logger.error(
                     "agent fast: a message that is too large has ended the connection; messages"
@@ -205,22 +200,11 @@ class FastSession:
                 self._is_poisoned = True
             connection.abandon()
 
-    def _doubt_release(self) -> None:
-        """Have an answer sent again that the broker may have lost with the connection.
-
-        A broker that was killed comes back with what it wrote last, and says of a message that it
-        lost that it is complete. One that still has the message knows it by its identifier.
-        """
-        sending = self._keeper.state.sending
-        if sending is not None and sending.is_released:
-            self._keeper.state.sending = AnswerOnItsWay(key=sending.key, number=sending.number)
-            self._keeper.save()
-
     def _turn(self, connection: FastConnection) -> None:
         """Do what is due, then wait for the broker or for somebody's call. Raises MqttLostError."""
         with self._lock:
             connection.subscribe(self._user.filters())
-            self._send_next(connection)
+            self._delivery.send_next(connection, self._limit)
             is_read = connection.has_buffered
             wants_write = connection.wants_write
             descriptor = connection.descriptor
@@ -256,72 +240,7 @@ class FastSession:
         if (connection := self._connection) is not None:
             connection.confirm(received)
 
-    def _resume(self, connection: FastConnection) -> None:
-        """Go on with the answer that was on its way when the last connection ended."""
-        sending = self._keeper.state.sending
-        answer = self._answers.first()
-        if sending is None or answer is None or answer.key != sending.key:
-            self._keeper.state.sending = None
-            return
-        with self._lock:
-            self._sending, self._sent_at = answer, time.monotonic()
-            # A broker that has lost the session may have lost the answer with it.
-            if sending.is_released and connection.has_session:
-                connection.release_answer(sending.number)
-            else:
-                self._keeper.state.sending = AnswerOnItsWay(key=sending.key, number=sending.number)
-                connection.send_answer(
-                    sending.number, answer.topic, answer.payload, repeats=connection.has_session
-                )
-
-    def _send_next(self, connection: FastConnection) -> None:
-        """Send the oldest answer, unless one is on its way. Raises MqttLostError."""
-        if self._sending is not None:
-            if time.monotonic() - self._sent_at > self._limit:
-                raise MqttLostError(f"no acknowledgement came within {self._limit:g} s")
-            return
-        answer = self._answers.first()
-        if answer is None:
-            return
-        state = self._keeper.state
-        before = state.sending.number if state.sending is not None else self._last_number
-        number = self._last_number = next_number(before)
-        state.sending = AnswerOnItsWay(key=answer.key, number=number)
-        self._keeper.save()
-        self._sending, self._sent_at = answer, time.monotonic()
-        connection.send_answer(number, answer.topic, answer.payload, repeats=False)
-
-    _last_number = 0
-
     def _on_reply(self, reply: AnswerReply) -> None:
-        """Note what the broker says to the answer that is on its way."""
-        state, answer, connection = self._keeper.state, self._sending, self._connection
-        sending = state.sending
-        if answer is None or sending is None or sending.number != reply.number:
-            return
-        if reply.reason >= REFUSED and not sending.is_released:
-            logger.error(
-                "agent fast: the broker refuses an answer to %s (reason %#x); see its access list",
-                answer.topic,
-                reply.reason,
-            )
-            self._answers.reject(answer, f"reason {reply.reason:#x}")
-            self._done()
-        elif reply.is_released:
-            state.sending = AnswerOnItsWay(key=sending.key, number=sending.number, is_released=True)
-            self._keeper.save()
-            self._sent_at = time.monotonic()
-            if connection is not None:
-                connection.release_answer(reply.number)
-        else:
-            self._finish(answer)
-
-    def _finish(self, answer: QueuedAnswer) -> None:
-        self._answers.remove(answer)
-        self._done()
-
-    def _done(self) -> None:
-        """Forget the answer that was on its way. What is on disk is written with the next one."""
-        self._sending = None
-        self._keeper.state.sending = None
-        self._wake_up.set()
+        if (connection := self._connection) is not None:
+            self._delivery.on_reply(reply, connection)
+            self._wake_up.set()

@@ -91,12 +91,11 @@ class SessionScene:
     def connect(self, *, has_session: bool = True) -> FakeConnection:
         made = FakeConnection(has_session=has_session)
         self.session._connection = made  # type: ignore[assignment] # pyright: ignore[reportAttributeAccessIssue]
-        self.session._sending = None
-        self.session._resume(made)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        self.session._delivery.resume(made)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
         return made
 
     def send_next(self, connection: FakeConnection) -> None:
-        self.session._send_next(connection)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        self.session._delivery.send_next(connection, 10.0)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 
     def reply(self, number: int, *, released: bool = False, reason: int = 0) -> None:
         self.session._on_reply(AnswerReply(number, released, reason))
@@ -207,7 +206,7 @@ def test_a_broker_that_never_answers_loses_the_connection(
     connection = scene.connect()
     scene.put("a")
     scene.send_next(connection)
-    monkeypatch.setattr(scene.session, "_sent_at", -1e9)
+    monkeypatch.setattr(scene.session._delivery, "_sent_at", -1e9)
     with pytest.raises(MqttLostError, match="no acknowledgement came within 10 s"):
         scene.send_next(connection)
 
