@@ -124,7 +124,7 @@ class FastRuntime:
         node, settings = self._node, self._settings
         self._keeper.load()
         answers = self._answers = AnswerQueue(settings.state_directory, node.cluster, node.hostname)
-        applications = Applications(self._keeper.state)
+        applications = Applications(self._keeper.state, has_jobs=settings.jobs)
         protocol = FastProtocol(
             node,
             settings,

@@ -78,6 +78,9 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
     mmbwmon: Annotated[
         bool, Meta(description="allow bandwidth measurements on cores that no job owns")
     ] = False
+    jobs: Annotated[
+        bool, Meta(description="monitor Slurm's jobs on this node, beside virtual machines")
+    ] = True
     relay: Annotated[
         Literal["jobs", "all", "none"],
         Meta(

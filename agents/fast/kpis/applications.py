@@ -46,8 +46,9 @@ class MonitoredApplication(NamedTuple):
 class Applications:
     """Knows which applications are monitored, and changes that as messages say."""
 
-    def __init__(self, state: KeptState) -> None:
+    def __init__(self, state: KeptState, *, has_jobs: bool = True) -> None:
         self._state = state
+        self._has_jobs = has_jobs
         self._starts: dict[str, int | None] = {}
 
     def list_monitored(self, node: Node) -> list[MonitoredApplication]:
@@ -57,7 +58,8 @@ class Applications:
             MonitoredApplication("", each.process_id, each.name, each.start)
             for each in self._state.machines
         ]
-        return [*self._jobs(node), *machines][:MOST_APPLICATIONS]
+        jobs = self._jobs(node) if self._has_jobs else []
+        return [*jobs, *machines][:MOST_APPLICATIONS]
 
     def job_ids(self, node: Node) -> list[str]:
         """Return the Slurm jobs on this node."""

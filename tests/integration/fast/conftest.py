@@ -6,18 +6,21 @@ import contextlib
 import os
 import signal
 import subprocess
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from ccagent.agents.fast.runtime import FastRuntime
 from ccagent.agents.fast.settings import FastSettings
+from ccagent.machine.node import Node
 from tests.support.certificates import Authority
 from tests.support.fast_scheduler import FastScheduler
 from tests.support.mqtt_broker import Broker
 from tests.support.running import CCAGENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from pathlib import Path
 
 _ACCESS = """
@@ -50,6 +53,7 @@ user = "node"
 password-file = "{directory}/password"
 ca-file = "{ca}"
 state-directory = "{directory}/state"
+jobs = false                                    # other tests may run some
 {more}
 """
 
@@ -69,6 +73,7 @@ class FastSite(NamedTuple):
             password_file=self.password(),
             ca_file=self.ca,
             state_directory=str(self.directory / "state"),
+            jobs=False,
         )
 
     def password(self) -> str:
@@ -130,6 +135,17 @@ class FastDaemon:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process.pid, signal.SIGTERM)
         return self._process.wait(30)
+
+
+@contextmanager
+def running(settings: FastSettings) -> Generator[FastRuntime]:
+    """An agent in this process."""
+    runtime = FastRuntime(Node(hostname="c1", cluster="fox"), settings)
+    runtime.start()
+    try:
+        yield runtime
+    finally:
+        runtime.close()
 
 
 @pytest.fixture

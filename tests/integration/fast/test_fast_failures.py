@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 from msgspec import structs
 
-from ccagent.agents.fast.runtime import FastRuntime
 from ccagent.config.duration import Duration
-from ccagent.machine.node import Node
-from tests.integration.fast.conftest import FastSite
+from tests.integration.fast.conftest import FastSite, running
 from tests.support.fast_scheduler import PATIENCE
 from tests.support.mqtt_broker import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from pathlib import Path
 
-    from ccagent.agents.fast.settings import FastSettings
     from tests.support.fast_scheduler import FastScheduler
-
-
-@contextmanager
-def running(settings: FastSettings) -> Generator[FastRuntime]:
-    runtime = FastRuntime(Node(hostname="c1", cluster="fox"), settings)
-    runtime.start()
-    try:
-        yield runtime
-    finally:
-        runtime.close()
 
 
 def test_answers_outlast_a_broker_that_falls_silent(

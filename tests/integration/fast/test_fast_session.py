@@ -11,7 +11,6 @@ import pytest
 
 from tests.integration.fast.conftest import FastDaemon, FastSite
 from tests.support.fast_scheduler import PATIENCE, values
-from tests.support.mqtt_broker import wait_for
 from tests.support.running import CCAGENT
 
 if TYPE_CHECKING:
@@ -91,41 +90,6 @@ def test_the_broker_says_that_a_killed_agent_is_gone(
     daemon.kill()
     (quit_,) = fast_scheduler.wait_for_task("quit")
     assert quit_.document["source"] == "c1"
-
-
-def test_a_measurement_is_answered_in_both_readings(
-    daemon: FastDaemon, fast_scheduler: FastScheduler
-) -> None:
-    from ccagent.agents.fast.bandwidth.reference import BandwidthReference, write_reference
-    from ccagent.agents.fast.bandwidth.topology import read_processor
-    from ccagent.machine.node import Node
-
-    unknown = fast_scheduler.answer(fast_scheduler.request_bandwidth([0]))
-    assert unknown["details"].startswith("there is no reference")
-    processor = read_processor(Node())
-    reference = BandwidthReference(
-        model=processor.model,
-        cpus=processor.cpus,
-        kernel=processor.kernel,
-        by_count={1: 1e9},
-        time=1.0,
-    )
-    write_reference(str(daemon.directory / "state"), reference)
-
-    def measured() -> bool:
-        # Requests come at most twice a second here; a quicker one is refused.
-        answer = fast_scheduler.answer(fast_scheduler.request_bandwidth([0]))
-        return "result" in answer or "max-rate" not in answer["details"]
-
-    wait_for(measured, PATIENCE)
-    answer = fast_scheduler.of_task("mmbwmon response")[-1].document
-    assert answer["cores"] == [0]
-    assert answer["result"] == answer["response"]
-    assert 0.33 <= answer["response"] <= 1
-    assert 0 < answer["cpu-share"] <= 1
-    assert answer["valid"] == (answer["cpu-share"] >= 0.9)
-    missing = fast_scheduler.answer(fast_scheduler.request_bandwidth([0, 60000]))
-    assert missing["details"] == "there is no core 60000 on this node"
 
 
 def test_garbage_is_answered_or_ignored_and_changes_nothing(
