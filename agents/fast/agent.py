@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ccagent.agents.fast.kpis.applications import Applications, MonitoredApplication
     from ccagent.agents.fast.kpis.kpi_reading import KpiReader
     from ccagent.agents.fast.runtime import FastRuntime
-    from ccagent.agents.needs import Need
+    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
     from ccagent.records.message import Format
     from ccagent.records.points import Point
@@ -70,12 +70,11 @@ class FastAgent(Agent[FastSettings]):
         if protocol is not None:
             yield from protocol.relay.take(node)
 
-    def needs(self) -> Iterator[Need]:
-        """Return what the KPIs need that some machines lack."""
-        from ccagent.agents.needs import Need
+    def checks(self, node: Node) -> Iterator[Check]:
+        """Return the checks of what the KPIs of the node are read from."""
+        from ccagent.agents.fast.kpis.node_kpis import NodeKpis
 
-        yield Need("/proc", "all KPIs of the node", is_vital=True)
-        yield Need("hardware counters", "Node memory bandwidth")
+        return NodeKpis().checks(node)
 
     @classmethod
     def has_own_peer(cls, table: Mapping[str, object]) -> bool:

@@ -22,9 +22,10 @@ from ccagent.errors import CcagentError
 from ccagent.log import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from ccagent.agents.metrics.readers.base import Reader
+    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 
 _TRIED_AGAIN_AFTER = 600.0
@@ -66,6 +67,13 @@ class NodeKpis:
             if traffic is not None:
                 found[NODE_INTERCONNECT] = round(traffic, 1)
         return found
+
+    def checks(self, node: Node) -> Iterator[Check]:
+        """Yield the checks of /proc and of hardware counters; other KPIs have two sources."""
+        for check in self._memory.checks(node):
+            yield check._replace(impact="all KPIs of the node", is_vital=True)
+        for check in self._perf.checks(node):
+            yield check._replace(impact=NODE_MEMORY_BANDWIDTH, is_vital=False)
 
     def close(self) -> None:
         """Close the counters that are held open."""
