@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _KEPT_WHERE = "agents.fast.state-directory"
 
 
-def extended(
+def extend_command(
     command: click.Command, configure: Callable[[Options], Configuration]
 ) -> click.Command:
     """Return the agent's command as a group with `status`, `mmbwmon` and `reference`.
@@ -110,7 +110,7 @@ def _reference_command(configure: Callable[[Options], Configuration]) -> click.C
         from ccagent.agents.fast.bandwidth.topology import read_cpus
         from ccagent.agents.fast.settings import check_extra
         from ccagent.errors import CcagentError
-        from ccagent.machine.private_files import make_directory
+        from ccagent.machine.private_directories import make_directory
 
         check_extra("numpy", "reference")
         node, settings = _node_and_settings(configure(common.options))
@@ -148,7 +148,7 @@ def _core_list(text: str) -> list[int]:
     """Return the cores of a list such as `0,2-3`. Raises ConfigurationError."""
     from ccagent.agents.fast.messages.decoding import MOST_CORES
     from ccagent.errors import UnparsableError
-    from ccagent.machine.cpus import parse_cpu_list
+    from ccagent.machine.procfs.cpulist import parse_cpu_list
 
     try:
         cores = parse_cpu_list(text.encode())

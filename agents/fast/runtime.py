@@ -20,7 +20,7 @@ from ccagent.config.secret import read_secret
 from ccagent.errors import CcagentError, ConfigurationError, LockedError
 from ccagent.log import logger
 from ccagent.machine.lock import Lock
-from ccagent.machine.private_files import make_directory
+from ccagent.machine.private_directories import make_directory
 from ccagent.transports.mqtt.client import MqttOptions
 from ccagent.transports.mqtt.settings import ENCRYPTED, PORTS, WEBSOCKETS, check_settings
 from ccagent.transports.mqtt.topics import fill_topic

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ccagent.agents.fast.kpis.control_groups import group_processes, machine_scopes
 from ccagent.errors import CcagentError
 from ccagent.machine.cgroup.jobs import job_directories
-from ccagent.machine.cpus import parse_cpu_list
 from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.cpulist import parse_cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,8 +16,8 @@ from ccagent.agents.fast.messages.kpi_names import (
     RUNTIME,
 )
 from ccagent.errors import CcagentError
-from ccagent.machine.cpus import parse_cpu_list
 from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.cpulist import parse_cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -131,7 +131,7 @@ class NodeKpis:
         counts: list[Count] = []
         for each in reader.read(node):
             if isinstance(each, Count):
-                if each.place == NODE:
+                if each.scope == NODE:
                     counts.append(each)
             elif _is_of_node(each):
                 found[each.metric] = found.get(each.metric, 0.0) + each.value
@@ -141,4 +141,4 @@ class NodeKpis:
 
 
 def _is_of_node(gauge: Gauge) -> bool:
-    return gauge.place == NODE or gauge.place.type == "socket"
+    return gauge.scope == NODE or gauge.scope.type == "socket"

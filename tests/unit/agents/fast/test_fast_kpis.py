@@ -61,7 +61,7 @@ def node(tmp_path: Path) -> KpiNode:
 
 def _metrics(agent: MetricsAgent, node: TreeNode) -> dict[str, float]:
     return {
-        point.name: float(point.value) / agent.sent[point.name].factor
+        point.name: float(point.value) / agent.outputs[point.name].factor
         for point in agent.sample(node)
         if point.tags["type"] == "node" and "stype" not in point.tags
     }
