@@ -86,7 +86,7 @@ class FastAgent(Agent[FastSettings]):
         return self._runtime.describe() if self._runtime is not None else {}
 
     def close(self) -> None:
-        """Say good-bye to the broker, and close what is held open."""
+        """Take leave of the broker, and close what is held open."""
         if self._runtime is not None:
             self._runtime.close()
         if self._reader is not None:

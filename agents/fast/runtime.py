@@ -59,7 +59,7 @@ class FastRuntime:
         self._thread.start()
 
     def close(self) -> None:
-        """Say good-bye to the broker, and end all threads within a few seconds."""
+        """Take leave of the broker, and end all threads within a few seconds."""
         self._closing.set()
         if self._rounds is not None:
             self._rounds.close()

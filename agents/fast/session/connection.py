@@ -159,7 +159,7 @@ class FastConnection:
             raise self._lost()
 
     def release_answer(self, number: int) -> None:
-        """Let the broker hand on an answer. Raises MqttLostError."""
+        """Release an answer, so that the broker hands it on. Raises MqttLostError."""
         if not self._client.release_answer(number):
             raise self._lost()
 
