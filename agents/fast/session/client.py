@@ -45,7 +45,7 @@ class SubscribingClient(MqttClient):
         return code == MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def release_answer(self, number: int) -> bool:
-        """Release an answer, so that the broker hands it on; return whether there is a connection."""
+        """Have the broker hand on an answer that it has; return whether there is a connection."""
         return self._send_pubrel(number) == MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def _mid_generate(self) -> int:
