@@ -20,7 +20,7 @@ from ccagent.agents.fast.settings import FastSettings
 from tests.support.tree import TreeNode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 TASK = "fast/agent/c1-1/task"
@@ -41,8 +41,12 @@ class FastScene:
         self._number = 0
         self.start()
 
-    def start(self) -> None:
+    def restart(self) -> None:
         """Begin as a new process, with what the last one left on disk."""
+        self.answers.close()
+        self.start()
+
+    def start(self) -> None:
         self.keeper = StateKeeper(self.directory, self.node.hostname)
         self.keeper.load()
         self.answers = AnswerQueue(self.directory, "fox", "c1-1")
@@ -86,8 +90,10 @@ def _document(payload: bytes) -> dict[str, Any]:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> FastScene:
-    return FastScene(tmp_path)
+def scene(tmp_path: Path) -> Iterator[FastScene]:
+    made = FastScene(tmp_path)
+    yield made
+    made.answers.close()
 
 
 def test_init_is_repeated_with_longer_pauses_until_configured(scene: FastScene) -> None:
@@ -114,7 +120,7 @@ def test_init_is_repeated_with_longer_pauses_until_configured(scene: FastScene) 
 def test_a_configuration_survives_a_restart(scene: FastScene) -> None:
     scene.send(f"{TASK}/init_agent", INIT)
     scene.taken()
-    scene.start()
+    scene.restart()
     held = scene.protocol.configuration
     assert held is not None
     assert (held.categories, held.repeat) == (("Node Cpu usage",), 5)
@@ -153,14 +159,14 @@ def test_a_request_with_an_id_is_answered_once(scene: FastScene) -> None:
     scene.send(TASK, text)
     scene.send(TASK, text)
     assert [each["id"] for each in scene.taken()] == ["q1"]
-    scene.start()
+    scene.restart()
     scene.send(TASK, text, repeated=True)
     assert scene.taken() == []
 
 
 def test_a_request_without_an_id_is_answered_once_a_delivery(scene: FastScene) -> None:
     scene.send(TASK, INIT, number=7)
-    scene.start()
+    scene.restart()
     scene.send(TASK, INIT, number=7, repeated=True)
     assert len(scene.taken()) == 1
     scene.send(TASK, INIT, number=8)
@@ -174,7 +180,7 @@ def test_an_answer_on_disk_is_not_queued_again(scene: FastScene) -> None:
     empty = scene.node.path.parent / "state" / "fast.state"
     scene.send(TASK, text)
     empty.unlink()
-    scene.start()
+    scene.restart()
     scene.send(TASK, text, repeated=True)
     assert len(scene.taken()) == 1
 
@@ -190,11 +196,11 @@ def test_a_measurement_that_a_restart_cut_off_is_answered(
     monkeypatch.setattr(scene.protocol._bandwidth, "start", start)
     scene.send(REQUEST, "id: m1\ncores: [0]")
     assert scene.taken() == []
-    scene.start()
+    scene.restart()
     (answer,) = scene.taken()
     assert answer["id"] == "m1"
     assert "restarted" in answer["details"]
-    scene.start()
+    scene.restart()
     assert scene.taken() == []
 
 
@@ -233,7 +239,7 @@ def test_machines_are_followed_by_their_results(scene: FastScene) -> None:
     scene.send(RESULT, started)
     (machine,) = scene.protocol.list_monitored()
     assert (machine.vm_name, machine.process_id, machine.start) == ("vm-1", 100, 777)
-    scene.start()
+    scene.restart()
     assert len(scene.protocol.list_monitored()) == 1
     scene.send(RESULT, "result: vm suspended\nlist:\n- {vm-name: vm-1, status: success}")
     assert [each.is_suspended for each in scene.keeper.state.machines] == [True]
@@ -327,7 +333,7 @@ def test_no_order_of_messages_leaves_it_in_a_state_without_a_name(scene: FastSce
         assert (held.repeat if held else None) == accepted
         assert scene.protocol.state == ("monitoring" if accepted else "waiting for a configuration")
         assert len(scene.keeper.state.machines) <= 1
-    scene.start()
+    scene.restart()
     held = scene.protocol.configuration
     assert held is not None
     assert held.repeat == accepted
@@ -337,7 +343,7 @@ def test_a_damaged_state_is_none(scene: FastScene, caplog: pytest.LogCaptureFixt
     scene.send(TASK, INIT)
     path = scene.node.path.parent / "state" / "fast.state"
     path.write_bytes(path.read_bytes()[:-9] + b"damaged!!")
-    scene.start()
+    scene.restart()
     assert scene.protocol.configuration is None
     assert "starting without a configuration" in caplog.text
 

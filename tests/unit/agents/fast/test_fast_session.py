@@ -16,7 +16,7 @@ from ccagent.transports.mqtt.client import MqttOptions
 from ccagent.transports.mqtt.connection import MqttLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 
@@ -80,8 +80,17 @@ class SessionScene:
         self.user = FakeUser()
         self.start()
 
-    def start(self) -> None:
+    def close(self) -> None:
+        """Close what a process that ends would."""
+        self.answers.close()
+        self.session._wake_up.close()
+
+    def restart(self) -> None:
         """Begin as a new process, with what the last one left on disk."""
+        self.close()
+        self.start()
+
+    def start(self) -> None:
         self.keeper = StateKeeper(self.directory, "c1")
         self.keeper.load()
         self.answers = AnswerQueue(self.directory, "fox", "c1")
@@ -105,8 +114,10 @@ class SessionScene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> SessionScene:
-    return SessionScene(tmp_path)
+def scene(tmp_path: Path) -> Iterator[SessionScene]:
+    made = SessionScene(tmp_path)
+    yield made
+    made.close()
 
 
 def test_answers_go_one_by_one_with_the_whole_handshake(scene: SessionScene) -> None:
@@ -135,7 +146,7 @@ def test_a_broker_without_qos_2_acknowledges_at_once(scene: SessionScene) -> Non
 def test_a_restart_before_the_broker_had_it_sends_it_again(scene: SessionScene) -> None:
     scene.put("a")
     scene.send_next(scene.connect())
-    scene.start()
+    scene.restart()
     assert scene.connect().sent == [Sent("again", 60000, b"a")]
 
 
@@ -143,7 +154,7 @@ def test_a_restart_after_the_broker_had_it_only_releases_it(scene: SessionScene)
     scene.put("a")
     scene.send_next(scene.connect())
     scene.reply(60000, released=True)
-    scene.start()
+    scene.restart()
     connection = scene.connect()
     assert connection.sent == [Sent("release", 60000)]
     scene.reply(60000, reason=0x92)
@@ -154,7 +165,7 @@ def test_a_broker_that_lost_the_session_gets_it_as_new(scene: SessionScene) -> N
     scene.put("a")
     scene.send_next(scene.connect())
     scene.reply(60000, released=True)
-    scene.start()
+    scene.restart()
     assert scene.connect(has_session=False).sent == [Sent("publish", 60000, b"a")]
 
 
@@ -172,7 +183,7 @@ def test_a_restart_after_the_last_word_sends_nothing(scene: SessionScene) -> Non
     scene.send_next(scene.connect())
     scene.reply(60000, released=True)
     scene.reply(60000)
-    scene.start()
+    scene.restart()
     assert scene.connect().sent == []
 
 
