@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ccagent.agents.fast.kpis.applications import Applications, MonitoredApplication
     from ccagent.agents.fast.messages.structures import FastMessage
     from ccagent.agents.fast.session.answers import AnswerQueue
-    from ccagent.agents.fast.session.connection import Received
+    from ccagent.agents.fast.session.connection import ReceivedMessage
     from ccagent.agents.fast.session.kept_state import StateKeeper
     from ccagent.agents.fast.session.topics import FastTopics
     from ccagent.agents.fast.settings import FastSettings
@@ -138,7 +138,7 @@ class FastProtocol:
                 pass
         return found
 
-    def on_message(self, received: Received) -> None:
+    def on_message(self, received: ReceivedMessage) -> None:
         """Act on a message. What must be answered is on disk when this returns."""
         topic = self._topics.find(received.topic)
         if topic is None:
@@ -159,7 +159,7 @@ class FastProtocol:
         else:
             self._on_request(received, message)
 
-    def _on_request(self, received: Received, message: FastMessage | Refusal) -> None:
+    def _on_request(self, received: ReceivedMessage, message: FastMessage | Refusal) -> None:
         """Answer a request, unless it is one that was delivered before."""
         key = _key(received, message.id)
         with self.lock:
@@ -316,7 +316,7 @@ class FastProtocol:
         return self._jobs
 
 
-def _key(received: Received, message_id: str) -> str:
+def _key(received: ReceivedMessage, message_id: str) -> str:
     """Return what a request is remembered by.
 
     One without an id counts as the same only if the broker delivers it again.

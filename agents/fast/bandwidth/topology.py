@@ -29,7 +29,7 @@ class LastCache(NamedTuple):
     cpus: frozenset[int]
 
 
-class Processor(NamedTuple):
+class MeasuredProcessor(NamedTuple):
     """What a reference depends on: another model, other cores or another kernel make it void."""
 
     model: str
@@ -50,12 +50,12 @@ def read_cpus(node: Node) -> list[int]:
     return read_parsed(node, f"{_CPUS}/online", parse_cpu_list)
 
 
-def read_processor(node: Node) -> Processor:
+def read_processor(node: Node) -> MeasuredProcessor:
     """Return what a reference depends on. Raises CcagentError."""
     match = _MODEL.search(next(iter(node.pieces("proc/cpuinfo")), b""))
     model = match[1].decode("utf-8", "replace").strip() if match is not None else "unknown"
     kernel = node.read("proc/sys/kernel/osrelease").decode("utf-8", "replace").strip()
-    return Processor(model, tuple(read_cpus(node)), kernel)
+    return MeasuredProcessor(model, tuple(read_cpus(node)), kernel)
 
 
 def compact_order(node: Node, cpus: Sequence[int]) -> list[int]:

@@ -44,7 +44,7 @@ _MOST_WAITING = 1000
 _LAST_WORDS = 1.0
 
 
-class Received(NamedTuple):
+class ReceivedMessage(NamedTuple):
     """A message that came. number: its packet identifier; is_repeated: it came before, perhaps."""
 
     topic: str
@@ -70,7 +70,7 @@ class FastConnection:
         options: MqttOptions,
         will: LastWill,
         *,
-        on_message: Callable[[Received], None],
+        on_message: Callable[[ReceivedMessage], None],
         on_reply: Callable[[AnswerReply], None],
         forgets: bool,
     ) -> None:
@@ -163,7 +163,7 @@ class FastConnection:
         if not self._client.release_answer(number):
             raise self._lost()
 
-    def confirm(self, received: Received) -> None:
+    def confirm(self, received: ReceivedMessage) -> None:
         """Acknowledge a message, which the broker then forgets."""
         if not self._ended:
             self._client.ack(received.number, received.qos)
@@ -318,7 +318,7 @@ class FastConnection:
         except UnicodeDecodeError:
             topic = ""
         self._hand_on(
-            Received(
+            ReceivedMessage(
                 topic,
                 bytes(message.payload),
                 message.mid,

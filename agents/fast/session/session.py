@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ccagent.agents.fast.session.answers import AnswerQueue
     from ccagent.agents.fast.session.client import AnswerReply
-    from ccagent.agents.fast.session.connection import Received
+    from ccagent.agents.fast.session.connection import ReceivedMessage
     from ccagent.agents.fast.session.kept_state import StateKeeper
     from ccagent.transports.mqtt.client import MqttOptions
 
@@ -41,7 +41,7 @@ class SessionUser(Protocol):
     def on_connected(self) -> None:
         """Called when a connection is there."""
 
-    def on_message(self, received: Received) -> None:
+    def on_message(self, received: ReceivedMessage) -> None:
         """Called for each message; it is acknowledged afterwards."""
 
     def filters(self) -> Iterable[str]:
@@ -229,7 +229,7 @@ class FastSession:
         self._filled_at = now
         return max(0.0, (1.0 - self._tokens) / _MESSAGES_PER_SECOND)
 
-    def _on_message(self, received: Received) -> None:
+    def _on_message(self, received: ReceivedMessage) -> None:
         self._tokens -= 1.0
         try:
             self._user.on_message(received)

@@ -13,7 +13,7 @@ from ccagent.agents.fast.kpis.applications import Applications
 from ccagent.agents.fast.messages.structures import BandwidthResponse
 from ccagent.agents.fast.protocol import FastProtocol
 from ccagent.agents.fast.session.answers import AnswerQueue
-from ccagent.agents.fast.session.connection import Received
+from ccagent.agents.fast.session.connection import ReceivedMessage
 from ccagent.agents.fast.session.kept_state import StateKeeper
 from ccagent.agents.fast.session.topics import FastTopics
 from ccagent.agents.fast.settings import FastSettings
@@ -73,7 +73,7 @@ class FastScene:
         self._number += 1
         number = number or self._number
         payload = text.encode()
-        self.protocol.on_message(Received(topic, payload, number, 1, repeated, retained))
+        self.protocol.on_message(ReceivedMessage(topic, payload, number, 1, repeated, retained))
 
     def taken(self) -> list[dict[str, Any]]:
         """Return the answers that wait, and forget them."""

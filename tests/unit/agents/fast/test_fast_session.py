@@ -9,7 +9,7 @@ import pytest
 
 from ccagent.agents.fast.session.answers import AnswerQueue
 from ccagent.agents.fast.session.client import AnswerReply, next_number
-from ccagent.agents.fast.session.connection import LastWill, Received
+from ccagent.agents.fast.session.connection import LastWill, ReceivedMessage
 from ccagent.agents.fast.session.kept_state import StateKeeper
 from ccagent.agents.fast.session.session import FastSession
 from ccagent.transports.mqtt.client import MqttOptions
@@ -44,7 +44,7 @@ class FakeConnection:
     def release_answer(self, number: int) -> None:
         self.sent.append(Sent("release", number))
 
-    def confirm(self, received: Received) -> None:
+    def confirm(self, received: ReceivedMessage) -> None:
         self.confirmed.append(received.number)
 
     def abandon(self) -> None:
@@ -66,7 +66,7 @@ class FakeUser:
     def filters(self) -> Iterable[str]:
         return []
 
-    def on_message(self, received: Received) -> None:
+    def on_message(self, received: ReceivedMessage) -> None:
         self.got.append(received.payload)
         if received.payload == b"bug":
             raise ZeroDivisionError
@@ -228,7 +228,7 @@ def test_a_message_that_breaks_us_is_acknowledged_and_logged(
     connection = scene.connect()
     for number, payload in enumerate((b"bug", b"fine")):
         scene.session._on_message(
-            Received("t", payload, number, 1, is_repeated=False, is_retained=False)
+            ReceivedMessage("t", payload, number, 1, is_repeated=False, is_retained=False)
         )
     assert connection.confirmed == [0, 1]
     assert scene.user.got == [b"bug", b"fine"]
@@ -248,7 +248,7 @@ def test_a_flood_is_left_at_the_broker(
             now += 0.01
             continue
         count += 1
-        message = Received("t", b"x", count, 1, is_repeated=False, is_retained=False)
+        message = ReceivedMessage("t", b"x", count, 1, is_repeated=False, is_retained=False)
         scene.session._on_message(message)
     assert count < 100 + 51 * (now - 1000)
     assert count > 50 * (now - 1000)
