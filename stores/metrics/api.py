@@ -1,0 +1,225 @@
+"""The endpoints: what each request does to the store, and what it is answered."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import parse_qs
+
+import msgspec
+
+from ccagent.errors import UnparsableError
+from ccagent.log import logger
+from ccagent.stores.metrics.debugging import describe_buffers
+from ccagent.stores.metrics.health import check_health, parse_health_request
+from ccagent.stores.metrics.query import QueryLimits, answer
+from ccagent.stores.metrics.query_request import BadRequestError, parse_request
+from ccagent.stores.metrics.responses import StoreResponse, fail, text
+from ccagent.stores.metrics.tokens import ADMIN, READ, WRITE, UnauthorizedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ccagent.stores.metrics.commit import GroupCommit
+    from ccagent.stores.metrics.ingest import IngestResult, LineIngest
+    from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog
+    from ccagent.stores.metrics.store import MetricStore
+    from ccagent.stores.metrics.tokens import TokenVerifier
+
+OK = StoreResponse(200)
+
+_LONGEST_QUERY = 4096
+_MOST_REMEMBERED = 1000
+_MOST_SELECTORS = 100_000
+
+
+class Route(NamedTuple):
+    """What a path wants. method: the only one that is answered."""
+
+    name: str
+    method: bytes
+    rights: int
+
+
+ROUTES = {
+    b"/api/write": Route("write", b"POST", WRITE),
+    b"/api/query": Route("query", b"GET", READ),
+    b"/api/free": Route("free", b"POST", ADMIN),
+    b"/api/debug": Route("debug", b"GET", ADMIN),
+    b"/api/healthcheck": Route("healthcheck", b"GET", READ),
+    b"/metrics": Route("metrics", b"GET", READ),
+}
+
+class StoreApi:
+    """Answers requests. It knows nothing of connections."""
+
+    def __init__(
+        self,
+        store: MetricStore,
+        ingest: LineIngest,
+        commit: GroupCommit,
+        *,
+        log: WriteAheadLog | None = None,
+        verifier: TokenVerifier | None = None,
+        limits: QueryLimits | None = None,
+        largest_body: int = 64 << 20,
+        describe: Callable[[], bytes] = bytes,
+    ) -> None:
+        self.largest_body = largest_body
+        self._store = store
+        self._ingest = ingest
+        self._commit = commit
+        self._log = log
+        self._verifier = verifier
+        self._limits = limits or QueryLimits()
+        self._describe = describe
+        self._clusters: dict[bytes, str] = {b"": ""}
+
+    def route(self, method: bytes, path: bytes) -> Route | StoreResponse:
+        """Find out what a request wants; an answer if it can't be had."""
+        path = path.partition(b"?")[0]
+        if len(path) > 1 and path.endswith(b"/"):
+            path = path[:-1]
+        found = ROUTES.get(path)
+        if found is None:
+            return text(404, "404 page not found")
+        if found.method != method:
+            return StoreResponse(405, b"", more=b"Allow: %b\r\n" % found.method)
+        return found
+
+    def authorize(self, route: Route, authorization: bytes) -> StoreResponse | None:
+        """Return an answer if the request may not do what it wants."""
+        if self._verifier is None:
+            return None
+        try:
+            rights = self._verifier.rights(authorization)
+        except UnauthorizedError as error:
+            return text(401, str(error), b"WWW-Authenticate: Bearer\r\n")
+        if rights & route.rights != route.rights:
+            return fail(403, f"the roles of this token do not allow {route.name}")
+        return None
+
+    def respond(
+        self, route: Route, url: bytes, body: bytes, is_gzip: bool, done: Callable[[StoreResponse], None]
+    ) -> None:
+        """Carry a request out and call `done` with the answer, at once or later."""
+        try:
+            if is_gzip:
+                body = inflate(body, self.largest_body)
+            if route.name == "write":
+                self._write(url, body, done)
+                return
+            found = self._answer(route.name, url, body)
+        except BadRequestError as error:
+            found = fail(400, str(error))
+        except UnparsableError as error:
+            found = fail(413, str(error))
+        done(found)
+
+    def _answer(self, name: str, url: bytes, body: bytes) -> StoreResponse:
+        if name == "query":
+            return StoreResponse(200, _begun(answer(self._store, parse_request(body), self._limits)))
+        if name == "healthcheck":
+            return StoreResponse(200, check_health(self._store, parse_health_request(body)))
+        if name == "debug":
+            selector = _parameter(url, "selector") or ""
+            return StoreResponse(200, _begun(describe_buffers(self._store, selector)))
+        if name == "free":
+            return self._free(url, body)
+        return StoreResponse(200, self._describe(), b"text/plain; version=0.0.4; charset=utf-8")
+
+    def _write(self, url: bytes, body: bytes, done: Callable[[StoreResponse], None]) -> None:
+        cluster = self._clusters.get(url.partition(b"?")[2])
+        if cluster is None:
+            cluster = self._cluster(url)
+        result = self._ingest.write(body, cluster)
+
+        def committed(problem: StoreLogError | None) -> None:
+            if problem is not None:
+                done(fail(503, f"the values are not kept: {problem}; send them again"))
+            else:
+                done(OK if not result.bad_count else _complain(result))
+
+        self._commit.wait(committed)
+
+    def _cluster(self, url: bytes) -> str:
+        """Return the default cluster that a URL names."""
+        found = _parameter(url, "cluster") or ""
+        if len(self._clusters) >= _MOST_REMEMBERED:
+            self._clusters = {b"": ""}
+        if len(url) <= _LONGEST_QUERY:
+            self._clusters[url.partition(b"?")[2]] = found
+        return found
+
+    def _free(self, url: bytes, body: bytes) -> StoreResponse:
+        until = _parameter(url, "to")
+        if not until:
+            return fail(400, "'to' is a required query parameter")
+        try:
+            time = int(until)
+        except ValueError:
+            return fail(500, f"to={until}: expected seconds since 1970")
+        try:
+            selectors = msgspec.json.decode(body, type=list[list[str]])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return text(400, f"expected a list of lists of names: {error}")
+        if len(selectors) > _MOST_SELECTORS or any(len(one) < 2 for one in selectors):
+            return text(400, "a selector names a cluster and a node at least")
+        freed = sum(self._store.free(selector, time) for selector in selectors)
+        logger.info("freed %d buffers before %d on request", freed, time)
+        if self._log is not None and freed:
+            self._log.add_freed(selectors, time)
+            self._commit.flush()
+        return text(200, f"buffers freed: {freed}")
+
+
+def inflate(body: bytes, largest: int) -> bytes:
+    """Inflate a body in gzip. Raises BadRequestError, or UnparsableError if it is too large."""
+    parts: list[bytes] = []
+    left = largest
+    while body:
+        inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        try:
+            parts.append(inflater.decompress(body, left + 1))
+        except zlib.error as error:
+            raise BadRequestError(f"the body is no gzip: {error}") from None
+        left -= len(parts[-1])
+        if left < 0:
+            raise UnparsableError(f"the body has more than {largest} bytes")
+        if not inflater.eof:
+            raise BadRequestError("the body is no gzip: it is cut off")
+        body = inflater.unused_data
+    return b"".join(parts)
+
+
+def _complain(result: IngestResult) -> StoreResponse:
+    """Return the answer to a message with bad lines; its good ones are stored."""
+    first = result.bad[0]
+    return fail(
+        400,
+        f"line {first.number}: {first.reason}",
+        lines=[{"line": bad.number, "reason": bad.reason} for bad in result.bad],
+        bad=result.bad_count,
+        stored=result.stored,
+    )
+
+
+def _parameter(url: bytes, name: str) -> str | None:
+    query = url.partition(b"?")[2][:_LONGEST_QUERY].decode("ascii", "replace")
+    try:
+        found = parse_qs(query, keep_blank_values=True, max_num_fields=100).get(name)
+    except ValueError:
+        raise BadRequestError("the URL has too many parameters") from None
+    return found[0] if found else None
+
+
+def _begun(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """Compute the first part now, so that a bad request is found before the answer begins."""
+    first = next(parts)
+
+    def rest() -> Iterator[bytes]:
+        yield first
+        yield from parts
+
+    return rest()
+

@@ -1,0 +1,184 @@
+"""The running store: its parts, its interfaces, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import ssl
+import time
+from typing import TYPE_CHECKING
+
+from ccagent.daemon.notify import Notifier
+from ccagent.errors import ConfigurationError
+from ccagent.log import logger
+from ccagent.machine.lock import Lock
+from ccagent.stores.metrics.api import StoreApi
+from ccagent.stores.metrics.commit import GroupCommit
+from ccagent.stores.metrics.connection import ConnectionLimits, StoreConnection
+from ccagent.stores.metrics.housekeeping import Housekeeper
+from ccagent.stores.metrics.ingest import LineIngest
+from ccagent.stores.metrics.log_replay import Replay
+from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog
+from ccagent.stores.metrics.own_metrics import StoreParts, describe_store
+from ccagent.stores.metrics.query import QueryLimits
+from ccagent.stores.metrics.settings import log_directory, parse_size, split_address
+from ccagent.stores.metrics.store import MetricStore
+from ccagent.stores.metrics.tokens import TokenVerifier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ccagent.stores.metrics.settings import StoreSettings
+
+_SWEEP_EVERY = 5.0
+_LONGEST_RETENTION_PERIOD = 3600.0
+_BACKLOG = 4096
+_END_WITHIN = 10.0
+
+
+class StoreServer:
+    """A store in memory with its log and its HTTP interface."""
+
+    def __init__(self, settings: StoreSettings, now: Callable[[], float] = time.time) -> None:
+        """Read what is kept. Raises ConfigurationError, LockedError, OSError."""
+        self.settings = settings
+        self.store = MetricStore(settings.catalogue(), now)
+        directory = log_directory(settings)
+        os.makedirs(directory, 0o750, exist_ok=True)
+        self._lock = Lock(os.path.join(settings.data, "lock"), "data")
+        retention = int(settings.retention.seconds)
+        begin = time.monotonic()
+        replay = Replay(self.store)
+        oldest = int(now()) - 2 * retention
+        closed = replay.read_directory(directory, oldest)
+        logger.info(
+            "read %d values of %d series in %.1f s",
+            replay.points, self.store.series, time.monotonic() - begin,
+        )  # fmt: skip
+        self.log = WriteAheadLog(directory)
+        self.log.closed += closed
+        self.housekeeper = Housekeeper(
+            self.store,
+            self.log,
+            retention=retention,
+            memory_cap=parse_size(settings.memory_cap),
+            disk_cap=parse_size(settings.disk_cap),
+        )
+        self.commit = GroupCommit(self.log, settings.sync)
+        self.ingest = LineIngest(
+            self.store,
+            self.log,
+            future=int(settings.limits.future.seconds),
+            is_strict=settings.strict == "reference",
+            most_series=settings.limits.series,
+        )
+        self.connections = ConnectionLimits(
+            most=settings.limits.connections,
+            bodies=parse_size(settings.limits.bodies),
+            seconds=settings.limits.time.seconds,
+        )
+        parts = StoreParts(self.store, self.ingest, self.housekeeper, self.connections, self.log)
+        key = settings.jwt_public_key
+        self.api = StoreApi(
+            self.store,
+            self.ingest,
+            self.commit,
+            log=self.log,
+            verifier=TokenVerifier(key, now) if key else None,
+            limits=QueryLimits(settings.limits.values),
+            largest_body=parse_size(settings.limits.body),
+            describe=lambda: describe_store(parts),
+        )
+        self._stopping = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.port = 0
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        notifier = Notifier()
+        host, port = split_address(self.settings.listen)
+        server = await loop.create_server(
+            lambda: StoreConnection(self.api, self.connections),
+            host or None,
+            port,
+            ssl=_tls(self.settings),
+            backlog=_BACKLOG,
+        )
+        self.port = server.sockets[0].getsockname()[1]
+        logger.info("listening on %s, port %d", host or "every address", self.port)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(100_000, 20, 100)
+        self._tasks = [loop.create_task(self._sweep(notifier)), loop.create_task(self._retain())]
+        notifier.ready(f"port {self.port}, {self.store.series} series")
+        await self._stopping.wait()
+        notifier.stopping()
+        server.close()
+        await self._end()
+
+    def stop(self) -> None:
+        """End, as with SIGTERM."""
+        self._stopping.set()
+
+    async def _end(self) -> None:
+        """Answer what was asked, and keep what was written."""
+        for task in self._tasks:
+            task.cancel()
+        deadline = time.monotonic() + _END_WITHIN
+        while any(one.is_busy() for one in self.connections.open) and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        for one in list(self.connections.open):
+            one.close()
+        await self.commit.close()
+        try:
+            self.log.close()
+        except StoreLogError as error:
+            logger.error("log: %s; the last values are lost", error)
+        self._lock.release()
+
+    async def _sweep(self, notifier: Notifier) -> None:
+        """Close slow connections; keep within the caps."""
+        while True:
+            await asyncio.sleep(_SWEEP_EVERY)
+            now = asyncio.get_running_loop().time()
+            for one in list(self.connections.open):
+                one.check_time(now)
+            self.housekeeper.limit_memory()
+            self.housekeeper.limit_disk()
+            notifier.alive()
+
+    async def _retain(self) -> None:
+        """Release what is too old, each half of the retention."""
+        period = min(self.settings.retention.seconds / 2, _LONGEST_RETENTION_PERIOD)
+        while True:
+            await asyncio.sleep(period)
+            self.housekeeper.retain()
+            self.housekeeper.remove_segments(self.housekeeper.old_segments())
+
+
+def run_store(settings: StoreSettings) -> None:
+    """Run a store until it is told to end. Raises ConfigurationError, LockedError, OSError."""
+
+    async def main() -> None:
+        await StoreServer(settings).run()
+
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(main())
+
+
+def _tls(settings: StoreSettings) -> ssl.SSLContext | None:
+    if not settings.tls.certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.tls.certificate, settings.tls.key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"tls: {settings.tls.certificate}: {error}") from None
+    return context
