@@ -50,6 +50,7 @@ ROUTES = {
     b"/metrics": Route("metrics", b"GET", READ),
 }
 
+
 class StoreApi:
     """Answers requests. It knows nothing of connections."""
 
@@ -100,7 +101,12 @@ class StoreApi:
         return None
 
     def respond(
-        self, route: Route, url: bytes, body: bytes, is_gzip: bool, done: Callable[[StoreResponse], None]
+        self,
+        route: Route,
+        url: bytes,
+        body: bytes,
+        is_gzip: bool,
+        done: Callable[[StoreResponse], None],
     ) -> None:
         """Carry a request out and call `done` with the answer, at once or later."""
         try:
@@ -118,7 +124,9 @@ class StoreApi:
 
     def _answer(self, name: str, url: bytes, body: bytes) -> StoreResponse:
         if name == "query":
-            return StoreResponse(200, _begun(answer(self._store, parse_request(body), self._limits)))
+            return StoreResponse(
+                200, _begun(answer(self._store, parse_request(body), self._limits))
+            )
         if name == "healthcheck":
             return StoreResponse(200, check_health(self._store, parse_health_request(body)))
         if name == "debug":
@@ -222,4 +230,3 @@ def _begun(parts: Iterator[bytes]) -> Iterator[bytes]:
         yield from parts
 
     return rest()
-

@@ -141,7 +141,9 @@ def _need_extra() -> None:
 
     from ccagent.machine.interpreter import install_command
 
-    missing = [name for name in ("numpy", "orjson", "httptools", "cryptography") if not find_spec(name)]
+    missing = [
+        name for name in ("numpy", "orjson", "httptools", "cryptography") if not find_spec(name)
+    ]
     if missing:
         raise ConfigurationError(
             f"the store needs {', '.join(missing)}: {install_command('ccagent-collectors[store]')}"

@@ -95,8 +95,9 @@ class GroupCommit:
     async def close(self) -> None:
         """Write and sync what is left."""
         self.flush()
-        while self._syncing is not None or self._written:
-            await asyncio.sleep(0.005)
+        while self._syncing is not None:
+            await asyncio.wait([self._syncing])
+            await asyncio.sleep(0)
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

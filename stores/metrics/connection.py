@@ -225,9 +225,7 @@ class StoreConnection(asyncio.Protocol):
         is_stuck = self._drained is not None and now - self._since > limits.seconds
         if is_stuck or (self._began_request and now - self._began_request > limits.seconds):
             self._transport.abort()
-        elif (
-            self._current is None and not self._began_request and now - self._since > limits.idle
-        ):
+        elif self._current is None and not self._began_request and now - self._since > limits.idle:
             self._transport.close()
 
     def is_busy(self) -> bool:
@@ -257,7 +255,7 @@ class StoreConnection(asyncio.Protocol):
             self._api.respond(
                 request.route, request.url, request.body, request.is_gzip, self._respond
             )
-        except Exception:
+        except Exception:  # noqa: BLE001 - one request must not end the store
             logger.exception("%s %s failed", request.route.method.decode(), request.route.name)
             self._respond(fail(500, "an error in the store; its log says more"))
 
@@ -300,7 +298,7 @@ class StoreConnection(asyncio.Protocol):
         except (OSError, RuntimeError):
             transport.abort()
             return
-        except Exception:
+        except Exception:  # noqa: BLE001 - one request must not end the store
             # The client sees that the answer is cut off.
             logger.exception("%s failed", request.route.name)
             transport.abort()

@@ -181,9 +181,7 @@ class SeriesGroup:
     def release_before(self, pool: BlockPool, time: int) -> int:
         """Release the blocks that end before a time; return their number."""
         old = [
-            begin
-            for begin, block in self.blocks.items()
-            if self.time(begin + block.rows) < time
+            begin for begin, block in self.blocks.items() if self.time(begin + block.rows) < time
         ]
         for begin in old:
             self.blocks.pop(begin).release(pool)

@@ -153,9 +153,9 @@ class LineIngest:
         series = known.series
         text, time = b"", 0
         for key, value, written in zip(keys, values, times, strict=True):
-            found = series.get(key, False)
-            if found is False:
+            if key not in series:
                 return None
+            found = series[key]
             if written != text:
                 read = self._time(written)
                 if read is None:
@@ -189,4 +189,3 @@ class LineIngest:
             return None
         time = seconds(int(text))
         return time if time <= self._store.now() + self._future else None
-

@@ -33,7 +33,7 @@ _WIDTH = 8
 
 
 class _Columns(NamedTuple):
-    """Where the columns of a described group are: in order from `first` on if it is not negative."""
+    """Where the columns of a described group are: in order from `first` on unless that is -1."""
 
     places: list[StoredSeries]
     first: int
@@ -47,6 +47,7 @@ class Replay:
         self.damaged = 0
         """Bytes that are no record."""
         self._store = store
+        self._described: dict[int, GroupRecord] = {}
         self._groups: dict[int, _Columns] = {}
         self._newest = 0
 
@@ -63,13 +64,16 @@ class Replay:
     def read_segment(self, path: str, oldest: int) -> Segment:
         """Read a file."""
         self._groups.clear()
+        self._described.clear()
         self._newest = 0
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if not size:
                 return Segment(path, 0, 0)
             # Closed when its last part is forgotten.
-            self._read(path, memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), oldest)
+            self._read(
+                path, memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), oldest
+            )
         return Segment(path, size, self._newest)
 
     def _read(self, path: str, data: memoryview, oldest: int) -> None:
@@ -96,15 +100,16 @@ class Replay:
             for number, column, time, value in POINT.iter_unpack(record.payload):
                 self._newest = max(self._newest, time)
                 if time >= oldest:
-                    self._write(self._groups[number].places[column], time, value)
+                    self._write(self._columns(number).places[column], time, value)
         elif record.kind == GROUP:
             described = decode_group(record.payload)
-            self._groups[described.number] = self._find(described)
+            self._described[described.number] = described
+            self._groups.pop(described.number, None)
         elif record.kind == FREED:
             freed = decode_freed(record.payload)
             for selector in freed.selectors:
                 self._store.free(selector, freed.until)
-            self._groups = {number: self._again(one) for number, one in self._groups.items()}
+            self._groups.clear()  # those that are written again are found again
 
     def _take_runs(self, payload: memoryview, oldest: int) -> None:
         time, runs, values = decode_runs(payload)
@@ -115,7 +120,7 @@ class Replay:
         for number, first, count in runs:
             part = values[offset : offset + count * _WIDTH]
             offset += count * _WIDTH
-            columns = self._groups[number]
+            columns = self._columns(number)
             if columns.first >= 0:
                 group = columns.places[0].group
                 if columns.first + first + count > group.width or len(part) != count * _WIDTH:
@@ -129,6 +134,13 @@ class Replay:
                 ):
                     self._write(place, time, value)
             self.points += count
+
+    def _columns(self, number: int) -> _Columns:
+        """Return the columns of a group that was described. Raises KeyError, ValueError."""
+        columns = self._groups.get(number)
+        if columns is None:
+            columns = self._groups[number] = self._find(self._described[number])
+        return columns
 
     def _write(self, place: StoredSeries, time: int, value: float) -> None:
         place.group.write_value(self._store.pool, time, place.column, value)
@@ -150,21 +162,3 @@ class Replay:
             for number, place in enumerate(places)
         )
         return _Columns(places, first if is_in_order else -1)
-
-    def _again(self, columns: _Columns) -> _Columns:
-        """Find columns again after some of their series were removed."""
-        store = self._store
-        group = columns.places[0].group
-        if group.number in store.groups and all(
-            place.group.columns[place.column][0].series.get(place.group.columns[place.column][1])
-            == place
-            for place in columns.places
-        ):
-            return columns
-        wanted = [place.group.columns[place.column] for place in columns.places]
-        from ccagent.stores.metrics.log_format import GroupRecord
-
-        record = GroupRecord(
-            0, group.start, group.frequency, [([*level.path], name) for level, name in wanted]
-        )
-        return self._find(record)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import time
+from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError
@@ -53,7 +53,9 @@ class WriteAheadLog:
     synced survives that of the machine.
     """
 
-    def __init__(self, directory: str, *, longest: float = _LONGEST, largest: int = _LARGEST) -> None:
+    def __init__(
+        self, directory: str, *, longest: float = _LONGEST, largest: int = _LARGEST
+    ) -> None:
         self.closed: list[Segment] = []
         """Segments that are complete, the oldest first."""
         self.failures = 0
@@ -74,8 +76,7 @@ class WriteAheadLog:
         """Add values of a message that follows a template."""
         if template.segment != self._number:
             self._describe(template)
-        if time > self._newest:
-            self._newest = time
+        self._newest = max(self._newest, time)
         self._pending.append(encode_runs(template.header, time, packed))
 
     def add_points(self, points: list[tuple[SeriesGroup, int, int, float]]) -> None:
@@ -83,8 +84,7 @@ class WriteAheadLog:
         for group, _, time, _ in points:
             if group.segment != self._number:
                 self._describe_group(group)
-            if time > self._newest:
-                self._newest = time
+            self._newest = max(self._newest, time)
         self._pending.append(encode_points(points))
 
     def add_freed(self, selectors: list[list[str]], until: int) -> None:
@@ -110,7 +110,7 @@ class WriteAheadLog:
             self._abandon()
             raise StoreLogError(f"{self._directory}: {error.strerror}") from error
         self._is_dirty = True
-        if self._size > self._largest or time.monotonic() - self._began > self._longest:
+        if self._size > self._largest or monotonic() - self._began > self._longest:
             self.rotate()
 
     def is_dirty(self) -> bool:
@@ -154,7 +154,7 @@ class WriteAheadLog:
         self._path = os.path.join(self._directory, f"{self._number:012}.log")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         self._descriptor = os.open(self._path, flags, 0o640)
-        self._began = time.monotonic()
+        self._began = monotonic()
         self._write(MAGIC)
 
     def _write(self, data: bytes) -> None:
@@ -184,4 +184,3 @@ class WriteAheadLog:
     def _describe_group(self, group: SeriesGroup) -> None:
         self._pending.append(encode_group(group))
         group.segment = self._number
-

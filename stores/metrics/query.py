@@ -95,7 +95,7 @@ def _answer_some(
     for query in queries:
         objects: list[dict[str, Any]] = []
         results.append(objects)
-        for one in _find(store, request, query, limits):
+        for one in _find(store, request, query):
             objects.append(one if isinstance(one, dict) else one.answer)
             if not isinstance(one, dict):
                 step = _step(one, limits)
@@ -106,7 +106,7 @@ def _answer_some(
 
 
 def _find(
-    store: MetricStore, request: QueryRequest, query: SeriesQuery, limits: QueryLimits
+    store: MetricStore, request: QueryRequest, query: SeriesQuery
 ) -> Iterator[_Result | dict[str, Any]]:
     """Yield a result for each selector; an error is an object of its own."""
     metric = store.catalogue.get(query.metric)
@@ -192,9 +192,7 @@ def _statistics(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     total = np.where(is_missing, 0.0, rows).sum(axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         average = total / counts
-    return np.stack(
-        [average, np.fmin.reduce(rows, axis=1), np.fmax.reduce(rows, axis=1)]
-    )
+    return np.stack([average, np.fmin.reduce(rows, axis=1), np.fmax.reduce(rows, axis=1)])
 
 
 def rounded(values: NDArray[np.float64], factor: float) -> NDArray[np.float64]:

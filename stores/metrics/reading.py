@@ -36,14 +36,14 @@ def read_series(series: StoredSeries, start: int, end: int) -> SeriesValues | No
     `start` of the result is the first written value's time if that is later.
     """
     group, column = series
-    found = _read(group, column, start, end, *group.bounds())
+    found = _read(group, column, start, end, group.bounds())
     values = found.values
     if values.size and not np.isnan(values[0]) and not np.isnan(values[-1]):
         return found
     first, last = group.column_bounds(column)
     if first == last:
         return None
-    return _read(group, column, start, end, first, last)
+    return _read(group, column, start, end, (first, last))
 
 
 def read_together(
@@ -73,9 +73,10 @@ def read_together(
 
 
 def _read(
-    group: SeriesGroup, column: int, start: int, end: int, first: int, last: int
+    group: SeriesGroup, column: int, start: int, end: int, bounds: tuple[int, int]
 ) -> SeriesValues:
-    """Read a series whose values lie in the slots from `first` to before `last`."""
+    """Read a series whose values lie within these slots."""
+    first, last = bounds
     frequency = group.frequency
     begin = max(start, group.time(first))
     slot = group.slot(begin)

@@ -43,7 +43,9 @@ def convert_reference(text: str, place: str) -> StoreSettings:
         for section, keys in _KNOWN.items()
         for key in as_table(table.get(section)).keys() - keys
     ]
-    problems += [f"{place}: {key}: there is no such key" for key in table.keys() - {*_KNOWN, "metrics"}]
+    problems += [
+        f"{place}: {key}: there is no such key" for key in table.keys() - {*_KNOWN, "metrics"}
+    ]
     if problems:
         raise ConfigurationError(*sorted(problems))
     main, store, nats = (as_table(table.get(name)) for name in ("main", "metric-store", "nats"))
@@ -96,7 +98,10 @@ def _nats(nats: dict[str, Any], store: dict[str, Any]) -> dict[str, Any]:
         "password": str(nats.get("password") or ""),
         "creds-file": str(nats.get("creds-file-path") or ""),
         "subscriptions": [
-            {"subject": str(one.get("subscribe-to", "")), "cluster": str(one.get("cluster-tag", ""))}
+            {
+                "subject": str(one.get("subscribe-to", "")),
+                "cluster": str(one.get("cluster-tag", "")),
+            }
             for one in (as_table(each) for each in store.get("nats-subscriptions") or [])
         ],
     }

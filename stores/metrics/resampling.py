@@ -32,7 +32,10 @@ def resample(rows: NDArray[np.float64], step: int) -> NDArray[np.float64]:
         return rows[:, [0, -1]]
     middles, highs = _bounds(count, wanted)
     pairs = np.ravel(np.column_stack([middles, highs + 1]))
-    averages = np.add.reduceat(rows, pairs, axis=1)[:, ::2] / (highs + 1 - middles)
+    sizes = highs + 1 - middles
+    sums = np.add.reduceat(rows, np.minimum(pairs, count - 1), axis=1)[:, ::2]
+    # With three values the only bucket has no next one, and the reference divides nothing by 0.
+    averages = np.where(sizes > 0, sums / np.maximum(sizes, 1), np.nan)
     centers = (middles + highs) / 2
     has_gap = np.isnan(averages)
     numbers = np.arange(rows.shape[0])

@@ -131,7 +131,9 @@ class StoreServer:
         for task in self._tasks:
             task.cancel()
         deadline = time.monotonic() + _END_WITHIN
-        while any(one.is_busy() for one in self.connections.open) and time.monotonic() < deadline:
+        while any(one.is_busy() for one in self.connections.open):
+            if time.monotonic() > deadline:
+                break
             await asyncio.sleep(0.01)
         for one in list(self.connections.open):
             one.close()

@@ -43,7 +43,9 @@ class CheckpointSettings(Settings, frozen=True, kw_only=True):
     directory: Annotated[
         str, Meta(description="read at the start; written if there is a format")
     ] = ""
-    interval: Annotated[Duration, Meta(description="time between two checkpoints")] = Duration("12h")
+    interval: Annotated[Duration, Meta(description="time between two checkpoints")] = Duration(
+        "12h"
+    )
 
 
 class ArchiveSettings(Settings, frozen=True, kw_only=True):
@@ -73,9 +75,7 @@ class StoreNatsSettings(Settings, frozen=True, kw_only=True):
     password: Annotated[str, Meta(description="the password itself; a file is safer")] = ""
     creds_file: Annotated[str, Meta(description="file with a user's JWT and seed")] = ""
     ca_file: Annotated[str, Meta(description="authorities of the server's certificate")] = ""
-    subscriptions: Annotated[
-        list[SubscriptionSettings], Meta(description="what to receive")
-    ] = []
+    subscriptions: Annotated[list[SubscriptionSettings], Meta(description="what to receive")] = []
 
 
 class StoreLimitSettings(Settings, frozen=True, kw_only=True):
@@ -118,7 +118,9 @@ class StoreSettings(Settings, frozen=True, kw_only=True):
     )
     memory_cap: Annotated[str, Meta(description="memory of all values; 0B: no limit")] = "0B"
     disk_cap: Annotated[str, Meta(description="size of the log; 0B: no limit")] = "0B"
-    jwt_public_key: Annotated[str, Meta(description="Ed25519 key in base64; empty: open to all")] = ""
+    jwt_public_key: Annotated[
+        str, Meta(description="Ed25519 key in base64; empty: open to all")
+    ] = ""
     backend_url: Annotated[str, Meta(description="cc-backend, whose running jobs are spared")] = ""
     metrics: Annotated[
         dict[str, StoredMetricSettings], Meta(description="metrics that are taken")
@@ -172,6 +174,16 @@ def _changed(settings: StoreSettings, changes: dict[str, Any] | None) -> StoreSe
 
 def check_settings(settings: StoreSettings, place: str) -> StoreSettings:
     """Return settings that can be used. Raises ConfigurationError with all problems."""
+    problems = [*_find_bad_values(settings), *_find_contradictions(settings)]
+    if problems:
+        raise ConfigurationError(*(f"{place}: {problem}" for problem in problems))
+    if not settings.metrics:
+        every = StoredMetricSettings(frequency=Duration("60s"), aggregation="avg")
+        settings = structs.replace(settings, metrics={WILDCARD: every})
+    return settings
+
+
+def _find_bad_values(settings: StoreSettings) -> list[str]:
     problems: list[str] = []
     for name, one in settings.metrics.items():
         if one.frequency.seconds < 1 or one.frequency.seconds % 1:
@@ -186,6 +198,15 @@ def check_settings(settings: StoreSettings, place: str) -> StoreSettings:
             problems.append(f"{key}: {error}")
     if settings.retention.seconds < 60:
         problems.append("retention: at least 1m")
+    try:
+        split_address(settings.listen)
+    except ValueError as error:
+        problems.append(f"listen: {error}")
+    return problems
+
+
+def _find_contradictions(settings: StoreSettings) -> list[str]:
+    problems: list[str] = []
     if bool(settings.tls.certificate) != bool(settings.tls.key):
         problems.append("tls: certificate and key need each other")
     if settings.checkpoints.format != "none" and not settings.checkpoints.directory:
@@ -196,16 +217,7 @@ def check_settings(settings: StoreSettings, place: str) -> StoreSettings:
         problems.append("engine-url: needed by the engine victoria-metrics, and by no other")
     if not settings.data and settings.engine == "memory":
         problems.append("data: needed, since the log is kept there; or --data DIR")
-    try:
-        split_address(settings.listen)
-    except ValueError as error:
-        problems.append(f"listen: {error}")
-    if problems:
-        raise ConfigurationError(*(f"{place}: {problem}" for problem in problems))
-    if not settings.metrics:
-        every = StoredMetricSettings(frequency=Duration("60s"), aggregation="avg")
-        settings = structs.replace(settings, metrics={WILDCARD: every})
-    return settings
+    return problems
 
 
 def parse_size(text: str) -> int:
@@ -213,11 +225,11 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a size such as '512MB' or '8GB'")
-    return int(match[1]) * 1024 ** _UNITS.index(match[2].upper())
+    return int(match[1]) << 10 * _UNITS.index(match[2].upper())
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Return host and port of `HOST:PORT`; without a host it is every address. Raises ValueError."""
+    """Return host and port of `HOST:PORT`; no host is every address. Raises ValueError."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"{text!r} is not ADDRESS:PORT")
