@@ -26,10 +26,11 @@ class Chain:
 
     def read(self, start: int, end: int) -> tuple[list[float], int, int]:
         """Values of [start, end), moved to the first written one, and cut after the last."""
-        time = max(start, self.start + self.frequency // 2 + min(self.slots) * self.frequency)
+        first, last = min(self.slots), max(self.slots)
+        time = max(start, self.start + self.frequency // 2 + first * self.frequency)
         begin = time
         values: list[float] = []
-        while time < end and (time - self.start) // self.frequency <= max(self.slots):
+        while time < end and (time - self.start) // self.frequency <= last:
             values.append(self.slots.get((time - self.start) // self.frequency, math.nan))
             time += self.frequency
         return values, begin, time

@@ -335,20 +335,27 @@ class StoreConnection(asyncio.Protocol):
             if len(self._waiting) == _MOST_REQUESTS // 2:
                 transport.resume_reading()
             self._answer(following)
+        elif self._is_refused:
+            self._end()
 
     def _refuse(self, response: StoreResponse) -> None:
         """Answer a request that is not read to its end, and close the connection."""
         self._is_refused = True
         self._limits.refused += 1
         self._parts = []
-        transport = self._transport
-        if transport is None:
+        self._refusal = response
+        if self._current is None:
+            self._end()
+
+    def _end(self) -> None:
+        """Write the refusal, which is the last answer."""
+        response, transport = self._refusal, self._transport
+        if response is None or transport is None:
             return
         body = response.body if isinstance(response.body, bytes) else b""
-        if self._current is None:
-            transport.write(
-                head(response.status, response.kind, response.more + _CLOSING, len(body)) + body
-            )
+        transport.write(
+            head(response.status, response.kind, response.more + _CLOSING, len(body)) + body
+        )
         # A client that still sends its body would get a reset instead of the answer.
         self._loop.call_later(_LINGER, transport.close)
 

@@ -112,8 +112,8 @@ def test_random_writes_read_as_the_specification_says() -> None:
     random.seed(7)
     store = new_store()
     oracle = Oracle({name: OracleMetric(*one) for name, one in METRICS.items()})
-    paths = [LOAD, ("fox", "n2"), ("fox", "n2", "core0"), ("fox", "n2", "core1"), ("fox", "n3", "core0"),
-             ("fox", "n3", "core1")]  # fmt: skip
+    cores = [("fox", host, core) for host in ("n2", "n3") for core in ("core0", "core1")]
+    paths = [LOAD, ("fox", "n2"), *cores]
     begin = NOW - 60 * 3000
     for _ in range(4000):
         path, metric = random.choice(paths), random.choice(["load", "power", "clock"])

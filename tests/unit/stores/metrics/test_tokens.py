@@ -24,7 +24,8 @@ def encoded(data: bytes) -> str:
 
 
 def token(claims: Any, alg: str = "EdDSA", key: Ed25519PrivateKey = KEY) -> bytes:
-    text = f"{encoded(json.dumps({'alg': alg, 'typ': 'JWT'}).encode())}.{encoded(json.dumps(claims).encode())}"
+    parts = {"alg": alg, "typ": "JWT"}, claims
+    text = ".".join(encoded(json.dumps(part).encode()) for part in parts)
     return f"Bearer {text}.{encoded(key.sign(text.encode()))}".encode()
 
 
@@ -43,8 +44,9 @@ def verifier() -> TokenVerifier:
 @pytest.mark.parametrize(
     ("roles", "rights"),
     [
-        (["read"], READ), (["write"], WRITE), (["read", "write"], READ | WRITE), ("admin", ALL_RIGHTS),
-        (["api"], READ | WRITE), (["ROLE_ADMIN"], ALL_RIGHTS), (["user"], READ), ([], 0), (["x"], 0),
+        (["read"], READ), (["write"], WRITE), (["read", "write"], READ | WRITE),
+        ("admin", ALL_RIGHTS), (["ROLE_ADMIN"], ALL_RIGHTS), (["api"], READ | WRITE),
+        (["user"], READ), ([], 0), (["x"], 0),
     ],
 )  # fmt: skip
 def test_roles_are_rights(roles: object, rights: int, verifier: TokenVerifier) -> None:
