@@ -295,8 +295,7 @@ def raw(store: RunningStore, *parts: bytes, wait: float = 30) -> bytes:
     "request_text",
     [
         b"no http\r\n\r\n",
-        b"POST /api/write HTTP/1.1\r\nContent-Length: 5\r\n"
-        b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         b"POST /api/write HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
         b"POST /api/write HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
         b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n",

@@ -121,8 +121,8 @@ def test_two_stores_can_not_share_a_directory(tmp_path: Path) -> None:
     import sys
 
     with RunningStore(tmp_path):
-        command = [sys.executable, "-m", "ccagent", "store", "metrics", "--data", str(tmp_path / "data"),
-                   "--listen", "127.0.0.1:0"]  # fmt: skip
+        options = ["--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0"]
+        command = [sys.executable, "-m", "ccagent", "store", "metrics", *options]
         found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
         assert found.returncode != 0
         assert "holds" in found.stderr
