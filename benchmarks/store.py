@@ -87,10 +87,12 @@ class Bench:
             one.close()
 
     def cpu(self) -> float:
+        """Return the CPU seconds of the store until now."""
         fields = Path(f"/proc/{self._pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
     def resident(self) -> float:
+        """Return the resident memory of the store in MB."""
         return int(Path(f"/proc/{self._pid}/statm").read_text().split()[1]) * _PAGE / 1e6
 
     def post(self, bodies: Iterable[bytes]) -> float:
@@ -158,10 +160,12 @@ def plain_loop(bodies: list[bytes]) -> float:
 
 
 def report(name: str, value: str) -> None:
+    """Print a row."""
     print(f"{name:58} {value}", flush=True)
 
 
 def measure_writing(bench: Bench, nodes: int, steps: int, begin: int) -> None:
+    """Measure POSTs of one node and of many, and the memory that values take."""
     report("memory when empty", f"{bench.resident():.0f} MB")
     bench.post(lines(node, 0, begin) for node in range(nodes))
     report(f"memory after 1 step of {nodes * METRICS:,} series", f"{bench.resident():.0f} MB")
@@ -188,6 +192,7 @@ def measure_writing(bench: Bench, nodes: int, steps: int, begin: int) -> None:
 
 
 def measure_reading(bench: Bench, begin: int) -> None:
+    """Measure queries of a day."""
     for thread_count, node in ((4, 9000), (72, 9100)):
         for number in range(4):
             bench.post(components(node + number, begin, thread_count, range(1440)))
@@ -213,6 +218,7 @@ def measure_reading(bench: Bench, begin: int) -> None:
 
 
 def measure(nodes: int, steps: int, day: int, directory: str) -> None:
+    """Measure two stores, one after the other."""
     port, (public, jwt) = free_port(), token()
     Path(directory, "store.toml").write_text(f'jwt-public-key = "{public}"\n')
     command = ("ccagent", "store", "metrics", "--config", f"{directory}/store.toml", "--data",
@@ -237,6 +243,7 @@ def measure(nodes: int, steps: int, day: int, directory: str) -> None:
 
 
 def main() -> None:
+    """Measure what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=30)

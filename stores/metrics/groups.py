@@ -139,6 +139,22 @@ class SeriesGroup:
             block.fill(row + 1)
         block.values[row, column] = value
 
+    def write_column(
+        self,
+        pool: BlockPool,
+        column: int,
+        slots: NDArray[np.int64],
+        values: NDArray[np.float64],
+    ) -> None:
+        """Write values of one column at slots that grow."""
+        numbers = slots // CAPACITY
+        for number in np.unique(numbers).tolist():
+            first, last = np.searchsorted(numbers, [number, number + 1]).tolist()
+            block = self._block(pool, number * CAPACITY)
+            rows = slots[first:last] - block.first
+            block.fill(int(rows[-1]) + 1)
+            block.values[rows, column] = values[first:last]
+
     def read(self, column: int, first: int, count: int, into: NDArray[np.float64]) -> None:
         """Copy the values of `count` slots, beginning with `first`; NaN where nothing is."""
         last = first + count

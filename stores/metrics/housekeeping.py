@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from ccagent.log import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ccagent.stores.metrics.log_writer import Segment, WriteAheadLog
     from ccagent.stores.metrics.store import MetricStore
 
@@ -27,9 +25,8 @@ class Housekeeper:
         retention: int,
         memory_cap: int = 0,
         disk_cap: int = 0,
-        archive: Callable[[Segment], bool] = lambda _: True,
     ) -> None:
-        """Take limits; `archive` keeps what a segment holds and returns whether it could."""
+        """Take the retention in seconds, and caps in bytes; 0: none."""
         self.released = 0
         """Buffers that were released."""
         self._store = store
@@ -37,7 +34,6 @@ class Housekeeper:
         self._retention = retention
         self._memory_cap = memory_cap
         self._disk_cap = disk_cap
-        self._archive = archive
 
     def retain(self, spared: frozenset[tuple[str, str]] = frozenset()) -> int:
         """Release what is older than the retention, but nothing of spared nodes."""
@@ -71,16 +67,14 @@ class Housekeeper:
         limit = int(self._store.now()) - self._retention
         return [segment for segment in self._log.closed if segment.newest < limit]
 
-    def remove_segments(self, segments: list[Segment]) -> None:
-        """Archive and delete segments. One that can't be archived stays."""
+    def remove_segment(self, segment: Segment) -> None:
+        """Delete a segment."""
         if self._log is None:
             return
-        for segment in segments:
-            try:
-                if self._archive(segment):
-                    self._log.remove(segment)
-            except OSError as error:
-                logger.error("log %s can't be deleted: %s", segment.path, error.strerror)
+        try:
+            self._log.remove(segment)
+        except OSError as error:
+            logger.error("log %s can't be deleted: %s", segment.path, error.strerror)
 
     def limit_disk(self) -> None:
         """Delete the oldest segments while the log is larger than its cap."""

@@ -140,9 +140,9 @@ class WriteAheadLog:
 
     def remove(self, segment: Segment) -> None:
         """Delete a closed segment."""
-        self.closed.remove(segment)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(segment.path)
+        self.closed.remove(segment)
 
     def close(self) -> None:
         """Write and sync what is left. Raises StoreLogError."""

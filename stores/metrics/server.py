@@ -16,6 +16,9 @@ from ccagent.errors import ConfigurationError
 from ccagent.log import logger
 from ccagent.machine.lock import Lock
 from ccagent.stores.metrics.api import StoreApi
+from ccagent.stores.metrics.archiving import archive_segment
+from ccagent.stores.metrics.checkpoint_files import read_checkpoints
+from ccagent.stores.metrics.checkpointing import Checkpointer
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.connection import ConnectionLimits, StoreConnection
 from ccagent.stores.metrics.housekeeping import Housekeeper
@@ -27,6 +30,7 @@ from ccagent.stores.metrics.query import QueryLimits
 from ccagent.stores.metrics.settings import log_directory, parse_size, split_address
 from ccagent.stores.metrics.store import MetricStore
 from ccagent.stores.metrics.tokens import TokenVerifier
+from ccagent.stores.metrics.used_nodes import find_used_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +55,7 @@ class StoreServer:
         self._lock = Lock(os.path.join(settings.data, "lock"), "data")
         retention = int(settings.retention.seconds)
         begin = time.monotonic()
+        self.checkpointer = self._read_checkpoints(retention)
         replay = Replay(self.store)
         oldest = int(now()) - 2 * retention
         closed = replay.read_directory(directory, oldest)
@@ -115,7 +120,8 @@ class StoreServer:
         gc.collect()
         gc.freeze()
         gc.set_threshold(100_000, 20, 100)
-        self._tasks = [loop.create_task(self._sweep(notifier)), loop.create_task(self._retain())]
+        work = [self._sweep(notifier), self._retain(), self._write_checkpoints()]
+        self._tasks = [loop.create_task(one) for one in work]
         notifier.ready(f"port {self.port}, {self.store.series} series")
         await self._stopping.wait()
         notifier.stopping()
@@ -142,6 +148,8 @@ class StoreServer:
             self.log.close()
         except StoreLogError as error:
             logger.error("log: %s; the last values are lost", error)
+        if self.checkpointer is not None:
+            self.checkpointer.write_at_once()
         self._lock.release()
 
     async def _sweep(self, notifier: Notifier) -> None:
@@ -160,8 +168,35 @@ class StoreServer:
         period = min(self.settings.retention.seconds / 2, _LONGEST_RETENTION_PERIOD)
         while True:
             await asyncio.sleep(period)
-            self.housekeeper.retain()
-            self.housekeeper.remove_segments(self.housekeeper.old_segments())
+            spared = await asyncio.to_thread(find_used_nodes, self.settings.backend_url,
+                                             int(self.store.now()))  # fmt: skip
+            if spared is not None:
+                self.housekeeper.retain(spared)
+            for segment in self.housekeeper.old_segments():
+                if await archive_segment(segment, self.settings.archive.directory):
+                    self.housekeeper.remove_segment(segment)
+            if self.checkpointer is not None:
+                await asyncio.to_thread(self.checkpointer.remove_old)
+
+    async def _write_checkpoints(self) -> None:
+        while self.checkpointer is not None:
+            await asyncio.sleep(self.settings.checkpoints.interval.seconds)
+            await self.checkpointer.write()
+
+    def _read_checkpoints(self, retention: int) -> Checkpointer | None:
+        """Read the checkpoints, and return who writes them."""
+        chosen = self.settings.checkpoints
+        if not chosen.directory:
+            return None
+        oldest = int(self.store.now()) - retention
+        count = read_checkpoints(self.store, chosen.directory, oldest)
+        logger.info("read %d values of checkpoints in %s", count, chosen.directory)
+        if chosen.format == "none":
+            return None
+        state = os.path.join(self.settings.data, "checkpointed.json")
+        return Checkpointer(
+            self.store, chosen.directory, chosen.format, retention=retention, state=state
+        )
 
 
 def run_store(settings: StoreSettings) -> None:

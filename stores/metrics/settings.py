@@ -196,8 +196,8 @@ def _find_bad_values(settings: StoreSettings) -> list[str]:
             parse_size(written)
         except ValueError as error:
             problems.append(f"{key}: {error}")
-    if settings.retention.seconds < 60:
-        problems.append("retention: at least 1m")
+    if settings.retention.seconds < 1:
+        problems.append("retention: at least 1s")
     try:
         split_address(settings.listen)
     except ValueError as error:

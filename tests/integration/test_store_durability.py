@@ -6,6 +6,7 @@ import http.client
 import json
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -55,6 +56,10 @@ class Client(threading.Thread):
                 connection.close()
 
 
+def have_progressed(clients: list[Client], before: list[int]) -> bool:
+    return all(one.acknowledged > n + 5 for one, n in zip(clients, before, strict=True))
+
+
 @pytest.mark.parametrize("sync", ["write", "disk"])
 def test_what_was_acknowledged_survives_kills(sync: str, tmp_path: Path) -> None:
     (tmp_path / "store.toml").write_text(f'sync = "{sync}"\n')
@@ -65,12 +70,7 @@ def test_what_was_acknowledged_survives_kills(sync: str, tmp_path: Path) -> None
             client.start()
         for _ in range(KILLS):
             before = [client.acknowledged for client in clients]
-            until(
-                lambda b=before: all(
-                    c.acknowledged > n + 5 for c, n in zip(clients, b, strict=True)
-                ),
-                30,
-            )
+            until(partial(have_progressed, clients, before), 30)
             store.kill()
             store.start()
         is_done.set()
