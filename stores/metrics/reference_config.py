@@ -7,8 +7,9 @@ import math
 import re
 from typing import Any
 
+from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
-from ccagent.config.settings import as_table, convert
+from ccagent.config.settings import as_table
 from ccagent.errors import ConfigurationError
 from ccagent.stores.metrics.settings import StoreSettings
 

@@ -35,6 +35,7 @@ from ccagent.stores.metrics.used_nodes import find_used_nodes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ccagent.stores.metrics.nats_receiver import NatsReceiver
     from ccagent.stores.metrics.settings import StoreSettings
 
 _SWEEP_EVERY = 5.0
@@ -97,6 +98,7 @@ class StoreServer:
             largest_body=parse_size(settings.limits.body),
             describe=lambda: describe_store(parts),
         )
+        self._receiver = _make_receiver(settings, self.ingest, self.commit)
         self._stopping = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.port = 0
@@ -121,6 +123,8 @@ class StoreServer:
         gc.freeze()
         gc.set_threshold(100_000, 20, 100)
         work = [self._sweep(notifier), self._retain(), self._write_checkpoints()]
+        if self._receiver is not None:
+            work.append(self._receiver.run())
         self._tasks = [loop.create_task(one) for one in work]
         notifier.ready(f"port {self.port}, {self.store.series} series")
         await self._stopping.wait()
@@ -207,6 +211,18 @@ def run_store(settings: StoreSettings) -> None:
 
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(main())
+
+
+def _make_receiver(
+    settings: StoreSettings, ingest: LineIngest, commit: GroupCommit
+) -> NatsReceiver | None:
+    """Return who receives over NATS, if anything is subscribed. Raises ConfigurationError."""
+    if not settings.nats.subscriptions:
+        return None
+    # nats-py is imported when it is used.
+    from ccagent.stores.metrics.nats_receiver import NatsReceiver
+
+    return NatsReceiver(settings.nats, ingest, commit)
 
 
 def _tls(settings: StoreSettings) -> ssl.SSLContext | None:

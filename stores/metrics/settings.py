@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field, structs
 
+from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
-from ccagent.config.settings import Settings, convert
+from ccagent.config.settings import Settings
 from ccagent.errors import ConfigurationError
 from ccagent.stores.metrics.catalogue import WILDCARD, Aggregation, Catalogue, StoredMetric
 

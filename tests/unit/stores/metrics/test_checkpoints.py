@@ -192,8 +192,8 @@ def test_a_checkpointer_writes_what_is_new(tmp_path: Path) -> None:
 
 
 def test_infinite_values_are_missing() -> None:
-    text = bytearray(encode_binary(collect_level(filled().root.children["fox"].children["n1"],
-                                                 BEGIN, BEGIN + 60), BEGIN, BEGIN + 60))  # fmt: skip
+    node = filled().root.children["fox"].children["n1"]
+    text = bytearray(encode_binary(collect_level(node, BEGIN, BEGIN + 60), BEGIN, BEGIN + 60))
     place = text.index(struct.pack("<f", 0.5))
     text[place : place + 4] = struct.pack("<f", math.inf)
     assert np.isnan(decode_binary(bytes(text)).series["load"].values).all()
