@@ -123,7 +123,8 @@ class Bench:
         request = (
             f"GET /api/query/ HTTP/1.1\r\n{self._head}Content-Length: {len(text)}\r\n\r\n{text}"
         ).encode()
-        one, times, size = self._sockets[0], [], 0
+        one, size = self._sockets[0], 0
+        times: list[float] = []
         begin = self.cpu()
         for _ in range(rounds):
             start = time.perf_counter()
@@ -244,7 +245,7 @@ def measure(nodes: int, steps: int, day: int, directory: str) -> None:
 
 def main() -> None:
     """Measure what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="Measure the metric store.")
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--day", type=int, default=100)

@@ -105,11 +105,11 @@ def _settings(
     from ccagent import log
     from ccagent.config.duration import Duration
     from ccagent.stores.metrics.catalogue import WILDCARD
+    from ccagent.stores.metrics.configuration import read_settings
     from ccagent.stores.metrics.settings import (
         StoredMetricSettings,
         StoreSettings,
         check_settings,
-        read_settings,
     )
 
     log.configure(verbose)

@@ -124,7 +124,7 @@ def read_records(data: memoryview) -> Iterator[LogRecord | DamagedPart]:
 
     After a damaged part the next record is found by its marker and CRC.
     """
-    position = len(MAGIC) if data[: len(MAGIC)] == MAGIC else 0
+    position = len(MAGIC) if bytes(data[: len(MAGIC)]) == MAGIC else 0
     end = len(data)
     while position < end:
         found = _record(data, position)

@@ -77,7 +77,7 @@ class Replay:
         return Segment(path, size, self._newest)
 
     def _read(self, path: str, data: memoryview, oldest: int) -> None:
-        if data[: len(MAGIC)] != MAGIC:
+        if bytes(data[: len(MAGIC)]) != MAGIC:
             logger.warning("log %s: the beginning is damaged; reading the rest", path)
         for record in read_records(data):
             if isinstance(record, DamagedPart):
@@ -100,7 +100,8 @@ class Replay:
             for number, column, time, value in POINT.iter_unpack(record.payload):
                 self._newest = max(self._newest, time)
                 if time >= oldest:
-                    self._write(self._columns(number).places[column], time, value)
+                    place: StoredSeries = self._columns(number).places[column]
+                    self._write(place, time, value)
         elif record.kind == GROUP:
             described = decode_group(record.payload)
             self._described[described.number] = described

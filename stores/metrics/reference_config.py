@@ -9,7 +9,7 @@ from typing import Any
 
 from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
-from ccagent.config.settings import as_table
+from ccagent.config.settings import as_list, as_table
 from ccagent.errors import ConfigurationError
 from ccagent.stores.metrics.settings import StoreSettings
 
@@ -103,7 +103,7 @@ def _nats(nats: dict[str, Any], store: dict[str, Any]) -> dict[str, Any]:
                 "subject": str(one.get("subscribe-to", "")),
                 "cluster": str(one.get("cluster-tag", "")),
             }
-            for one in (as_table(each) for each in store.get("nats-subscriptions") or [])
+            for one in (as_table(each) for each in as_list(store.get("nats-subscriptions")))
         ],
     }
 

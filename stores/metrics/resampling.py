@@ -38,10 +38,10 @@ def resample(rows: NDArray[np.float64], step: int) -> NDArray[np.float64]:
     averages = np.where(sizes > 0, sums / np.maximum(sizes, 1), np.nan)
     centers = (middles + highs) / 2
     has_gap = np.isnan(averages)
-    numbers = np.arange(rows.shape[0])
+    numbers: NDArray[np.intp] = np.arange(rows.shape[0])
     result = np.empty((rows.shape[0], wanted))
     result[:, 0], result[:, -1] = rows[:, 0], rows[:, -1]
-    places = np.arange(count)
+    places: NDArray[np.intp] = np.arange(count)
     chosen = np.zeros(rows.shape[0], np.intp)
     low = 1
     for number, middle in enumerate(middles.tolist()):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, field, structs
 
-from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings
 from ccagent.errors import ConfigurationError
@@ -140,37 +138,6 @@ class StoreSettings(Settings, frozen=True, kw_only=True):
                 for name, one in self.metrics.items()
             }
         )
-
-
-def read_settings(path: str, changes: dict[str, Any] | None = None) -> StoreSettings:
-    """Read a configuration: TOML, or the reference's JSON. Raises ConfigurationError.
-
-    changes: what the command line says instead.
-    """
-    try:
-        with open(path, "rb") as file:
-            text = file.read().decode()
-    except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{path}: not text in UTF-8") from None
-    if text.lstrip().startswith("{"):
-        from ccagent.stores.metrics.reference_config import convert_reference
-
-        found = convert_reference(text, path)
-        return check_settings(_changed(found, changes), path)
-    try:
-        table: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{path}: {error}") from None
-    return check_settings(_changed(convert(table, StoreSettings, "", place=path), changes), path)
-
-
-def _changed(settings: StoreSettings, changes: dict[str, Any] | None) -> StoreSettings:
-    if not changes:
-        return settings
-    metrics = settings.metrics | changes.get("metrics", {})
-    return structs.replace(settings, **{**changes, "metrics": metrics})
 
 
 def check_settings(settings: StoreSettings, place: str) -> StoreSettings:
