@@ -100,8 +100,7 @@ class Replay:
             for number, column, time, value in POINT.iter_unpack(record.payload):
                 self._newest = max(self._newest, time)
                 if time >= oldest:
-                    place: StoredSeries = self._columns(number).places[column]
-                    self._write(place, time, value)
+                    self._write(self._columns(number).places[int(column)], time, value)
         elif record.kind == GROUP:
             described = decode_group(record.payload)
             self._described[described.number] = described

@@ -38,10 +38,10 @@ def resample(rows: NDArray[np.float64], step: int) -> NDArray[np.float64]:
     averages = np.where(sizes > 0, sums / np.maximum(sizes, 1), np.nan)
     centers = (middles + highs) / 2
     has_gap = np.isnan(averages)
-    numbers: NDArray[np.intp] = np.arange(rows.shape[0])
+    numbers = np.arange(rows.shape[0], dtype=np.intp)
     result = np.empty((rows.shape[0], wanted))
     result[:, 0], result[:, -1] = rows[:, 0], rows[:, -1]
-    places: NDArray[np.intp] = np.arange(count)
+    places = np.arange(count, dtype=np.intp)
     chosen = np.zeros(rows.shape[0], np.intp)
     low = 1
     for number, middle in enumerate(middles.tolist()):
