@@ -13,13 +13,14 @@ import re
 import sys
 from pathlib import Path
 
-FOLDERS = ("agents", "transports", "packaging", "src/ccagent", "benchmarks")
+FOLDERS = ("agents", "stores", "transports", "packaging", "src/ccagent", "benchmarks")
 """Folders of documents that packages install; tests are not installed."""
 
 INSTALLED = {
     "packaging/examples": "/usr/share/ccagent/examples",
     "src/ccagent": "/usr/lib/ccagent/ccagent",
     "agents": "/usr/lib/ccagent/ccagent/agents",
+    "stores": "/usr/lib/ccagent/ccagent/stores",
     "transports": "/usr/lib/ccagent/ccagent/transports",
     "packaging/tree/ccagent-core": "",
     "packaging/ansible": "/usr/share/ccagent/ansible",

@@ -119,7 +119,7 @@ def test_nothing_installs_the_project_of_somebody_else() -> None:
     name = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"]
     assert name == "ccagent-collectors"
     own = "ccagent"
-    folders = ("agents", "transports", "packaging", "src/ccagent", "benchmarks", "tests")
+    folders = ("agents", "stores", "transports", "packaging", "src/ccagent", "benchmarks", "tests")
     files = [p for folder in folders for p in (ROOT / folder).rglob("*") if p.is_file()]
     texts = [p for p in files if p.suffix in {".md", ".py", ".toml", ".sh", ".yml", ".spec", ""}]
     foreign = re.compile(rf"pip3? install (?:-\S+ |--\S+ )*['\"]?{own}\b(?!-)|\b{own}\[\w")
