@@ -8,10 +8,11 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from ccagent.errors import UnparsableError
+from ccagent.errors import CcagentError, UnparsableError
 from ccagent.log import logger
 from ccagent.stores.metrics.debugging import describe_buffers
 from ccagent.stores.metrics.health import check_health, parse_health_request
+from ccagent.stores.metrics.job_queries import describe_jobs, expand_job
 from ccagent.stores.metrics.query import QueryLimits, answer
 from ccagent.stores.metrics.query_request import BadRequestError, parse_request
 from ccagent.stores.metrics.responses import StoreResponse, fail, text
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
     from ccagent.stores.metrics.commit import GroupCommit
     from ccagent.stores.metrics.ingest import IngestResult, LineIngest
+    from ccagent.stores.metrics.job_table import JobEvents, JobTable
     from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog
+    from ccagent.stores.metrics.query_request import QueryRequest
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.stores.metrics.tokens import TokenVerifier
 
@@ -31,6 +34,10 @@ OK = StoreResponse(200)
 _LONGEST_QUERY = 4096
 _MOST_REMEMBERED = 1000
 _MOST_SELECTORS = 100_000
+
+
+class TooLargeBodyError(CcagentError):
+    """A body that inflates too far."""
 
 
 class Route(NamedTuple):
@@ -47,6 +54,8 @@ ROUTES = {
     b"/api/free": Route("free", b"POST", ADMIN),
     b"/api/debug": Route("debug", b"GET", ADMIN),
     b"/api/healthcheck": Route("healthcheck", b"GET", READ),
+    b"/api/jobs": Route("jobs", b"POST", WRITE),
+    b"/api/job": Route("job", b"GET", READ),
     b"/metrics": Route("metrics", b"GET", READ),
 }
 
@@ -65,6 +74,8 @@ class StoreApi:
         limits: QueryLimits | None = None,
         largest_body: int = 64 << 20,
         describe: Callable[[], bytes] = bytes,
+        jobs: JobTable | None = None,
+        events: JobEvents | None = None,
     ) -> None:
         self.largest_body = largest_body
         self._store = store
@@ -74,6 +85,8 @@ class StoreApi:
         self._verifier = verifier
         self._limits = limits or QueryLimits()
         self._describe = describe
+        self._jobs = jobs
+        self._events = events
         self._clusters: dict[bytes, str] = {b"": ""}
 
     def route(self, method: bytes, path: bytes) -> Route | StoreResponse:
@@ -118,23 +131,36 @@ class StoreApi:
             found = self._answer(route.name, url, body)
         except BadRequestError as error:
             found = fail(400, str(error))
-        except UnparsableError as error:
+        except TooLargeBodyError as error:
             found = fail(413, str(error))
+        except UnparsableError as error:
+            found = fail(400, str(error))
         done(found)
 
     def _answer(self, name: str, url: bytes, body: bytes) -> StoreResponse:
         if name == "query":
-            return StoreResponse(
-                200, _begun(answer(self._store, parse_request(body), self._limits))
-            )
+            request = self._of_job(url, parse_request(body))
+            return StoreResponse(200, _begun(answer(self._store, request, self._limits)))
         if name == "healthcheck":
             return StoreResponse(200, check_health(self._store, parse_health_request(body)))
         if name == "debug":
             selector = _parameter(url, "selector") or ""
             return StoreResponse(200, _begun(describe_buffers(self._store, selector)))
+        if name == "jobs" and self._events is not None:
+            return text(200, f"jobs: {self._events.take_envelope(body)}")
+        if name == "job" and self._jobs is not None:
+            found = self._jobs.find(_parameter(url, "cluster") or "", _parameter(url, "job") or "")
+            return StoreResponse(200, describe_jobs(found))
         if name == "free":
             return self._free(url, body)
         return StoreResponse(200, self._describe(), b"text/plain; version=0.0.4; charset=utf-8")
+
+    def _of_job(self, url: bytes, request: QueryRequest) -> QueryRequest:
+        """Return a request for the nodes and times of its job, if it names one."""
+        job = str(request.job) or (_parameter(url, "job") or "" if b"job=" in url else "")
+        if not job or self._jobs is None:
+            return request
+        return expand_job(request, job, self._jobs, int(self._store.now()))
 
     def _write(self, url: bytes, body: bytes, done: Callable[[StoreResponse], None]) -> None:
         cluster = self._clusters.get(url.partition(b"?")[2])
@@ -182,7 +208,7 @@ class StoreApi:
 
 
 def inflate(body: bytes, largest: int) -> bytes:
-    """Inflate a body in gzip. Raises BadRequestError, or UnparsableError if it is too large."""
+    """Inflate a body in gzip. Raises BadRequestError, or TooLargeBodyError."""
     parts: list[bytes] = []
     left = largest
     while body:
@@ -193,7 +219,7 @@ def inflate(body: bytes, largest: int) -> bytes:
             raise BadRequestError(f"the body is no gzip: {error}") from None
         left -= len(parts[-1])
         if left < 0:
-            raise UnparsableError(f"the body has more than {largest} bytes")
+            raise TooLargeBodyError(f"the body has more than {largest} bytes")
         if not inflater.eof:
             raise BadRequestError("the body is no gzip: it is cut off")
         body = inflater.unused_data

@@ -71,6 +71,7 @@ class QueryRequest(msgspec.Struct, frozen=True):
     with_data: bool = msgspec.field(default=True, name="with-data")
     with_padding: bool = msgspec.field(default=True, name="with-padding")
     queries: list[SeriesQuery] | None = None
+    job: str | int = ""
     for_all_nodes: list[str] | None = msgspec.field(default=None, name="for-all-nodes")
 
     def added(self, root: StoreLevel) -> list[SeriesQuery]:

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import os
 import signal
+import sqlite3
 import ssl
 import time
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.connection import ConnectionLimits, StoreConnection
 from ccagent.stores.metrics.housekeeping import Housekeeper
 from ccagent.stores.metrics.ingest import LineIngest
+from ccagent.stores.metrics.job_queries import FootprintKeeper
+from ccagent.stores.metrics.job_table import JobEvents, JobTable
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog
 from ccagent.stores.metrics.own_metrics import StoreParts, describe_store
@@ -74,12 +77,16 @@ class StoreServer:
             disk_cap=parse_size(settings.disk_cap),
         )
         self.commit = GroupCommit(self.log, settings.sync)
+        self._jobs = JobTable(os.path.join(settings.data, "jobs.sqlite"))
+        self.events = JobEvents(self._jobs)
+        self._footprints = FootprintKeeper(self.store, self._jobs, self.events.ended)
         self.ingest = LineIngest(
             self.store,
             self.log,
             future=int(settings.limits.future.seconds),
             is_strict=settings.strict == "reference",
             most_series=settings.limits.series,
+            others=self.events.take,
         )
         self.connections = ConnectionLimits(
             most=settings.limits.connections,
@@ -97,6 +104,8 @@ class StoreServer:
             limits=QueryLimits(settings.limits.values),
             largest_body=parse_size(settings.limits.body),
             describe=lambda: describe_store(parts),
+            jobs=self._jobs,
+            events=self.events,
         )
         self._receiver = _make_receiver(settings, self.ingest, self.commit)
         self._stopping = asyncio.Event()
@@ -154,6 +163,7 @@ class StoreServer:
             logger.error("log: %s; the last values are lost", error)
         if self.checkpointer is not None:
             self.checkpointer.write_at_once()
+        self._jobs.close()
         self._lock.release()
 
     async def _sweep(self, notifier: Notifier) -> None:
@@ -163,9 +173,16 @@ class StoreServer:
             now = asyncio.get_running_loop().time()
             for one in list(self.connections.open):
                 one.check_time(now)
+            self._keep_footprints()
             self.housekeeper.limit_memory()
             self.housekeeper.limit_disk()
             notifier.alive()
+
+    def _keep_footprints(self) -> None:
+        try:
+            self._footprints.keep()
+        except sqlite3.Error as error:
+            logger.error("table of jobs: %s", error)
 
     async def _retain(self) -> None:
         """Release what is too old, each half of the retention."""

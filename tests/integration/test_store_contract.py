@@ -365,3 +365,22 @@ def test_an_answer_of_many_parts(store: RunningStore) -> None:
     store.write(lines(1, host="many", begin=begin))
     found = store.query(begin, begin + 60, *[LOAD | {"host": "many"}] * 2000)
     assert len(found) == 2000
+
+
+# Jobs
+
+
+def test_jobs_are_taken_and_asked_by_number(store: RunningStore) -> None:
+    begin = now() - 600
+    text = lines(1, 2, 3, 4, host="j1", begin=begin) + lines(5, 6, 7, 8, host="j2", begin=begin)
+    resources = [{"hostname": "j1"}, {"hostname": "j2"}]
+    started = {"jobId": 42, "cluster": "fox", "startTime": begin + 60, "resources": resources}
+    event = json.dumps(started).replace('"', '\\"')
+    assert store.write(f'{text}job,function=start_job event="{event}" 1\n').status == 200
+    body = {"queries": [{"metric": "load"}], "to": begin + 180}
+    answer = store.ask("GET", "/api/query/?job=42", json.dumps(body)).json()
+    assert [one["data"] for (one,) in answer["results"]] == [[2, 3], [6, 7]]
+    answer = store.ask("GET", "/api/job/?job=42&cluster=fox").json()
+    assert (answer[0]["nodes"], answer[0]["state"]) == (["j1", "j2"], "running")
+    assert store.ask("GET", "/api/query/?job=43", json.dumps(body)).status == 400
+    assert store.ask("POST", "/api/jobs/", "{").status == 400
