@@ -15,21 +15,19 @@ from ccagent.stores.metrics.health import check_health, parse_health_request
 from ccagent.stores.metrics.job_queries import describe_jobs, expand_job
 from ccagent.stores.metrics.query import QueryLimits, answer
 from ccagent.stores.metrics.query_request import BadRequestError, parse_request
-from ccagent.stores.metrics.responses import StoreResponse, fail, text
+from ccagent.stores.metrics.responses import StoreResponse, complain, fail, text
 from ccagent.stores.metrics.tokens import ADMIN, READ, WRITE, UnauthorizedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ccagent.stores.metrics.commit import GroupCommit
-    from ccagent.stores.metrics.ingest import IngestResult, LineIngest
+    from ccagent.stores.metrics.ingest import LineIngest
     from ccagent.stores.metrics.job_table import JobEvents, JobTable
     from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog
     from ccagent.stores.metrics.query_request import QueryRequest
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.stores.metrics.tokens import TokenVerifier
-
-OK = StoreResponse(200)
 
 _LONGEST_QUERY = 4096
 _MOST_REMEMBERED = 1000
@@ -127,15 +125,20 @@ class StoreApi:
                 body = inflate(body, self.largest_body)
             if route.name == "write":
                 self._write(url, body, done)
-                return
-            found = self._answer(route.name, url, body)
+            else:
+                self._respond_otherwise(route.name, url, body, done)
         except BadRequestError as error:
-            found = fail(400, str(error))
+            done(fail(400, str(error)))
         except TooLargeBodyError as error:
-            found = fail(413, str(error))
+            done(fail(413, str(error)))
         except UnparsableError as error:
-            found = fail(400, str(error))
-        done(found)
+            done(fail(400, str(error)))
+
+    def _respond_otherwise(
+        self, name: str, url: bytes, body: bytes, done: Callable[[StoreResponse], None]
+    ) -> None:
+        """Answer what is no write. Raises BadRequestError, UnparsableError."""
+        done(self._answer(name, url, body))
 
     def _answer(self, name: str, url: bytes, body: bytes) -> StoreResponse:
         if name == "query":
@@ -163,26 +166,26 @@ class StoreApi:
         return expand_job(request, job, self._jobs, int(self._store.now()))
 
     def _write(self, url: bytes, body: bytes, done: Callable[[StoreResponse], None]) -> None:
-        cluster = self._clusters.get(url.partition(b"?")[2])
-        if cluster is None:
-            cluster = self._cluster(url)
-        result = self._ingest.write(body, cluster)
+        result = self._ingest.write(body, self._cluster(url))
 
         def committed(problem: StoreLogError | None) -> None:
             if problem is not None:
                 done(fail(503, f"the values are not kept: {problem}; send them again"))
             else:
-                done(OK if not result.bad_count else _complain(result))
+                done(complain(result.bad, result.bad_count, result.stored))
 
         self._commit.wait(committed)
 
     def _cluster(self, url: bytes) -> str:
         """Return the default cluster that a URL names."""
-        found = _parameter(url, "cluster") or ""
-        if len(self._clusters) >= _MOST_REMEMBERED:
-            self._clusters = {b"": ""}
-        if len(url) <= _LONGEST_QUERY:
-            self._clusters[url.partition(b"?")[2]] = found
+        query = url.partition(b"?")[2]
+        found = self._clusters.get(query)
+        if found is None:
+            found = _parameter(url, "cluster") or ""
+            if len(self._clusters) >= _MOST_REMEMBERED:
+                self._clusters = {b"": ""}
+            if len(query) <= _LONGEST_QUERY:
+                self._clusters[query] = found
         return found
 
     def _free(self, url: bytes, body: bytes) -> StoreResponse:
@@ -224,18 +227,6 @@ def inflate(body: bytes, largest: int) -> bytes:
             raise BadRequestError("the body is no gzip: it is cut off")
         body = inflater.unused_data
     return b"".join(parts)
-
-
-def _complain(result: IngestResult) -> StoreResponse:
-    """Return the answer to a message with bad lines; its good ones are stored."""
-    first = result.bad[0]
-    return fail(
-        400,
-        f"line {first.number}: {first.reason}",
-        lines=[{"line": bad.number, "reason": bad.reason} for bad in result.bad],
-        bad=result.bad_count,
-        stored=result.stored,
-    )
 
 
 def _parameter(url: bytes, name: str) -> str | None:

@@ -40,15 +40,14 @@ class Checkpointer:
         self._state = state
         self._until = _read_state(state)
 
-    async def write(self) -> int:
-        """Write a checkpoint; other work goes on between two nodes. Return the number of values."""
+    async def write(self) -> None:
+        """Write a checkpoint; other work goes on between two nodes."""
         start, end = self._range()
         count = 0
         for node in self._nodes():
             count += self._write_node(node, start, end)
             await asyncio.sleep(0)
         self._finish(start, end, count)
-        return count
 
     def write_at_once(self) -> int:
         """Write a checkpoint; return the number of values."""

@@ -85,7 +85,7 @@ class LineIngest:
         self._future = future
         self._generation = store.generation
         self._known: dict[str, KnownKeys] = {}
-        self._general = GeneralIngest(
+        self.general = GeneralIngest(
             store, future=future, is_strict=is_strict, most_series=most_series, others=others
         )
 
@@ -168,7 +168,7 @@ class LineIngest:
         return len(points)
 
     def _write_any(self, known: KnownKeys, body: bytes, cluster: str) -> IngestResult:
-        taken = self._general.decode(body, cluster)
+        taken = self.general.decode(body, cluster)
         self._put([(s.group, s.column, time, value) for s, time, value in taken.points])
         self.counters.points += len(taken.points)
         self.counters.bad_lines += taken.bad_count

@@ -10,6 +10,8 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ccagent.stores.metrics.general import BadLine
+
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
 
@@ -24,10 +26,27 @@ class StoreResponse(NamedTuple):
     """Further header lines, each with its line end."""
 
 
+OK = StoreResponse(200)
+
+
 def fail(status: int, reason: str, **more: Any) -> StoreResponse:
     """Return an error as the reference writes it."""
     found = {"status": HTTPStatus(status).phrase, "error": reason, **more}
     return StoreResponse(status, msgspec.json.encode(found) + b"\n")
+
+
+def complain(bad: list[BadLine], bad_count: int, stored: int) -> StoreResponse:
+    """Return the answer to a message: its bad lines are named, its good ones stored."""
+    if not bad_count:
+        return OK
+    first = bad[0]
+    return fail(
+        400,
+        f"line {first.number}: {first.reason}",
+        lines=[{"line": one.number, "reason": one.reason} for one in bad],
+        bad=bad_count,
+        stored=stored,
+    )
 
 
 def text(status: int, reason: str, more: bytes = b"") -> StoreResponse:

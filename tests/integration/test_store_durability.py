@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NODES, METRICS, KILLS = 8, 40, 5
-BEGIN = int(time.time()) // 60 * 60 - 6 * 3600
+BEGIN = int(time.time()) // 60 * 60 - 90 * 3600
 
 
 def message(node: int, step: int) -> bytes:
@@ -87,7 +87,7 @@ def test_what_was_acknowledged_survives_kills(sync: str, tmp_path: Path) -> None
 
 
 def ask(store: RunningStore) -> Any:
-    return store.query(BEGIN, BEGIN + 86400, {"metric": "m1", "host": "n1"})
+    return store.query(BEGIN, BEGIN + 90 * 3600, {"metric": "m1", "host": "n1"})
 
 
 def test_a_stop_keeps_everything(tmp_path: Path) -> None:
