@@ -16,6 +16,7 @@ from ccagent.stores.metrics.job_queries import describe_jobs, expand_job
 from ccagent.stores.metrics.query import QueryLimits, answer
 from ccagent.stores.metrics.query_request import BadRequestError, parse_request
 from ccagent.stores.metrics.responses import StoreResponse, complain, fail, text
+from ccagent.stores.metrics.table_query import answer_table, parse_table_request
 from ccagent.stores.metrics.tokens import ADMIN, READ, WRITE, UnauthorizedError
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.query_request import QueryRequest
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.stores.metrics.tokens import TokenVerifier
+
+_TABLES = b"version=2"
+"""cc-backend asks for `version=v2`, which means nothing."""
 
 _LONGEST_QUERY = 4096
 _MOST_REMEMBERED = 1000
@@ -89,12 +93,14 @@ class StoreApi:
 
     def route(self, method: bytes, path: bytes) -> Route | StoreResponse:
         """Find out what a request wants; an answer if it can't be had."""
-        path = path.partition(b"?")[0]
+        path, _, query = path.partition(b"?")
         if len(path) > 1 and path.endswith(b"/"):
             path = path[:-1]
         found = ROUTES.get(path)
         if found is None:
             return text(404, "404 page not found")
+        if found.name == "query" and method == b"POST" and query == _TABLES:
+            return found
         if found.method != method:
             return StoreResponse(405, b"", more=b"Allow: %b\r\n" % found.method)
         return found
@@ -141,6 +147,9 @@ class StoreApi:
         done(self._answer(name, url, body))
 
     def _answer(self, name: str, url: bytes, body: bytes) -> StoreResponse:
+        if name == "query" and url.endswith(b"?" + _TABLES):
+            table = answer_table(self._store, parse_table_request(body), self._limits)
+            return StoreResponse(200, table.body, table.kind)
         if name == "query":
             request = self._of_job(url, parse_request(body))
             return StoreResponse(200, _begun(answer(self._store, request, self._limits)))

@@ -384,3 +384,20 @@ def test_jobs_are_taken_and_asked_by_number(store: RunningStore) -> None:
     assert (answer[0]["nodes"], answer[0]["state"]) == (["j1", "j2"], "running")
     assert store.ask("GET", "/api/query/?job=43", json.dumps(body)).status == 400
     assert store.ask("POST", "/api/jobs/", "{").status == 400
+
+
+def test_version_2_of_the_query(store: RunningStore) -> None:
+    begin = now() - 600
+    store.write(lines(1, 2, host="v2", begin=begin))
+    body = {
+        "cluster": "fox",
+        "from": begin,
+        "to": begin + 120,
+        "metrics": ["load"],
+        "hosts": ["v2"],
+    }
+    for method in ("GET", "POST"):
+        answer = store.ask(method, "/api/query/?version=2", json.dumps(body))
+        assert answer.json()["series"][0]["values"] == [1, 2]
+    answer = store.ask("POST", "/api/query/?version=2", json.dumps(body | {"format": "csv"}))
+    assert answer.headers["Content-Type"].startswith("text/csv")
