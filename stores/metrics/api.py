@@ -22,6 +22,7 @@ from ccagent.stores.metrics.tokens import ADMIN, READ, WRITE, UnauthorizedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ccagent.stores.metrics.archive_query import ArchiveQueries
     from ccagent.stores.metrics.commit import GroupCommit
     from ccagent.stores.metrics.ingest import LineIngest
     from ccagent.stores.metrics.job_table import JobEvents, JobTable
@@ -78,6 +79,7 @@ class StoreApi:
         describe: Callable[[], bytes] = bytes,
         jobs: JobTable | None = None,
         events: JobEvents | None = None,
+        archive: ArchiveQueries | None = None,
     ) -> None:
         self.largest_body = largest_body
         self._store = store
@@ -89,6 +91,7 @@ class StoreApi:
         self._describe = describe
         self._jobs = jobs
         self._events = events
+        self._archive = archive
         self._clusters: dict[bytes, str] = {b"": ""}
 
     def route(self, method: bytes, path: bytes) -> Route | StoreResponse:
@@ -144,6 +147,11 @@ class StoreApi:
         self, name: str, url: bytes, body: bytes, done: Callable[[StoreResponse], None]
     ) -> None:
         """Answer what is no write. Raises BadRequestError, UnparsableError."""
+        if name == "query" and self._archive is not None and not url.endswith(_TABLES):
+            request = self._of_job(url, parse_request(body))
+            if self._archive.is_wanted(request):
+                self._archive.start(request, done)
+                return
         done(self._answer(name, url, body))
 
     def _answer(self, name: str, url: bytes, body: bytes) -> StoreResponse:

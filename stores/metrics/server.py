@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ccagent.log import logger
 from ccagent.machine.lock import Lock
 from ccagent.stores.metrics.api import StoreApi
+from ccagent.stores.metrics.archive_query import ArchiveQueries
 from ccagent.stores.metrics.archiving import archive_segment
 from ccagent.stores.metrics.checkpoint_files import read_checkpoints
 from ccagent.stores.metrics.checkpointing import Checkpointer
@@ -94,6 +95,7 @@ class StoreServer(ListeningServer):
             describe=lambda: describe_store(parts),
             jobs=self._jobs,
             events=self.events,
+            archive=self._make_archive(),
         )
         self._receiver = _make_receiver(settings, self.ingest, self.commit)
 
@@ -140,6 +142,15 @@ class StoreServer(ListeningServer):
                 self.housekeeper.remove_segment(segment)
         if self.checkpointer is not None:
             await asyncio.to_thread(self.checkpointer.remove_old)
+
+    def _make_archive(self) -> ArchiveQueries | None:
+        """Return who answers queries of archived values, if there is an archive."""
+        directory = self.settings.archive.directory
+        if not directory:
+            return None
+        limits = QueryLimits(self.settings.limits.values)
+        retention = int(self.settings.retention.seconds)
+        return ArchiveQueries(self.store, directory, retention, limits)
 
     def _read_checkpoints(self, retention: int) -> Checkpointer | None:
         """Read the checkpoints, and return who writes them."""
