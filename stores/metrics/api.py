@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs
@@ -11,7 +12,9 @@ import msgspec
 from ccagent.errors import CcagentError, UnparsableError
 from ccagent.log import logger
 from ccagent.stores.metrics.debugging import describe_buffers
+from ccagent.stores.metrics.general import MOST_REPORTED, BadLine
 from ccagent.stores.metrics.health import check_health, parse_health_request
+from ccagent.stores.metrics.ingest import IngestResult
 from ccagent.stores.metrics.job_queries import describe_jobs, expand_job
 from ccagent.stores.metrics.query import QueryLimits, answer
 from ccagent.stores.metrics.query_request import BadRequestError, parse_request
@@ -37,6 +40,9 @@ _TABLES = b"version=2"
 _LONGEST_QUERY = 4096
 _MOST_REMEMBERED = 1000
 _MOST_SELECTORS = 100_000
+_MOST_MEMBERS = 100
+_PIECE = 1 << 20
+"""Bytes of a body after which others get their turn."""
 
 
 class TooLargeBodyError(CcagentError):
@@ -92,6 +98,7 @@ class StoreApi:
         self._jobs = jobs
         self._events = events
         self._archive = archive
+        self._tasks: set[asyncio.Task[None]] = set()
         self._clusters: dict[bytes, str] = {b"": ""}
 
     def route(self, method: bytes, path: bytes) -> Route | StoreResponse:
@@ -183,7 +190,35 @@ class StoreApi:
         return expand_job(request, job, self._jobs, int(self._store.now()))
 
     def _write(self, url: bytes, body: bytes, done: Callable[[StoreResponse], None]) -> None:
-        result = self._ingest.write(body, self._cluster(url))
+        cluster = self._cluster(url)
+        if len(body) > _PIECE:
+            task = asyncio.get_running_loop().create_task(self._write_pieces(cluster, body, done))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            self._commit_result(self._ingest.write(body, cluster), done)
+
+    async def _write_pieces(
+        self, cluster: str, body: bytes, done: Callable[[StoreResponse], None]
+    ) -> None:
+        """Write a large body; other requests are answered in between."""
+        stored, bad, bad_count, lines, begin = 0, list[BadLine](), 0, 0, 0
+        while begin < len(body):
+            end = body.find(b"\n", begin + _PIECE) + 1 or len(body)
+            piece = body[begin:end]
+            result = self._ingest.write(piece, cluster)
+            stored += result.stored
+            bad_count += result.bad_count
+            bad += [one._replace(number=one.number + lines) for one in result.bad]
+            if result.is_ended:
+                break
+            lines += piece.count(b"\n")
+            begin = end
+            await asyncio.sleep(0)
+        self._commit_result(IngestResult(stored, bad[:MOST_REPORTED], bad_count), done)
+
+    def _commit_result(self, result: IngestResult, done: Callable[[StoreResponse], None]) -> None:
+        """Answer a message when its values are in the log."""
 
         def committed(problem: StoreLogError | None) -> None:
             if problem is not None:
@@ -232,6 +267,8 @@ def inflate(body: bytes, largest: int) -> bytes:
     parts: list[bytes] = []
     left = largest
     while body:
+        if len(parts) >= _MOST_MEMBERS:
+            raise BadRequestError(f"the body is no gzip of at most {_MOST_MEMBERS} members")
         inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)
         try:
             parts.append(inflater.decompress(body, left + 1))

@@ -46,7 +46,6 @@ class GatewayApi(StoreApi):
         super().__init__(store, ingest, commit, **more)
         self._engine = engine
         self._general = ingest.general
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def _write(self, url: bytes, body: bytes, done: Callable[[StoreResponse], None]) -> None:
         taken = self._general.decode(body, self._cluster(url))

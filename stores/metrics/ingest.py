@@ -47,6 +47,8 @@ class IngestResult(NamedTuple):
     bad: list[BadLine]
     """The first of the bad lines."""
     bad_count: int
+    is_ended: bool = False
+    """Whether the first bad line ended the message."""
 
 
 class IngestCounters:
@@ -83,6 +85,7 @@ class LineIngest:
         self._store = store
         self._log = log
         self._future = future
+        self._is_strict = is_strict
         self._generation = store.generation
         self._known: dict[str, KnownKeys] = {}
         self.general = GeneralIngest(
@@ -174,7 +177,8 @@ class LineIngest:
         self.counters.bad_lines += taken.bad_count
         if not taken.bad_count and self._store.generation == self._generation:
             known.remember(taken.found)
-        return IngestResult(len(taken.points), taken.bad, taken.bad_count)
+        is_ended = self._is_strict and taken.bad_count > 0
+        return IngestResult(len(taken.points), taken.bad, taken.bad_count, is_ended)
 
     def _put(self, points: list[tuple[SeriesGroup, int, int, float]]) -> None:
         pool = self._store.pool

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,7 +14,10 @@ from ccagent.stores.metrics.query_request import BadRequestError, SeriesQuery
 from ccagent.stores.metrics.reading import UnreadableSeriesError, read_together
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ccagent.stores.metrics.job_table import JobTable, StoredJob
+    from ccagent.stores.metrics.levels import StoreLevel
     from ccagent.stores.metrics.query_request import QueryRequest
     from ccagent.stores.metrics.store import MetricStore
 
@@ -55,32 +60,54 @@ def _queries_of_nodes(metric: str, nodes: tuple[str, ...]) -> list[SeriesQuery]:
     return [SeriesQuery(metric=metric, host=node) for node in nodes]
 
 
-def compute_footprint(store: MetricStore, job: StoredJob) -> dict[str, Any]:
+async def compute_footprint(store: MetricStore, job: StoredJob) -> dict[str, Any]:
     """Return average, minimum and maximum of each metric over the nodes of an ended job."""
-    found: dict[str, list[Any]] = {}
+    found: dict[str, _Extent] = {}
     for node in job.nodes:
         level = store.root.find((job.cluster, node))
         if level is None or job.stop is None:
             continue
         for metric in {name for below in level.walk() for name in below.series}:
-            known = store.catalogue.get(metric)
-            if known is None:
-                continue
-            try:
-                values = read_together(list(level.find_series(metric)), known, job.start, job.stop)
-            except UnreadableSeriesError:
-                continue
-            if values is not None and not np.isnan(values.values).all():
-                found.setdefault(metric, []).append(values.values)
-    footprint: dict[str, Any] = {}
-    for metric, rows in sorted(found.items()):
-        every = np.concatenate(rows)
-        footprint[metric] = {
-            "avg": float(np.nanmean(every)),
-            "min": float(np.nanmin(every)),
-            "max": float(np.nanmax(every)),
-        }
-    return footprint
+            values = _read(store, level, metric, (job.start, job.stop))
+            if values is not None:
+                found.setdefault(metric, _Extent()).add(values)
+        await asyncio.sleep(0)  # others get their turn
+    return {
+        metric: {"avg": one.total / one.count, "min": one.least, "max": one.most}
+        for metric, one in sorted(found.items())
+    }
+
+
+class _Extent:
+    """What is known of a metric of a job."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+        self.least, self.most = math.inf, -math.inf
+
+    def add(self, values: NDArray[np.float64]) -> None:
+        self.count += len(values)
+        self.total += float(values.sum())
+        self.least = min(self.least, float(values.min()))
+        self.most = max(self.most, float(values.max()))
+
+
+def _read(
+    store: MetricStore, level: StoreLevel, metric: str, times: tuple[int, int]
+) -> NDArray[np.float64] | None:
+    """Return the values of a node that are not missing; None if there are none."""
+    known = store.catalogue.get(metric)
+    if known is None:
+        return None
+    try:
+        found = read_together(list(level.find_series(metric)), known, *times)
+    except UnreadableSeriesError:
+        return None
+    if found is None:
+        return None
+    values = found.values[~np.isnan(found.values)]
+    return values if values.size else None
 
 
 class FootprintKeeper:
@@ -91,13 +118,13 @@ class FootprintKeeper:
         self._table = table
         self._ended = ended
 
-    def keep(self) -> int:
+    async def keep(self) -> int:
         """Keep the footprints of jobs that ended long enough ago; return their number."""
         limit = int(self._store.now()) - SETTLING
         due = [job for job in self._ended if (job.stop or 0) <= limit]
         self._ended[:] = [job for job in self._ended if (job.stop or 0) > limit]
         for job in due:
-            self._table.keep_footprint(job, compute_footprint(self._store, job))
+            self._table.keep_footprint(job, await compute_footprint(self._store, job))
         return len(due)
 
 

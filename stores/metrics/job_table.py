@@ -7,6 +7,7 @@ envelopes of ccagent's agent.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,6 +32,10 @@ create table if not exists jobs (
 ) strict, without rowid;
 create index if not exists jobs_by_number on jobs (job);
 """
+
+
+_MOST_ENDED = 100_000
+"""Ended jobs that wait for their footprints."""
 
 
 class _Resource(msgspec.Struct, frozen=True):
@@ -126,6 +131,16 @@ class JobTable:
         return self._database.execute("delete from jobs where stop < ?", (time,)).rowcount
 
 
+def open_job_table(path: str) -> JobTable:
+    """Open the table; a file that is none is set aside. Raises sqlite3.Error."""
+    try:
+        return JobTable(path)
+    except sqlite3.DatabaseError as error:
+        logger.error("%s: %s; set aside as %s.damaged", path, error, path)
+        os.replace(path, f"{path}.damaged")
+        return JobTable(path)
+
+
 class JobEvents:
     """Takes events out of lines, and writes them to a table.
 
@@ -157,7 +172,7 @@ class JobEvents:
             for job in jobs:
                 self._table.start(job)
                 if job.stop is not None:
-                    self.ended.append(job)
+                    self._end(job)
         except (
             ValueError,
             TypeError,
@@ -194,7 +209,11 @@ class JobEvents:
                 self.refused += 1
                 logger.warning("job event: job %d does not run; left out", stopped.job_id)
             else:
-                self.ended.append(job)
+                self._end(job)
+
+    def _end(self, job: StoredJob) -> None:
+        self.ended.append(job)
+        del self.ended[:-_MOST_ENDED]
 
 
 def _job(row: tuple[Any, ...]) -> StoredJob:

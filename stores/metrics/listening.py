@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import signal
 import ssl
 import time
@@ -59,6 +60,7 @@ class ListeningServer:
         self.port = server.sockets[0].getsockname()[1]
         logger.info("listening on %s, port %d", host or "every address", self.port)
         # What was read at the start stays: looking through it again and again would cost much.
+        _raise_limits()
         gc.collect()
         gc.freeze()
         gc.set_threshold(100_000, 20, 100)
@@ -114,6 +116,12 @@ class ListeningServer:
             await asyncio.sleep(0.01)
         for one in list(self.connections.open):
             one.close()
+
+
+def _raise_limits() -> None:
+    """Allow as many connections as the system does."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _tls(settings: StoreSettings) -> ssl.SSLContext | None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _AT_ONCE = 256
 """Queries after which others get their turn."""
 
+_MOST_COMPONENTS = 10_000
+
 _EXACT = 1e12
 """Larger numbers have no third decimal that rounding could change."""
 
@@ -77,6 +79,8 @@ def _check_size(
         if metric is not None:
             types = 1 if query.type is None or query.aggreg else len(query.type_ids or ())
             types *= max(1, len(query.subtype_ids or ()))
+            if types > _MOST_COMPONENTS:
+                raise BadRequestError(f"a query has at most {_MOST_COMPONENTS} components")
             steps = span // metric.frequency + 1
             if not (request.with_padding and request.with_data):
                 steps = min(steps, _LONGEST)

@@ -20,7 +20,7 @@ from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.housekeeping import Housekeeper
 from ccagent.stores.metrics.ingest import LineIngest
 from ccagent.stores.metrics.job_queries import FootprintKeeper
-from ccagent.stores.metrics.job_table import JobEvents, JobTable
+from ccagent.stores.metrics.job_table import JobEvents, open_job_table
 from ccagent.stores.metrics.listening import ListeningServer
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.settings import StoreSettings
 
 _LONGEST_RETENTION_PERIOD = 3600.0
+_JOBS_KEPT = 366 * 86400
 
 
 class StoreServer(ListeningServer):
@@ -71,7 +72,7 @@ class StoreServer(ListeningServer):
             disk_cap=parse_size(settings.disk_cap),
         )
         self.commit = GroupCommit(self.log, settings.sync)
-        self._jobs = JobTable(os.path.join(settings.data, "jobs.sqlite"))
+        self._jobs = open_job_table(os.path.join(settings.data, "jobs.sqlite"))
         self.events = JobEvents(self._jobs)
         self._footprints = FootprintKeeper(self.store, self._jobs, self.events.ended)
         self.ingest = LineIngest(
@@ -127,7 +128,7 @@ class StoreServer(ListeningServer):
         self.housekeeper.limit_memory()
         self.housekeeper.limit_disk()
         try:
-            self._footprints.keep()
+            await self._footprints.keep()
         except sqlite3.Error as error:
             logger.error("table of jobs: %s", error)
 
@@ -142,6 +143,7 @@ class StoreServer(ListeningServer):
                 self.housekeeper.remove_segment(segment)
         if self.checkpointer is not None:
             await asyncio.to_thread(self.checkpointer.remove_old)
+        self._jobs.remove_before(now - _JOBS_KEPT)
 
     def _make_archive(self) -> ArchiveQueries | None:
         """Return who answers queries of archived values, if there is an archive."""

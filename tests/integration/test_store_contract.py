@@ -401,3 +401,15 @@ def test_version_2_of_the_query(store: RunningStore) -> None:
         assert answer.json()["series"][0]["values"] == [1, 2]
     answer = store.ask("POST", "/api/query/?version=2", json.dumps(body | {"format": "csv"}))
     assert answer.headers["Content-Type"].startswith("text/csv")
+
+
+def test_gzip_of_very_many_members_is_refused(store: RunningStore) -> None:
+    body = gzip.compress(b"") * 40_000
+    answer = store.ask("POST", "/api/write", body, {"Content-Encoding": "gzip"})
+    assert (answer.status, "100 members" in answer.body.decode()) == (400, True)
+
+
+def test_a_query_has_not_too_many_components(store: RunningStore) -> None:
+    query = LOAD | {"type": "core", "type-ids": [""] * 20_000}
+    body = {"cluster": "fox", "from": 0, "to": 60, "queries": [query], "with-data": False}
+    assert store.ask("GET", "/api/query", json.dumps(body)).status == 400

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import pytest
 from ccagent.errors import UnparsableError
 from ccagent.records.line_protocol import Line
 from ccagent.stores.metrics.job_queries import FootprintKeeper, expand_job
-from ccagent.stores.metrics.job_table import JobEvents, JobTable
+from ccagent.stores.metrics.job_table import JobEvents, JobTable, open_job_table
 from ccagent.stores.metrics.query_request import BadRequestError, parse_request
 from tests.unit.stores.metrics.support import NOW, ask, new_ingest, new_store
 
@@ -79,6 +80,12 @@ def test_envelopes_fill_the_table(table: JobTable) -> None:
         JobEvents(table).take_envelope(b"{")
 
 
+def test_a_file_that_is_no_table_is_set_aside(tmp_path: Path) -> None:
+    (tmp_path / "jobs.sqlite").write_text("no table" * 100)
+    open_job_table(str(tmp_path / "jobs.sqlite")).close()
+    assert (tmp_path / "jobs.sqlite.damaged").read_text() == "no table" * 100
+
+
 def test_queries_by_job_know_nodes_and_times(table: JobTable) -> None:
     events = JobEvents(table)
     events.take(event("start_job", START))
@@ -107,9 +114,9 @@ def test_a_footprint_is_kept_after_the_last_values(table: JobTable) -> None:
     assert ingest.write("\n".join(lines).encode()).bad_count == 0
     keeper = FootprintKeeper(store, table, events.ended)
     store.now = lambda: NOW - 299.0
-    assert keeper.keep() == 0
+    assert asyncio.run(keeper.keep()) == 0
     store.now = lambda: float(NOW)
-    assert keeper.keep() == 1
+    assert asyncio.run(keeper.keep()) == 1
     (job,) = table.find("fox", "7")
     assert job.footprint == {"load": {"avg": 3.5, "min": 1.0, "max": 6.0}}
     assert ask(store, NOW - 600, NOW, {"metric": "load", "host": "n1"})
