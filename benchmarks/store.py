@@ -28,7 +28,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import nats
 import numpy as np
@@ -81,7 +81,7 @@ def components(node: int, begin: int, hwthreads: int, steps: range) -> Iterator[
         ).encode()
 
 
-class Bench:
+class StoreBench:
     """A store, and connections to it."""
 
     def __init__(self, process: Any, port: int, jwt: str) -> None:
@@ -167,7 +167,7 @@ class Bench:
             head = f"GET /api/query/ HTTP/1.1\r\n{self._head}Content-Length: {len(text)}\r\n\r\n"
             one.sendall((head + text).encode())
             for n, found in enumerate(json.loads(_read_answer(one))["results"]):
-                values = found[0]["data"] if found else []
+                values: list[float] = found[0]["data"] if found else []
                 expected = [(node + 7 * step + n) % 1000 / 4 + n for step in range(steps)]
                 right = sum(a == b for a, b in zip(expected, values, strict=False))
                 missing += steps - right + abs(len(values) - steps)
@@ -220,7 +220,7 @@ def report(name: str, value: str) -> None:
     print(f"{name:58} {value}", flush=True)
 
 
-def measure_writing(bench: Bench, nodes: int, steps: int, begin: int) -> None:
+def measure_writing(bench: StoreBench, nodes: int, steps: int, begin: int) -> None:
     """Measure POSTs of one node and of many, and the memory that values take."""
     report("memory when empty", f"{bench.resident():.0f} MB")
     bench.post(lines(node, 0, begin) for node in range(nodes))
@@ -247,7 +247,7 @@ def measure_writing(bench: Bench, nodes: int, steps: int, begin: int) -> None:
     report("late POSTs of 80 lines, points a CPU second", f"{len(late) * METRICS / used:,.0f}")
 
 
-def measure_reading(bench: Bench, begin: int) -> None:
+def measure_reading(bench: StoreBench, begin: int) -> None:
     """Measure queries of a day."""
     for thread_count, node in ((4, 9000), (72, 9100)):
         for number in range(4):
@@ -279,13 +279,13 @@ def measure(nodes: int, steps: int, day: int, directory: str) -> None:
     Path(directory, "store.toml").write_text(f'jwt-public-key = "{public}"\n')
     command = store_command(directory, port)
     now = int(time.time()) // 60 * 60
-    with server(port, *command) as process, Bench(process, port, jwt) as bench:
+    with server(port, *command) as process, StoreBench(process, port, jwt) as bench:
         measure_writing(bench, nodes, steps, now - 7200)
     bodies = [lines(node, 0, now) for node in range(nodes)]
     report("plain loop (parsing alone), points a CPU second", f"{plain_loop(bodies):,.0f}")
     Path(directory, "data").rename(f"{directory}/first")
     begin = now - 86400
-    with server(port, *command) as process, Bench(process, port, jwt) as bench:
+    with server(port, *command) as process, StoreBench(process, port, jwt) as bench:
         for step in range(1440):
             bench.post(lines(node, step, begin) for node in range(day))
         report(f"memory after a day of {day * METRICS:,} series", f"{bench.resident():.0f} MB")
@@ -293,7 +293,7 @@ def measure(nodes: int, steps: int, day: int, directory: str) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
     start = time.monotonic()
-    with server(port, *command) as process, Bench(process, port, jwt) as bench:
+    with server(port, *command) as process, StoreBench(process, port, jwt) as bench:
         report("start with that day", f"{time.monotonic() - start:.1f} s, CPU {bench.cpu():.1f} s")
 
 
@@ -305,7 +305,7 @@ def measure_fleet(directory: str) -> None:
     begin = int(time.time()) // 60 * 60 - 7200
     with (
         server(port, *store_command(directory, port)) as process,
-        Bench(process, port, jwt) as bench,
+        StoreBench(process, port, jwt) as bench,
     ):
         start, used = time.monotonic(), 0.0
         for step in range(steps):
@@ -336,7 +336,7 @@ def measure_jetstream(nodes: int, steps: int, directory: str) -> None:
         asyncio.run(fill_stream(broker, nodes, steps, begin))
         with (
             server(port, *store_command(directory, port)) as process,
-            Bench(process, port, "x") as bench,
+            StoreBench(process, port, "x") as bench,
         ):
             count, used = nodes * (steps - 1) * METRICS, 0.0
             while bench.stored() < nodes * METRICS:
@@ -350,7 +350,7 @@ def measure_jetstream(nodes: int, steps: int, directory: str) -> None:
 
 async def fill_stream(broker: int, nodes: int, steps: int, begin: int) -> None:
     """Publish the messages of all nodes."""
-    client = await nats.connect(f"nats://127.0.0.1:{broker}")
+    client = await cast("Any", nats).connect(f"nats://127.0.0.1:{broker}")
     await client.jetstream().add_stream(name="fox", subjects=["fox"])
     for step in range(steps):
         for node in range(nodes):
@@ -365,12 +365,12 @@ def measure_kills(kills: int, directory: str) -> None:
     Path(directory, "store.toml").write_text(f'retention = "30d"\njwt-public-key = "{public}"\n')
     begin = int(time.time()) // 60 * 60 - 25 * 86400
     acknowledged = [0] * CONNECTIONS
-    longest, points, busy = 0.0, 0, 0.0
+    longest, points, busy, missing = 0.0, 0, 0.0, 0
     for turn in range(kills + 1):
         start = time.monotonic()
         with (
             server(port, *store_command(directory, port)) as process,
-            Bench(process, port, jwt) as bench,
+            StoreBench(process, port, jwt) as bench,
         ):
             longest = max(longest, time.monotonic() - start)
             if turn == kills:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from ccagent.errors import ConfigurationError, EncodingError
 from ccagent.log import logger, printable
 from ccagent.machine.lock import Lock
-from ccagent.records.line_protocol import Line, encode
+from ccagent.records.line_protocol.encoding import encode_number, encode_start
 from ccagent.stores.metrics.checkpoint_files import read_checkpoints, write_checkpoint
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.settings import log_directory
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.levels import StoreLevel
     from ccagent.stores.metrics.settings import StoreSettings
 
-_SECOND = 10**9
 _KINDS = ("socket", "memoryDomain", "core", "hwthread", "accelerator", "die", "llc")
 
 
@@ -59,27 +58,26 @@ def export_values(settings: StoreSettings, form: str, target: str) -> int:
 def _write_lines(store: MetricStore, target: str) -> int:
     count = 0
     with open(target, "w", encoding="utf-8") as file:
-        for line in iterate_lines(store.root):
-            try:
-                file.write(encode(line, "s") + "\n")
-            except EncodingError as error:
-                logger.warning("%s: %s; left out", printable(line.measurement), error)
-                continue
+        for start, when, value in _iterate_values(store.root):
+            file.write(f"{start} value={encode_number(value)} {when}\n")
             count += 1
     return count
 
 
-def iterate_lines(root: StoreLevel) -> Iterator[Line]:
-    """Yield a line for each value."""
+def _iterate_values(root: StoreLevel) -> Iterator[tuple[str, int, float]]:
+    """Yield the start of the line, time and value of each value."""
     for level in root.walk():
         for metric, (group, column) in level.series.items():
-            tags = level_tags(level.path)
+            try:
+                start = encode_start(metric, level_tags(level.path))
+            except EncodingError as error:
+                logger.warning("%s: %s; left out", printable(metric), error)
+                continue
             for block in group.iterate_blocks():
                 first = group.time(block.first)
                 for row, value in enumerate(block.values[: block.rows, column].tolist()):
                     if not math.isnan(value):
-                        when = (first + row * group.frequency) * _SECOND
-                        yield Line(metric, tags, "value", value, when)
+                        yield start, first + row * group.frequency, value
 
 
 def level_tags(path: tuple[str, ...]) -> dict[str, str]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.records.line_protocol import LineError, decode_lines
+from ccagent.records.line_protocol.decoding import decode_lines
+from ccagent.records.line_protocol.lines import LineError
 from ccagent.stores.metrics.line_keys import level_path
 from ccagent.stores.metrics.line_times import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.records.line_protocol import Line
+    from ccagent.records.line_protocol.lines import Line
     from ccagent.stores.metrics.levels import Path, StoredSeries
     from ccagent.stores.metrics.store import MetricStore
 

@@ -20,7 +20,7 @@ from ccagent.stores.metrics.templates import KnownKeys, MessageTemplate, parse_v
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.records.line_protocol import Line
+    from ccagent.records.line_protocol.lines import Line
     from ccagent.stores.metrics.general import BadLine
     from ccagent.stores.metrics.groups import SeriesGroup
     from ccagent.stores.metrics.store import MetricStore

@@ -22,7 +22,7 @@ from ccagent.machine.hostlist import expand
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ccagent.records.line_protocol import Line
+    from ccagent.records.line_protocol.lines import Line
 
 _SCHEMA = """
 create table if not exists jobs (

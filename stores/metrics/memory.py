@@ -9,7 +9,7 @@ _SLAB = 32 << 20
 _PAGE = mmap.PAGESIZE
 
 
-class Room(NamedTuple):
+class BlockRoom(NamedTuple):
     """A part of a slab. Its size is a multiple of a page."""
 
     slab: mmap.mmap
@@ -30,13 +30,13 @@ class BlockPool:
     def __init__(self) -> None:
         self._slab: mmap.mmap | None = None
         self._used = 0
-        self._free: dict[int, list[Room]] = {}
+        self._free: dict[int, list[BlockRoom]] = {}
         self.in_use = 0
         """Bytes of all rooms that were taken and not released."""
         self.reused = 0
         """Number of rooms that were handed out again."""
 
-    def take(self, size: int) -> Room:
+    def take(self, size: int) -> BlockRoom:
         """Return a room of at least `size` bytes."""
         size = -(-size // _PAGE) * _PAGE
         self.in_use += size
@@ -45,15 +45,15 @@ class BlockPool:
             self.reused += 1
             return free.pop()
         if size > _SLAB // 4:
-            return Room(_map(size), 0, size)
+            return BlockRoom(_map(size), 0, size)
         if self._slab is None or self._used + size > _SLAB:
             self._keep_rest()
             self._slab, self._used = _map(_SLAB), 0
-        room = Room(self._slab, self._used, size)
+        room = BlockRoom(self._slab, self._used, size)
         self._used += size
         return room
 
-    def release(self, room: Room) -> None:
+    def release(self, room: BlockRoom) -> None:
         """Take a room back. Nobody may use its bytes any more."""
         self.in_use -= room.size
         room.slab.madvise(mmap.MADV_DONTNEED, room.offset, room.size)
@@ -66,7 +66,7 @@ class BlockPool:
     def _keep_rest(self) -> None:
         """Keep what is left of the last slab for a block that fits exactly."""
         if self._slab is not None and self._used < _SLAB:
-            rest = Room(self._slab, self._used, _SLAB - self._used)
+            rest = BlockRoom(self._slab, self._used, _SLAB - self._used)
             self._free.setdefault(rest.size, []).append(rest)
 
 

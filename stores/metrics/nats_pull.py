@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.commit import GroupCommit
     from ccagent.stores.metrics.log_writer import StoreLogError
     from ccagent.stores.metrics.settings import SubscriptionSettings
-    from ccagent.transports.nats.client import Client
+    from ccagent.transports.nats.client import NatsClient
 
 _BATCH = 500
 _SECONDS = 30
@@ -44,7 +44,7 @@ class PullConsumer:
 
     def __init__(
         self,
-        client: Client,
+        client: NatsClient,
         settings: SubscriptionSettings,
         take: Callable[[Msg], None],
         commit: GroupCommit,

@@ -17,8 +17,8 @@ from ccagent.config.secret import read_secret, secret_text
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger, printable
 from ccagent.stores.metrics.nats_pull import PullConsumer
-from ccagent.transports.nats.client import Client, explained
-from ccagent.transports.nats.login import Login, credentials
+from ccagent.transports.nats.client import NatsClient, explain_error
+from ccagent.transports.nats.login import NatsLogin, parse_credentials
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -52,7 +52,7 @@ class NatsReceiver:
         """Receive until it is cancelled; connect again whenever the connection is lost."""
         wait = _SHORTEST_WAIT
         while True:
-            client, closed = Client(), asyncio.Event()
+            client, closed = NatsClient(), asyncio.Event()
             problem = ""
             try:
                 await self._open(client, closed)
@@ -63,7 +63,7 @@ class NatsReceiver:
             except ConfigurationError as error:
                 problem = printable(str(error))
             except (OSError, nats.errors.Error, ValueError) as error:
-                problem = explained(error, self._login.secrets)
+                problem = explain_error(error, self._login.secrets)
             finally:
                 self.is_connected = False
                 client.abort()
@@ -71,14 +71,14 @@ class NatsReceiver:
             await asyncio.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT)
 
-    async def _open(self, client: Client, closed: asyncio.Event) -> None:
+    async def _open(self, client: NatsClient, closed: asyncio.Event) -> None:
         """Connect and subscribe."""
 
         async def end() -> None:
             closed.set()
 
         async def complain(error: Exception) -> None:
-            logger.warning("nats: %s", explained(error, self._login.secrets))
+            logger.warning("nats: %s", explain_error(error, self._login.secrets))
 
         client.encrypted = self._context is not None
         await client.connect(
@@ -99,7 +99,7 @@ class NatsReceiver:
                 await self._subscribe(client, one)
         await client.flush(_SECONDS)
 
-    async def _subscribe(self, client: Client, one: SubscriptionSettings) -> None:
+    async def _subscribe(self, client: NatsClient, one: SubscriptionSettings) -> None:
         async def take(message: Msg) -> None:
             self._take(one, message)
             self._commit.wait(_ignore)
@@ -129,14 +129,14 @@ def _ignore(problem: StoreLogError | None) -> None:
     del problem
 
 
-def _login(settings: StoreNatsSettings) -> Login:
+def _login(settings: StoreNatsSettings) -> NatsLogin:
     if settings.creds_file:
-        found = credentials(secret_text(settings.creds_file))
+        found = parse_credentials(secret_text(settings.creds_file))
         if found is None:
             raise ConfigurationError(f"nats.creds-file: {settings.creds_file}: no JWT and seed")
         return found
     password = read_secret(settings.password_file) if settings.password_file else settings.password
-    return Login(user=settings.user, password=password)
+    return NatsLogin(user=settings.user, password=password)
 
 
 def _context(settings: StoreNatsSettings) -> ssl.SSLContext | None:

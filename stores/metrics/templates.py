@@ -23,7 +23,7 @@ _WIDTH = 8
 _decode = msgspec.json.Decoder(list[float]).decode
 
 
-class Run(NamedTuple):
+class ColumnRun(NamedTuple):
     """Neighbouring values of a message that belong to neighbouring columns of a group.
 
     first: column. begin, end: bytes of the packed values.
@@ -137,8 +137,8 @@ def parse_values(parts: list[bytes], template: MessageTemplate | None) -> list[f
     return values
 
 
-def _find_runs(places: Sequence[StoredSeries | None]) -> tuple[Run, ...]:
-    runs: list[Run] = []
+def _find_runs(places: Sequence[StoredSeries | None]) -> tuple[ColumnRun, ...]:
+    runs: list[ColumnRun] = []
     for number, place in enumerate(places):
         if place is None:
             continue
@@ -153,5 +153,5 @@ def _find_runs(places: Sequence[StoredSeries | None]) -> tuple[Run, ...]:
             ):
                 runs[-1] = last._replace(end=begin + _WIDTH)
                 continue
-        runs.append(Run(place.group, place.column, begin, begin + _WIDTH))
+        runs.append(ColumnRun(place.group, place.column, begin, begin + _WIDTH))
     return tuple(runs)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ccagent.errors import UnparsableError
-from ccagent.records.line_protocol import Line
+from ccagent.records.line_protocol.lines import Line
 from ccagent.stores.metrics.job_queries import FootprintKeeper, expand_job
 from ccagent.stores.metrics.job_table import JobEvents, JobTable, open_job_table
 from ccagent.stores.metrics.query_request import BadRequestError, parse_request

@@ -7,7 +7,7 @@ import random
 
 from ccagent.stores.metrics.groups import CAPACITY
 from ccagent.stores.metrics.store import MetricStore
-from tests.store_oracle import Oracle, OracleMetric
+from tests.support.store_oracle import Oracle, OracleMetric
 from tests.unit.stores.metrics.support import METRICS, NOW, ask, data, new_store
 
 LOAD = ("fox", "n1")
@@ -121,7 +121,7 @@ def test_random_writes_read_as_the_specification_says() -> None:
         value = round(random.uniform(-1e3, 1e3), 3)
         store.write(path, metric, time, value)
         oracle.write(path, metric, time, value)
-    from tests.store_oracle import same
+    from tests.support.store_oracle import same
 
     for _ in range(300):
         host, metric = random.choice(["n1", "n2", "n3", "n4"]), random.choice([*METRICS, "other"])

@@ -19,7 +19,8 @@ from ccagent.stores.metrics.settings import (
     StoreTlsSettings,
     SubscriptionSettings,
 )
-from tests.documents import ROOT, blocks
+from tests.support.documents import blocks
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,5 +50,5 @@ def test_every_test_of_the_conformance_table_exists() -> None:
     assert len(names) > 40
     for file, name in names:
         unit = ROOT / f"tests/unit/stores/metrics/{file}.py"
-        path = unit if unit.exists() else ROOT / f"tests/integration/test_store_{file}.py"
+        path = unit if unit.exists() else ROOT / f"tests/integration/store/test_store_{file}.py"
         assert f"def {name}(" in path.read_text(), f"{file}::{name}"

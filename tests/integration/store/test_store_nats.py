@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.metric_store import RunningStore
-from tests.nats_server import NatsServer, connect
-from tests.running import until
+from tests.support.metric_store import RunningStore
+from tests.support.nats_server import NatsServer, connect
+from tests.support.running import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

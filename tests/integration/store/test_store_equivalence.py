@@ -7,8 +7,8 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from tests.metric_store import RunningStore
-from tests.store_oracle import Oracle, OracleMetric, same
+from tests.support.metric_store import RunningStore
+from tests.support.store_oracle import Oracle, OracleMetric, same
 
 if TYPE_CHECKING:
     from pathlib import Path

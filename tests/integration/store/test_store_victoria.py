@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.metric_store import RunningStore
-from tests.running import until
-from tests.victoria_metrics import VictoriaMetrics
+from tests.support.metric_store import RunningStore
+from tests.support.running import until
+from tests.support.victoria_metrics import VictoriaMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.metric_store import RunningStore
+from tests.support.metric_store import RunningStore
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from ccagent.config.configuration import check
 from ccagent.daemon.daemon import Daemon
 from ccagent.queue import sender
-from tests.fast_clock import MIDNIGHT, FastClock
-from tests.metric_store import RunningStore
-from tests.running import until
+from tests.support.fast_clock import MIDNIGHT, FastClock
+from tests.support.metric_store import RunningStore
+from tests.support.running import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.metric_store import RunningStore
-from tests.running import until
+from tests.support.metric_store import RunningStore
+from tests.support.running import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

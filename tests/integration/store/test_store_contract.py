@@ -14,8 +14,8 @@ from urllib.request import Request, urlopen
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tests.certificates import Authority
-from tests.metric_store import RunningStore
+from tests.support.certificates import Authority
+from tests.support.metric_store import RunningStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
