@@ -146,5 +146,5 @@ def _need_extra() -> None:
     ]
     if missing:
         raise ConfigurationError(
-            f"the store needs {', '.join(missing)}: {install_command('ccagent-collectors[store]')}"
+            f"the store needs {', '.join(missing)}: {install_command(' '.join(missing))}"
         )

@@ -220,6 +220,10 @@ class SeriesGroup:
         row = slot - block.first
         if row >= block.rows:
             block.fill(row + 1)
+        if not block.is_sealed:
+            begin = row * self.stride + first * _WIDTH
+            block.memory[begin : begin + len(packed)] = packed
+            return
         count = len(packed) // _WIDTH
         block.values[row, first : first + count] = np.frombuffer(packed, np.float64)
 

@@ -135,10 +135,12 @@ class StoreServer(ListeningServer):
     async def _retain(self) -> None:
         """Release what is too old, each half of the retention."""
         now = int(self.store.now())
-        spared = await asyncio.to_thread(find_used_nodes, self.settings.backend_url, now)
+        limit = now - int(self.settings.retention.seconds)
+        spared = await asyncio.to_thread(find_used_nodes, self.settings.backend_url, limit)
         if spared is not None:
             self.housekeeper.retain(spared)
-        for segment in self.housekeeper.old_segments():
+        # The log of spared nodes is needed at the next start.
+        for segment in () if spared is None or spared else self.housekeeper.old_segments():
             if await archive_segment(segment, self.settings.archive.directory):
                 self.housekeeper.remove_segment(segment)
         if self.checkpointer is not None:

@@ -14,11 +14,14 @@ _SECONDS = 10.0
 _LARGEST = 64 << 20
 
 
-def find_used_nodes(url: str, now: int) -> frozenset[tuple[str, str]] | None:
-    """Return cluster and node of each used node; None if cc-backend can't be asked."""
+def find_used_nodes(url: str, time: int) -> frozenset[tuple[str, str]] | None:
+    """Return cluster and name of each node with a running job that began before a time.
+
+    None if cc-backend can't be asked.
+    """
     if not url:
         return frozenset()
-    place = f"{url.rstrip('/')}/api/jobs/used_nodes?ts={now}"
+    place = f"{url.rstrip('/')}/api/jobs/used_nodes?ts={time}"
     try:
         with urllib.request.urlopen(place, timeout=_SECONDS) as answer:  # noqa: S310 - configured
             found = msgspec.json.decode(answer.read(_LARGEST), type=dict[str, list[str]])
