@@ -87,6 +87,15 @@ class StoreBench:
     def __init__(self, process: Any, port: int, jwt: str) -> None:
         self._pid = process.pid
         self._head = f"Host: x\r\nAuthorization: Bearer {jwt}\r\n"
+        deadline = time.monotonic() + 300
+        while True:  # a day takes a while to be read
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except ConnectionRefusedError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
         self._sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(CONNECTIONS)]
 
     def __enter__(self) -> Self:

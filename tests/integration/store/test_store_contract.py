@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.support.certificates import Authority
 from tests.support.metric_store import RunningStore
+from tests.support.running import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -413,3 +414,17 @@ def test_a_query_has_not_too_many_components(store: RunningStore) -> None:
     query = LOAD | {"type": "core", "type-ids": [""] * 20_000}
     body = {"cluster": "fox", "from": 0, "to": 60, "queries": [query], "with-data": False}
     assert store.ask("GET", "/api/query", json.dumps(body)).status == 400
+
+
+def test_a_client_that_does_not_read_its_answer_is_closed(store: RunningStore) -> None:
+    store.write(lines(1, host="n1", begin=now()))
+    queries = [LOAD] * 90
+    body = json.dumps(
+        {"cluster": "fox", "from": now() - 6_000_000, "to": now(), "queries": queries}
+    )
+    head = f"GET /api/query/ HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", store.port), 30) as client:
+        client.sendall((head + body).encode())
+        assert store.query(now() - 600, now() + 60, LOAD)[0]
+        # Its connection disappears from the numbers, without it having read a byte.
+        until(lambda: b"ccagent_store_connections 1\n" in store.ask("GET", "/metrics").body, 30)

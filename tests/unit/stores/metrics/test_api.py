@@ -15,7 +15,9 @@ from tests.unit.stores.metrics.support import NOW, new_ingest, new_store
 
 @pytest.mark.parametrize(("is_strict", "stored"), [(False, 29_999), (True, 25_000)])
 def test_a_large_body_is_written_in_pieces(is_strict: bool, stored: int) -> None:
-    lines = [f"load,cluster=fox,hostname=node{n:05},type=node value=1 {NOW}" for n in range(30_000)]
+    lines = [
+        f"load,cluster=fox,hostname=n{n % 50:020},type=node value=1 {NOW}" for n in range(30_000)
+    ]
     lines[25_000] = "load"
     store = new_store()
     answers: list[StoreResponse] = []
@@ -38,4 +40,4 @@ def test_a_large_body_is_written_in_pieces(is_strict: bool, stored: int) -> None
     assert isinstance(answer.body, bytes)
     found = json.loads(answer.body)
     assert (found["stored"], found["bad"], found["lines"][0]["line"]) == (stored, 1, 25_001)
-    assert store.series == stored
+    assert store.series == 50
