@@ -46,10 +46,7 @@ def test_an_hour_without_the_store_leaves_no_gap(
             answers.extend(store.query(begin, begin + HOUR, query))
         daemon.stop()
 
-    def is_idle() -> bool:
-        return all(runner.is_idle for _, runner in daemon._runners.values())
-
-    clock.is_idle, clock.end = is_idle, come_back
+    clock.is_idle, clock.end = lambda: not daemon.is_sampling, come_back
     daemon.run()
     ((one,),) = answers
     values = [value for value in one["data"] if value is not None]
