@@ -13,7 +13,7 @@ import re
 import sys
 from pathlib import Path
 
-FOLDERS = ("agents", "stores", "transports", "packaging", "src/ccagent", "benchmarks")
+FOLDERS = ("agents", "stores", "transports", "controls", "packaging", "src/ccagent", "benchmarks")
 """Folders of documents that packages install; tests are not installed."""
 
 INSTALLED = {
@@ -22,6 +22,7 @@ INSTALLED = {
     "agents": "/usr/lib/ccagent/ccagent/agents",
     "stores": "/usr/lib/ccagent/ccagent/stores",
     "transports": "/usr/lib/ccagent/ccagent/transports",
+    "controls": "/usr/lib/ccagent/ccagent/controls",
     "packaging/tree/ccagent-core": "",
     "packaging/ansible": "/usr/share/ccagent/ansible",
     "packaging/venv": "/usr/share/ccagent/venv",

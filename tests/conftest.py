@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,7 +23,10 @@ _SLOW = (
 """Below tests/integration, what takes longest: it starts first."""
 
 _ONE_WORKER = ("packages", "slurm", "kernel")
-"""Directories whose tests share a server, the package manager or the kernel."""
+"""Directories whose tests share a server, the package manager or the kernel.
+
+Slurm and the kernel's tests are one group: both make control groups of jobs.
+"""
 
 _ALONE = ("daemon", "http/test_receivers", "commands/test_doctor", "lustre/test_lustre_day")
 """Each of these tests has servers of its own: any worker runs any of them."""
@@ -34,6 +39,15 @@ settings.register_profile(
 )
 settings.register_profile("nightly", max_examples=500, deadline=None, suppress_health_check=_CHECKS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_configure() -> None:
+    """Take the signals that a shell ignores for what runs in its background, or nohup does."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _begins_with(place: str, names: Iterable[str]) -> int | None:
@@ -57,8 +71,28 @@ def _group(nodeid: str) -> str:
     place = file.removeprefix(_INTEGRATION)
     shared = _begins_with(place, _ONE_WORKER)
     if shared is not None:
-        return _ONE_WORKER[shared]
+        return "packages" if _ONE_WORKER[shared] == "packages" else "slurm, kernel"
     return file if _begins_with(place, _ALONE) is None else nodeid
+
+
+def _remove_worker(scheduler: Any, worker: object) -> str | None:
+    """Give what a crashed worker had to do to others, and return the test that crashed it.
+
+    The method of pytest-xdist 3.8 hands its finished groups on too. Whoever gets one is sent no
+    test, and waits for the next one forever. It also repeats the test that has just crashed.
+    """
+    assigned: dict[str, dict[str, bool]] = scheduler.assigned_work.pop(worker)
+    crashed = next(
+        (test for tests in assigned.values() for test, is_done in tests.items() if not is_done),
+        None,
+    )
+    for group, tests in assigned.items():
+        left = {test: False for test, is_done in tests.items() if not is_done and test != crashed}
+        if left:
+            scheduler.workqueue[group] = left
+    for other in scheduler.nodes if crashed else ():
+        scheduler._reschedule(other)
+    return crashed
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -68,6 +102,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     scheduler: Any = LoadScopeScheduling(config, log)
     scheduler._split_scope = _group
+    scheduler.remove_node = partial(_remove_worker, scheduler)
     return scheduler
 
 

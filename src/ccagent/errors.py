@@ -12,6 +12,7 @@ CcagentError
 ├── LockedError             another ccagent holds the lock
 ├── QueueError              the file of a queue can't be used
 ├── EncodingError           a record that its format cannot express
+├── ControlError            a control that can't be read or set: answered with level ERROR
 └── TransportError          a message was not accepted
     ├── RetryableError      it may be accepted later
     └── RejectedError       it never will be accepted
@@ -68,6 +69,10 @@ class QueueError(CcagentError):
 
 class EncodingError(CcagentError):
     """A record has a value that its format can't express."""
+
+
+class ControlError(CcagentError):
+    """A control that can't be read or set: unknown, refused by the policy, or by the machine."""
 
 
 class TransportError(CcagentError):

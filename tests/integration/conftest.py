@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +17,23 @@ from tests.support.gpu_machine import Machine
 from tests.support.http_server import Server
 from tests.support.running import Running
 from tests.support.tree import TreeNode
+
+
+def _children() -> set[int]:
+    found: set[int] = set()
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/children") as file:
+            found.update(map(int, file.read().split()))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _no_program_is_left() -> Iterator[None]:
+    """Kill what a test has started and, since it failed, not ended."""
+    before = _children()
+    yield
+    for process in _children() - before:
+        os.kill(process, signal.SIGKILL)
 
 
 @pytest.fixture

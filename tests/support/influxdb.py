@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ class Influx:
 
 
 @contextmanager
-def running_influxd(directory: Path) -> Iterator[Influx]:
+def running_influxd(directory: Path) -> Generator[Influx]:
     """Run a server with its files below a directory."""
     program = shutil.which("influxd")
     if program is None:

@@ -20,7 +20,7 @@ def send_while_killed(
     kills: int,
     pause: float,
     meanwhile: Callable[[], None] = lambda: None,
-    seconds: float = 120,
+    seconds: float = 240,
 ) -> None:
     """Send `total` messages with a process that is killed with SIGKILL `kills` times.
 

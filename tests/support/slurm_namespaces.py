@@ -25,14 +25,17 @@ if TYPE_CHECKING:
 _CGROUPS = Path("/sys/fs/cgroup")
 
 # The number of the first process is read from the /proc of outside, before another is mounted.
+# All of /etc is a copy: a mount on /etc/passwd goes when somebody outside renames another file to
+# that name, as useradd does.
 # Without a second address Slurm finds none: it resolves with AI_ADDRCONFIG, for which 127/8
 # doesn't count. What ignores SIGCHLD needn't wait for the orphans that it is given.
 _INSIDE = """
 set -eu
 read -r pid rest </proc/self/stat
 mount -t proc proc /proc
-mount --bind "$1/etc/passwd" /etc/passwd
-mount --bind "$1/etc/group" /etc/group
+cp -a /etc "$1/machine"
+cp "$1/etc/passwd" "$1/etc/group" "$1/machine"
+mount --bind "$1/machine" /etc
 ip link set lo up
 ip address add 10.99.0.1/32 dev lo
 echo "$pid"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -54,14 +53,3 @@ def test_where_there_is_none(tmp_path: Path, head: str) -> None:
     assert not commit_of(str(tmp_path))
     (tmp_path / ".git" / "HEAD").write_bytes(b"\xff\n")
     assert not commit_of(str(tmp_path))
-
-
-def test_it_is_what_git_says(tmp_path: Path) -> None:
-    git = ("git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e")
-    for arguments in ("init -q", "commit -q --allow-empty -m x"):
-        subprocess.run([*git, *arguments.split()], check=True)
-    for arguments in ("pack-refs --all", "checkout -q --detach"):
-        said = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True)
-        assert commit_of(str(tmp_path)) == said.stdout.decode()[:12]
-        subprocess.run([*git, *arguments.split()], check=True)
-    assert commit_of(str(tmp_path))

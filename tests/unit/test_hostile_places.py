@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
@@ -12,9 +13,18 @@ import pytest
 from ccagent.agents.state_file import read_state, write_state
 from ccagent.config.configuration import check
 from ccagent.config.unsafe_places import unsafe_places
+from ccagent.controls.audit import Audit
+from ccagent.controls.journal import Journal
+from ccagent.controls.overrides import read_overrides, write_overrides
 from ccagent.daemon.status import Status
 from ccagent.daemon.status_socket import StatusSocket
-from ccagent.errors import ConfigurationError, LockedError, RetryableError
+from ccagent.errors import (
+    CcagentError,
+    ConfigurationError,
+    ControlError,
+    LockedError,
+    RetryableError,
+)
 from ccagent.machine.lock import Lock
 from ccagent.records.message import Message
 from ccagent.transports.directory import DirectorySettings, DirectoryTransport
@@ -177,3 +187,27 @@ def test_places_that_others_can_write_to_are_found(theirs: HostileDirectory) -> 
     ]  # fmt: skip
     assert dict(found)["lock-directory"].startswith("/tmp: every user can create files in it")
     assert "belongs to user 65534" in dict(found)["sinks.tree.url"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_journal_and_the_audit_of_controls(theirs: HostileDirectory, kind: str) -> None:
+    """The service does not start on a journal of others, and does without such an audit."""
+    for name in ("changes.journal", "audit.jsonl"):
+        theirs.plant(name, kind)
+    with pytest.raises(ControlError, match="state-directory"):
+        Journal(str(theirs.path))
+    audit = Audit(str(theirs.path), lambda: 0.0, lambda _: None)
+    audit.add("set", "os.swappiness", by="test")
+    theirs.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_overrides_of_controls(theirs: HostileDirectory, kind: str) -> None:
+    path = str(theirs.plant("overrides.toml", kind))
+    found: dict[str, object] = {}
+    with contextlib.suppress(CcagentError):  # a socket is like no file
+        found = read_overrides(path)
+    assert found == {}
+    with contextlib.suppress(CcagentError):  # a directory can't be replaced
+        write_overrides(path, {})
+    theirs.check(has_lost_a_name=kind == "hard link")

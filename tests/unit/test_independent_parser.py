@@ -31,9 +31,9 @@ from tests.machines.metrics import MACHINES
 from tests.machines.metrics.machine import lines
 from tests.support.floats import is_written_as
 from tests.support.tree import TreeNode
-from tests.unit.test_jobs_agent import Slurm, job
-from tests.unit.test_line_protocol import NAMES, WORDS
-from tests.unit.test_lustre_agent import SEED, Server
+from tests.unit.agents.lustre.test_agent import SEED, Server
+from tests.unit.agents.slurm.jobs.test_agent import Slurm, job
+from tests.unit.records.test_line_protocol import NAMES, WORDS
 
 LINE: frozenset[Format] = frozenset({"line"})
 NODE = Node(hostname="c1-1", cluster="fox")

@@ -85,3 +85,13 @@ def test_pyright_checks_every_package() -> None:
     ]  # fmt: skip
     wanted = [path.resolve() for path in links] + rooms
     assert {path.relative_to(ROOT).as_posix() for path in wanted} <= set(include)
+
+
+def test_unit_tests_mirror_the_tree() -> None:
+    unit = ROOT / "tests/unit"
+    places = {file.parent.relative_to(unit).as_posix() for file in unit.rglob("test_*.py")}
+    assert not [
+        place
+        for place in places
+        if not (ROOT / place).is_dir() and not (ROOT / "src/ccagent" / place).is_dir()
+    ]

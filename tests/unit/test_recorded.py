@@ -363,7 +363,8 @@ class TestRecordingThisMachine:
 
     def test_names_users_by_number(self, here: RecordedNode, secretive: int) -> None:
         owner = here.owner(f"proc/{secretive}")
-        assert owner in range(1001, 2000)
+        # Nobody is known by that number everywhere.
+        assert owner in range(1001, 2000) or owner == os.geteuid() == 65534
         assert here.user(owner) in {f"user{owner - 1000}", f"_user_{owner}"}
 
     def test_leaves_out_who_records(self, here: RecordedNode) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _COMMANDS = {
     "agents": "ccagent.cli.sinks",
     "config": "ccagent.config.commands",
+    "control": "ccagent.controls.commands",
     "kernel": "ccagent.machine.bpf.commands",
     "outbox": "ccagent.cli.outbox",
     "sinks": "ccagent.cli.sinks",
@@ -108,7 +109,7 @@ def run(common: Common) -> None:
     configure_log(common.verbosity)
 
     def read() -> Configuration:
-        configuration = load_configuration(common.options, needs_file=True)
+        configuration = load_configuration(common.options, needs_file=True, with_overrides=True)
         check_runnable(configuration)
         configure_log(common.verbosity, configuration)
         return configuration

@@ -31,17 +31,23 @@ def load_configuration(
     agent: str = "",
     assignments: tuple[str, ...] = (),
     needs_file: bool = False,
+    with_overrides: bool = False,
 ) -> Configuration:
     """Read the configuration file and lay the options over it.
 
     With `agent` it is the configuration of that agent alone. Its samples go to the sinks of a file
     only if `--config` names that file: a command typed at a terminal sends nothing to the site's
-    back ends by surprise. `needs_file`: the default file must be there.
+    back ends by surprise. `needs_file`: the default file must be there. `with_overrides`: the keys
+    that the control service has set count, as they do for the daemon.
     """
     from ccagent.config.configuration import check_files
 
     files = _files(options, needs_file=needs_file)
     table = files.table
+    if with_overrides and "controls" in table:
+        from ccagent.controls.overrides import apply_overrides
+
+        table = apply_overrides(table)
     if agent:
         table = with_values(for_agent(table, agent), "agents", [agent], assignments)
         if options.path is None:

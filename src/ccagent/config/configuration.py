@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 
     from ccagent.agents.base import Agent
     from ccagent.config.files import Files
+    from ccagent.controls.settings import ControlsSettings  # noqa: TC004 - loaded when needed
     from ccagent.transports.base import Transport
 
 T = TypeVar("T")
 
-_TABLES = ("agents", "outbox", "sinks")
+_TABLES = ("agents", "controls", "outbox", "sinks")
 
 
 class GlobalSettings(Settings, frozen=True, kw_only=True):
@@ -94,13 +95,17 @@ class OutboxSettings(Settings, frozen=True, kw_only=True):
 
 
 class Configuration(msgspec.Struct, frozen=True):
-    """A checked configuration: the settings of agents and sinks by name."""
+    """A checked configuration: the settings of agents and sinks by name.
+
+    controls: None without the table [controls], which is another service's.
+    """
 
     place: str
     settings: GlobalSettings
     outbox: OutboxSettings
     agents: dict[str, AgentSettings]
     sinks: dict[str, SinkSettings]
+    controls: ControlsSettings | None = None
 
     def sinks_of(self, agent: str) -> list[str]:
         """Return the names of the sinks that get an agent's records: its own, else all."""
@@ -155,6 +160,7 @@ def check(table: dict[str, Any], place: str) -> Configuration:
     for name, agent in agents.items():
         if agent is not None:
             problems.attempt(_check_formats, name, agent, known_sinks, place)
+    controls = problems.attempt(_check_controls, table, place)
     problems.raise_found()
     known_agents = {
         name: agent.for_receivers(_receivers_of_envelopes(agent, known_sinks))
@@ -167,7 +173,17 @@ def check(table: dict[str, Any], place: str) -> Configuration:
         outbox or OutboxSettings(),
         {name: agent.beside(known_agents) for name, agent in known_agents.items()},
         known_sinks,
+        controls,
     )
+
+
+def _check_controls(table: dict[str, Any], place: str) -> ControlsSettings | None:
+    """Check the table of the control service, where there is one."""
+    if "controls" not in table:
+        return None
+    from ccagent.controls.setup import check_table
+
+    return check_table(table["controls"], place)
 
 
 def _receivers_of_envelopes(agent: AgentSettings, sinks: dict[str, SinkSettings]) -> set[str]:

@@ -48,9 +48,17 @@ def sections(agents: Iterable[str], transports: Iterable[str]) -> Iterator[Secti
     """Return all tables that a configuration may have, nested ones after their parents."""
     yield from _section("", GlobalSettings, "")
     yield from _section("outbox", OutboxSettings, "where messages wait until they are taken")
+    yield from control_sections()
     yield from agent_sections(agents)
     for schemes, found in sink_sections(transports):
         yield found._replace(table=f"sinks.some-{schemes[0]}-sink")
+
+
+def control_sections() -> Iterator[Section]:
+    """Return the tables of the control service."""
+    from ccagent.controls.settings import ControlsSettings
+
+    yield from _section("controls", ControlsSettings, "what the cluster may ask and set: a service")
 
 
 def agent_sections(agents: Iterable[str]) -> Iterator[Section]:

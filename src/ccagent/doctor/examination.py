@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ccagent.doctor.clock import check_clock
+from ccagent.doctor.controls import check_controls
 from ccagent.doctor.finding import Finding, make_finding
 from ccagent.doctor.identity import check_identity
 from ccagent.doctor.parallel import run_all
@@ -28,6 +29,7 @@ GENERAL: dict[str, GeneralCheck] = {
     "space": check_space,
     "daemon": check_service,
     "directories": check_directories,
+    "controls": check_controls,
     "sinks": check_sinks,
 }
 """Checks that no agent asks for, by the name under which a failing one is reported."""
@@ -35,6 +37,7 @@ GENERAL: dict[str, GeneralCheck] = {
 _AREAS = (
     "identity", "processes", "control groups", "kernel", "slurm", "lustre", "GPUs", "topology",
     "programs", "power", "network", "clock", "outbox", "daemon", "sinks",
+    "controls",
 )  # fmt: skip
 """In the order of the report."""
 

@@ -103,6 +103,48 @@ class Node:
         finally:
             os.close(descriptor)
 
+    def read_at(self, path: str, offset: int, size: int) -> bytes:
+        """Read bytes of a device file such as dev/cpu/0/msr. Raises as `read` does."""
+        descriptor = self.open(path)
+        try:
+            content = os.pread(descriptor, size, offset)
+        except OSError as error:
+            raise_for(path, error)
+        finally:
+            os.close(descriptor)
+        if len(content) != size:
+            raise UnparsableError(f"/{path}: {len(content)} bytes at {offset:#x}, not {size}")
+        return content
+
+    def write_file(self, path: str, content: bytes, offset: int | None = None) -> None:
+        """Write a file of the kernel that exists, with one call. Never creates a file.
+
+        With `offset` the bytes go there, as device files want it. Raises as `read` does.
+        """
+        # A regular file of a recorded machine is cut; files of the kernel ignore O_TRUNC.
+        flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY
+        try:
+            place = self.root + path
+            descriptor = os.open(place, flags | (os.O_TRUNC if offset is None else 0))
+        except OSError as error:
+            raise_for(path, error)
+        try:
+            if offset is None:
+                written = os.write(descriptor, content)
+            else:
+                written = os.pwrite(descriptor, content, offset)
+        except OSError as error:
+            raise_for(path, error)
+        finally:
+            os.close(descriptor)
+        if written != len(content):
+            raise UnparsableError(f"/{path}: the kernel took {written} of {len(content)} bytes")
+
+    def resolve(self, path: str) -> str:
+        """Return a path without symbolic links, relative to the root."""
+        root = os.path.realpath(self.root)
+        return os.path.relpath(os.path.realpath(self.root + path), root)
+
     def pieces(self, path: str) -> Iterator[bytes]:
         """Read a file that may be large, piece by piece. Raises as `read` does, at any piece."""
         descriptor = self.open(path)
@@ -174,6 +216,10 @@ class Node:
             raise_for(path, error)
         except ValueError as error:  # a NUL: no kernel has such a path
             raise UnparsableError(f"/{path!r}: {error}") from error
+
+    def exists(self, path: str) -> bool:
+        """Return whether a path exists, links followed."""
+        return os.path.exists(self.root + path)
 
     def is_readable(self, path: str) -> bool:
         """Return whether this user may read a file."""

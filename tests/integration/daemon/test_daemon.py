@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,9 +18,11 @@ import pytest
 from ccagent import __version__
 from ccagent.config.configuration import check
 from ccagent.daemon.daemon import Daemon
+from ccagent.machine.node import Node
 from tests.support.fast_clock import MIDNIGHT, FastClock, moments
 from tests.support.running import CCAGENT, Running, until
 from tests.support.schema import validate
+from tests.support.tree import TreeNode
 
 SAMPLE = """
 [agents.sample]
@@ -182,25 +185,34 @@ def simulated(clock: FastClock, out: Path, every: str, duration: float) -> list[
     ]
 
 
-@pytest.mark.usefixtures("utc")
+@pytest.fixture
+def small_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes: a sample of the real machine takes twenty times as long."""
+    tree = TreeNode(tmp_path / "machine")
+    tree.process(42)
+    tree.process(43)
+    monkeypatch.setattr("ccagent.daemon.daemon.Node", partial(Node, root=str(tree.path)))
+
+
+@pytest.mark.usefixtures("utc", "small_machine")
 def test_a_day_has_no_drift_no_missed_and_no_double_tick_and_leaks_nothing(tmp_path: Path) -> None:
     descriptors = len(os.listdir("/proc/self/fd"))
     threads = threading.active_count()
 
-    times = simulated(FastClock(MIDNIGHT + 1), tmp_path, "30s", 86400)
+    times = simulated(FastClock(MIDNIGHT + 1), tmp_path / "out", "1m", 86400)
 
-    assert moments(times) == [MIDNIGHT + 30 * n for n in range(1, 2881)]
+    assert moments(times) == [MIDNIGHT + 60 * n for n in range(1, 1441)]
     assert len(os.listdir("/proc/self/fd")) <= descriptors
     assert threading.active_count() <= threads
-    assert [file.parent.name for file in sorted(tmp_path.rglob("*.json"))] == ["15", "16"]
+    assert [file.parent.name for file in sorted((tmp_path / "out").rglob("*.json"))] == ["15", "16"]
 
 
-@pytest.mark.usefixtures("utc")
+@pytest.mark.usefixtures("utc", "small_machine")
 def test_a_clock_that_jumps_does_no_harm(tmp_path: Path) -> None:
     clock = FastClock(MIDNIGHT + 1)
     clock.jumps = {5000.0 + 600: 7200, 5000.0 + 1200: -7200, 5000.0 + 1800: -0.5}
 
-    found = moments(simulated(clock, tmp_path, "1m", 2400))
+    found = moments(simulated(clock, tmp_path / "out", "1m", 2400))
 
     # What was due when the clock was set ahead comes at once; all others are aligned.
     late = [moment for moment in found if moment % 60]

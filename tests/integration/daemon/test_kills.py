@@ -10,8 +10,8 @@ from tests.support.killing import send_while_killed
 from tests.support.mqtt_broker import Broker, Subscriber, wait_for
 from tests.support.nats_server import Bench
 
-TOTAL = 10_000
-KILLS = 20
+TOTAL = 6_000
+KILLS = 12
 
 
 def test_a_stream_of_nats_holds_each_message_once(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from ccagent.records.message import Message, encode
 from ccagent.transports.http.cc_backend import CcBackendTransport
 from ccagent.transports.http.settings import HttpSettings
 from tests.support.http_server import Handler, Server, say
-from tests.unit.test_job_events import RAN, check_start, check_stop
-from tests.unit.test_jobs_agent import Slurm, job
+from tests.unit.agents.slurm.jobs.test_agent import Slurm, job
+from tests.unit.agents.slurm.jobs.test_events import RAN, check_start, check_stop
 
 TOKEN = "eyJhbGciOi.SECRET.x"
 NODES = {
@@ -183,7 +183,7 @@ def test_nobody_answers(
 
 def test_states_of_nodes(backend: BackendServer, transport: CcBackendTransport) -> None:
     from ccagent.agents.slurm.cluster.node_events import NodeState, node_events
-    from tests.unit.test_job_events import NODE
+    from tests.unit.agents.slurm.jobs.test_events import NODE
 
     state = NodeState(
         hostname="c1", states=["idle"], cpus_allocated=0, memory_allocated=0, gpus_allocated=0,

@@ -19,7 +19,7 @@ from ccagent.records.line_protocol.lines import LineError
 from ccagent.records.log_message import LogMessage
 from ccagent.records.message import convert_to_nanoseconds, encode
 from ccagent.records.points import Point
-from tests.unit.test_line_protocol import NAMES, PRINTABLE, WORDS
+from tests.unit.records.test_line_protocol import NAMES, PRINTABLE, WORDS
 
 if TYPE_CHECKING:
     from ccagent.records.line_protocol.lines import Precision

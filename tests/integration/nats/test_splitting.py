@@ -11,7 +11,7 @@ from ccagent.errors import RejectedError
 from ccagent.records.splitting import split_message
 from tests.support.nats_server import Bench
 from tests.support.schema import validate
-from tests.unit.test_splitting import job, message_of, sample
+from tests.unit.records.test_splitting import job, message_of, sample
 
 if TYPE_CHECKING:
     pass

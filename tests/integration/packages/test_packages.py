@@ -26,7 +26,7 @@ from tests.support.schema import validate
 CONFIGURATION = "/etc/ccagent/ccagent.toml"
 NAMES = ("ccagent-core", "ccagent", "ccagent-slurm", "ccagent-lustre")
 UNITS = (
-    *("ccagent.service", "ccagent-kernel.service"),
+    *("ccagent.service", "ccagent-kernel.service", "ccagent-control.service"),
     *("ccagent-sample.service", "ccagent-sample.timer"),
 )
 DESCRIPTION = "name of the cluster in every record"
@@ -72,7 +72,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Built:
 def second(first: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """A release later, with another description of a key, built without a network."""
     source = tmp_path_factory.mktemp("source") / "other"
-    for folder in ("agents", "stores", "transports", "packaging", "src"):
+    for folder in ("agents", "controls", "stores", "transports", "packaging", "src"):
         ignored = shutil.ignore_patterns("*.egg-info", "__pycache__")
         shutil.copytree(ROOT / folder, source / folder, symlinks=True, ignore=ignored)
     (source / "benchmarks").mkdir()
@@ -191,13 +191,34 @@ def test_units_are_right_and_hardened(root: CleanRoot, first: Built) -> None:
         root.run("systemd-analyze", "security", "--offline=true", "--threshold=30", unit)
     examples = root.path / "usr/share/ccagent/drop-ins"
     for example in sorted(examples.glob("*.conf")):
-        place = root.path / f"etc/systemd/system/ccagent.service.d/{example.name}"
+        unit = f"ccagent{'-control' if example.name.startswith('control-') else ''}.service"
+        place = root.path / f"etc/systemd/system/{unit}.d/{example.name}"
         place.parent.mkdir(exist_ok=True)
         shutil.copy(example, place)
-        assert root.run("systemd-analyze", "verify", "--man=no", units[0]) == "", example.name
-        limit = "30"
-        root.run("systemd-analyze", "security", "--offline=true", f"--threshold={limit}", UNITS[0])
+        verified = root.run("systemd-analyze", "verify", "--man=no", f"{folder}/{unit}")
+        assert verified == "", example.name
+        root.run("systemd-analyze", "security", "--offline=true", "--threshold=30", unit)
         place.unlink()
+
+
+def test_the_control_service_is_hardened_with_any_class_allowed(
+    root: CleanRoot, first: Built
+) -> None:
+    rpm_install(root, first, NAMES)
+    unit = "ccagent-control.service"
+    place = root.path / f"etc/systemd/system/{unit}.d"
+    place.mkdir()
+    examples = root.path / "usr/share/ccagent/drop-ins"
+    shutil.copy(examples / "control-cpu-freq.conf", place)
+    root.run("systemd-analyze", "security", "--offline=true", "--threshold=25", unit)
+    drop_ins = sorted(examples.glob("control-*.conf"))
+    assert len(drop_ins) == 10
+    for each in drop_ins:
+        shutil.copy(each, place)
+    root.run("systemd-analyze", "security", "--offline=true", "--threshold=40", unit)
+    text = (root.path / "usr/lib/systemd/system/ccagent.service").read_text()
+    assert "CapabilityBoundingSet=\n" in text
+    assert "control" not in text
 
 
 def test_the_unit_for_a_virtual_environment_has_another_program_alone(
@@ -440,7 +461,7 @@ def test_builds_in_two_places_hold_the_same_but_what_was_changed(
     }
     stable = {path for path in changed if "changelog.Debian" not in path and "_commit" not in path}
     assert {re.sub(r"/__pycache__/(\w+)[.\w-]*$", r"/\1.py", path) for path in stable} == {
-        "/usr/lib/ccagent/ccagent/config.py",
+        "/usr/lib/ccagent/ccagent/config/configuration.py",
         "/usr/share/ccagent/examples/ccagent.toml",
         "/usr/share/man/man5/ccagent.toml.5.gz",
     }

@@ -26,7 +26,7 @@ from ccagent.records.message import Format, encode_each
 from tests.support.schema import validate
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.slurm_scenarios import ODD_NAMES, Jobs
-from tests.unit.test_job_events import Backend, check_start
+from tests.unit.agents.slurm.jobs.test_events import Backend, check_start
 
 NODE = Node(hostname="master", cluster="fox")
 WAITING = ("held", "held array", "dependent", "never", "later", "no nodes", "held by root")

@@ -24,7 +24,7 @@ from ccagent.transports.http.transport import HttpTransport
 from tests.support.running import Running, until
 from tests.support.tree import TreeNode
 from tests.support.victoria_metrics import PRECISION, Points, Series, VictoriaMetrics, series
-from tests.unit.test_line_protocol import NAMES, WORDS
+from tests.unit.records.test_line_protocol import NAMES, WORDS
 
 NOW = 1_700_000_000
 NODE = {"cluster": "fox", "hostname": "c1-1", "type": "node"}

@@ -17,7 +17,13 @@ from ccagent.cli.generate.roff import (
     title,
 )
 from ccagent.config.configuration import GlobalSettings, OutboxSettings
-from ccagent.config.defaults import agent_sections, explain_key, sink_sections, toml
+from ccagent.config.defaults import (
+    agent_sections,
+    control_sections,
+    explain_key,
+    sink_sections,
+    toml,
+)
 from ccagent.config.described import describe_keys
 from ccagent.config.registry import AGENTS, TRANSPORTS
 from ccagent.transports.base import SinkSettings
@@ -82,6 +88,12 @@ def _parts(date: str) -> Iterator[str]:
     yield heading("THE OUTBOX")
     yield paragraphs("Table [outbox]: where messages wait until their sink has taken them.")
     yield from _keys(describe_keys(OutboxSettings))
+    yield heading("CONTROLS")
+    yield paragraphs(
+        "Table [controls]: what ccagent-control.service answers. Each control that may be set has "
+        'a table [controls.allow."CATEGORY.NAME"].'
+    )
+    yield from _controls()
     yield heading("AGENTS")
     yield paragraphs("Each agent that runs has a table [agents.NAME], which may be empty.")
     yield from _agents()
@@ -95,6 +107,12 @@ def _parts(date: str) -> Iterator[str]:
     yield example(_EXAMPLE)
     yield heading("SEE ALSO")
     yield ".BR ccagent (1)\n"
+
+
+def _controls() -> Iterator[str]:
+    for section in control_sections():
+        yield subheading(section.header)
+        yield from _keys(section.keys)
 
 
 def _agents() -> Iterator[str]:

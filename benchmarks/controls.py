@@ -1,0 +1,183 @@
+"""What the control service costs: requests over a real nats-server, and waiting for them.
+
+    python benchmarks/controls.py [--rate 1000] [--seconds 10] [--idle 20]
+
+Prints the service's CPU time for each GET that is answered, beside the CPU time of the read itself
+(measured in this process) and of a Python loop that only receives and sends, the time until an
+answer, and memory and CPU of the service at rest. On a busy machine each wake-up costs more.
+Reads `os.swappiness` of this machine, sets nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks.servers import free_port, server
+from ccagent.controls.control_lines import encode_line
+from ccagent.controls.nats_link import NatsLink, connect
+from ccagent.controls.os_settings import OsSettings
+from ccagent.controls.settings import ControlsSettings
+from ccagent.machine.node import Node
+from ccagent.records.line_protocol.lines import Line
+
+CONTROL = "swappiness"
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+EMPTY = """
+import select, socket, sys
+link = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+link.sendall(b'CONNECT {"verbose":false}\\r\\nSUB cc-control 1\\r\\n')
+poll = select.poll()
+poll.register(link, select.POLLIN)
+while True:
+    poll.poll()
+    for line in link.recv(32768).split(b"\\r\\n"):
+        if line.startswith(b"MSG"):
+            link.sendall(b"PUB %b 2\\r\\n60\\r\\n" % line.split()[3])
+        elif line == b"PING":
+            link.sendall(b"PONG\\r\\n")
+"""
+"""Answers every request with the same two bytes, unread."""
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process and its threads."""
+    return time.clock_gettime(_clock_of(pid))
+
+
+def _clock_of(pid: int) -> int:
+    # CPUCLOCK_SCHED of the process: clock_getcpuclockid(3).
+    return ((~pid) << 3) | 2
+
+
+def memory(pid: int) -> dict[str, int]:
+    """Memory in KB: all, and what no other process shares."""
+    text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return {name: int(fields[name].split()[0]) for name in ("VmRSS", "RssAnon")}
+
+
+def read_cost(count: int = 5000) -> float:
+    """CPU seconds of reading the control."""
+    features = OsSettings().find_features(Node())
+    feature = next(each for each in features if each.control.name == CONTROL)
+    begin = time.process_time()
+    for _ in range(count):
+        feature.read("0")
+    return (time.process_time() - begin) / count
+
+
+def ask(link: NatsLink, inbox: str, rate: float, seconds: float) -> tuple[int, list[float]]:
+    """Send GETs evenly; return how many were answered, and the seconds of each answer."""
+    tags = {"hostname": "n1", "method": "GET", "type": "node", "type-id": "0"}
+    line = Line(f"os.{CONTROL}", tags, "control", "", time.time_ns())
+    body = encode_line(line).encode()
+    sent: list[float] = []
+    answers: list[float] = []
+    begin = time.perf_counter()
+    while (now := time.perf_counter()) < begin + seconds or len(answers) < len(sent):
+        due = min(int((now - begin) * rate), int(seconds * rate))
+        while len(sent) < due:
+            link.publish("cc-control", body, None, f"{inbox}.{len(sent)}")
+            sent.append(time.perf_counter())
+        link.flush()
+        link.wait(0.5 / rate)
+        for message in link.receive():
+            number = int(message.subject.rpartition(".")[2])
+            answers.append(time.perf_counter() - sent[number])
+        if now > begin + seconds + 10:
+            break
+    return len(answers), answers
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rate", type=float, default=1000.0)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--idle", type=float, default=20.0)
+    options = parser.parse_args()
+    port = free_port()
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        server(port, "nats-server", "-a", "127.0.0.1", "-p", str(port)),
+    ):
+        url = f"nats://127.0.0.1:{port}"
+        file = Path(directory, "c.toml")
+        file.write_text(
+            f'hostname = "n1"\n[controls]\nurl = "{url}"\n'
+            f'state-directory = "{directory}/state"\nsocket = "{directory}/s.sock"\n',
+            encoding="utf-8",
+        )
+        command = [sys.executable, "-m", "ccagent", "control", "run", "--config", str(file)]
+        service = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            measure(service.pid, url, options)
+        finally:
+            service.terminate()
+            service.wait()
+        empty = subprocess.Popen([sys.executable, "-c", EMPTY, str(port)])
+        try:
+            print(f"empty loop:   {load(empty.pid, url, options).cpu * 1e6:.0f} us CPU each")
+        finally:
+            empty.kill()
+            empty.wait()
+
+
+class Load(NamedTuple):
+    """What came of a time of requests. cpu: seconds each. times: of answers, sorted."""
+
+    answered: int
+    cpu: float
+    times: list[float]
+
+
+def load(pid: int, url: str, options: argparse.Namespace) -> Load:
+    """Send requests for a while, once the process answers."""
+    inbox = f"_INBOX.{os.urandom(8).hex()}"
+    link = connect(ControlsSettings(url=url), [f"{inbox}.>"], "benchmark")
+    deadline = time.monotonic() + 30
+    while not ask(link, inbox, 10, 0.3)[0] and time.monotonic() < deadline:
+        time.sleep(0.1)
+    begin = cpu_seconds(pid)
+    answered, times = ask(link, inbox, options.rate, options.seconds)
+    used = (cpu_seconds(pid) - begin) / max(1, answered)
+    link.close()
+    return Load(answered, used, sorted(times))
+
+
+def measure(pid: int, url: str, options: argparse.Namespace) -> None:
+    """Measure a running service."""
+    found = load(pid, url, options)
+    read = read_cost()
+    wanted = int(options.rate * options.seconds)
+    print(f"answered:     {found.answered} of {wanted}, {found.answered / options.seconds:.0f}/s")
+    print(f"CPU each:     {found.cpu * 1e6:.0f} us, of it the read {read * 1e6:.0f} us")
+    print(
+        f"answer after: median {statistics.median(found.times) * 1e3:.2f} ms, "
+        f"99 % within {found.times[int(len(found.times) * 0.99)] * 1e3:.2f} ms"
+    )
+    time.sleep(3)
+    begin = cpu_seconds(pid)
+    time.sleep(options.idle)
+    idle = (cpu_seconds(pid) - begin) / options.idle
+    size = memory(pid)
+    print(
+        f"at rest:      {size['VmRSS'] / 1024:.1f} MB resident, "
+        f"{size['RssAnon'] / 1024:.1f} MB of it its own; {idle * 100:.4f} % of a core"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Controls: what a cluster may ask a node, and set on it, within the node's policy."""

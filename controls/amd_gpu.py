@@ -1,0 +1,86 @@
+"""Controls `amd_gpu.*`: the power cap of AMD's cards, by the kernel's hwmon.
+
+Source: Documentation/gpu/amdgpu/thermal.rst of Linux. LIKWID has no controls of these cards; names
+follow its `nvml.*`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from ccagent.controls.control import Control, ControlClass, Limits
+from ccagent.controls.file_feature import FileFeature, list_names, read_integer, read_word
+from ccagent.controls.pci import find_card
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.controls.control import Feature
+    from ccagent.machine.node import Node
+
+_DEVICES = "sys/bus/pci/devices"
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+_HWMON = re.compile(r"hwmon[0-9]{1,4}", re.ASCII)
+_AMD = "0x1002"
+_MICRO = 1_000_000
+
+
+class AmdGpu(ControlClass):
+    """Power and power cap of AMD's cards."""
+
+    category = "amd_gpu"
+    needs: ClassVar[str] = "cards of AMD with the driver amdgpu"
+
+    def find_features(self, node: Node) -> Iterator[Feature]:
+        """List the cards with a sensor of power; their ids are PCI addresses."""
+        cards = _find_cards(node)
+        for name, file, text, is_writable in (
+            ("power_limit_cur", "power1_cap", "Power limit", True),
+            ("power_limit_min", "power1_cap_min", "Lowest power limit", False),
+            ("power_limit_max", "power1_cap_max", "Highest power limit", False),
+            ("power_limit_default", "power1_cap_default", "Power limit at the start", False),
+            ("power_usage", "power1_average", "Power", False),
+        ):
+            having = {card: path for card, path in cards.items() if node.exists(f"{path}/{file}")}
+            if having:
+                control = Control(
+                    category="amd_gpu",
+                    name=name,
+                    device_type="amd_gpu",
+                    description=text,
+                    kind="real",
+                    unit="W",
+                    is_writable=is_writable,
+                )
+                yield _CardFeature(
+                    node, control, having, file,
+                    scale=_MICRO, tolerance=0.02, find_limits=partial(_find_range, node),
+                )  # fmt: skip
+
+
+class _CardFeature(FileFeature):
+    def find_device(self, number: str) -> str | None:
+        """Return the address of a card by its index or its address."""
+        return find_card(number, self.devices)
+
+
+def _find_cards(node: Node) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for match in list_names(node, _DEVICES, _ADDRESS):
+        path = f"{_DEVICES}/{match[0]}"
+        if read_word(node, f"{path}/vendor").lower() != _AMD:
+            continue
+        for sensor in list_names(node, f"{path}/hwmon", _HWMON):
+            if node.exists(f"{path}/hwmon/{sensor[0]}/power1_cap"):
+                found[match[0].upper()] = f"{path}/hwmon/{sensor[0]}"
+    return dict(sorted(found.items()))
+
+
+def _find_range(node: Node, path: str) -> Limits:
+    low = read_integer(node, f"{path}/power1_cap_min")
+    high = read_integer(node, f"{path}/power1_cap_max")
+    return Limits(
+        1 / _MICRO if low is None else max(low, 1) / _MICRO, high / _MICRO if high else None
+    )

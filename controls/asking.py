@@ -1,0 +1,372 @@
+"""Asking nodes and showing what they answer: over the local socket, over NATS, or by reading.
+
+Where no service runs, `list` and `get` read this machine themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from ccagent.controls.catalogue import NO_DEVICE, ListedControl
+from ccagent.controls.control import NODE_DEVICE
+from ccagent.controls.control_lines import encode_line
+from ccagent.errors import ConfigurationError, ControlError, EncodingError
+from ccagent.log import printable
+from ccagent.records.line_protocol.lines import Line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ccagent.controls.setup import ControlSetup
+
+_NAME = re.compile(r"([A-Za-z0-9_.-]{1,200})(?:@(all|[0-9A-Fa-f:.]{1,40}))?")
+_ALL = "all"
+_CARDS = {"nvidia_gpu", "amd_gpu"}
+_MOST_CARDS = 16
+"""Cards that `all` asks for: no answer says how many a node has."""
+_LEVEL = "level"
+
+
+class Answered(NamedTuple):
+    """One answer. node: its short name. is_error: level ERROR, or no answer at all."""
+
+    node: str
+    subject: str
+    text: str
+    is_error: bool
+
+
+class _Listing(msgspec.Struct, frozen=True):
+    controls: list[ListedControl]
+
+
+class Asker(ABC):
+    """Carries requests to nodes."""
+
+    nodes: Sequence[str]
+    """Short names of the nodes; empty: every node that answers."""
+
+    @abstractmethod
+    def ask(self, lines: Sequence[Line]) -> list[Line]:
+        """Send lines and return the answers that come in time. Raises CcagentError."""
+
+
+class LocalAsker(Asker):
+    """The service of this node; without one, reading it directly."""
+
+    def __init__(self, setup: ControlSetup, seconds: float) -> None:
+        self._setup = setup
+        self._seconds = seconds
+        self._node = setup.make_node()
+        self.nodes = [self._node.hostname.partition(".")[0]]
+
+    def ask(self, lines: Sequence[Line]) -> list[Line]:
+        """Ask the socket; GET without a service is answered here."""
+        path = self._setup.settings.socket
+        from ccagent.controls.local_socket import ask_locally
+        from ccagent.controls.messages import read_lines
+
+        has_put = any(line.tags.get("method") == "PUT" for line in lines)
+        if not os.access(path, os.W_OK) and not has_put:
+            return self._read_directly(lines)
+        body = "".join(f"{encode_line(line)}\n" for line in lines).encode()
+        try:
+            return read_lines(ask_locally(path, body, max(self._seconds, 5.0)))
+        except ControlError:
+            if has_put:
+                if any(line.measurement == "restore" for line in lines):
+                    return self._restore_directly(lines)
+                raise
+            return self._read_directly(lines)
+
+    def _read_directly(self, lines: Sequence[Line]) -> list[Line]:
+        from ccagent.controls.direct import direct_responder
+        from ccagent.controls.policy import RequestSender
+
+        responder = direct_responder(self._setup, self._node)
+        return [responder.answer(line, RequestSender("here"), "GET") for line in lines]
+
+    def _restore_directly(self, lines: Sequence[Line]) -> list[Line]:
+        from ccagent.controls.direct import restore_directly
+
+        return [restore_directly(self._setup, self._node, line) for line in lines]
+
+
+class NatsAsker(Asker):
+    """Nodes behind a NATS server."""
+
+    def __init__(
+        self, setup: ControlSetup, nodes: Sequence[str], subject: str, seed: str, seconds: float
+    ) -> None:
+        self.nodes = nodes
+        self._settings = setup.settings
+        self._subject = subject
+        self._seed = seed
+        self._seconds = seconds
+
+    def ask(self, lines: Sequence[Line]) -> list[Line]:
+        """Publish one message a node, or one for all; wait for as many answers as were asked."""
+        from ccagent.controls.messages import read_lines
+        from ccagent.controls.nats_link import connect
+        from ccagent.errors import RetryableError
+
+        inbox = f"_INBOX.{os.urandom(12).hex()}"
+        link = connect(self._settings, [inbox], "control command")
+        try:
+            for body in self._bodies(lines):
+                headers = self._signed(body)
+                link.publish(self._subject, body, headers, inbox)
+            link.flush()
+            wanted = len(lines) * len(self.nodes)
+            found: list[Line] = []
+            deadline = time.monotonic() + self._seconds
+            while (rest := deadline - time.monotonic()) > 0 and (not wanted or len(found) < wanted):
+                link.wait(rest)
+                for message in link.receive():
+                    if message.headers.get("status") == "503":
+                        raise RetryableError(
+                            f"{link.place}: nobody listens on the subject {self._subject!r}"
+                        )
+                    found += read_lines(message.body)
+            return found
+        finally:
+            link.close()
+
+    def _bodies(self, lines: Sequence[Line]) -> Iterator[bytes]:
+        for node in self.nodes or [""]:
+            named = {"hostname": node} if node else dict[str, str]()
+            yield "".join(
+                encode_line(msgspec.structs.replace(line, tags=line.tags | named)) + "\n"
+                for line in lines
+            ).encode()
+
+    def _signed(self, body: bytes) -> dict[str, str] | None:
+        if not self._seed:
+            return None
+        from ccagent.controls.signatures import sign
+
+        return sign(self._seed, self._subject, body, time.time())
+
+
+class Inquiry:
+    """Builds requests, asks, and prints answers. Each method returns whether all went well."""
+
+    def __init__(self, asker: Asker, *, as_json: bool, print_line: Callable[[str], Any]) -> None:
+        self._asker = asker
+        self._as_json = as_json
+        self._print = print_line
+
+    def show_list(self) -> bool:
+        """Print the controls of each node."""
+        answers = self._asker.ask([_line("controls", {"type": "node", "type-id": NODE_DEVICE})])
+        answered = self._judge(answers, 1)
+        if self._as_json:
+            return self._show(answered)
+        groups: dict[str, list[str]] = {}
+        for each in answered:
+            groups.setdefault(each.text, []).append(each.node)
+        for text, nodes in groups.items():
+            rows = [("NAME", "TYPE", "METHODS", "DESCRIPTION")]
+            rows += [
+                (f"{c.category}.{c.name}", c.device_type, c.methods, c.description)
+                for c in _controls(text)
+            ]
+            if len(rows) == 1:
+                rows.append((printable(text[:200]), "", "", ""))
+            if len(answered) > 1:
+                self._print(f"# {', '.join(sorted(nodes))}")
+            self._print_table(rows)
+        return not any(each.is_error for each in answered)
+
+    def get(self, names: Sequence[str]) -> bool:
+        """Print the values of controls, of all devices where none is named."""
+        return self._each(names, "GET", {}, {})
+
+    def set(self, assignments: Sequence[str], *, lease: str | None, is_dry: bool) -> bool:
+        """Set controls."""
+        tags = {} if lease is None else {"lease": lease}
+        if is_dry:
+            tags["dry-run"] = "true"
+        values: dict[str, str] = {}
+        for assignment in assignments:
+            name, equals, value = assignment.partition("=")
+            if not equals or not value:
+                raise ConfigurationError(f"{assignment}: expected NAME[@DEVICE]=VALUE")
+            values[name] = value
+        return self._each(list(values), "PUT", values, tags)
+
+    def restore(self, name: str, job: str) -> bool:
+        """Put values back."""
+        tags = {"method": "PUT", "type": "node", "type-id": NODE_DEVICE}
+        if job:
+            tags["job"] = job
+        return self._show(self._judge(self._asker.ask([_line("restore", tags, name)]), 1))
+
+    def _each(
+        self, names: Sequence[str], method: str, values: dict[str, str], more: dict[str, str]
+    ) -> bool:
+        wanted = [_split(name) for name in names]
+        listed, devices = self._layout(any(device == _ALL for _, device in wanted))
+        lines: list[Line] = []
+        for full, (name, device) in zip(names, wanted, strict=True):
+            control = listed.get(name)
+            device_type = "node" if control is None else control.device_type
+            numbers = devices(device_type) if device == _ALL else [device]
+            for number in numbers:
+                tags = {"method": method, "type": device_type, "type-id": number, **more}
+                lines.append(_line(name, tags, values.get(full, "")))
+        if not lines:
+            raise ConfigurationError("no device of this type is known: name one with @DEVICE")
+        answers = self._judge(self._asker.ask(lines), len(lines))
+        is_any_card = any(line.tags["type"] in _CARDS for line in lines)
+        if is_any_card and any(device == _ALL for _, device in wanted):
+            answers = [each for each in answers if not each.text.startswith(NO_DEVICE)]
+        return self._show(answers)
+
+    def _layout(
+        self, needs_devices: bool
+    ) -> tuple[dict[str, ListedControl], Callable[[str], list[str]]]:
+        """Ask which controls there are, and which devices the first node has."""
+        place = {"type": "node", "type-id": NODE_DEVICE}
+        lines = [_line("controls", place)]
+        if needs_devices:
+            lines.append(_line("topology", place))
+        answers = self._asker.ask(lines)
+        listed: dict[str, ListedControl] = {}
+        threads: list[dict[str, Any]] = []
+        for line in answers:
+            text = line.value if isinstance(line.value, str) else ""
+            if line.tags.get(_LEVEL) == "ERROR":
+                continue
+            if line.measurement == "controls":
+                for control in _controls(text):
+                    listed.setdefault(f"{control.category}.{control.name}", control)
+            elif line.measurement == "topology" and not threads:
+                threads = _threads(text)
+        for control in list(listed.values()):
+            listed.setdefault(control.name, control)
+        return listed, partial(_devices_of, threads)
+
+    def _judge(self, answers: Sequence[Line], expected: int) -> list[Answered]:
+        """Turn lines into answers; nodes that did not answer are errors."""
+        found = [_answered(line) for line in answers if line.field == "log"]
+        counts: dict[str, int] = {}
+        for each in found:
+            counts[each.node] = counts.get(each.node, 0) + 1
+        for node in self._asker.nodes:
+            missing = expected - counts.get(node, 0)
+            if missing > 0:
+                found.append(Answered(node, "", f"no answer to {missing} of {expected}", True))
+        return found
+
+    def _show(self, answered: Sequence[Answered]) -> bool:
+        if self._as_json:
+            for each in answered:
+                self._print(msgspec.json.encode(each._asdict()).decode())
+        else:
+            rows = [("NODE", "CONTROL", "LEVEL", "ANSWER")]
+            rows += [
+                (each.node, each.subject, "ERROR" if each.is_error else "INFO", each.text)
+                for each in sorted(answered, key=_natural)
+            ]
+            self._print_table([tuple(map(printable, row)) for row in rows])
+        return bool(answered) and not any(each.is_error for each in answered)
+
+    def _print_table(self, rows: Sequence[tuple[str, ...]]) -> None:
+        widths = [min(60, max(map(len, column))) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+            self._print("  ".join(cells).rstrip())
+
+
+def find_asker(
+    setup: ControlSetup, *, nodes: str | None, subject: str | None, seed_file: str | None,
+    seconds: float,
+) -> Asker:  # fmt: skip
+    """Return how nodes are asked. Raises ConfigurationError."""
+    if nodes is None:
+        if subject or seed_file:
+            raise ConfigurationError("--subject and --sign are for --node")
+        return LocalAsker(setup, seconds)
+    if not setup.settings.url:
+        raise ConfigurationError(f"{setup.place}: controls.url: none is set: --node asks over NATS")
+    from ccagent.config.secret import read_secret
+    from ccagent.errors import UnparsableError
+    from ccagent.machine.hostlist import expand
+    from ccagent.transports.nats.login import is_seed
+
+    try:
+        names = [] if nodes == _ALL else [name.partition(".")[0] for name in expand(nodes)]
+    except UnparsableError as error:
+        raise ConfigurationError(f"--node: {error}") from None
+    if nodes != _ALL and not names:
+        raise ConfigurationError("--node: no node is named")
+    seed = read_secret(seed_file) if seed_file else ""
+    if seed and not is_seed(seed):
+        raise ConfigurationError(f"--sign: {seed_file}: not the seed of a user's nkey (SU...)")
+    chosen = subject or setup.settings.subjects[0]
+    return NatsAsker(setup, list(dict.fromkeys(names)), chosen, seed, seconds)
+
+
+def _line(measurement: str, tags: dict[str, str], value: str = "") -> Line:
+    tags = {"method": "GET", **tags}
+    line = Line(measurement, tags, "control", value, time.time_ns())
+    try:
+        encode_line(line)
+    except EncodingError as error:
+        raise ConfigurationError(str(error)) from None
+    return line
+
+
+def _split(text: str) -> tuple[str, str]:
+    found = _NAME.fullmatch(text)
+    if found is None:
+        raise ConfigurationError(f"{text!r}: expected NAME or NAME@DEVICE")
+    return found[1], found[2] or _ALL
+
+
+def _answered(line: Line) -> Answered:
+    place = line.measurement
+    if line.tags.get("type", "node") != "node":
+        place += f"@{line.tags.get('type-id', '')}"
+    text = line.value if isinstance(line.value, str) else ""
+    return Answered(line.tags.get("hostname", ""), place, text, line.tags.get(_LEVEL) == "ERROR")
+
+
+def _controls(text: str) -> list[ListedControl]:
+    try:
+        return msgspec.json.decode(text, type=_Listing).controls
+    except msgspec.MsgspecError:
+        return []
+
+
+def _threads(text: str) -> list[dict[str, Any]]:
+    try:
+        found: list[dict[str, Any]] = msgspec.json.decode(text)["hwthreads"]
+    except (msgspec.MsgspecError, KeyError, TypeError):
+        return []
+    return found
+
+
+def _devices_of(threads: list[dict[str, Any]], device_type: str) -> list[str]:
+    """Return the devices of a type, as far as the topology knows them."""
+    if device_type in _CARDS:
+        return [str(number) for number in range(_MOST_CARDS)]
+    keys = {"hwthread": "cpu_id", "socket": "socket_id", "numa": "numa_id"}
+    if device_type == "die":
+        dies = {(thread["socket_id"], thread["die_id"]) for thread in threads}
+        return [str(number) for number in range(len(dies))]
+    key = keys.get(device_type, "")
+    return [str(n) for n in sorted({t[key] for t in threads})] if key else [NODE_DEVICE]
+
+
+def _natural(answered: Answered) -> list[Any]:
+    parts = re.split(r"([0-9]+)", f"{answered.node} {answered.subject}")
+    return [int(part) if part.isdigit() else part for part in parts]

@@ -1,0 +1,153 @@
+"""The audit: one line of JSON for each change, refusal and restore, and the log's line for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from ccagent.errors import NotPermittedError
+from ccagent.log import logger, say
+from ccagent.machine.clock import timestamp
+from ccagent.machine.private_directories import make_directory
+from ccagent.machine.private_files import open_private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FILE = "audit.jsonl"
+_LARGEST = 4 * 1024 * 1024
+"""Bytes after which the file becomes audit.jsonl.1, and that of before goes."""
+
+Action = Literal[
+    "set", "kept", "renewed", "refused", "failed", "dry-run", "restored", "reset", "restore-failed"
+]
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line. by: who asked, or why ccagent did it by itself."""
+
+    time: str
+    action: Action
+    control: str
+    device: str = ""
+    before: str = ""
+    requested: str = ""
+    after: str = ""
+    by: str
+    reason: str = ""
+    job: int = 0
+    lease: float = 0.0
+
+
+class Audit:
+    """Appends to the file and the log. An audit that can't be written stops nothing but is logged.
+
+    on_entry gets each entry besides, for the event message.
+    """
+
+    def __init__(
+        self, directory: str, clock: Callable[[], float], on_entry: Callable[[Entry], None]
+    ) -> None:
+        self._path = os.path.join(directory, FILE)
+        self._clock = clock
+        self._on_entry = on_entry
+        self._is_failing = False
+
+    def add(
+        self,
+        action: Action,
+        control: str,
+        *,
+        by: str,
+        device: str = "",
+        before: str = "",
+        requested: str = "",
+        after: str = "",
+        reason: str = "",
+        job: int = 0,
+        lease: float = 0.0,
+    ) -> None:
+        """Add an entry."""
+        entry = Entry(
+            time=timestamp(self._clock()),
+            action=action,
+            control=control,
+            device=device,
+            before=before,
+            requested=requested,
+            after=after,
+            by=by,
+            reason=reason,
+            job=job,
+            lease=lease,
+        )
+        say(f"control {describe(entry)}")
+        self._write(msgspec.json.encode(entry) + b"\n")
+        self._on_entry(entry)
+
+    def _write(self, line: bytes) -> None:
+        try:
+            make_directory(os.path.dirname(self._path))
+            descriptor = open_private(
+                self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode=0o640
+            )
+            try:
+                if os.fstat(descriptor).st_size + len(line) > _LARGEST:
+                    os.replace(self._path, f"{self._path}.1")
+                    os.close(descriptor)
+                    descriptor = open_private(
+                        self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode=0o640
+                    )
+                os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
+        except (OSError, NotPermittedError) as error:
+            if not self._is_failing:
+                logger.error("audit: %s: %s; changes are in the log only", self._path, error)
+            self._is_failing = True
+        else:
+            self._is_failing = False
+
+
+def read_audit(directory: str, last: int) -> list[Entry]:
+    """Read the last entries, oldest first. Lines that a crash has cut are skipped.
+
+    Raises OSError, NotPermittedError.
+    """
+    path = os.path.join(directory, FILE)
+    found: list[Entry] = []
+    for each in (f"{path}.1", path):
+        with (
+            contextlib.suppress(FileNotFoundError),
+            open(open_private(each, os.O_RDONLY), "rb") as file,
+        ):
+            found += _parse(file.read(2 * _LARGEST))
+    return found[-last:] if last else found
+
+
+def _parse(content: bytes) -> list[Entry]:
+    found: list[Entry] = []
+    for line in content.splitlines():
+        with contextlib.suppress(msgspec.MsgspecError):
+            found.append(msgspec.json.decode(line, type=Entry))
+    return found
+
+
+def describe(entry: Entry) -> str:
+    """Write an entry as half a sentence for the log and the terminal."""
+    place = f"{entry.control}@{entry.device}" if entry.device else entry.control
+    values = entry.requested
+    if entry.action in {"restored", "reset", "restore-failed"}:
+        values = f"{entry.after or entry.requested} -> {entry.before}"
+    elif entry.before:
+        values = f"{entry.before} -> {entry.after or entry.requested}"
+    text = f"{entry.action}: {place} {values}".rstrip()
+    text += f", by {entry.by}"
+    if entry.job:
+        text += f", job {entry.job}"
+    if entry.lease:
+        text += f", lease {entry.lease:g} s"
+    return f"{text}: {entry.reason}" if entry.reason else text

@@ -1,0 +1,124 @@
+"""All controls of this machine, by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ccagent.controls.control import NODE_DEVICE
+from ccagent.errors import CcagentError, ControlError
+from ccagent.log import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ccagent.controls.control import ControlClass, DeviceType, Feature
+    from ccagent.machine.node import Node
+
+
+NO_DEVICE = "there is no device"
+
+
+class ListedControl(msgspec.Struct, frozen=True):
+    """One entry of the answer to `controls`."""
+
+    category: str
+    name: str
+    device_type: str
+    description: str
+    methods: str
+
+
+class Catalogue:
+    """The features that classes have found. Names are looked up, never built into paths."""
+
+    def __init__(self, features: Iterable[Feature]) -> None:
+        self._features: dict[str, Feature] = {}
+        self._bare: dict[str, list[Feature]] = {}
+        for feature in features:
+            control = feature.control
+            if control.full_name not in self._features:
+                self._features[control.full_name] = feature
+                self._bare.setdefault(control.name, []).append(feature)
+        self._categories = {feature.control.category for feature in self}
+
+    def __iter__(self) -> Iterator[Feature]:
+        return iter(self._features.values())
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def has_category(self, name: str) -> bool:
+        """Return whether there are controls of a category."""
+        return name in self._categories
+
+    def find(self, name: str) -> Feature:
+        """Return a control by `category.name`, or by a name that is unique. Raises ControlError."""
+        if "." in name:
+            feature = self._features.get(name)
+            if feature is None:
+                raise ControlError("there is no such control on this node")
+            return feature
+        found = self._bare.get(name, [])
+        if not found:
+            raise ControlError("there is no such control on this node")
+        if len(found) > 1:
+            names = ", ".join(feature.control.full_name for feature in found)
+            raise ControlError(f"the name is not unique: {names}")
+        return found[0]
+
+    def listing(self) -> str:
+        """Return the answer to `controls`: JSON."""
+        listed = [
+            ListedControl(
+                feature.control.category,
+                feature.control.name,
+                feature.control.device_type,
+                _described(feature),
+                feature.control.methods,
+            )
+            for feature in self
+        ]
+        return msgspec.json.encode({"controls": listed}).decode()
+
+
+def _described(feature: Feature) -> str:
+    control = feature.control
+    return f"{control.description} [{control.unit}]" if control.unit else control.description
+
+
+def check_device(feature: Feature, device_type: DeviceType | None, number: str) -> str:
+    """Return the id of the device that a request names. Raises ControlError."""
+    control = feature.control
+    if device_type != control.device_type:
+        raise ControlError(f"{control.full_name} is of type {control.device_type}")
+    if device_type == "node":
+        number = NODE_DEVICE
+    found = feature.find_device(number)
+    if found is None:
+        raise ControlError(f"{NO_DEVICE} {control.device_type}/{number[:40]!a} with it")
+    return found
+
+
+def find_features(node: Node, classes: Sequence[ControlClass]) -> Iterator[Feature]:
+    """List what the machine has of all classes; one that fails costs only itself."""
+    for each in classes:
+        try:
+            yield from each.find_features(node)
+        except CcagentError as error:
+            logger.warning("controls %s: %s", each.category, error)
+
+
+def standard_classes() -> list[ControlClass]:
+    """Make all classes that need nothing but the machine."""
+    from ccagent.controls.amd_gpu import AmdGpu
+    from ccagent.controls.cpu_freq import CpuFreq
+    from ccagent.controls.hsmp import Hsmp
+    from ccagent.controls.msr import Msr
+    from ccagent.controls.nvml import NvmlControls
+    from ccagent.controls.os_settings import OsSettings
+    from ccagent.controls.rapl import Rapl
+    from ccagent.controls.uncore_freq import UncoreFreq
+
+    return [CpuFreq(), Rapl(), UncoreFreq(), Msr(), OsSettings(), NvmlControls(), AmdGpu(), Hsmp()]

@@ -1,0 +1,314 @@
+"""Setting values and putting them back: the value before is on disk before anything is written.
+
+The steps of a change: read the value before, save it (fsync), write, read back, save what was read
+back. A crash at any point leaves either the old value, or a saved change that the next start finds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from ccagent.controls.journal import Change, newest_first
+from ccagent.errors import CcagentError, ControlError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from ccagent.controls.audit import Action, Audit
+    from ccagent.controls.catalogue import Catalogue
+    from ccagent.controls.control import Feature
+    from ccagent.controls.journal import Journal
+    from ccagent.machine.node import Node
+
+_BOOT_ID = "proc/sys/kernel/random/boot_id"
+_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 600.0
+
+
+class Order(NamedTuple):
+    """A checked request to set a value: text is canonical, lease in seconds, 0 for none."""
+
+    feature: Feature
+    device: str
+    text: str
+    sender: str
+    lease: float = 0.0
+    job: int = 0
+
+    @property
+    def name(self) -> str:
+        """The full name of the control."""
+        return self.feature.control.full_name
+
+
+class Changes:
+    """The changes in effect. Any thread may call it; a write that hangs blocks its device only."""
+
+    def __init__(self, node: Node, catalogue: Catalogue, journal: Journal, audit: Audit) -> None:
+        self._node = node
+        self._catalogue = catalogue
+        self._journal = journal
+        self._audit = audit
+        self._lock = threading.Lock()
+        self._busy: set[str] = set()
+        self._pauses: dict[int, tuple[float, float]] = {}
+        self._boot = _boot_id(node)
+
+    def replace_catalogue(self, catalogue: Catalogue) -> None:
+        """Use the features of a new listing of the machine."""
+        self._catalogue = catalogue
+
+    def all(self) -> list[Change]:
+        """Return the changes in effect, oldest first."""
+        with self._lock:
+            return list(self._journal.changes.values())
+
+    def set(self, order: Order) -> str:
+        """Set a value and verify it; return what is read back. Raises CcagentError."""
+        resource = order.feature.resource(order.device)
+        with self._reserved(resource, order.name):
+            return self._set(order, resource)
+
+    def _set(self, order: Order, resource: str) -> str:
+        feature, device = order.feature, order.device
+        now = feature.read(device)
+        earlier = self._change_of(resource)
+        refusal = feature.limits(device).refusal(order.text)
+        if refusal:
+            raise ControlError(f"{order.name}: out of the machine's range: {refusal}")
+        if feature.matches(order.text, now):
+            # Only the lease is new: nothing has to be written.
+            if earlier is not None and earlier.after is not None:
+                self._save(msgspec.structs.replace(earlier, **self._terms(order)))
+                self._record("renewed", order, earlier.before, now)
+            return now
+        change = Change(
+            number=self._new_number() if earlier is None else earlier.number,
+            control=order.name,
+            device=device,
+            resource=resource,
+            before=now if earlier is None else earlier.before,
+            requested=order.text,
+            sender=order.sender,
+            time=self._node.clock.time(),
+            boot=self._boot,
+            expires=self._expiry(order.lease),
+            job=order.job,
+        )
+        self._save(change)
+        try:
+            feature.write(device, order.text)
+            after = feature.read(device)
+        except CcagentError as error:
+            self._undo(change, order, str(error))
+            raise
+        if not feature.matches(order.text, after):
+            reason = f"{order.text} was written, {after} is read back"
+            kept = self._undo(change, order, reason)
+            raise ControlError(f"{order.name}: {reason}; {kept}")
+        if feature.matches(change.before, after):
+            self._end(change.number)
+        else:
+            self._save(msgspec.structs.replace(change, after=after))
+        self._record("set", order, change.before, after)
+        return after
+
+    def restore(self, change: Change, by: str) -> bool:
+        """Put the value before back; return False if that failed, and is tried again later."""
+        try:
+            with self._reserved(change.resource, change.control):
+                current = self._journal.changes.get(change.number)
+                if current is None:
+                    return True
+                self._put_back(current, by)
+        except CcagentError as error:
+            first = change.number not in self._pauses
+            self._put_off(change.number)
+            if first:
+                self._audit_change("restore-failed", change, by, str(error))
+            return False
+        self._pauses.pop(change.number, None)
+        return True
+
+    def recover(self, is_allowed: Callable[[str], bool]) -> None:
+        """Handle what a crash, or the end of power, has left behind.
+
+        A change whose write was not confirmed is put back at once, and so is one that the policy
+        does not allow any more. The others keep their lease. After a boot the kernel has its own
+        values; only hardware that kept ours is put back.
+        """
+        for change in newest_first(self.all()):
+            if change.boot != self._boot:
+                self._recover_after_boot(change)
+            elif change.after is None:
+                self.restore(change, "start after a crash")
+            elif not is_allowed(change.control):
+                self.restore(change, "the policy does not allow it any more")
+            else:
+                self._audit_change("kept", change, change.sender, "in effect at a start")
+
+    def find_due(self, jobs: frozenset[int] | None) -> list[tuple[Change, str]]:
+        """Return what is to be put back now, newest first, and why.
+
+        jobs: the jobs on this node; None if that is unknown.
+        """
+        now = self._node.clock.uptime()
+        found: list[tuple[Change, str]] = []
+        for change in newest_first(self.all()):
+            pause = self._pauses.get(change.number)
+            if pause is not None:
+                if now >= pause[0]:
+                    found.append((change, "an earlier restore failed"))
+            elif change.expires and now >= change.expires:
+                found.append((change, "end of lease"))
+            elif change.job and jobs is not None and change.job not in jobs:
+                found.append((change, f"end of job {change.job}"))
+        return found
+
+    def next_due(self) -> float | None:
+        """Return the seconds until the next lease ends or restore is tried; None for never."""
+        with self._lock:
+            times = [c.expires for c in self._journal.changes.values() if c.expires]
+        times += [when for when, _ in self._pauses.values()]
+        return max(0.0, min(times) - self._node.clock.uptime()) if times else None
+
+    @property
+    def has_jobs(self) -> bool:
+        """Whether any change ends with a job."""
+        return any(change.job for change in self.all())
+
+    def _put_back(self, change: Change, by: str) -> None:
+        feature = self._feature(change)
+        reason = ""
+        try:
+            now = feature.read(change.device)
+        except CcagentError as error:
+            now, reason = "", f"it could not be read: {error}"
+        if not feature.matches(change.before, now):
+            is_ours = now == change.after or feature.matches(change.requested, now)
+            if now and not is_ours:
+                reason = f"somebody else had changed it to {now}"
+            feature.write(change.device, change.before)
+            now = feature.read(change.device)
+            if not feature.matches(change.before, now):
+                raise ControlError(f"{change.before} was written, {now} is read back")
+        self._end(change.number)
+        self._audit_change("restored", change, by, reason)
+
+    def _recover_after_boot(self, change: Change) -> None:
+        with contextlib.suppress(CcagentError):
+            feature = self._feature(change)
+            now = feature.read(change.device)
+            if feature.matches(change.requested, now) or now == change.after:
+                self.restore(change, "the machine kept it over a boot")
+                return
+        self._end(change.number)
+        self._audit_change("reset", change, "the machine was booted", "")
+
+    def _feature(self, change: Change) -> Feature:
+        """Return the control of a change, if its device is still there. Raises ControlError."""
+        feature = self._catalogue.find(change.control)
+        if feature.find_device(change.device) != change.device:
+            raise ControlError(f"{change.control}: device {change.device} is not there now")
+        return feature
+
+    def _undo(self, change: Change, order: Order, reason: str) -> str:
+        """Put the value before back after a failed write; return what became of it."""
+        kept = "the value before is kept"
+        try:
+            now = order.feature.read(change.device)
+            if not order.feature.matches(change.before, now):
+                order.feature.write(change.device, change.before)
+                now = order.feature.read(change.device)
+            if not order.feature.matches(change.before, now):
+                raise ControlError(f"{now} is read back")
+            self._end(change.number)
+        except CcagentError as error:
+            kept = f"putting {change.before} back failed ({error}) and is tried again"
+            self._put_off(change.number)
+        self._record("failed", order, change.before, "", f"{reason}; {kept}")
+        return kept
+
+    def _put_off(self, number: int) -> None:
+        pause = min(_LONGEST_PAUSE, 2 * self._pauses.get(number, (0.0, _FIRST_PAUSE / 2))[1])
+        self._pauses[number] = (self._node.clock.uptime() + pause, pause)
+
+    def _terms(self, order: Order) -> dict[str, object]:
+        return {
+            "expires": self._expiry(order.lease),
+            "job": order.job,
+            "sender": order.sender,
+            "requested": order.text,
+        }
+
+    def _expiry(self, lease: float) -> float:
+        return self._node.clock.uptime() + lease if lease else 0.0
+
+    @contextlib.contextmanager
+    def _reserved(self, resource: str, name: str) -> Generator[None]:
+        with self._lock:
+            if resource in self._busy:
+                raise ControlError(f"{name}: an earlier request for it has not ended")
+            self._busy.add(resource)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy.discard(resource)
+
+    def _change_of(self, resource: str) -> Change | None:
+        with self._lock:
+            changes = self._journal.changes.values()
+            return next((change for change in changes if change.resource == resource), None)
+
+    def _new_number(self) -> int:
+        with self._lock:
+            return self._journal.next_number()
+
+    def _save(self, change: Change) -> None:
+        with self._lock:
+            self._journal.add(change)
+
+    def _end(self, number: int) -> None:
+        with self._lock:
+            self._journal.end(number)
+        self._pauses.pop(number, None)
+
+    def _record(
+        self, action: Action, order: Order, before: str, after: str, reason: str = ""
+    ) -> None:
+        self._audit.add(
+            action,
+            order.name,
+            by=order.sender,
+            device=order.device,
+            before=before,
+            requested=order.text,
+            after=after,
+            reason=reason,
+            job=order.job,
+            lease=order.lease,
+        )
+
+    def _audit_change(self, action: Action, change: Change, by: str, reason: str) -> None:
+        self._audit.add(
+            action,
+            change.control,
+            by=by,
+            device=change.device,
+            before=change.before,
+            requested=change.requested,
+            after=change.after or "",
+            reason=reason,
+            job=change.job,
+        )
+
+
+def _boot_id(node: Node) -> str:
+    try:
+        return node.read_single(_BOOT_ID).decode("ascii", "replace").strip()
+    except CcagentError:
+        return ""

@@ -1,0 +1,165 @@
+"""The commands `ccagent control`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ccagent.cli.command_options import HelpfulGroup, add_file_options
+from ccagent.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ccagent.cli.command_options import Common
+    from ccagent.controls.asking import Inquiry
+    from ccagent.controls.setup import ControlSetup
+
+
+@click.group(cls=HelpfulGroup)
+def control() -> None:
+    """Ask a node, set a node, put it back.
+
+    On the node itself the commands ask ccagent-control.service; with --node they ask nodes over
+    NATS, with URL and login of the table [controls].
+    """
+
+
+@control.command()
+@add_file_options
+def run(common: Common) -> None:
+    """Run the service, until SIGTERM; SIGHUP reads the configuration again.
+
+    Without --config it reads /etc/ccagent/ccagent.toml.
+    """
+    from ccagent.controls.start import run_service
+
+    if common.options.is_without_file:
+        raise ConfigurationError("control run needs a configuration file")
+    run_service(common.options.path, common.verbosity)
+
+
+def _asking(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of what asks nodes."""
+    for option in (
+        click.option(
+            "--node",
+            "nodes",
+            metavar="LIST",
+            help="Ask these over NATS: n1,n[2-40]; 'all': every node that answers.",
+        ),
+        click.option("--subject", metavar="SUBJECT", help="Subject instead of the configured one."),
+        click.option(
+            "--sign",
+            "seed_file",
+            metavar="FILE",
+            type=click.Path(),
+            help="Sign requests with the seed of a user's nkey (SU...) in FILE.",
+        ),
+        click.option(
+            "--wait",
+            "seconds",
+            default=2.0,
+            show_default=True,
+            type=click.FloatRange(0.1, 60.0),
+            metavar="SECONDS",
+            help="Wait this long for answers.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="As JSON, a line an answer."),
+    ):
+        function = option(function)
+    return function
+
+
+@control.command("list")
+@_asking
+@add_file_options
+def list_(common: Common, **options: Any) -> None:
+    """List the controls, with device types and what may be asked."""
+    _ask(common, options, lambda inquiry: inquiry.show_list())
+
+
+@control.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME[@DEVICE]...")
+@_asking
+@add_file_options
+def get(names: tuple[str, ...], common: Common, **options: Any) -> None:
+    """Read controls. DEVICE is a number, a PCI address, or 'all'; without it: all."""
+    _ask(common, options, lambda inquiry: inquiry.get(names))
+
+
+@control.command("set")
+@click.argument("assignments", nargs=-1, required=True, metavar="NAME[@DEVICE]=VALUE...")
+@click.option("--lease", metavar="DURATION", help="Put back after this long: 30m, 2h.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Check, and write nothing.")
+@_asking
+@add_file_options
+def set_(
+    assignments: tuple[str, ...], lease: str | None, is_dry: bool, common: Common, **options: Any
+) -> None:
+    """Set controls, within the policy of each node; exit status 1 if one refuses."""
+    _ask(common, options, lambda inquiry: inquiry.set(assignments, lease=lease, is_dry=is_dry))
+
+
+@control.command()
+@click.argument("name", required=False, default="", metavar="[NAME]")
+@click.option(
+    "--job", default="", metavar="ID", help="Only what was set for this job; for epilogs."
+)
+@_asking
+@add_file_options
+def restore(name: str, job: str, common: Common, **options: Any) -> None:
+    """Put values back: all that were set, those of one control, or those of a job."""
+    _ask(common, options, lambda inquiry: inquiry.restore(name, job))
+
+
+@control.command()
+@click.option("--last", default=50, show_default=True, type=click.IntRange(1), metavar="N")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, a line an entry.")
+@add_file_options
+def audit(last: int, as_json: bool, common: Common) -> None:
+    """Show what was set, refused and put back on this node, oldest first."""
+    import msgspec
+
+    from ccagent.controls.audit import describe, read_audit
+    from ccagent.errors import CcagentError
+    from ccagent.log import printable
+
+    directory = _load(common).settings.state_directory
+    try:
+        entries = read_audit(directory, last)
+    except OSError as error:
+        raise CcagentError(f"{directory}: {error.strerror}") from error
+    for entry in entries:
+        text = msgspec.json.encode(entry).decode() if as_json else None
+        click.echo(text or f"{entry.time}  {printable(describe(entry))}")
+
+
+def _ask(common: Common, options: dict[str, Any], ask: Callable[[Inquiry], bool]) -> None:
+    """Ask, print the answers, and exit with 1 if one is an error or missing."""
+    from ccagent.controls.asking import Inquiry, find_asker
+
+    setup = _load(common)
+    asker = find_asker(
+        setup,
+        nodes=options["nodes"],
+        subject=options["subject"],
+        seed_file=options["seed_file"],
+        seconds=options["seconds"],
+    )
+    if not ask(Inquiry(asker, as_json=options["as_json"], print_line=click.echo)):
+        sys.exit(1)
+
+
+def _load(common: Common) -> ControlSetup:
+    from ccagent import log
+    from ccagent.controls.setup import load_setup, without_file
+
+    log.configure(common.verbosity)
+    if common.options.is_without_file:
+        return without_file()
+    setup = load_setup(common.options.path, needs_table=False)
+    log.configure(common.verbosity, *setup.log)
+    return setup

@@ -1,0 +1,168 @@
+"""Controls `config.*`: ccagent's own running configuration, and the few keys that policy names.
+
+A new value is checked as `ccagent config check` does, in a process of its own, written to the
+overrides, and taken over by a reload of the daemon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from ccagent.config.settings import as_table, is_table
+from ccagent.controls.config_keys import (
+    read_key,
+    split_key,
+    with_key,
+    with_overrides,
+)
+from ccagent.controls.control import NODE_DEVICE, Control, ControlClass, Feature
+from ccagent.controls.overrides import read_overrides, write_overrides
+from ccagent.errors import ControlError, ProgramError
+from ccagent.machine.interpreter import python
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ccagent.controls.settings import ControlsSettings
+    from ccagent.machine.node import Node
+
+_LOCK = "ccagent.lock"
+_CHECK_WITHIN = 10.0
+_OUTPUT = 64 * 1024
+
+
+class ConfigSource:
+    """The daemon's configuration: the table of its files, and the overrides.
+
+    read_table returns the table of the files as they are now.
+    """
+
+    def __init__(
+        self, node: Node, place: str, settings: ControlsSettings,
+        read_table: Callable[[], dict[str, Any]],
+    ) -> None:  # fmt: skip
+        self.node = node
+        self.place = place
+        self.path = settings.overrides
+        self.read_table = read_table
+
+    def document(self) -> str:
+        """Return the running configuration as JSON. It holds no secret: URLs lose their query."""
+        table = with_overrides(self.read_table(), read_overrides(self.path))
+        return msgspec.json.encode(_public(table)).decode()
+
+    def check(self, overrides: dict[str, Any]) -> None:
+        """Raise ControlError if the configuration can't be used with these overrides."""
+        program = "from ccagent.controls.config_check import main; main()"
+        command = [*python(program), self.place, msgspec.json.encode(overrides).decode()]
+        try:
+            self.node.run(command, time_limit=_CHECK_WITHIN, output_limit=_OUTPUT)
+        except ProgramError as error:
+            raise ControlError(f"config: refused by the check: {error}") from None
+
+    def reload(self) -> None:
+        """Have the daemon read its configuration again. Raises ControlError."""
+        directory = str(self.read_table().get("lock-directory", ""))
+        if not directory:
+            raise ControlError("config: no lock-directory: the daemon can't be found to reload it")
+        pid = _holder(os.path.join(directory, _LOCK))
+        if not pid:
+            return  # it does not run: it reads the overrides when it starts
+        try:
+            os.kill(pid, signal.SIGHUP)
+        except OSError as error:
+            raise ControlError(f"config: reload of process {pid}: {error.strerror}") from error
+
+
+class ConfigFeature(Feature):
+    """One key of the configuration."""
+
+    def __init__(self, source: ConfigSource, name: str) -> None:
+        agent, is_cadence = split_key(name)
+        what = f"Cadence of the agent {agent}" if is_cadence else f"Whether the agent {agent} runs"
+        self._source = source
+        self.control = Control(
+            category="config",
+            name=name.removeprefix("config."),
+            device_type="node",
+            description=what,
+            kind="choice" if is_cadence else "boolean",
+            is_writable=True,
+        )
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """The node."""
+        return (NODE_DEVICE,)
+
+    def read(self, device: str) -> str:
+        """Return the value in effect. Raises CcagentError."""
+        del device
+        source = self._source
+        overrides = read_overrides(source.path)
+        return read_key(source.read_table(), overrides, self.control.full_name)
+
+    def write(self, device: str, text: str) -> None:
+        """Check, write the overrides, reload the daemon. Raises CcagentError."""
+        del device
+        source = self._source
+        overrides = read_overrides(source.path)
+        table = source.read_table()
+        agent, is_cadence = split_key(self.control.full_name)
+        if is_cadence and read_key(table, overrides, f"config.agents.{agent}") == "0":
+            raise ControlError(f"config: the agent {agent} does not run")
+        new = with_key(table, overrides, self.control.full_name, text)
+        source.check(new)
+        write_overrides(source.path, new)
+        source.reload()
+
+
+class ConfigControls(ControlClass):
+    """The keys that the policy names."""
+
+    category = "config"
+    needs: ClassVar[str] = 'a rule [controls.allow."config.agents.NAME.every"] in the policy'
+
+    def __init__(self, source: ConfigSource, names: Iterable[str]) -> None:
+        self._source = source
+        self._names = [name for name in names if name.startswith("config.")]
+
+    def find_features(self, node: Node) -> Iterable[Feature]:
+        """List them."""
+        del node
+        return [ConfigFeature(self._source, name) for name in self._names]
+
+
+def _holder(path: str) -> int:
+    """Return the process that holds a lock, 0 for none. Raises ControlError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise ControlError(f"config: {path}: {error.strerror}") from error
+    try:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return 0
+        text = os.read(descriptor, 20).strip()
+    finally:
+        os.close(descriptor)
+    return int(text) if text.isdigit() else 0
+
+
+def _public(value: object, key: str = "") -> object:
+    """Return a table without what could be secret in URLs."""
+    if is_table(value):
+        return {name: _public(each, name) for name, each in as_table(value).items()}
+    if key == "url" and isinstance(value, str):
+        from ccagent.cli.options import public_url
+
+        return public_url(value)
+    return value

@@ -1,0 +1,182 @@
+"""Controls: name, kind of value, and the machine's devices that have it."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import msgspec
+
+from ccagent.errors import ControlError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ccagent.machine.node import Node
+
+Kind = Literal["integer", "real", "boolean", "choice", "text"]
+"""What the value of a control is. `choice`: one of the words that the machine offers."""
+
+DeviceType = Literal[
+    "hwthread", "core", "LLC", "numa", "die", "socket", "node", "nvidia_gpu", "amd_gpu"
+]
+"""LIKWID's types of devices, as in the tag `type`."""
+
+DEVICE_TYPES: dict[str, DeviceType] = {
+    "hwthread": "hwthread", "core": "core", "LLC": "LLC", "llc": "LLC", "numa": "numa",
+    "memoryDomain": "numa", "die": "die", "socket": "socket", "node": "node",
+    "nvidia_gpu": "nvidia_gpu", "amd_gpu": "amd_gpu",
+}  # fmt: skip
+"""Types by the word in a request: LIKWID's, and those of the specification that differ."""
+
+NODE_DEVICE = "0"
+"""The only device of type `node`."""
+
+_INTEGER = re.compile(r"-?[0-9]{1,15}", re.ASCII)
+_REAL = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{1,6})?", re.ASCII)
+_BOOLEANS = {"0": "0", "1": "1", "false": "0", "true": "1"}
+_SHOWN = 60
+
+
+class Control(msgspec.Struct, frozen=True, kw_only=True):
+    """One control as `controls` lists it. Values are texts in LIKWID's forms."""
+
+    category: str
+    name: str
+    device_type: DeviceType
+    description: str
+    kind: Kind
+    unit: str = ""
+    is_readable: bool = True
+    is_writable: bool = False
+
+    @property
+    def full_name(self) -> str:
+        """The name that is unique on a machine: `category.name`."""
+        return f"{self.category}.{self.name}"
+
+    @property
+    def methods(self) -> str:
+        """The methods that a control answers: `ALL`, `GET` or `PUT`."""
+        if not self.is_writable:
+            return "GET"
+        return "ALL" if self.is_readable else "PUT"
+
+    def parse(self, text: str) -> str:
+        """Return the canonical form of a requested value. Raises ControlError.
+
+        Only what this returns is ever written, never the text of a request.
+        """
+        match self.kind:
+            case "integer" if _INTEGER.fullmatch(text):
+                return str(int(text))
+            case "real" if _REAL.fullmatch(text):
+                return real_text(float(text))
+            case "boolean" if text.lower() in _BOOLEANS:
+                return _BOOLEANS[text.lower()]
+            case "choice" if text and text.isascii() and text.isprintable() and " " not in text:
+                return text
+            case "text":
+                return text
+            case _:
+                wanted = {
+                    "integer": "a whole number",
+                    "real": "a number with 6 decimals at most",
+                    "boolean": "0 or 1",
+                }
+                expected = wanted.get(self.kind, "one word")
+                raise ControlError(f"{self.full_name}: {shortened(text)} is not {expected}")
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Return the values that the machine accepts for a device; None if it does not tell."""
+
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] | None = None
+
+    def refusal(self, text: str) -> str:
+        """Return why a canonical value is out of range, or ""."""
+        if self.choices is not None and text not in self.choices:
+            return f"{shortened(text)} is none of {', '.join(self.choices) or 'no choices'}"
+        if self.minimum is not None and float(text) < self.minimum:
+            return f"{text} is below {self.minimum:g}"
+        if self.maximum is not None and float(text) > self.maximum:
+            return f"{text} is above {self.maximum:g}"
+        return ""
+
+
+NO_LIMITS = Limits()
+
+
+class Feature(ABC):
+    """A control together with the devices of this machine that have it.
+
+    Devices are named by their ids, which come from the machine's own listing. `read` and `write`
+    take only such ids.
+    """
+
+    control: Control
+    tolerance: float = 0.0
+    """Part of a real value by which the machine may round it."""
+
+    @property
+    @abstractmethod
+    def devices(self) -> Sequence[str]:
+        """The ids of the devices."""
+
+    @abstractmethod
+    def read(self, device: str) -> str:
+        """Return the value now, in LIKWID's text. Raises CcagentError."""
+
+    def write(self, device: str, text: str) -> None:
+        """Write a canonical value. Raises CcagentError."""
+        del device, text
+        raise ControlError(f"{self.control.full_name}: it can only be read")
+
+    def limits(self, device: str) -> Limits:
+        """Return what the machine accepts for this device now. Raises CcagentError."""
+        del device
+        return NO_LIMITS
+
+    def resource(self, device: str) -> str:
+        """Return the name of what a write changes: devices that share it have the same."""
+        return f"{self.control.full_name}@{device}"
+
+    def find_device(self, number: str) -> str | None:
+        """Return the id of a device by the tag `type-id`; None if there is none."""
+        return number if number in self.devices else None
+
+    def matches(self, wanted: str, found: str) -> bool:
+        """Return whether a value that was read back is the one that was written."""
+        if wanted == found:
+            return True
+        if self.control.kind != "real":
+            return False
+        try:
+            return abs(float(wanted) - float(found)) <= self.tolerance * abs(float(wanted)) + 1e-6
+        except ValueError:
+            return False
+
+
+class ControlClass(ABC):
+    """A family of controls, one file each. No class knows how requests come."""
+
+    category: ClassVar[str]
+    needs: ClassVar[str]
+    """What a machine must have for it, for the doctor."""
+
+    @abstractmethod
+    def find_features(self, node: Node) -> Iterable[Feature]:
+        """List what this machine has. Absence is an empty list, never an error."""
+
+
+def real_text(value: float) -> str:
+    """Write a real number as LIKWID does."""
+    return f"{value:f}"
+
+
+def shortened(text: str) -> str:
+    """Return a text of a request for a sentence, printable and of bounded length."""
+    return ascii(text[:_SHOWN])

@@ -1,0 +1,159 @@
+"""Controls that are files of the kernel with one value."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ccagent.controls.control import NO_LIMITS, Control, Feature, Limits, real_text
+from ccagent.errors import CcagentError, NotHereError, UnparsableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ccagent.machine.node import Node
+
+_INTEGER = re.compile(rb"-?[0-9]{1,20}")
+_BRACKETS = re.compile(r"\[([^\]]*)\]")
+
+
+class FileFeature(Feature):
+    """A control whose devices have a file each, `DIRECTORY/FILE`.
+
+    directories: by id of the device, from the machine's listing. scale: units of the file in one
+    unit of the control. find_limits: gets the directory of a device.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        control: Control,
+        directories: Mapping[str, str],
+        file: str,
+        *,
+        scale: int = 1,
+        tolerance: float = 0.0,
+        find_limits: Callable[[str], Limits] | None = None,
+    ) -> None:
+        self.control = control
+        self.tolerance = tolerance
+        self._node = node
+        self._directories = directories
+        self._file = file
+        self._scale = scale
+        self._find_limits = find_limits
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """The ids of the devices."""
+        return list(self._directories)
+
+    def find_device(self, number: str) -> str | None:
+        """Return the id of a device by the tag `type-id`; None if there is none."""
+        return number if number in self._directories else None
+
+    def read(self, device: str) -> str:
+        """Read the file. Raises CcagentError."""
+        path = self._path(device)
+        return self._parse(self._node.read_single(path), path)
+
+    def write(self, device: str, text: str) -> None:
+        """Write the file. Raises CcagentError."""
+        self._node.write_file(self._path(device), self._format(text))
+
+    def limits(self, device: str) -> Limits:
+        """Return what the machine accepts now. Raises CcagentError."""
+        if self._find_limits is None:
+            return NO_LIMITS
+        return self._find_limits(self._directories[device])
+
+    def resource(self, device: str) -> str:
+        """Return the path of the file: policies of cpufreq are shared by links."""
+        return self._node.resolve(self._path(device))
+
+    def _path(self, device: str) -> str:
+        return f"{self._directories[device]}/{self._file}"
+
+    def _parse(self, content: bytes, path: str) -> str:
+        text = content.strip()
+        if self.control.kind in {"integer", "real"}:
+            if not _INTEGER.fullmatch(text):
+                raise UnparsableError(f"/{path}: not a whole number: {text[:40]!r}")
+            number = int(text)
+            if self.control.kind == "integer":
+                return str(number // self._scale)
+            return real_text(number / self._scale)
+        return text.decode("utf-8", "replace")
+
+    def _format(self, text: str) -> bytes:
+        match self.control.kind:
+            case "integer":
+                return str(int(text) * self._scale).encode()
+            case "real":
+                return str(round(float(text) * self._scale)).encode()
+            case _:
+                return text.encode()
+
+
+class InvertedFeature(FileFeature):
+    """A boolean whose file says the opposite: no_turbo."""
+
+    def _parse(self, content: bytes, path: str) -> str:
+        return _inverted(super()._parse(content, path), path)
+
+    def _format(self, text: str) -> bytes:
+        return _inverted(text, "").encode()
+
+
+class BracketedFeature(FileFeature):
+    """A file that lists all choices, and the one in effect in brackets: `always [madvise] never`.
+
+    Its choices are its own limits.
+    """
+
+    def limits(self, device: str) -> Limits:
+        """Return the choices. Raises CcagentError."""
+        text = self._node.read_single(self._path(device)).decode("utf-8", "replace")
+        return Limits(choices=tuple(text.replace("[", "").replace("]", "").split()))
+
+    def _parse(self, content: bytes, path: str) -> str:
+        found = _BRACKETS.search(content.decode("utf-8", "replace"))
+        if found is None:
+            raise UnparsableError(f"/{path}: no choice in brackets: {content[:40]!r}")
+        return found[1]
+
+
+def read_integer(node: Node, path: str) -> int | None:
+    """Read a file with a whole number; None where there is none. Raises CcagentError."""
+    try:
+        text = node.read_single(path).strip()
+    except NotHereError:
+        return None
+    return int(text) if _INTEGER.fullmatch(text) else None
+
+
+def read_word(node: Node, path: str) -> str:
+    """Read a short text; empty where it can't be read."""
+    try:
+        return node.read_single(path).decode("utf-8", "replace").strip()
+    except CcagentError:
+        return ""
+
+
+def list_names(node: Node, path: str, form: re.Pattern[str]) -> list[re.Match[str]]:
+    """List the names in a directory that have a form, in natural order; nothing if there is none.
+
+    The names are the machine's: nothing else becomes part of a path.
+    """
+    try:
+        names = node.list(path)
+    except CcagentError:
+        return []
+    found = [match for name in names if (match := form.fullmatch(name))]
+    return sorted(found, key=lambda match: [int(n) for n in re.findall(r"[0-9]+", match[0])])
+
+
+def _inverted(text: str, path: str) -> str:
+    if text not in {"0", "1"}:
+        raise UnparsableError(f"/{path}: neither 0 nor 1: {text[:40]!r}")
+    return "1" if text == "0" else "0"

@@ -1,0 +1,133 @@
+"""Controls `hsmp.*`: power and clocks of AMD's sockets, by the driver amd_hsmp.
+
+Source: Documentation/arch/x86/amd_hsmp.rst, arch/x86/include/uapi/asm/amd_hsmp.h of Linux. The
+driver answers an ioctl on /dev/hsmp, which goes past Node: no file of a recorded machine can.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from ccagent.controls.control import Control, ControlClass, Feature, Kind, Limits, real_text
+from ccagent.controls.cpus import list_cpus, socket_of
+from ccagent.errors import UnparsableError
+from ccagent.machine.file_errors import raise_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ccagent.machine.node import Node
+
+    Call = Callable[[int, int, int | None], int]
+    """Socket, message, its argument; returns the first word of the answer."""
+
+_DEVICE = "dev/hsmp"
+_MESSAGE = struct.Struct("=IHH8IHxx")
+_COMMAND = 3 << 30 | _MESSAGE.size << 16 | 0xF8 << 8
+"""_IOWR(0xF8, 0, struct hsmp_message)."""
+_MILLI = 1000
+
+
+class _Value(NamedTuple):
+    name: str
+    message: int
+    kind: Kind
+    unit: str
+    description: str
+
+
+_VALUES = (
+    _Value("smu_fw_ver", 2, "integer", "", "Version of the SMU's firmware"),
+    _Value("proto_ver", 3, "integer", "", "Version of the protocol"),
+    _Value("pkg_power", 4, "real", "W", "Power of the socket"),
+    _Value("pkg_power_limit_cur", 6, "real", "W", "Power limit of the socket"),
+    _Value("pkg_power_limit_max", 7, "real", "W", "Highest power limit of the socket"),
+    _Value("pkg_prochot", 11, "boolean", "", "Throttled for heat"),
+    _Value("pkg_cclk_thrtl_limit", 16, "integer", "MHz", "Limit of the cores' clock"),
+    _Value("pkg_c0", 17, "integer", "%", "Residency in C0"),
+)
+_SET_LIMIT, _LIMIT, _HIGHEST = 5, 6, 7
+_WITHOUT_ANSWER = {_SET_LIMIT}
+
+
+class HsmpFeature(Feature):
+    """A value of each socket."""
+
+    tolerance = 0.02
+
+    def __init__(self, value: _Value, sockets: Sequence[str], call: Call) -> None:
+        self._value = value
+        self._sockets = sockets
+        self._call = call
+        self.control = Control(
+            category="hsmp",
+            name=value.name,
+            device_type="socket",
+            description=value.description,
+            kind=value.kind,
+            unit=value.unit,
+            is_writable=value.message == _LIMIT,
+        )
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """The numbers of the sockets."""
+        return self._sockets
+
+    def read(self, device: str) -> str:
+        """Ask the SMU. Raises CcagentError."""
+        found = self._call(int(device), self._value.message, None)
+        return real_text(found / _MILLI) if self._value.kind == "real" else str(found)
+
+    def write(self, device: str, text: str) -> None:
+        """Set the power limit. Raises CcagentError."""
+        self._call(int(device), _SET_LIMIT, round(float(text) * _MILLI))
+
+    def limits(self, device: str) -> Limits:
+        """Return the highest limit. Raises CcagentError."""
+        return Limits(1 / _MILLI, self._call(int(device), _HIGHEST, None) / _MILLI)
+
+
+class Hsmp(ControlClass):
+    """Power limit and state of AMD's sockets."""
+
+    category = "hsmp"
+    needs: ClassVar[str] = "the driver amd_hsmp (/dev/hsmp): modprobe amd_hsmp"
+
+    def __init__(self, call: Call | None = None) -> None:
+        self._call = call
+
+    def find_features(self, node: Node) -> Iterator[Feature]:
+        """List what the SMU answers."""
+        if not node.exists(_DEVICE):
+            return
+        call = self._call
+        if call is None:
+            if not node.is_live:
+                return
+            call = send_message
+        sockets = sorted({str(socket_of(node, number)) for number in list_cpus(node)}, key=int)
+        for value in _VALUES:
+            yield HsmpFeature(value, sockets, call)
+
+
+def send_message(socket: int, message: int, argument: int | None) -> int:
+    """Send a message to the SMU of a socket; return the first word. Raises CcagentError."""
+    arguments = [argument or 0, *[0] * 7]
+    size = 0 if message in _WITHOUT_ANSWER else 1
+    count = 0 if argument is None else 1
+    buffer = bytearray(_MESSAGE.pack(message, count, size, *arguments, socket))
+    try:
+        descriptor = os.open(f"/{_DEVICE}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.ioctl(descriptor, _COMMAND, buffer)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise_for(_DEVICE, error)
+    if len(buffer) != _MESSAGE.size:
+        raise UnparsableError(f"/{_DEVICE}: {len(buffer)} bytes")
+    return int(_MESSAGE.unpack(buffer)[3])

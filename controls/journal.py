@@ -1,0 +1,198 @@
+"""The changes that are to be put back, on disk before anything is written to the machine.
+
+A file of lines, each a checksum and a record in JSON. A line that a crash has cut, or that is
+damaged, costs only itself. When a record is added, it is on disk (fdatasync) before `add` returns.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from ccagent.errors import ControlError, NotPermittedError
+from ccagent.log import logger
+from ccagent.machine.private_directories import make_directory
+from ccagent.machine.private_files import open_private, replace_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FILE = "changes.journal"
+
+_LARGEST = 64 * 1024 * 1024
+_MOST_RECORDS = 4096
+"""Records after which the file is written anew, with what is still in effect."""
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A value that was set, and the one before it.
+
+    after: read back from the machine; None until the write is confirmed. expires: seconds since
+    boot, 0 for never. boot: the boot id of the kernel. job: the job that owned the node, or 0.
+    """
+
+    number: int
+    control: str
+    device: str
+    resource: str
+    before: str
+    requested: str
+    after: str | None = None
+    sender: str
+    time: float
+    boot: str
+    expires: float = 0.0
+    job: int = 0
+
+
+class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    op: Literal["set", "end"]
+    change: Change | None = None
+    number: int = 0
+
+
+_decoder = msgspec.json.Decoder(_Record)
+
+
+class Journal:
+    """The file. Raises ControlError if it can't be read or written. Used under a lock."""
+
+    def __init__(self, directory: str) -> None:
+        self._path = os.path.join(directory, FILE)
+        self._directory = directory
+        try:
+            make_directory(directory)
+            content = self._read()
+        except (OSError, NotPermittedError) as error:
+            raise ControlError(f"state-directory: {_reason(error)}") from error
+        self.changes = parse_journal(content, self._path)
+        self._last = max(self.changes, default=0)
+        self._descriptor = -1
+        self._records = 0
+        self._compact()
+
+    def add(self, change: Change) -> None:
+        """Store a change, in place of the one with its number; it is on disk after that."""
+        self._append(_Record("set", change))
+        self.changes[change.number] = change
+
+    def end(self, number: int) -> None:
+        """Store that nothing of a change is left to be put back."""
+        self._append(_Record("end", None, number))
+        self.changes.pop(number, None)
+        if self._records > _MOST_RECORDS:
+            self._compact()
+
+    def next_number(self) -> int:
+        """Return a number that no change has had in this process."""
+        self._last += 1
+        return self._last
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _read(self) -> bytes:
+        try:
+            with open(open_private(self._path, os.O_RDONLY), "rb") as file:
+                return file.read(_LARGEST)
+        except FileNotFoundError:
+            return b""
+
+    def _append(self, record: _Record) -> None:
+        if self._descriptor < 0:
+            self._compact()
+        line = format_line(msgspec.json.encode(record))
+        try:
+            end = os.lseek(self._descriptor, 0, os.SEEK_END)
+            try:
+                view = memoryview(line)
+                while view:
+                    view = view[os.write(self._descriptor, view) :]
+                os.fdatasync(self._descriptor)
+            except OSError:
+                # A part of a line would spoil the next one.
+                os.ftruncate(self._descriptor, end)
+                raise
+        except OSError as error:
+            raise ControlError(f"{self._path}: {error.strerror}; nothing was set") from error
+        self._records += 1
+
+    def _compact(self) -> None:
+        """Write the file anew, whole or not at all, with the changes in effect."""
+        self.close()
+        records = (_Record("set", change) for change in self.changes.values())
+        content = b"".join(format_line(msgspec.json.encode(record)) for record in records)
+        try:
+            replace_file(self._path, content)
+            _sync_directory(self._directory)
+            self._descriptor = open_private(self._path, os.O_RDWR)
+        except (OSError, NotPermittedError) as error:
+            raise ControlError(f"state-directory: {_reason(error)}") from error
+        self._records = len(self.changes)
+
+
+def parse_journal(content: bytes, path: str = FILE) -> dict[int, Change]:
+    """Return the changes in effect, by number, oldest first. Damaged lines are logged."""
+    found: dict[int, Change] = {}
+    damaged = 0
+    for line in content.splitlines():
+        record = _parse_line(line)
+        if record is None:
+            damaged += 1
+        elif record.op == "end":
+            found.pop(record.number, None)
+        elif record.change is not None:
+            found[record.change.number] = record.change
+    if damaged:
+        logger.warning("%s: %d damaged lines are skipped", path, damaged)
+    return found
+
+
+def read_changes(directory: str) -> list[Change]:
+    """Read the changes in effect without touching the file. Raises OSError, NotPermittedError."""
+    path = os.path.join(directory, FILE)
+    try:
+        with open(open_private(path, os.O_RDONLY), "rb") as file:
+            return list(parse_journal(file.read(_LARGEST), path).values())
+    except FileNotFoundError:
+        return []
+
+
+def format_line(record: bytes) -> bytes:
+    """Write a line: checksum, space, record."""
+    return b"%08x %b\n" % (zlib.crc32(record), record)
+
+
+def _parse_line(line: bytes) -> _Record | None:
+    checksum, _, record = line.partition(b" ")
+    if checksum != b"%08x" % zlib.crc32(record):
+        return None
+    try:
+        return _decoder.decode(record)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def newest_first(changes: Iterable[Change]) -> list[Change]:
+    """Return changes in the order in which they are put back."""
+    return sorted(changes, key=lambda change: change.number, reverse=True)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+    return str(error)

@@ -1,0 +1,126 @@
+"""The socket on which this node's commands ask the service; root alone may.
+
+A connection carries one message, up to its end, and gets the answers back. Each has a thread of its
+own, so one that hangs holds up nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import socket
+import stat
+import struct
+import threading
+from typing import TYPE_CHECKING
+
+from ccagent.controls.leader import local_sender
+from ccagent.controls.messages import encode_answer, read_lines
+from ccagent.errors import ConfigurationError, ControlError, EncodingError
+from ccagent.log import logger
+from ccagent.machine.private_directories import make_directory, open_directory
+
+if TYPE_CHECKING:
+    from ccagent.controls.responder import Responder
+
+_LARGEST = 1024 * 1024
+_MOST_CONNECTIONS = 8
+_SECONDS = 5.0
+_CREDENTIALS = struct.Struct("=iII")
+
+
+class LocalSocket:
+    """Listens at a path. Raises ConfigurationError if it can't."""
+
+    def __init__(self, path: str, responder: Responder) -> None:
+        self.responder = responder
+        self._path = path
+        self._connections = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            make_directory(os.path.dirname(path), 0o755)
+            os.close(open_directory(os.path.dirname(path)))
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISSOCK(os.lstat(path).st_mode):
+                    os.unlink(path)
+            mask = os.umask(0o177)
+            try:
+                self._socket.bind(path)
+            finally:
+                os.umask(mask)
+            self._socket.listen(_MOST_CONNECTIONS)
+        except OSError as error:
+            self._socket.close()
+            raise ConfigurationError(f"controls.socket: {path}: {error.strerror}") from error
+        threading.Thread(target=self._accept, name="controls-socket", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop listening, and remove the socket."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            if not self._connections.acquire(timeout=_SECONDS):
+                connection.close()
+                continue
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                connection.settimeout(_SECONDS)
+                self._answer(connection)
+        except OSError as error:
+            logger.debug("controls: local request: %s", error)
+        finally:
+            self._connections.release()
+
+    def _answer(self, connection: socket.socket) -> None:
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        _, uid, _ = _CREDENTIALS.unpack(raw)
+        sender = local_sender(uid, _name(uid))
+        received = bytearray()
+        while part := connection.recv(65536):
+            received += part
+            if len(received) > _LARGEST:
+                return
+        for line in read_lines(bytes(received)):
+            if self.responder.is_for_us(line):
+                answer = self.responder.answer(line, sender)
+                with contextlib.suppress(EncodingError):
+                    connection.sendall(encode_answer(answer) + b"\n")
+
+
+def ask_locally(path: str, body: bytes, seconds: float) -> bytes:
+    """Ask the service of this node. Raises ControlError if none answers."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
+        connection.settimeout(seconds)
+        try:
+            connection.connect(path)
+            connection.sendall(body)
+            connection.shutdown(socket.SHUT_WR)
+            parts: list[bytes] = []
+            while part := connection.recv(65536):
+                parts.append(part)
+        except OSError as error:
+            reason = error.strerror or "no answer"
+            raise ControlError(
+                f"{path}: {reason}: is ccagent-control.service running, and are you root?"
+            ) from error
+    return b"".join(parts)
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"

@@ -1,0 +1,122 @@
+"""Requests in messages, and who sent them: several lines each, over NATS or a local socket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from ccagent.controls.control_lines import encode_line
+from ccagent.controls.policy import RequestSender
+from ccagent.log import logger
+from ccagent.records.line_protocol.decoding import decode_lines
+from ccagent.records.line_protocol.lines import Line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ccagent.controls.responder import Method
+    from ccagent.records.line_protocol.lines import LineError
+
+MOST_LINES = 4096
+"""Lines of one message that are answered."""
+
+_DIGITS = 19
+"""Of a time in nanoseconds, from 2001 to 2286."""
+_LONGEST_KNOWN = 512
+_MOST_KNOWN = 512
+_INFO = "nats-request-info"
+
+
+class _RequestInfo(msgspec.Struct):
+    """The NATS server's description of a sender in another account (Nats-Request-Info)."""
+
+    acc: str = ""
+    user: str = ""
+
+
+class Incoming(NamedTuple):
+    """One request: a line, where its answer goes (empty: nowhere), who asks, and by which method.
+
+    refusal: why it is refused, whatever it asks.
+    """
+
+    line: Line
+    reply: str
+    sender: RequestSender
+    only: Method = ""
+    refusal: str = ""
+
+
+class LineReader:
+    """Reads requests. Clients send the same lines again and again, with another time."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Line] = {}
+
+    def read(self, body: bytes) -> list[Line]:
+        """Read the lines of a message, as `read_lines` does."""
+        start, _, end = body.rpartition(b" ")
+        time = end.rstrip(b"\n")
+        if len(time) == _DIGITS and time.isdigit():
+            known = self._known.get(start)
+            if known is not None:
+                return [Line(known.measurement, known.tags, known.field, known.value, int(time))]
+        found = read_lines(body)
+        if len(found) == 1 and len(start) <= _LONGEST_KNOWN and b"\n" not in start:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[start] = found[0]
+        return found
+
+
+def read_lines(body: bytes) -> list[Line]:
+    """Read the lines of a message. One that does not parse, or has no time, costs only itself."""
+
+    def complain(error: LineError) -> None:
+        logger.debug("request: %s", error)
+
+    found: list[Line] = []
+    text = body.decode("utf-8", "replace")
+    for line in decode_lines(text, "ns", complain=complain):
+        if line.time is None:
+            continue  # the reference does not answer it either
+        if len(found) == MOST_LINES:
+            logger.warning("request: more than %d lines, the rest is not answered", MOST_LINES)
+            break
+        found.append(line)
+    return found
+
+
+def method_of_subject(subject: str) -> Method:
+    """Return the method that a subject of the specification's tree is for, "" for both."""
+    last = subject.rpartition(".")[2]
+    return "GET" if last == "get" else "PUT" if last == "put" else ""
+
+
+def nats_sender(
+    subject: str, headers: Mapping[str, str], key: str, *, trusts_info: bool
+) -> RequestSender:
+    """Return who sent a message, as far as the server and a signature prove it."""
+    if not headers:
+        return RequestSender(f"NATS subject {subject}")
+    identities: set[str] = set()
+    names: list[str] = []
+    if key:
+        identities.add(f"key:{key}")
+        names.append(f"key {key}")
+    if trusts_info and _INFO in headers:
+        try:
+            info = msgspec.json.decode(headers[_INFO], type=_RequestInfo)
+        except msgspec.MsgspecError:
+            info = _RequestInfo()
+        for kind, name in (("account", info.acc), ("user", info.user)):
+            if name:
+                identities.add(f"{kind}:{name}")
+                names.append(f"{kind} {ascii(name)[1:-1][:100]}")
+    return RequestSender(", ".join(names) or f"NATS subject {subject}", frozenset(identities))
+
+
+def encode_answer(line: Line) -> bytes:
+    """Write an answer. Raises EncodingError for a name or tag that can't be sent back."""
+    return encode_line(line).encode()

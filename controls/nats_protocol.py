@@ -1,0 +1,104 @@
+"""Parsing what a NATS server sends: bytes to messages, within limits.
+
+Source: docs.nats.io, "NATS Client Protocol": lines that end in CR LF; MSG and HMSG have a payload.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.errors import UnparsableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LARGEST = 1024 * 1024
+"""Bytes of one line or message."""
+
+_HEADER_START = b"NATS/1.0"
+
+
+class Received(NamedTuple):
+    """A message of a subscription. headers: the last of each name, names in lower case."""
+
+    subject: str
+    reply: str
+    body: bytes
+    headers: dict[str, str]
+
+
+class ServerLine(NamedTuple):
+    """A line that is no message: INFO, PING, PONG, +OK or -ERR, with what follows."""
+
+    operation: str
+    argument: bytes
+
+
+class NatsParser:
+    """Takes bytes in any pieces and yields what is whole. Raises UnparsableError."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._position = 0
+
+    def feed(self, data: bytes) -> Iterator[Received | ServerLine]:
+        """Yield what the bytes complete."""
+        self._buffer += data
+        while (found := self._next()) is not None:
+            yield found
+        if self._position:
+            del self._buffer[: self._position]
+            self._position = 0
+        if len(self._buffer) > LARGEST + 8192:
+            raise UnparsableError(f"it sends more than {LARGEST} bytes at once: is it NATS?")
+
+    def _next(self) -> Received | ServerLine | None:
+        begin = self._position
+        end = self._buffer.find(b"\r\n", begin)
+        if end < 0:
+            return None
+        line = bytes(self._buffer[begin:end])
+        operation, _, argument = line.partition(b" ")
+        word = operation.upper()
+        if word not in {b"MSG", b"HMSG"}:
+            self._position = end + 2
+            return ServerLine(word.decode("ascii", "replace"), argument)
+        fields = argument.split()
+        header_size, size = _sizes(word, fields)
+        payload = end + 2
+        if len(self._buffer) < payload + size + 2:
+            return None
+        content = bytes(self._buffer[payload : payload + size])
+        self._position = payload + size + 2
+        reply = fields[2] if len(fields) == (5 if word == b"HMSG" else 4) else b""
+        return Received(
+            fields[0].decode("utf-8", "replace"),
+            reply.decode("utf-8", "replace"),
+            content[header_size:],
+            parse_headers(content[:header_size]) if header_size else {},
+        )
+
+
+def _sizes(word: bytes, fields: list[bytes]) -> tuple[int, int]:
+    """Return the bytes of the headers, and of the whole payload. Raises UnparsableError."""
+    counts = {b"MSG": (3, 4), b"HMSG": (4, 5)}[word]
+    numbers = fields[-2:] if word == b"HMSG" else [b"0", *fields[-1:]]
+    if len(fields) not in counts or not all(n.isdigit() and len(n) < 8 for n in numbers):
+        raise UnparsableError(f"it does not speak NATS: {word!r} with {len(fields)} fields")
+    header_size, size = map(int, numbers)
+    if not header_size <= size <= LARGEST:
+        raise UnparsableError(f"a message of {size} bytes")
+    return header_size, size
+
+
+def parse_headers(content: bytes) -> dict[str, str]:
+    """Parse headers; what is none is left out. A status (503: no responders) is `status`."""
+    first, *lines = content.split(b"\r\n")
+    status = first.removeprefix(_HEADER_START).strip()[:3]
+    found = {"status": status.decode("ascii")} if status.isdigit() else dict[str, str]()
+    for line in lines:
+        name, colon, value = line.partition(b":")
+        if colon:
+            key = name.strip().decode("ascii", "replace").lower()
+            found[key] = value.strip().decode("utf-8", "replace")
+    return found

@@ -1,0 +1,151 @@
+"""Controls `nvml.*`: clocks, power and ECC of NVIDIA's cards, through a process of its own.
+
+The vendor's library may hang or die, so it runs in a helper process as the agents' does; that one
+starts only where the driver lists cards.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+
+from ccagent.controls.control import Control, ControlClass, Feature, Kind, Limits
+from ccagent.controls.nvml_process import Answer, Question
+from ccagent.controls.pci import find_card
+from ccagent.errors import CcagentError, ControlError
+from ccagent.log import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ccagent.machine.helper import Helper
+    from ccagent.machine.node import Node
+
+_DRIVER = ("sys/bus/pci/drivers/nvidia", "proc/driver/nvidia/gpus")
+_TARGET = "ccagent.controls.nvml_process:main"
+_TIME_LIMIT = 20.0
+_FIRST_ANSWER = 15.0
+_ANSWER = 0.7
+
+_CONTROLS: tuple[tuple[str, Kind, str, str, bool], ...] = (
+    ("power_limit_cur", "real", "W", "Power limit", True),
+    ("power_limit_default", "real", "W", "Power limit at the start", False),
+    ("power_limit_min", "real", "W", "Lowest power limit", False),
+    ("power_limit_max", "real", "W", "Highest power limit", False),
+    ("power_limit_enf", "real", "W", "Power limit that is enforced", False),
+    ("power_usage", "real", "W", "Power", False),
+    ("energy", "real", "J", "Energy", False),
+    ("gfx_clock_cur", "integer", "MHz", "Clock of graphics", False),
+    ("gfx_clock_app_target", "integer", "MHz", "Application clock of graphics", True),
+    ("gfx_clock_app_default", "integer", "MHz", "Default application clock of graphics", False),
+    ("gfx_clock_boost_max", "integer", "MHz", "Highest clock of graphics", False),
+    ("sm_clock_cur", "integer", "MHz", "Clock of the multiprocessors", False),
+    ("dram_clock_cur", "integer", "MHz", "Clock of the memory", False),
+    ("dram_clock_app_target", "integer", "MHz", "Application clock of the memory", True),
+    ("dram_clock_app_default", "integer", "MHz", "Default application clock of the memory", False),
+    ("ecc_enabled_cur", "boolean", "", "ECC now", False),
+    ("ecc_enabled_pend", "boolean", "", "ECC after the next reset", True),
+    ("perf_state", "integer", "", "Performance state", False),
+    ("gpu_usage", "integer", "%", "Utilization", False),
+    ("temp_gpu_cur", "integer", "degrees C", "Temperature", False),
+)
+
+
+class NvmlLibrary:
+    """The helper process. Raises CcagentError for what the library can't do."""
+
+    def __init__(self, node: Node) -> None:
+        self._helper: Helper = node.helper("NVML", _TARGET, (), time_limit=_TIME_LIMIT)
+        self._lock = threading.Lock()
+
+    def ask(self, question: Question, seconds: float = _ANSWER) -> Answer:
+        """Ask, and wait for the answer at most this long."""
+        if not self._lock.acquire(timeout=seconds):
+            raise ControlError("NVML: an earlier request has no answer yet")
+        try:
+            return self._ask(question, seconds)
+        finally:
+            self._lock.release()
+
+    def _ask(self, question: Question, seconds: float) -> Answer:
+        # An answer that came too late is that of another question.
+        if self._helper.is_asked and self._helper.answer(0.0) is None:
+            raise ControlError("NVML: an earlier request has no answer yet")
+        self._helper.ask(msgspec.msgpack.encode(question))
+        answer = self._helper.answer(seconds)
+        if answer is None:
+            raise ControlError(f"NVML: no answer within {seconds:g} s")
+        found = msgspec.msgpack.decode(answer, type=Answer)
+        if found.error:
+            raise ControlError(f"NVML: {found.error}")
+        return found
+
+
+class NvmlFeature(Feature):
+    """A value of each card."""
+
+    tolerance = 0.001
+
+    def __init__(self, library: NvmlLibrary, control: Control, cards: Sequence[str]) -> None:
+        self.control = control
+        self._library = library
+        self._cards = cards
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """The PCI addresses of the cards."""
+        return self._cards
+
+    def find_device(self, number: str) -> str | None:
+        """Return the address of a card by its index or its address."""
+        return find_card(number, self._cards)
+
+    def read(self, device: str) -> str:
+        """Ask the library. Raises CcagentError."""
+        return self._library.ask(Question("read", self.control.name, device)).value
+
+    def write(self, device: str, text: str) -> None:
+        """Have the library set a value. Raises CcagentError."""
+        self._library.ask(Question("write", self.control.name, device, text))
+
+    def limits(self, device: str) -> Limits:
+        """Return what the card accepts. Raises CcagentError."""
+        found = self._library.ask(Question("limits", self.control.name, device))
+        return Limits(found.minimum, found.maximum, found.choices)
+
+
+class NvmlControls(ControlClass):
+    """Clocks, power and ECC of NVIDIA's cards."""
+
+    category = "nvml"
+    needs: ClassVar[str] = "cards of NVIDIA, its driver and the package nvidia-ml-py"
+
+    def __init__(self, library: NvmlLibrary | None = None) -> None:
+        self._library = library
+
+    def find_features(self, node: Node) -> Iterator[Feature]:
+        """List the controls that the first card has."""
+        library = self._library
+        if library is None:
+            if not any(map(node.exists, _DRIVER)):
+                return
+            library = self._library = NvmlLibrary(node)
+        try:
+            found = library.ask(Question("list"), _FIRST_ANSWER)
+        except CcagentError as error:
+            logger.warning("controls nvml: %s", error)
+            return
+        for name, kind, unit, description, is_writable in _CONTROLS:
+            if name in found.names and found.cards:
+                control = Control(
+                    category="nvml",
+                    name=name,
+                    device_type="nvidia_gpu",
+                    description=description,
+                    kind=kind,
+                    unit=unit,
+                    is_writable=is_writable,
+                )
+                yield NvmlFeature(library, control, found.cards)

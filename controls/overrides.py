@@ -1,0 +1,61 @@
+"""The file of the keys that `config` controls have set, over those of the configuration files.
+
+It lies below /run: after a boot it is gone, and the files count again.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+from ccagent.config.settings import as_table
+from ccagent.controls.config_keys import OFF, with_overrides
+from ccagent.controls.settings import OVERRIDES
+from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
+from ccagent.log import logger
+from ccagent.machine.private_directories import make_directory
+from ccagent.machine.private_files import replace_file
+from ccagent.machine.trusted_file import read
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LARGEST = 256 * 1024
+
+
+def read_overrides(path: str) -> dict[str, Any]:
+    """Read the file; an empty table without one. Raises CcagentError."""
+    try:
+        _, content = read(path, path.lstrip("/"), _LARGEST)
+    except NotHereError:
+        return {}
+    try:
+        return tomllib.loads(content.decode("utf-8"))
+    except ValueError as error:
+        raise UnparsableError(f"{path}: {error}") from None
+
+
+def write_overrides(path: str, overrides: Mapping[str, Any]) -> None:
+    """Write the file, whole or not at all; every user may read it. Raises CcagentError."""
+    from ccagent.config.defaults import toml
+
+    lines = [f"{OFF} = {toml(overrides.get(OFF, []))}"]
+    for name, table in as_table(overrides.get("agents")).items():
+        lines.append(f"[agents.{toml(name)}]")
+        lines += [f"{toml(key)} = {toml(value)}" for key, value in as_table(table).items()]
+    try:
+        make_directory(os.path.dirname(path), 0o755)
+        replace_file(path, ("\n".join(lines) + "\n").encode(), 0o644)
+    except OSError as error:
+        raise NotPermittedError(f"{path}: {error.strerror}") from error
+
+
+def apply_overrides(table: dict[str, Any]) -> dict[str, Any]:
+    """Return the table with the overrides; without them, and a warning, if they can't be read."""
+    path = str(as_table(table.get("controls")).get("overrides", OVERRIDES))
+    try:
+        return with_overrides(table, read_overrides(path))
+    except CcagentError as error:
+        logger.warning("overrides are not used: %s", error)
+        return table

@@ -1,0 +1,106 @@
+"""The policy of the node: which controls may be set, by whom, within which limits."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.controls.control import DEVICE_TYPES, shortened
+from ccagent.errors import ControlError
+
+if TYPE_CHECKING:
+    from ccagent.controls.control import Control
+    from ccagent.controls.settings import AllowSettings, ControlsSettings
+
+_MINUTE = 60.0
+
+
+class RequestSender(NamedTuple):
+    """The sender of a request. identities: as `from` names them. is_root: root of this node."""
+
+    name: str
+    identities: frozenset[str] = frozenset()
+    is_root: bool = False
+
+
+class Policy:
+    """The policy of [controls]. It reads nothing of the machine and writes nothing."""
+
+    def __init__(self, settings: ControlsSettings) -> None:
+        self._settings = settings
+
+    def lease(self, control: Control) -> float:
+        """Return the seconds after which a value is put back; 0 for never."""
+        rule = self._settings.allow.get(control.full_name)
+        return rule.lease.seconds if rule is not None and rule.lease is not None else 0.0
+
+    def allows(self, name: str) -> bool:
+        """Return whether a control may be set at all."""
+        return name in self._settings.allow
+
+    def check_get(self) -> None:
+        """Raise ControlError if nothing may be read."""
+        if not self._settings.get:
+            raise ControlError("the policy of this node answers no GET (get = false)")
+
+    def check_put(self, control: Control, text: str, sender: RequestSender) -> None:
+        """Raise ControlError if a sender may not set a control to this canonical value."""
+        name = control.full_name
+        rule = self._settings.allow.get(name)
+        if rule is None:
+            raise ControlError(f"{name}: the policy of this node does not allow to set it")
+        self.check_sender(sender, rule.senders, name)
+        if rule.device_types and control.device_type not in {
+            DEVICE_TYPES[each] for each in rule.device_types
+        }:
+            raise ControlError(
+                f"{name}: the policy allows it for {', '.join(rule.device_types)} only"
+            )
+        reason = _refusal(control, text, rule)
+        if reason:
+            raise ControlError(f"{name}: the policy refuses it: {reason}")
+
+    def check_sender(
+        self, sender: RequestSender, senders: tuple[str, ...] | None, what: str
+    ) -> None:
+        """Raise ControlError unless the sender is root here, or one of those that may set."""
+        named = senders or self._settings.senders
+        if sender.is_root or not named or not sender.identities.isdisjoint(named):
+            return
+        raise ControlError(f"{what}: the policy refuses this sender ({sender.name})")
+
+
+def _refusal(control: Control, text: str, rule: AllowSettings) -> str:
+    """Return why a rule does not allow a canonical value, or ""."""
+    if rule.values:
+        for allowed in rule.values:
+            try:
+                if control.parse(allowed) == text:
+                    return ""
+            except ControlError:
+                continue  # a value in the policy that this control can't have
+        return f"{shortened(text)} is none of {', '.join(rule.values)}"
+    if control.kind in {"integer", "real"}:
+        if rule.min is None or rule.max is None:
+            return "it names neither values nor a range"
+        if not rule.min <= float(text) <= rule.max:
+            return f"{text} is not between {rule.min:g} and {rule.max:g}"
+        return ""
+    return "" if control.kind == "boolean" else "it names no values"
+
+
+class RateLimit:
+    """At most so many events within a minute."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._times: deque[float] = deque()
+
+    def take(self, now: float) -> bool:
+        """Count an event at this time; return False if there were too many before."""
+        while self._times and self._times[0] <= now - _MINUTE:
+            self._times.popleft()
+        if len(self._times) >= self._most:
+            return False
+        self._times.append(now)
+        return True

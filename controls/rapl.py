@@ -1,0 +1,160 @@
+"""Controls `rapl.*`: energy, power limits, time windows and enables of the kernel's powercap.
+
+Source: Documentation/power/powercap/powercap.rst; drivers/powercap/intel_rapl_common.c. The kernel
+has one `enabled` a zone, which is that of the first limit.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from ccagent.controls.control import Control, ControlClass, DeviceType, Limits
+from ccagent.controls.file_feature import FileFeature, list_names, read_integer, read_word
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.controls.control import Feature
+    from ccagent.machine.node import Node
+
+_POWERCAP = "sys/class/powercap"
+_ZONE = re.compile(r"intel-rapl:[0-9]{1,4}(?::[0-9]{1,4})?", re.ASCII)
+_CONSTRAINT = re.compile(r"constraint_([0-9])_name", re.ASCII)
+_PACKAGE = re.compile(r"package-([0-9]{1,4})(?:-die-([0-9]{1,4}))?", re.ASCII)
+_DOMAINS = {"core": "pp0", "uncore": "pp1", "dram": "dram"}
+_MICRO = 1_000_000
+_ROUNDING = 0.02
+"""The hardware keeps power in steps of 1/8 W and times as 2**y * (1 + z/4)."""
+_TIME_ROUNDING = 0.3
+
+
+class _Zone(NamedTuple):
+    domain: str
+    device_type: DeviceType
+    device: str
+    path: str
+
+
+class Rapl(ControlClass):
+    """Energy and power limits of packages, memory, cores and the platform."""
+
+    category = "rapl"
+    needs: ClassVar[str] = "/sys/class/powercap with intel-rapl zones: modprobe intel_rapl_msr"
+
+    def find_features(self, node: Node) -> Iterator[Feature]:
+        """List what the zones of this machine have."""
+        by_domain: dict[tuple[str, DeviceType], dict[str, str]] = {}
+        for zone in _find_zones(node):
+            by_domain.setdefault((zone.domain, zone.device_type), {})[zone.device] = zone.path
+        for (domain, device_type), zones in by_domain.items():
+            yield from _of_domain(node, domain, device_type, zones)
+
+
+def _find_zones(node: Node) -> Iterator[_Zone]:
+    names = [match[0] for match in list_names(node, _POWERCAP, _ZONE)]
+    labels = {name: read_word(node, f"{_POWERCAP}/{name}/name") for name in names}
+    packages = {n: _PACKAGE.fullmatch(label) for n, label in labels.items()}
+    has_dies = any(match is not None and match[2] not in {None, "0"} for match in packages.values())
+    devices: dict[str, str] = {}
+    platforms = 0
+    for name in names:
+        path = f"{_POWERCAP}/{name}"
+        package = packages[name]
+        if package is not None:
+            devices[name] = str(len(devices)) if has_dies else str(int(package[1]))
+            yield _Zone("pkg", "die" if has_dies else "socket", devices[name], path)
+        elif labels[name] == "psys":
+            yield _Zone("psys", "socket", str(platforms), path)
+            platforms += 1
+        elif labels[name] in _DOMAINS:
+            parent = devices.get(name.rpartition(":")[0])
+            if parent is not None:
+                domain = _DOMAINS[labels[name]]
+                yield _Zone(domain, "die" if has_dies else "socket", parent, path)
+
+
+def _of_domain(
+    node: Node, domain: str, device_type: DeviceType, zones: dict[str, str]
+) -> Iterator[Feature]:
+    def having(file: str) -> dict[str, str]:
+        return {device: path for device, path in zones.items() if node.exists(f"{path}/{file}")}
+
+    def control(name: str, description: str, unit: str, *, is_writable: bool = False) -> Control:
+        return Control(
+            category="rapl",
+            name=f"{domain}_{name}",
+            device_type=device_type,
+            description=f"{description} of {_TITLES[domain]}",
+            kind="boolean" if unit == "bool" else "real",
+            unit=unit,
+            is_writable=is_writable,
+        )
+
+    if found := having("energy_uj"):
+        yield FileFeature(node, control("energy", "Energy", "J"), found, "energy_uj", scale=_MICRO)
+    for number, suffix in _constraints(node, domain, zones).items():
+        limit, window = f"constraint_{number}_power_limit_uw", f"constraint_{number}_time_window_us"
+        highest = f"constraint_{number}_max_power_uw"
+        if found := having(limit):
+            yield FileFeature(
+                node,
+                control(f"limit{suffix}", "Power limit", "W", is_writable=True),
+                found,
+                limit,
+                scale=_MICRO,
+                tolerance=_ROUNDING,
+                find_limits=partial(_find_range, node, f"constraint_{number}"),
+            )
+        if found := having(window):
+            yield FileFeature(
+                node,
+                control(f"limit{suffix}_time", "Time window of the limit", "s", is_writable=True),
+                found,
+                window,
+                scale=_MICRO,
+                tolerance=_TIME_ROUNDING,
+                find_limits=_find_window,
+            )
+        if found := having(highest):
+            name = {"_2": "max_limit"}.get(suffix, "tdp")
+            yield FileFeature(
+                node, control(name, "Highest power", "W"), found, highest, scale=_MICRO
+            )
+        if suffix != "_2" and (found := having("enabled")):
+            enable = control(f"limit{suffix}_enable", "Enable of the limit", "bool",
+                             is_writable=True)  # fmt: skip
+            yield FileFeature(node, enable, found, "enabled")
+
+
+_TITLES = {
+    "pkg": "the package", "pp0": "the cores", "pp1": "the graphics", "dram": "the memory",
+    "psys": "the platform",
+}  # fmt: skip
+
+
+def _constraints(node: Node, domain: str, zones: dict[str, str]) -> dict[int, str]:
+    """Return the constraints by number, with LIKWID's suffix: only two domains have two limits."""
+    found: dict[int, str] = {}
+    for path in zones.values():
+        for match in list_names(node, path, _CONSTRAINT):
+            name = read_word(node, f"{path}/{match[0]}")
+            if domain not in {"pkg", "psys"}:
+                if name == "long_term":
+                    found[int(match[1])] = ""
+            elif suffix := {"long_term": "_1", "short_term": "_2"}.get(name):
+                found[int(match[1])] = suffix
+    return found
+
+
+def _find_range(node: Node, constraint: str, path: str) -> Limits:
+    """Return what the kernel says of a limit, in W; 0 W is never wanted."""
+    low = read_integer(node, f"{path}/{constraint}_min_power_uw")
+    high = read_integer(node, f"{path}/{constraint}_max_power_uw")
+    return Limits(max(low or 0, 1) / _MICRO, high / _MICRO if high else None)
+
+
+def _find_window(path: str) -> Limits:
+    del path
+    return Limits(1 / _MICRO, None)

@@ -1,0 +1,268 @@
+"""Answers to requests, line by line: what is read, set or refused, and why.
+
+Source: cc-node-controller's protocol. A request is a control message, the answer a log message with
+measurement and tags of the request, `level` and `hostname`. Nothing here knows how requests come.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from ccagent.config.duration import Duration
+from ccagent.controls.catalogue import check_device
+from ccagent.controls.changes import Order
+from ccagent.controls.control import DEVICE_TYPES, shortened
+from ccagent.controls.owner import find_owner
+from ccagent.controls.policy import RateLimit
+from ccagent.errors import CcagentError, ControlError
+from ccagent.records.line_protocol.lines import Line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ccagent.controls.audit import Audit
+    from ccagent.controls.catalogue import Catalogue
+    from ccagent.controls.changes import Changes
+    from ccagent.controls.control import DeviceType, Feature
+    from ccagent.controls.policy import Policy, RequestSender
+    from ccagent.controls.settings import ControlsSettings
+    from ccagent.machine.node import Node
+
+Method = Literal["", "GET", "PUT"]
+
+TOPOLOGY, CONTROLS, CONFIG, RESTORE, AUDIT = "topology", "controls", "config", "restore", "audit"
+
+_CLASSES = {"freq": "cpu_freq", "prefetcher": "prefetch"}
+"""Classes of the specification whose categories are called otherwise."""
+
+_ASSIGNMENT = re.compile(r"(?:intel\.|amd\.)?([A-Za-z0-9_.]{1,100})(?:=(.*))?", re.DOTALL)
+_ALIASES = {"pkg_energy_status": "pkg_energy", "dram_energy_status": "dram_energy"}
+_REFUSALS_A_MINUTE = 60
+_AUDIT_LINES = 100
+
+
+class Pages(NamedTuple):
+    """Answers that are whole documents: each is made when it is asked for."""
+
+    topology: Callable[[], str]
+    configuration: Callable[[], str]
+    audit: Callable[[int], str]
+
+
+class _Request(NamedTuple):
+    """A control request, checked for its form. value: None for GET."""
+
+    name: str
+    value: str | None
+    tags: dict[str, str]
+
+
+class Responder:
+    """Answers for one node. Without `changes` nothing can be set."""
+
+    def __init__(
+        self,
+        node: Node,
+        settings: ControlsSettings,
+        *,
+        policy: Policy,
+        catalogue: Catalogue,
+        changes: Changes | None,
+        audit: Audit,
+        pages: Pages,
+    ) -> None:
+        self.catalogue = catalogue
+        self._node = node
+        self._settings = settings
+        self._policy = policy
+        self._changes = changes
+        self._audit = audit
+        self._pages = pages
+        self._puts = RateLimit(settings.puts_per_minute)
+        self._refusals = RateLimit(_REFUSALS_A_MINUTE)
+        self._names = {node.hostname, node.hostname.partition(".")[0]}
+        self._short_name = node.hostname.partition(".")[0]
+
+    @property
+    def node_name(self) -> str:
+        """The short name of this node."""
+        return self._short_name
+
+    def is_for_us(self, line: Line) -> bool:
+        """Return whether a line names this node, or none."""
+        hostname = line.tags.get("hostname")
+        return hostname is None or hostname in self._names
+
+    def is_for_all(self, line: Line) -> bool:
+        """Return whether a line names no node, so that all answer."""
+        return "hostname" not in line.tags
+
+    def answer(self, line: Line, sender: RequestSender, only: Method = "") -> Line:
+        """Return the answer to a line that is for this node. Never raises for what it holds."""
+        try:
+            return self.reply(line, "INFO", self._respond(line, sender, only))
+        except CcagentError as error:
+            return self.reply(line, "ERROR", str(error))
+
+    def reply(self, line: Line, level: Literal["INFO", "ERROR"], text: str) -> Line:
+        """Make an answer."""
+        tags = {"hostname": self._short_name, **line.tags, "level": level}
+        clean = text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+        return Line(line.measurement, tags, "log", clean, int(self._node.clock.time() * 1e9))
+
+    def _respond(self, line: Line, sender: RequestSender, only: Method) -> str:
+        measurement = line.measurement
+        if measurement == TOPOLOGY:
+            self._policy.check_get()
+            return self._pages.topology()
+        if measurement == CONTROLS:
+            self._policy.check_get()
+            return self.catalogue.listing()
+        method = _method_of(line, only)
+        if measurement in {CONFIG, AUDIT, RESTORE} and not (measurement == CONFIG and line.value):
+            return self._respond_to_command(line, sender, method)
+        request = self._parse(line, method)
+        if request.value is None:
+            return self._get(request)
+        try:
+            return self._put(request, request.value, sender)
+        except ControlError as error:
+            if self._refusals.take(self._node.clock.monotonic()):
+                self._audit.add(
+                    "refused", request.name, by=sender.name, device=request.tags.get("type-id", ""),
+                    requested=shortened(request.value), reason=str(error),
+                )  # fmt: skip
+            raise
+
+    def _respond_to_command(self, line: Line, sender: RequestSender, method: Method) -> str:
+        match line.measurement, method:
+            case "config", "GET":
+                self._policy.check_get()
+                return self._pages.configuration()
+            case "audit", "GET":
+                self._policy.check_get()
+                return self._pages.audit(_AUDIT_LINES)
+            case "restore", "PUT":
+                self._policy.check_sender(sender, None, RESTORE)
+                return self._restore(line, sender)
+            case _:
+                raise ControlError(f"{line.measurement}: not for method {method}")
+
+    def _parse(self, line: Line, method: Method) -> _Request:
+        """Check the form of a control request. Raises ControlError."""
+        value = line.value
+        if not isinstance(value, str):
+            raise ControlError("not a control message: the field control is no string")
+        name, text = line.measurement, value
+        category = _CLASSES.get(name, name)
+        if "." not in name and self.catalogue.has_category(category):
+            # The form of the specification: the class is the measurement, the field names the rest.
+            found = _ASSIGNMENT.fullmatch(value)
+            if found is None:
+                raise ControlError(f"{name}: the field control names no control of this class")
+            inner = found[1].replace(".", "_") if category != CONFIG else found[1]
+            name, text = f"{category}.{_ALIASES.get(inner, inner)}", found[2] or ""
+        if "type" not in line.tags:
+            raise ControlError("no tag type")
+        if "type-id" not in line.tags and line.tags["type"] != "node":
+            raise ControlError("no tag type-id")
+        return _Request(name, text if method == "PUT" else None, line.tags)
+
+    def _find(self, request: _Request) -> tuple[Feature, str]:
+        try:
+            feature = self.catalogue.find(request.name)
+        except ControlError as error:
+            raise ControlError(f"{shortened(request.name)}: {error}") from None
+        device_type = _device_type(request.tags["type"], feature)
+        return feature, check_device(feature, device_type, request.tags.get("type-id", ""))
+
+    def _get(self, request: _Request) -> str:
+        self._policy.check_get()
+        feature, device = self._find(request)
+        if not feature.control.is_readable:
+            raise ControlError(f"{feature.control.full_name}: it can only be set")
+        return feature.read(device)
+
+    def _put(self, request: _Request, value: str, sender: RequestSender) -> str:
+        if not self._puts.take(self._node.clock.monotonic()):
+            raise ControlError(
+                f"more than {self._settings.puts_per_minute} PUT requests within a minute"
+            )
+        feature, device = self._find(request)
+        control = feature.control
+        if not control.is_writable:
+            raise ControlError(f"{control.full_name}: it can only be read")
+        text = control.parse(value)
+        self._policy.check_put(control, text, sender)
+        job = find_owner(self._node, is_needed=self._settings.owner_only and not sender.is_root)
+        place = f"{control.full_name}={text} for device {control.device_type}/{device}"
+        lease = _lease(request.tags, self._policy.lease(control))
+        if self._settings.dry_run or request.tags.get("dry-run") in {"1", "true"}:
+            refusal = feature.limits(device).refusal(text)
+            if refusal:
+                raise ControlError(f"{control.full_name}: out of the machine's range: {refusal}")
+            before = feature.read(device)
+            self._audit.add(
+                "dry-run", control.full_name, by=sender.name, device=device, before=before,
+                requested=text, job=job, lease=lease,
+            )  # fmt: skip
+            return f"Dry run: would set {place}; it is {before}, nothing was written"
+        after = self._held().set(Order(feature, device, text, sender.name, lease, job))
+        rounded = "" if after == text else f" ({after} is read back)"
+        return f"Set {place}{rounded}: SUCCESS!"
+
+    def _held(self) -> Changes:
+        if self._changes is None:
+            raise ControlError("nothing can be set: ccagent-control.service does not run")
+        return self._changes
+
+    def _restore(self, line: Line, sender: RequestSender) -> str:
+        """Put back all changes, those of one control, or those of a job."""
+        name = line.value if isinstance(line.value, str) else ""
+        job = line.tags.get("job", "")
+        if job and not job.isdigit():
+            raise ControlError(f"restore: job {shortened(job)} is no number")
+        changes = self._held()
+        chosen = [
+            change
+            for change in reversed(changes.all())
+            if (not name or change.control == name) and (not job or change.job == int(job))
+        ]
+        failed = [c for c in chosen if not changes.restore(c, f"restore by {sender.name}")]
+        if failed:
+            names = ", ".join(f"{c.control}@{c.device}" for c in failed)
+            raise ControlError(f"restore: failed for {names}; it is tried again")
+        return f"Restored {len(chosen)} values: SUCCESS!"
+
+
+def _method_of(line: Line, only: Method) -> Method:
+    """Return the method of a line; a subject may be for one of them only. Raises ControlError."""
+    named = line.tags.get("method", only)
+    if line.field != "control" or named not in {"GET", "PUT"}:
+        raise ControlError(
+            "not a control message: a field control and a tag method=GET or method=PUT are needed"
+        )
+    if only and named != only:
+        raise ControlError(f"this subject is for {only} only")
+    return "GET" if named == "GET" else "PUT"
+
+
+def _device_type(word: str, feature: Feature) -> DeviceType | None:
+    if word == "accelerator" and feature.control.device_type in {"nvidia_gpu", "amd_gpu"}:
+        return feature.control.device_type
+    return DEVICE_TYPES.get(word)
+
+
+def _lease(tags: dict[str, str], longest: float) -> float:
+    """Return the lease in seconds: that of the policy, or a shorter one that is asked for."""
+    asked = tags.get("lease")
+    if asked is None:
+        return longest
+    try:
+        seconds = Duration(asked).seconds
+    except ValueError as error:
+        raise ControlError(f"lease: {error}") from None
+    if seconds <= 0:
+        raise ControlError("lease: longer than 0 s is needed")
+    return min(seconds, longest) if longest else seconds

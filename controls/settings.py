@@ -1,0 +1,186 @@
+"""The keys of the table [controls], and what they must not be."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec import Meta
+
+from ccagent.config.duration import Duration
+from ccagent.config.settings import Settings
+from ccagent.controls.control import DEVICE_TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STATE_DIRECTORY = "/var/lib/ccagent-control"
+SOCKET = "/run/ccagent-control/control.sock"
+OVERRIDES = "/run/ccagent-control/overrides.toml"
+
+_NAME = re.compile(r"[a-z0-9_]+(?:\.[A-Za-z0-9_-]+)+", re.ASCII)
+_SUBJECT = re.compile(r"[\w!#$%&'+,/:;=?@^`|~-]+(?:\.[\w!#$%&'+,/:;=?@^`|~-]+)*", re.ASCII)
+_KEY = re.compile(r"U[A-Z2-7]{55}", re.ASCII)
+_LONGEST_LEASE = 365 * 86400.0
+
+_FROM = (
+    "who may set: account:NAME and user:NAME as the NATS server tells them, key:U... for signed"
+    " requests; empty: "
+)
+
+
+class AllowSettings(Settings, frozen=True, kw_only=True):
+    """The keys of a table [controls.allow."CATEGORY.NAME"]."""
+
+    values: Annotated[list[str], Meta(description="values that may be set; empty: see min")] = []
+    min: Annotated[float | None, Meta(description="lowest value, in the unit of the control")] = (
+        None
+    )
+    max: Annotated[float | None, Meta(description="highest value, in the unit of the control")] = (
+        None
+    )
+    device_types: Annotated[
+        list[str], Meta(description="types of devices, such as 'socket'; empty: all")
+    ] = []
+    lease: Annotated[
+        Duration | None,
+        Meta(description="after this long the value before is put back, unless it is set again"),
+    ] = None
+    senders: Annotated[tuple[str, ...], Meta(description=_FROM + "those of [controls]")] = (
+        msgspec.field(name="from", default=())
+    )
+
+
+class ControlsSettings(Settings, frozen=True, kw_only=True):
+    """The keys of the table [controls]."""
+
+    url: Annotated[
+        str, Meta(description="NATS server, nats:// or tls://; empty: this node's commands only")
+    ] = ""
+    subjects: Annotated[
+        tuple[str, ...],
+        Meta(description="subjects of requests; one that ends in .get or .put takes only that"),
+    ] = ("cc-control",)
+    user: Annotated[str, Meta(description="user that the password belongs to")] = ""
+    password_file: Annotated[str, Meta(description="file with the password of that user")] = ""
+    token_file: Annotated[str, Meta(description="file with a token")] = ""
+    nkey_file: Annotated[str, Meta(description="file with the seed of a user's nkey")] = ""
+    creds_file: Annotated[str, Meta(description="file with a user's JWT and seed (.creds)")] = ""
+    ca_file: Annotated[
+        str, Meta(description="certificates to trust; empty: those of the system")
+    ] = ""
+    certificate_file: Annotated[str, Meta(description="our own certificate")] = ""
+    key_file: Annotated[str, Meta(description="the key of that certificate, not encrypted")] = ""
+    insecure: Annotated[
+        bool, Meta(description="do not verify who the server is; said at each start")
+    ] = False
+    allow_cleartext: Annotated[
+        bool, Meta(description="send a password or token unencrypted to another machine")
+    ] = False
+    get: Annotated[bool, Meta(description="answer GET")] = True
+    allow: Annotated[
+        dict[str, AllowSettings], Meta(description="controls that may be set, by name")
+    ] = {}
+    senders: Annotated[
+        tuple[str, ...], Meta(description=_FROM + "whoever may publish to the subjects")
+    ] = msgspec.field(name="from", default=())
+    trust_request_info: Annotated[
+        bool,
+        Meta(
+            description="believe the header Nats-Request-Info; safe only where senders are in"
+            " other accounts than this node"
+        ),
+    ] = False
+    puts_per_minute: Annotated[
+        int, Meta(ge=1, description="more PUT requests than these are refused")
+    ] = 600
+    dry_run: Annotated[bool, Meta(description="check and record PUT requests, write nothing")] = (
+        False
+    )
+    owner_only: Annotated[
+        bool,
+        Meta(description="accept PUT only while exactly one job of Slurm is on the node"),
+    ] = False
+    time_limit: Annotated[
+        Duration, Meta(description="for reading or writing a control; the client waits 1 s")
+    ] = Duration("800ms")
+    spread: Annotated[
+        Duration, Meta(description="random delay of answers to requests without hostname")
+    ] = Duration("500ms")
+    audit_subject: Annotated[
+        str, Meta(description="subject of an event message for each change; empty: none")
+    ] = ""
+    state_directory: Annotated[
+        str, Meta(description="where values before a change and the audit are kept")
+    ] = STATE_DIRECTORY
+    socket: Annotated[str, Meta(description="where this node's commands ask the service")] = SOCKET
+    overrides: Annotated[
+        str, Meta(description="file of the keys that `config` controls set; the daemon reads it")
+    ] = OVERRIDES
+
+    def __post_init__(self) -> None:
+        """Refuse what can't work, all at once. Raises ValueError."""
+        problems = list(_find_problems(self))
+        if problems:
+            raise ValueError("; ".join(problems))
+
+
+def _find_problems(settings: ControlsSettings) -> Iterator[str]:
+    for subject in [*settings.subjects, *filter(None, (settings.audit_subject,))]:
+        if not _SUBJECT.fullmatch(subject):
+            yield f"subjects: {subject!r}: tokens with dots between them, no wildcards, no spaces"
+    if settings.url and not settings.subjects:
+        yield "subjects: at least one is needed"
+    for key, path in (
+        ("state-directory", settings.state_directory),
+        ("socket", settings.socket),
+        ("overrides", settings.overrides),
+    ):
+        if not path.startswith("/"):
+            yield f"{key}: an absolute path is needed"
+    if not 0 < settings.time_limit.seconds <= 60:
+        yield "time-limit: from 1ms to 60s"
+    if settings.spread.seconds > 60:
+        yield "spread: 60s at most"
+    yield from _find_wrong_senders("from", settings.senders, settings)
+    for name, rule in settings.allow.items():
+        yield from _find_wrong_rule(name, rule, settings)
+
+
+def _find_wrong_rule(name: str, rule: AllowSettings, settings: ControlsSettings) -> Iterator[str]:
+    where = f'allow."{name}"'
+    if not _NAME.fullmatch(name):
+        yield f"{where}: the name of a control is needed, CATEGORY.NAME; no wildcards"
+    for kind in rule.device_types:
+        if kind not in DEVICE_TYPES:
+            yield f"{where}.device-types: {kind!r} is none of {', '.join(DEVICE_TYPES)}"
+    for key, bound in (("min", rule.min), ("max", rule.max)):
+        if bound is not None and not abs(bound) < 1e15:
+            yield f"{where}.{key}: a finite number is needed"
+    if rule.min is not None and rule.max is not None and rule.min > rule.max:
+        yield f"{where}: min is greater than max"
+    if rule.lease is not None and not 1 <= rule.lease.seconds <= _LONGEST_LEASE:
+        yield f"{where}.lease: from 1s to 365d"
+    yield from _find_wrong_senders(f"{where}.from", rule.senders, settings)
+
+
+def _find_wrong_senders(
+    where: str, senders: tuple[str, ...], settings: ControlsSettings
+) -> Iterator[str]:
+    for sender in senders:
+        kind, _, name = sender.partition(":")
+        if kind not in {"account", "user", "key"} or not name:
+            yield f"{where}: {sender!r}: account:NAME, user:NAME or key:U... is expected"
+        elif kind == "key" and not _KEY.fullmatch(name):
+            yield f"{where}: {sender!r}: the public nkey of a user is needed (U...)"
+        elif kind != "key" and not settings.trust_request_info:
+            yield (
+                f"{where}: {sender!r}: needs trust-request-info = true: the header can be forged by"
+                " whoever is in this node's own account"
+            )
+
+
+def all_senders(settings: ControlsSettings) -> list[str]:
+    """Return the senders that any rule names."""
+    return [*settings.senders, *(s for rule in settings.allow.values() for s in rule.senders)]

@@ -1,0 +1,78 @@
+"""The configuration of the control service: [controls], and the names of cluster and node.
+
+Agents and sinks of the file are not looked at, so that none of their modules is loaded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ccagent.config.conversion import convert
+from ccagent.config.files import DEFAULT_PATH, read_default, read_files
+from ccagent.config.settings import as_table
+from ccagent.controls.settings import ControlsSettings
+from ccagent.controls.settings_checks import check_controls
+from ccagent.errors import ConfigurationError
+from ccagent.machine.node import Node
+
+if TYPE_CHECKING:
+    from ccagent.log import LogFormat, LogLevel
+
+
+class ControlSetup(NamedTuple):
+    """The settings of the service from a file."""
+
+    place: str
+    settings: ControlsSettings
+    table: dict[str, Any]
+
+    def make_node(self) -> Node:
+        """Make the node of this machine, with its configured names."""
+        return Node(
+            hostname=str(self.table.get("hostname", "")),
+            cluster=str(self.table.get("cluster", "")),
+        )
+
+    @property
+    def log(self) -> tuple[LogLevel, LogFormat]:
+        """Level and form of the log; what is none is refused by `ccagent config check`."""
+        level, form = self.table.get("log-level"), self.table.get("log-format")
+        return (
+            level if level in {"error", "warning", "info", "debug"} else "warning",
+            form if form in {"auto", "journal", "text", "json"} else "auto",
+        )
+
+
+def load_setup(path: str | None, *, needs_table: bool) -> ControlSetup:
+    """Read and check the file; without `path` the default one, which must exist for the service.
+
+    Raises ConfigurationError naming file, line, key and reason.
+    """
+    place = path or DEFAULT_PATH
+    files = read_default() if path is None and not needs_table else read_files(place)
+    if files.problems:
+        raise ConfigurationError(*files.problems)
+    if "controls" not in files.table and needs_table:
+        raise ConfigurationError(f"{place}: no table [controls]: nothing to do")
+    try:
+        settings = check_table(files.table.get("controls", {}), place)
+    except ConfigurationError as error:
+        raise ConfigurationError(*files.locate(error.problems)) from None
+    return ControlSetup(place, settings, as_table(files.table))
+
+
+def check_table(table: object, place: str) -> ControlsSettings:
+    """Check the table [controls]. Raises ConfigurationError."""
+    settings = convert(table, ControlsSettings, "controls", place=place)
+    try:
+        check_controls(settings)
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            *(f"{place}: controls.{problem}" for problem in error.problems)
+        ) from None
+    return settings
+
+
+def without_file() -> ControlSetup:
+    """Return the setup of commands that read no file."""
+    return ControlSetup(DEFAULT_PATH, ControlsSettings(), {})

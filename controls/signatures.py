@@ -1,0 +1,123 @@
+"""Signed requests: an nkey signs subject, time, nonce and body, so a shared subject is enough.
+
+Headers: Ccagent-Key (public key of a user), Ccagent-Time (ns since 1970), Ccagent-Nonce and
+Ccagent-Signature (base64). A signature counts once, within a minute, and only if it was made after
+this service began to listen: nothing is replayed across a restart.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+from collections import OrderedDict
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from ccagent.errors import ControlError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+KEY, TIME, NONCE, SIGNATURE = (
+    "Ccagent-Key", "Ccagent-Time", "Ccagent-Nonce", "Ccagent-Signature",
+)  # fmt: skip
+
+_WINDOW = 60.0
+_REMEMBERED = 100_000
+_USER = 20 << 3
+_FORM_OF_KEY = re.compile(r"U[A-Z2-7]{55}", re.ASCII)
+_FORM_OF_NONCE = re.compile(r"[A-Za-z0-9_-]{8,64}", re.ASCII)
+_FORM_OF_TIME = re.compile(r"[0-9]{1,19}", re.ASCII)
+
+
+def missing_library() -> Iterator[str]:
+    """Yield what is missing to check signatures."""
+    if find_spec("nkeys") is None:
+        from ccagent.machine.interpreter import install_command
+
+        yield f"from: keys need a library: {install_command('nkeys')}"
+
+
+def signed_text(subject: str, time: str, nonce: str, body: bytes) -> bytes:
+    """Return what is signed."""
+    return f"ccagent-control-1\n{subject}\n{time}\n{nonce}\n".encode() + body
+
+
+def sign(seed: str, subject: str, body: bytes, now: float) -> dict[str, str]:
+    """Return the headers that sign a request."""
+    nkeys: Any = import_module("nkeys")  # has no types
+    pair = nkeys.from_seed(bytearray(seed.encode()))
+    time, nonce = str(int(now * 1e9)), os.urandom(16).hex()
+    signature = bytes(pair.sign(signed_text(subject, time, nonce, body)))
+    return {
+        KEY: bytes(pair.public_key).decode(),
+        TIME: time,
+        NONCE: nonce,
+        SIGNATURE: base64.b64encode(signature).decode(),
+    }
+
+
+class SignatureCheck:
+    """Checks signatures of one service."""
+
+    def __init__(self, started: float) -> None:
+        self._started = started
+        self._seen: OrderedDict[tuple[str, str], float] = OrderedDict()
+
+    def signer(self, subject: str, headers: Mapping[str, str], body: bytes, now: float) -> str:
+        """Return the public key that signed a request, "" if it is not signed.
+
+        headers: names in lower case. Raises ControlError for a signature that does not count.
+        """
+        if KEY.lower() not in headers:
+            return ""
+        key, time, nonce, signature = (
+            headers.get(name.lower(), "") for name in (KEY, TIME, NONCE, SIGNATURE)
+        )
+        if not (
+            _FORM_OF_KEY.fullmatch(key)
+            and _FORM_OF_TIME.fullmatch(time)
+            and _FORM_OF_NONCE.fullmatch(nonce)
+        ):
+            raise ControlError("signature: malformed key, time or nonce")
+        made = int(time) / 1e9
+        if abs(now - made) > _WINDOW:
+            raise ControlError("signature: older than a minute, or the clocks differ")
+        if made < self._started:
+            raise ControlError("signature: made before this service started: sign again")
+        if not _is_valid(key, signature, signed_text(subject, time, nonce, body)):
+            raise ControlError("signature: it does not fit the request")
+        if (key, nonce) in self._seen:
+            raise ControlError("signature: used before")
+        self._remember(key, nonce, now)
+        return key
+
+    def _remember(self, key: str, nonce: str, now: float) -> None:
+        seen = self._seen
+        while seen and next(iter(seen.values())) < now - 2 * _WINDOW:
+            seen.popitem(last=False)
+        if len(seen) >= _REMEMBERED:
+            raise ControlError("signature: too many signed requests within a minute")
+        seen[key, nonce] = now
+
+
+def _is_valid(key: str, signature: str, text: bytes) -> bool:
+    """Return whether the user's public key has signed a text."""
+    try:
+        raw = base64.b32decode(key)
+        given = base64.b64decode(signature, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    checksum = int.from_bytes(raw[-2:], "little")
+    if raw[0] != _USER or binascii.crc_hqx(raw[:-2], 0) != checksum or len(given) != 64:
+        return False
+    signing: Any = import_module("nacl.signing")
+    exceptions: Any = import_module("nacl.exceptions")
+    try:
+        signing.VerifyKey(raw[1:33]).verify(text, given)
+    except exceptions.BadSignatureError:
+        return False
+    return True

@@ -1,0 +1,150 @@
+"""Keys of ccagent's configuration that controls set, and the overrides that hold them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ccagent.config.settings import as_table
+from ccagent.controls.config_class import ConfigControls, ConfigSource
+from ccagent.controls.config_keys import read_key, with_key, with_overrides
+from ccagent.controls.overrides import apply_overrides, read_overrides, write_overrides
+from ccagent.errors import CcagentError
+from ccagent.machine.lock import Lock
+from tests.support.control_machines import MachineNode, Site, allow
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EVERY, ON = "config.agents.sample.every", "config.agents.sample"
+TABLE: dict[str, Any] = {"agents": {"sample": {"every": "30s", "rollup": True}}}
+
+
+def effective(overrides: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = with_overrides(TABLE, overrides)["agents"]
+    return found
+
+
+def test_a_cadence_is_laid_over_the_files() -> None:
+    overrides = with_key(TABLE, {}, EVERY, "10s")
+    assert effective(overrides) == {"sample": {"every": "10s", "rollup": True}}
+    assert read_key(TABLE, overrides, EVERY) == "10s"
+    assert effective(with_key(TABLE, overrides, EVERY, "30s")) == TABLE["agents"]
+    assert with_key(TABLE, overrides, EVERY, "30s") == {"agents": {}, "agents-off": []}
+
+
+def test_agents_go_off_and_on() -> None:
+    off = with_key(TABLE, {}, ON, "0")
+    assert (effective(off), read_key(TABLE, off, ON)) == ({}, "0")
+    assert effective(with_key(TABLE, off, ON, "1")) == TABLE["agents"]
+    metrics = with_key(TABLE, {}, "config.agents.metrics", "1")
+    assert effective(metrics) == TABLE["agents"] | {"metrics": {}}
+    assert effective(with_key(TABLE, metrics, "config.agents.metrics", "0")) == TABLE["agents"]
+
+
+def test_an_agent_that_is_off_keeps_its_cadence() -> None:
+    both = with_key(TABLE, with_key(TABLE, {}, EVERY, "10s"), ON, "0")
+    again = with_key(TABLE, both, ON, "1")
+    assert effective(again)["sample"]["every"] == "10s"
+
+
+def test_overrides_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path = str(tmp_path / "run/overrides.toml")
+    overrides = {"agents": {"sample": {"every": "10s"}, "metrics": {}}, "agents-off": ["lustre"]}
+    assert read_overrides(path) == {}
+    write_overrides(path, overrides)
+    assert read_overrides(path) == overrides
+    assert os.stat(path).st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("content", ["[", "agents = 3", "\xff"])
+def test_overrides_that_cant_be_read_change_nothing(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "overrides.toml"
+    path.write_bytes(content.encode("latin-1"))
+    table = TABLE | {"controls": {"overrides": str(path)}}
+    assert apply_overrides(table)["agents"] == TABLE["agents"]
+
+
+def test_overrides_of_others_do_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "overrides.toml"
+    path.write_text("agents-off = ['sample']")
+    path.chmod(0o666)
+    with pytest.raises(CcagentError):
+        read_overrides(str(path))
+    assert apply_overrides(TABLE | {"controls": {"overrides": str(path)}})["agents"]
+
+
+class ConfigSite:
+    """A site whose daemon is this process: it counts the reloads."""
+
+    def __init__(self, root: Path) -> None:
+        self.file = root / "ccagent.toml"
+        self.table: dict[str, Any] = {
+            "lock-directory": str(root),
+            "agents": {"sample": {"every": "30s"}},
+            "sinks": {"x": {"url": "http://h/write?token=secret"}},
+        }
+        self.file.write_text(
+            f'lock-directory = "{root}"\n[agents.sample]\nevery = "30s"\n'
+            '[sinks.x]\nurl = "http://h/write?token=secret"\nformat = "line"\n'
+        )
+        node = MachineNode(root / "machine")
+        table = allow(config__agents__sample__every={"values": ["10s", "30s"]})
+        rules: dict[str, Any] = {
+            **as_table(table["allow"]), "config.agents.sample": {}, "config.agents.nothing": {}
+        }  # fmt: skip
+        settings = Site(node, {"overrides": str(root / "o.toml")}, state=root / "s").settings
+        self.source = ConfigSource(node, str(self.file), settings, lambda: self.table)
+        self.site = Site(
+            node, {"allow": rules}, classes=[ConfigControls(self.source, rules)], state=root / "t"
+        )
+
+
+@pytest.fixture
+def config_site(tmp_path: Path) -> ConfigSite:
+    return ConfigSite(tmp_path)
+
+
+def test_a_cadence_is_set_checked_taken_over_and_put_back(
+    config_site: ConfigSite, tmp_path: Path
+) -> None:
+    reloads: list[int] = []
+    old = signal.signal(signal.SIGHUP, lambda number, _: reloads.append(number))
+    lock = Lock(str(tmp_path / "ccagent.lock"), "lock-directory")
+    try:
+        site = config_site.site
+        assert site.ask(EVERY) == ("INFO", "30s")
+        assert site.ask(EVERY, "10s")[0] == "INFO"
+        assert site.ask("config", "agents.sample.every=10s", kind="node")[0] == "INFO"
+        assert read_overrides(config_site.source.path)["agents"] == {"sample": {"every": "10s"}}
+        assert site.ask(EVERY, "20s")[0] == "ERROR"
+        site.ask("restore", "")
+        assert site.ask(EVERY) == ("INFO", "30s")
+        assert len(reloads) == 2
+    finally:
+        lock.release()
+        signal.signal(signal.SIGHUP, old)
+
+
+def test_what_the_check_refuses_is_not_written(config_site: ConfigSite) -> None:
+    level, text = config_site.site.ask("config.agents.nothing", "1")
+    assert level == "ERROR"
+    assert "refused by the check" in text
+    assert "unknown agent" in text
+    assert read_overrides(config_site.source.path) == {}
+
+
+def test_a_cadence_of_an_agent_that_is_off_is_refused(config_site: ConfigSite) -> None:
+    site = config_site.site
+    assert site.ask("config.agents.sample", "0")[0] == "INFO"
+    assert "does not run" in site.ask(EVERY, "10s")[1]
+
+
+def test_the_document_has_no_secret(config_site: ConfigSite) -> None:
+    document = json.loads(config_site.source.document())
+    assert document["sinks"]["x"]["url"] == "http://h/write"
+    assert document["agents"] == {"sample": {"every": "30s"}}
