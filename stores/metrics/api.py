@@ -49,8 +49,8 @@ class TooLargeBodyError(CcagentError):
     """A body that inflates too far."""
 
 
-class Route(NamedTuple):
-    """What a path wants. method: the only one that is answered."""
+class ServerPath(NamedTuple):
+    """The requirements of a path. method: the only one that is answered."""
 
     name: str
     method: bytes
@@ -58,14 +58,14 @@ class Route(NamedTuple):
 
 
 ROUTES = {
-    b"/api/write": Route("write", b"POST", WRITE),
-    b"/api/query": Route("query", b"GET", READ),
-    b"/api/free": Route("free", b"POST", ADMIN),
-    b"/api/debug": Route("debug", b"GET", ADMIN),
-    b"/api/healthcheck": Route("healthcheck", b"GET", READ),
-    b"/api/jobs": Route("jobs", b"POST", WRITE),
-    b"/api/job": Route("job", b"GET", READ),
-    b"/metrics": Route("metrics", b"GET", READ),
+    b"/api/write": ServerPath("write", b"POST", WRITE),
+    b"/api/query": ServerPath("query", b"GET", READ),
+    b"/api/free": ServerPath("free", b"POST", ADMIN),
+    b"/api/debug": ServerPath("debug", b"GET", ADMIN),
+    b"/api/healthcheck": ServerPath("healthcheck", b"GET", READ),
+    b"/api/jobs": ServerPath("jobs", b"POST", WRITE),
+    b"/api/job": ServerPath("job", b"GET", READ),
+    b"/metrics": ServerPath("metrics", b"GET", READ),
 }
 
 
@@ -101,7 +101,7 @@ class StoreApi:
         self._tasks: set[asyncio.Task[None]] = set()
         self._clusters: dict[bytes, str] = {b"": ""}
 
-    def route(self, method: bytes, path: bytes) -> Route | StoreResponse:
+    def route(self, method: bytes, path: bytes) -> ServerPath | StoreResponse:
         """Find out what a request wants; an answer if it can't be had."""
         path, _, query = path.partition(b"?")
         if len(path) > 1 and path.endswith(b"/"):
@@ -115,7 +115,7 @@ class StoreApi:
             return StoreResponse(405, b"", more=b"Allow: %b\r\n" % found.method)
         return found
 
-    def authorize(self, route: Route, authorization: bytes) -> StoreResponse | None:
+    def authorize(self, route: ServerPath, authorization: bytes) -> StoreResponse | None:
         """Return an answer if the request may not do what it wants."""
         if self._verifier is None:
             return None
@@ -129,7 +129,7 @@ class StoreApi:
 
     def respond(
         self,
-        route: Route,
+        route: ServerPath,
         url: bytes,
         body: bytes,
         is_gzip: bool,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ccagent.stores.metrics.catalogue import Catalogue
+from ccagent.stores.metrics.catalogue import MetricCatalogue
 from ccagent.stores.metrics.checkpoint_files import file_name
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.store import MetricStore
@@ -114,7 +114,7 @@ def _free_name(folder: str, limit: int) -> str:
 def main() -> None:
     """Archive the segment that the command line names."""
     segment, directory, limit = sys.argv[1:]
-    store = MetricStore(Catalogue({}), time.time)
+    store = MetricStore(MetricCatalogue({}), time.time)
     Replay(store).read_segment(segment, _EARLIEST)
     for cluster in store.root.children.values():
         write_cluster(cluster, directory, int(limit))

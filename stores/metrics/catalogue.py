@@ -20,7 +20,7 @@ class StoredMetric(NamedTuple):
     aggregation: Aggregation | None
 
 
-class Catalogue:
+class MetricCatalogue:
     """The configured metrics by name; with `*` among them it has every name."""
 
     def __init__(self, metrics: Mapping[str, StoredMetric]) -> None:

@@ -11,7 +11,8 @@ from ccagent.stores.metrics.reading import read_series
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ccagent.stores.metrics.levels import Path, StoreLevel
+    from ccagent.stores.metrics.groups import Path
+    from ccagent.stores.metrics.levels import StoreLevel
     from ccagent.stores.metrics.store import MetricStore
 
 

@@ -14,7 +14,7 @@ from ccagent.stores.metrics.responses import StoreResponse, fail, head, text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.stores.metrics.api import Route, StoreApi
+    from ccagent.stores.metrics.api import ServerPath, StoreApi
 
 _LONGEST_HEADER = 32 << 10
 _MOST_REQUESTS = 16
@@ -28,7 +28,7 @@ _CLOSING = b"Connection: close\r\n"
 class StoreRequest(NamedTuple):
     """A whole request."""
 
-    route: Route
+    route: ServerPath
     url: bytes
     body: bytes
     is_gzip: bool
@@ -36,7 +36,7 @@ class StoreRequest(NamedTuple):
 
 
 class ConnectionLimits:
-    """What all connections share: their number, the bytes of bodies in memory, time limits."""
+    """State that all connections share: their number, bytes of bodies in memory, time limits."""
 
     def __init__(self, *, most: int = 20_000, bodies: int = 1 << 30, seconds: float = 30.0) -> None:
         self.most = most
@@ -66,7 +66,7 @@ class StoreConnection(asyncio.Protocol):
         self._is_expected = False
         self._header_bytes = 0
         self._is_in_header = True
-        self._route: Route | None = None
+        self._route: ServerPath | None = None
         self._parts: list[bytes] = []
         self._size = 0
         self._waiting: deque[StoreRequest] = deque()

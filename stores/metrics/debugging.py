@@ -11,7 +11,8 @@ from ccagent.stores.metrics.query_request import BadRequestError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.stores.metrics.levels import StoredSeries, StoreLevel
+    from ccagent.stores.metrics.groups import StoredSeries
+    from ccagent.stores.metrics.levels import StoreLevel
     from ccagent.stores.metrics.store import MetricStore
 
 

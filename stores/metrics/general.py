@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ccagent.records.line_protocol.lines import Line
-    from ccagent.stores.metrics.levels import Path, StoredSeries
+    from ccagent.stores.metrics.groups import Path, StoredSeries
     from ccagent.stores.metrics.store import MetricStore
 
 MOST_REPORTED = 100

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
-    from ccagent.stores.metrics.levels import StoreLevel
     from ccagent.stores.metrics.memory import BlockPool
+
+Path = tuple[str, ...]
+"""Cluster, node and the names of components, such as `socket0`."""
 
 CAPACITY = 512
 """Rows of a block."""
@@ -87,7 +89,7 @@ class SeriesGroup:
     )  # fmt: skip
 
     def __init__(
-        self, number: int, start: int, frequency: int, columns: list[tuple[StoreLevel, str]]
+        self, number: int, start: int, frequency: int, columns: list[tuple[Level, str]]
     ) -> None:
         self.number = number
         self.start = start
@@ -242,3 +244,29 @@ class SeriesGroup:
     def iterate_blocks(self) -> Iterator[ValueBlock]:
         """Yield the blocks, the oldest first."""
         yield from self._ordered()
+
+
+class StoredSeries(NamedTuple):
+    """Where the values of one metric at one level are."""
+
+    group: SeriesGroup
+    column: int
+
+
+class Level(Protocol):
+    """A cluster, node or component that has series in a group."""
+
+    @property
+    def path(self) -> Path:
+        """Its place in the tree."""
+        ...
+
+    @property
+    def series(self) -> dict[str, StoredSeries]:
+        """Its series by metric."""
+        ...
+
+    @property
+    def children(self) -> Mapping[str, Level]:
+        """The levels below it by name."""
+        ...

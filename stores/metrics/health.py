@@ -12,7 +12,7 @@ from ccagent.stores.metrics.query_request import BadRequestError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.stores.metrics.levels import StoredSeries
+    from ccagent.stores.metrics.groups import StoredSeries
     from ccagent.stores.metrics.store import MetricStore
 
 _MOST_MISSING = 5

@@ -1,4 +1,4 @@
-"""What a store does from time to time: retention, limits of memory and disk, old log files."""
+"""Housekeeping of a store: retention, limits of memory and disk, old log files."""
 
 from __future__ import annotations
 

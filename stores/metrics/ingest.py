@@ -41,7 +41,7 @@ class IngestLog(Protocol):
 
 
 class IngestResult(NamedTuple):
-    """What became of a message."""
+    """The result of a message."""
 
     stored: int
     bad: list[BadLine]
@@ -52,7 +52,7 @@ class IngestResult(NamedTuple):
 
 
 class IngestCounters:
-    """What was taken since the start."""
+    """Counts since the start."""
 
     def __init__(self) -> None:
         self.points = 0

@@ -79,7 +79,7 @@ async def compute_footprint(store: MetricStore, job: StoredJob) -> dict[str, Any
 
 
 class _Extent:
-    """What is known of a metric of a job."""
+    """Statistics of a metric of a job."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ccagent.stores.metrics.groups import SeriesGroup
-
-Path = tuple[str, ...]
-"""Cluster, node and the names of components, such as `socket0`."""
-
-
-class StoredSeries(NamedTuple):
-    """Where the values of one metric at one level are."""
-
-    group: SeriesGroup
-    column: int
+    from ccagent.stores.metrics.groups import Path, StoredSeries
 
 
 class StoreLevel:

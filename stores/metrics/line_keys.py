@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ccagent.stores.metrics.levels import Path
+    from ccagent.stores.metrics.groups import Path
 
 
 def level_path(tags: Mapping[str, str], cluster: str) -> Path:

@@ -25,7 +25,7 @@ from ccagent.stores.metrics.log_format import (
 from ccagent.stores.metrics.log_writer import Segment, list_segments
 
 if TYPE_CHECKING:
-    from ccagent.stores.metrics.levels import StoredSeries
+    from ccagent.stores.metrics.groups import StoredSeries
     from ccagent.stores.metrics.log_format import GroupRecord
     from ccagent.stores.metrics.store import MetricStore
 

@@ -1,4 +1,4 @@
-"""What the store says of itself, in the text format of Prometheus."""
+"""Metrics of the store itself, in the text format of Prometheus."""
 
 from __future__ import annotations
 

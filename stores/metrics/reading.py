@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ccagent.stores.metrics.catalogue import StoredMetric
-    from ccagent.stores.metrics.groups import SeriesGroup
-    from ccagent.stores.metrics.levels import StoredSeries
+    from ccagent.stores.metrics.groups import SeriesGroup, StoredSeries
 
 
 class UnreadableSeriesError(CcagentError):

@@ -11,7 +11,7 @@ from msgspec import Meta, field, structs
 from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings
 from ccagent.errors import ConfigurationError
-from ccagent.stores.metrics.catalogue import WILDCARD, Aggregation, Catalogue, StoredMetric
+from ccagent.stores.metrics.catalogue import WILDCARD, Aggregation, MetricCatalogue, StoredMetric
 
 _SIZE = re.compile(r"([0-9]{1,9})\s*(B|KB|MB|GB|TB)", re.IGNORECASE)
 _UNITS = ("B", "KB", "MB", "GB", "TB")
@@ -130,9 +130,9 @@ class StoreSettings(Settings, frozen=True, kw_only=True):
     nats: StoreNatsSettings = StoreNatsSettings()
     limits: StoreLimitSettings = StoreLimitSettings()
 
-    def catalogue(self) -> Catalogue:
+    def catalogue(self) -> MetricCatalogue:
         """Return the metrics."""
-        return Catalogue(
+        return MetricCatalogue(
             {
                 name: StoredMetric(int(one.frequency.seconds), one.aggregation)
                 for name, one in self.metrics.items()

@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ccagent.stores.metrics.groups import CAPACITY, SeriesGroup
-from ccagent.stores.metrics.levels import StoredSeries, StoreLevel
+from ccagent.stores.metrics.groups import CAPACITY, Level, SeriesGroup, StoredSeries
+from ccagent.stores.metrics.levels import StoreLevel
 from ccagent.stores.metrics.memory import BlockPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ccagent.stores.metrics.catalogue import Catalogue
-    from ccagent.stores.metrics.levels import Path
+    from ccagent.stores.metrics.catalogue import MetricCatalogue
+    from ccagent.stores.metrics.groups import Level, Path
 
 
 class MetricStore:
     """All series. `now` returns seconds since 1970."""
 
-    def __init__(self, catalogue: Catalogue, now: Callable[[], float]) -> None:
+    def __init__(self, catalogue: MetricCatalogue, now: Callable[[], float]) -> None:
         self.catalogue = catalogue
         self.now = now
         self.root = StoreLevel(())
@@ -46,7 +46,9 @@ class MetricStore:
     ) -> SeriesGroup:
         """Add series, of which slot 0 begins at `start`."""
         self._last_number += 1
-        columns = [(self.root.make(path), metric) for path, metric in wanted]
+        columns: list[tuple[Level, str]] = [
+            (self.root.make(path), metric) for path, metric in wanted
+        ]
         group = SeriesGroup(self._last_number, start, frequency, columns)
         for column, (level, metric) in enumerate(columns):
             level.series[metric] = StoredSeries(group, column)
@@ -133,7 +135,7 @@ class MetricStore:
                 self.series -= 1
                 self._prune(level)
 
-    def _prune(self, level: StoreLevel) -> None:
+    def _prune(self, level: Level) -> None:
         """Remove a level without series and children, and those above that thereby become such."""
         path = level.path
         while path and not level.series and not level.children:

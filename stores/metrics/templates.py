@@ -11,8 +11,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ccagent.stores.metrics.groups import SeriesGroup
-    from ccagent.stores.metrics.levels import StoredSeries
+    from ccagent.stores.metrics.groups import SeriesGroup, StoredSeries
 
 _BLANKS = (b"\t", b"\v", b"\f", b"\r")
 _INTEGERS = re.compile(rb"(?<=,)(-?[0-9]{1,18})i(?=,)")
@@ -59,7 +58,7 @@ class MessageTemplate:
 
 
 class KnownKeys:
-    """What is remembered of messages with the same default cluster."""
+    """Templates of messages with the same default cluster."""
 
     def __init__(self) -> None:
         self.series: dict[bytes, StoredSeries | None] = {}

@@ -21,8 +21,8 @@ from ccagent.stores.metrics.store import MetricStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ccagent.stores.metrics.catalogue import Catalogue
-    from ccagent.stores.metrics.levels import StoredSeries
+    from ccagent.stores.metrics.catalogue import MetricCatalogue
+    from ccagent.stores.metrics.groups import StoredSeries
 
 _SECONDS = 30.0
 _LARGEST = 1 << 30
@@ -68,7 +68,7 @@ class VictoriaEngine:
 
     def read(
         self,
-        catalogue: Catalogue,
+        catalogue: MetricCatalogue,
         cluster: str,
         selected: tuple[Iterable[str] | None, Iterable[str]],
         times: tuple[int, int],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ccagent.stores.metrics.catalogue import Catalogue, StoredMetric
+from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.ingest import LineIngest
 from ccagent.stores.metrics.query import QueryLimits, answer
 from ccagent.stores.metrics.query_request import parse_request
@@ -21,7 +21,7 @@ METRICS = {
 
 
 def new_store(now: float = NOW) -> MetricStore:
-    return MetricStore(Catalogue(METRICS), lambda: now)
+    return MetricStore(MetricCatalogue(METRICS), lambda: now)
 
 
 def new_ingest(store: MetricStore, **more: Any) -> LineIngest:
