@@ -13,13 +13,14 @@ import re
 import sys
 from pathlib import Path
 
-FOLDERS = ("agents", "transports", "controls", "packaging", "src/ccagent", "benchmarks")
+FOLDERS = ("agents", "stores", "transports", "controls", "packaging", "src/ccagent", "benchmarks")
 """Folders of documents that packages install; tests are not installed."""
 
 INSTALLED = {
     "packaging/examples": "/usr/share/ccagent/examples",
     "src/ccagent": "/usr/lib/ccagent/ccagent",
     "agents": "/usr/lib/ccagent/ccagent/agents",
+    "stores": "/usr/lib/ccagent/ccagent/stores",
     "transports": "/usr/lib/ccagent/ccagent/transports",
     "controls": "/usr/lib/ccagent/ccagent/controls",
     "packaging/tree/ccagent-core": "",

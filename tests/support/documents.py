@@ -35,7 +35,16 @@ class Block(NamedTuple):
 
 def documents() -> list[Path]:
     """All Markdown files that are the project's."""
-    folders = ("agents", "controls", "transports", "packaging", "src", "benchmarks", "tests")
+    folders = (
+        "agents",
+        "controls",
+        "stores",
+        "transports",
+        "packaging",
+        "src",
+        "benchmarks",
+        "tests",
+    )
     found = [path for folder in folders for path in (ROOT / folder).rglob("*.md")]
     return sorted([*found, ROOT / "README.md", ROOT / "CHANGELOG.md"])
 

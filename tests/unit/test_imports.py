@@ -157,5 +157,12 @@ def test_the_help_imports_no_agent() -> None:
     }
 
 
-def test_nothing_is_called_agents_or_transports_at_the_top_level(modules: set[str]) -> None:
-    assert not modules & {"agents", "controls", "transports"}
+def test_nothing_of_ours_is_a_package_at_the_top_level(modules: set[str]) -> None:
+    assert not modules & {"agents", "controls", "stores", "transports"}
+
+
+def test_the_help_of_the_store_imports_no_library_of_it() -> None:
+    modules = imported_by("store", "metrics", "--help")
+    assert not modules & {"numpy", "orjson", "httptools", "cryptography", "asyncio", "nats"}
+    stores = {name for name in modules if name.startswith("ccagent.stores.")}
+    assert stores == {"ccagent.stores.metrics", "ccagent.stores.metrics.commands"}

@@ -28,6 +28,7 @@ _COMMANDS = {
     "kernel": "ccagent.machine.bpf.commands",
     "outbox": "ccagent.cli.outbox",
     "sinks": "ccagent.cli.sinks",
+    "store": "ccagent.stores.metrics.commands",
 }
 """Commands and the modules that define them, imported when they are used."""
 

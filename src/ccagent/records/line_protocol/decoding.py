@@ -11,7 +11,7 @@ from ccagent.records.line_protocol.lines import SECOND, SIGNED, UNSIGNED, Line, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ccagent.records.line_protocol.lines import Precision
+    from ccagent.records.line_protocol.lines import ReadPrecision
 
 _LATEST_SECOND = SIGNED.stop // SECOND
 _EARLIEST_NANOSECOND = 10**17
@@ -38,11 +38,12 @@ _BETWEEN = re.compile(r"(?: *+(?:#[^\n]*+|\r)?\n)* *+(?:#[^\n]*+|\r?\Z)?")
 """Empty lines and comments, and the spaces that a line may begin with."""
 
 
-def decode(text: str, precision: Precision | None = None) -> Line:
+def decode(text: str, precision: ReadPrecision | None = None) -> Line:
     """Return the only line of a text. Raises LineError.
 
     precision: the unit of times. Without it, a time that can be seconds (until 2262) is read as
     seconds, one that can be nanoseconds since 1973 as nanoseconds; a time in between is an error.
+    With `any` the time of a line is the number as it is written.
     """
     reader = _LineReader(text, precision)
     line = reader.read_line()
@@ -53,7 +54,7 @@ def decode(text: str, precision: Precision | None = None) -> Line:
 
 def decode_lines(
     text: str,
-    precision: Precision | None = None,
+    precision: ReadPrecision | None = None,
     *,
     complain: Callable[[LineError], None] | None = None,
 ) -> Iterator[Line]:
@@ -78,7 +79,7 @@ def decode_lines(
 class _LineReader:
     """Reads a text from left to right. Between two calls it stands where a line may begin."""
 
-    def __init__(self, text: str, precision: Precision | None) -> None:
+    def __init__(self, text: str, precision: ReadPrecision | None) -> None:
         self._text = text
         self._precision = precision
         self._position = 0
@@ -170,6 +171,8 @@ class _LineReader:
     def _read_time(self) -> int:
         begin = self._position
         time = int(self._take(_TIME, "a time")[0])
+        if self._precision == "any" and time in SIGNED:
+            return time
         if self._precision != "ns" and abs(time) <= _LATEST_SECOND:
             return time * SECOND
         is_nanoseconds = self._precision == "ns" or abs(time) >= _EARLIEST_NANOSECOND

@@ -11,6 +11,9 @@ from ccagent.errors import UnparsableError
 Precision = Literal["s", "ns"]
 """Unit of the times on the wire; ClusterCockpit's store understands seconds only."""
 
+ReadPrecision = Precision | Literal["any"]
+"""`any`: times are numbers, in whichever unit; the reader of the line finds out."""
+
 Category = Literal["metric", "event", "log", "control", "query"]
 
 CATEGORIES: dict[str, Category] = {

@@ -1,0 +1,1 @@
+"""Stores: programs that receive and keep what agents send."""

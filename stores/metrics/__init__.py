@@ -1,0 +1,1 @@
+"""The metric store: ClusterCockpit's interface over blocks of values in memory, and a log."""

@@ -1,0 +1,303 @@
+"""The endpoints: what each request does to the store, and what it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import parse_qs
+
+import msgspec
+
+from ccagent.errors import CcagentError, UnparsableError
+from ccagent.log import logger
+from ccagent.stores.metrics.debugging import describe_buffers
+from ccagent.stores.metrics.general import MOST_REPORTED, BadLine
+from ccagent.stores.metrics.health import check_health, parse_health_request
+from ccagent.stores.metrics.ingest import IngestResult
+from ccagent.stores.metrics.job_queries import describe_jobs, expand_job
+from ccagent.stores.metrics.query import QueryLimits, answer
+from ccagent.stores.metrics.query_request import BadRequestError, parse_request
+from ccagent.stores.metrics.responses import StoreResponse, complain, fail, text
+from ccagent.stores.metrics.table_query import answer_table, parse_table_request
+from ccagent.stores.metrics.tokens import ADMIN, READ, WRITE, UnauthorizedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ccagent.stores.metrics.archive_query import ArchiveQueries
+    from ccagent.stores.metrics.commit import GroupCommit
+    from ccagent.stores.metrics.ingest import LineIngest
+    from ccagent.stores.metrics.job_table import JobEvents, JobTable
+    from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog
+    from ccagent.stores.metrics.query_request import QueryRequest
+    from ccagent.stores.metrics.store import MetricStore
+    from ccagent.stores.metrics.tokens import TokenVerifier
+
+_TABLES = b"version=2"
+"""cc-backend asks for `version=v2`, which means nothing."""
+
+_LONGEST_QUERY = 4096
+_MOST_REMEMBERED = 1000
+_MOST_SELECTORS = 100_000
+_MOST_MEMBERS = 100
+_PIECE = 1 << 20
+"""Bytes of a body after which others get their turn."""
+
+
+class TooLargeBodyError(CcagentError):
+    """A body that inflates too far."""
+
+
+class ServerPath(NamedTuple):
+    """The requirements of a path. method: the only one that is answered."""
+
+    name: str
+    method: bytes
+    rights: int
+
+
+ROUTES = {
+    b"/api/write": ServerPath("write", b"POST", WRITE),
+    b"/api/query": ServerPath("query", b"GET", READ),
+    b"/api/free": ServerPath("free", b"POST", ADMIN),
+    b"/api/debug": ServerPath("debug", b"GET", ADMIN),
+    b"/api/healthcheck": ServerPath("healthcheck", b"GET", READ),
+    b"/api/jobs": ServerPath("jobs", b"POST", WRITE),
+    b"/api/job": ServerPath("job", b"GET", READ),
+    b"/metrics": ServerPath("metrics", b"GET", READ),
+}
+
+
+class StoreApi:
+    """Answers requests. It knows nothing of connections."""
+
+    def __init__(
+        self,
+        store: MetricStore,
+        ingest: LineIngest,
+        commit: GroupCommit,
+        *,
+        log: WriteAheadLog | None = None,
+        verifier: TokenVerifier | None = None,
+        limits: QueryLimits | None = None,
+        largest_body: int = 64 << 20,
+        describe: Callable[[], bytes] = bytes,
+        jobs: JobTable | None = None,
+        events: JobEvents | None = None,
+        archive: ArchiveQueries | None = None,
+    ) -> None:
+        self.largest_body = largest_body
+        self._store = store
+        self._ingest = ingest
+        self._commit = commit
+        self._log = log
+        self._verifier = verifier
+        self._limits = limits or QueryLimits()
+        self._describe = describe
+        self._jobs = jobs
+        self._events = events
+        self._archive = archive
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._clusters: dict[bytes, str] = {b"": ""}
+
+    def route(self, method: bytes, path: bytes) -> ServerPath | StoreResponse:
+        """Find out what a request wants; an answer if it can't be had."""
+        path, _, query = path.partition(b"?")
+        if len(path) > 1 and path.endswith(b"/"):
+            path = path[:-1]
+        found = ROUTES.get(path)
+        if found is None:
+            return text(404, "404 page not found")
+        if found.name == "query" and method == b"POST" and query == _TABLES:
+            return found
+        if found.method != method:
+            return StoreResponse(405, b"", more=b"Allow: %b\r\n" % found.method)
+        return found
+
+    def authorize(self, route: ServerPath, authorization: bytes) -> StoreResponse | None:
+        """Return an answer if the request may not do what it wants."""
+        if self._verifier is None:
+            return None
+        try:
+            rights = self._verifier.rights(authorization)
+        except UnauthorizedError as error:
+            return text(401, str(error), b"WWW-Authenticate: Bearer\r\n")
+        if rights & route.rights != route.rights:
+            return fail(403, f"the roles of this token do not allow {route.name}")
+        return None
+
+    def respond(
+        self,
+        route: ServerPath,
+        url: bytes,
+        body: bytes,
+        is_gzip: bool,
+        done: Callable[[StoreResponse], None],
+    ) -> None:
+        """Carry a request out and call `done` with the answer, at once or later."""
+        try:
+            if is_gzip:
+                body = inflate(body, self.largest_body)
+            if route.name == "write":
+                self._write(url, body, done)
+            else:
+                self._respond_otherwise(route.name, url, body, done)
+        except BadRequestError as error:
+            done(fail(400, str(error)))
+        except TooLargeBodyError as error:
+            done(fail(413, str(error)))
+        except UnparsableError as error:
+            done(fail(400, str(error)))
+
+    def _respond_otherwise(
+        self, name: str, url: bytes, body: bytes, done: Callable[[StoreResponse], None]
+    ) -> None:
+        """Answer what is no write. Raises BadRequestError, UnparsableError."""
+        if name == "query" and self._archive is not None and not url.endswith(_TABLES):
+            request = self._of_job(url, parse_request(body))
+            if self._archive.is_wanted(request):
+                self._archive.start(request, done)
+                return
+        done(self._answer(name, url, body))
+
+    def _answer(self, name: str, url: bytes, body: bytes) -> StoreResponse:
+        if name == "query" and url.endswith(b"?" + _TABLES):
+            table = answer_table(self._store, parse_table_request(body), self._limits)
+            return StoreResponse(200, table.body, table.kind)
+        if name == "query":
+            request = self._of_job(url, parse_request(body))
+            return StoreResponse(200, _begun(answer(self._store, request, self._limits)))
+        if name == "healthcheck":
+            return StoreResponse(200, check_health(self._store, parse_health_request(body)))
+        if name == "debug":
+            selector = _parameter(url, "selector") or ""
+            return StoreResponse(200, _begun(describe_buffers(self._store, selector)))
+        if name == "jobs" and self._events is not None:
+            return text(200, f"jobs: {self._events.take_envelope(body)}")
+        if name == "job" and self._jobs is not None:
+            found = self._jobs.find(_parameter(url, "cluster") or "", _parameter(url, "job") or "")
+            return StoreResponse(200, describe_jobs(found))
+        if name == "free":
+            return self._free(url, body)
+        return StoreResponse(200, self._describe(), b"text/plain; version=0.0.4; charset=utf-8")
+
+    def _of_job(self, url: bytes, request: QueryRequest) -> QueryRequest:
+        """Return a request for the nodes and times of its job, if it names one."""
+        job = str(request.job) or (_parameter(url, "job") or "" if b"job=" in url else "")
+        if not job or self._jobs is None:
+            return request
+        return expand_job(request, job, self._jobs, int(self._store.now()))
+
+    def _write(self, url: bytes, body: bytes, done: Callable[[StoreResponse], None]) -> None:
+        cluster = self._cluster(url)
+        if len(body) > _PIECE:
+            task = asyncio.get_running_loop().create_task(self._write_pieces(cluster, body, done))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            self._commit_result(self._ingest.write(body, cluster), done)
+
+    async def _write_pieces(
+        self, cluster: str, body: bytes, done: Callable[[StoreResponse], None]
+    ) -> None:
+        """Write a large body; other requests are answered in between."""
+        stored, bad, bad_count, lines, begin = 0, list[BadLine](), 0, 0, 0
+        while begin < len(body):
+            end = body.find(b"\n", begin + _PIECE) + 1 or len(body)
+            piece = body[begin:end]
+            result = self._ingest.write(piece, cluster)
+            stored += result.stored
+            bad_count += result.bad_count
+            bad += [one._replace(number=one.number + lines) for one in result.bad]
+            if result.is_ended:
+                break
+            lines += piece.count(b"\n")
+            begin = end
+            await asyncio.sleep(0)
+        self._commit_result(IngestResult(stored, bad[:MOST_REPORTED], bad_count), done)
+
+    def _commit_result(self, result: IngestResult, done: Callable[[StoreResponse], None]) -> None:
+        """Answer a message when its values are in the log."""
+
+        def committed(problem: StoreLogError | None) -> None:
+            if problem is not None:
+                done(fail(503, f"the values are not kept: {problem}; send them again"))
+            else:
+                done(complain(result.bad, result.bad_count, result.stored))
+
+        self._commit.wait(committed)
+
+    def _cluster(self, url: bytes) -> str:
+        """Return the default cluster that a URL names."""
+        query = url.partition(b"?")[2]
+        found = self._clusters.get(query)
+        if found is None:
+            found = _parameter(url, "cluster") or ""
+            if len(self._clusters) >= _MOST_REMEMBERED:
+                self._clusters = {b"": ""}
+            if len(query) <= _LONGEST_QUERY:
+                self._clusters[query] = found
+        return found
+
+    def _free(self, url: bytes, body: bytes) -> StoreResponse:
+        until = _parameter(url, "to")
+        if not until:
+            return fail(400, "'to' is a required query parameter")
+        try:
+            time = int(until)
+        except ValueError:
+            return fail(500, f"to={until}: expected seconds since 1970")
+        try:
+            selectors = msgspec.json.decode(body, type=list[list[str]])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return text(400, f"expected a list of lists of names: {error}")
+        if len(selectors) > _MOST_SELECTORS or any(len(one) < 2 for one in selectors):
+            return text(400, "a selector names a cluster and a node at least")
+        freed = sum(self._store.free(selector, time) for selector in selectors)
+        logger.info("freed %d buffers before %d on request", freed, time)
+        if self._log is not None and freed:
+            self._log.add_freed(selectors, time)
+            self._commit.flush()
+        return text(200, f"buffers freed: {freed}")
+
+
+def inflate(body: bytes, largest: int) -> bytes:
+    """Inflate a body in gzip. Raises BadRequestError, or TooLargeBodyError."""
+    parts: list[bytes] = []
+    left = largest
+    while body:
+        if len(parts) >= _MOST_MEMBERS:
+            raise BadRequestError(f"the body is no gzip of at most {_MOST_MEMBERS} members")
+        inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        try:
+            parts.append(inflater.decompress(body, left + 1))
+        except zlib.error as error:
+            raise BadRequestError(f"the body is no gzip: {error}") from None
+        left -= len(parts[-1])
+        if left < 0:
+            raise TooLargeBodyError(f"the body has more than {largest} bytes")
+        if not inflater.eof:
+            raise BadRequestError("the body is no gzip: it is cut off")
+        body = inflater.unused_data
+    return b"".join(parts)
+
+
+def _parameter(url: bytes, name: str) -> str | None:
+    query = url.partition(b"?")[2][:_LONGEST_QUERY].decode("ascii", "replace")
+    try:
+        found = parse_qs(query, keep_blank_values=True, max_num_fields=100).get(name)
+    except ValueError:
+        raise BadRequestError("the URL has too many parameters") from None
+    return found[0] if found else None
+
+
+def _begun(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """Compute the first part now, so that a bad request is found before the answer begins."""
+    first = next(parts)
+
+    def rest() -> Iterator[bytes]:
+        yield first
+        yield from parts
+
+    return rest()

@@ -1,0 +1,177 @@
+"""Directories of checkpoints, `DIR/CLUSTER/NODE/SECONDS.json` or `.bin`, read and written.
+
+A name that is no plain name of a file, such as `..` or `a/b`, is written with percent signs, so
+that no name leads out of the directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from typing import TYPE_CHECKING, Literal, NamedTuple
+from urllib.parse import quote, unquote
+
+from ccagent.errors import UnparsableError
+from ccagent.log import logger
+from ccagent.stores.metrics.checkpoint_binary import decode_binary, encode_binary
+from ccagent.stores.metrics.checkpoint_json import decode_json, encode_json
+from ccagent.stores.metrics.checkpoint_levels import collect_level, restore_level
+from ccagent.stores.metrics.reference_log import as_levels, decode_reference_log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.stores.metrics.levels import StoreLevel
+    from ccagent.stores.metrics.store import MetricStore
+
+CheckpointFormat = Literal["json", "binary"]
+
+_NAME = re.compile(r"([0-9]{1,12})\.(json|bin)")
+_SUFFIXES = {"json": "json", "binary": "bin"}
+_LOG = "current.wal"
+_LARGEST = 1 << 30
+_LONGEST_STRETCH = 10**7
+_PLAIN = "".join(chr(c) for c in range(33, 127) if chr(c) not in "/%\\")
+
+
+class NodeDirectory(NamedTuple):
+    """Where the checkpoints of a node are."""
+
+    cluster: str
+    node: str
+    path: str
+
+
+def file_name(name: str) -> str:
+    """Return the name of a file or directory that stands for a name."""
+    quoted = quote(name, safe=_PLAIN)
+    return "%2E" + quoted[1:] if quoted.startswith(".") else quoted
+
+
+def original_name(found: str) -> str:
+    """Return the name that a file or directory stands for."""
+    name = unquote(found)
+    return name if file_name(name) == found else found
+
+
+def find_nodes(directory: str) -> Iterator[NodeDirectory]:
+    """Yield the nodes that have checkpoints. What is no directory is passed over."""
+    for cluster in _directories(directory):
+        for node in _directories(cluster.path):
+            yield NodeDirectory(original_name(cluster.name), original_name(node.name), node.path)
+
+
+def _directories(path: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            found = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+    return sorted(found, key=lambda entry: entry.name)
+
+
+def read_checkpoints(store: MetricStore, directory: str, oldest: int) -> int:
+    """Read all checkpoints with values since `oldest`, then the logs; return the number of values.
+
+    A file that can't be read is logged and passed over.
+    """
+    count = 0
+    for cluster, node, path in find_nodes(directory):
+        for _, name in _recent(path, oldest):
+            count += _read_file(store, (cluster, node), os.path.join(path, name))
+        count += _read_log(store, (cluster, node), os.path.join(path, _LOG))
+    return count
+
+
+def write_checkpoint(
+    node: StoreLevel, directory: str, form: CheckpointFormat, start: int, end: int
+) -> int:
+    """Write the values of a node from `start` to before `end`; return their number.
+
+    Raises OSError.
+    """
+    level = collect_level(node, start, end)
+    if level.is_empty():
+        return 0
+    encode = encode_json if form == "json" else encode_binary
+    folder = os.path.join(directory, *(file_name(name) for name in node.path))
+    os.makedirs(folder, 0o755, exist_ok=True)
+    target = os.path.join(folder, f"{start}.{_SUFFIXES[form]}")
+    partial = f"{target}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        with open(os.open(partial, flags, 0o644), "wb") as file:
+            file.write(encode(level, start, end))
+        os.replace(partial, target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        raise
+    return level.count()
+
+
+def remove_checkpoints(directory: str, oldest: int) -> int:
+    """Delete files whose values are all older than `oldest`; return their number."""
+    removed = 0
+    for _, _, path in find_nodes(directory):
+        kept = {name for _, name in _recent(path, oldest)}
+        for _, name in _files(path):
+            if name not in kept:
+                os.unlink(os.path.join(path, name))
+                removed += 1
+    return removed
+
+
+def _files(path: str) -> list[tuple[int, str]]:
+    """Return the checkpoints of a node by the time in their names."""
+    found = (_NAME.fullmatch(name) for name in os.listdir(path))
+    return sorted((int(one[1]), one[0]) for one in found if one)
+
+
+def _recent(path: str, oldest: int) -> list[tuple[int, str]]:
+    """Return the files since a time, and the one before, which may reach into it."""
+    files = _files(path)
+    first = next((n for n, (time, _) in enumerate(files) if time >= oldest), len(files))
+    return files[max(0, first - 1) :]
+
+
+def _read_file(store: MetricStore, path: tuple[str, str], file: str) -> int:
+    try:
+        data = _read(file)
+        level = decode_json(data) if file.endswith(".json") else decode_binary(data)
+    except OSError as error:
+        logger.error("checkpoint %s: %s; its values are missing", file, error.strerror)
+        return 0
+    except UnparsableError as error:
+        logger.error("checkpoint %s: %s; its values are missing", file, error)
+        return 0
+    return restore_level(store, path, level)
+
+
+def _read_log(store: MetricStore, path: tuple[str, str], file: str) -> int:
+    try:
+        data = _read(file)
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        logger.error("log %s: %s; its values are missing", file, error.strerror)
+        return 0
+    values, rest = decode_reference_log(data)
+    if rest:
+        logger.warning("log %s: the last %d bytes are no record", file, rest)
+    frequencies = {
+        one.metric: known.frequency
+        for one in values
+        if (known := store.catalogue.get(one.metric)) is not None
+    }
+    newest = max((one.time for one in values), default=0)
+    near = [one for one in values if newest - one.time < _LONGEST_STRETCH]
+    return restore_level(store, path, as_levels(near, frequencies))
+
+
+def _read(file: str) -> bytes:
+    """Read a file of at most 1 GB; no link is followed. Raises OSError."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(descriptor, "rb") as opened:
+        return opened.read(_LARGEST)

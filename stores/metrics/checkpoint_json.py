@@ -1,0 +1,56 @@
+"""Checkpoints in JSON, as ClusterCockpit's store reads and writes them.
+
+Ours keep all digits; the reference writes one decimal and reads any.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import orjson
+
+from ccagent.config.settings import as_table
+from ccagent.errors import UnparsableError
+from ccagent.stores.metrics.checkpoint_levels import CheckpointLevel, make_series
+
+_DEEPEST = 8
+
+
+def encode_json(level: CheckpointLevel, start: int, end: int) -> bytes:
+    """Return a checkpoint of a node."""
+    found = _table(level) | {"from": start, "to": end}
+    return orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def decode_json(data: bytes) -> CheckpointLevel:
+    """Read a checkpoint. Raises UnparsableError."""
+    try:
+        return _level(as_table(orjson.loads(data)), 0)
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise UnparsableError(f"no checkpoint in JSON: {error}") from error
+
+
+def _table(level: CheckpointLevel) -> dict[str, Any]:
+    return {
+        "metrics": {
+            metric: {"frequency": one.frequency, "start": one.start, "data": one.values}
+            for metric, one in level.series.items()
+        },
+        "children": {name: _table(below) for name, below in level.children.items()},
+    }
+
+
+def _level(table: dict[str, Any], depth: int) -> CheckpointLevel:
+    if depth > _DEEPEST:
+        raise ValueError(f"more than {_DEEPEST} levels")
+    found = CheckpointLevel()
+    for metric, one in as_table(table.get("metrics")).items():
+        values = [math.nan if value is None else float(value) for value in one["data"]]
+        found.series[metric] = make_series(
+            int(one["frequency"]), int(one["start"]), np.array(values, np.float64)
+        )
+    for name, below in as_table(table.get("children")).items():
+        found.children[name] = _level(as_table(below), depth + 1)
+    return found

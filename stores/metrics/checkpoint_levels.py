@@ -1,0 +1,106 @@
+"""Values of one node as checkpoints hold them: a tree of levels with series of equal steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ccagent.stores.metrics.reading import read_series
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ccagent.stores.metrics.groups import Path
+    from ccagent.stores.metrics.levels import StoreLevel
+    from ccagent.stores.metrics.store import MetricStore
+
+
+_LONGEST_STEP = 10**7
+_LAST_SECOND = 10**11
+
+
+class CheckpointSeries(NamedTuple):
+    """Values of a metric. start: time of the first one. frequency: seconds to the next."""
+
+    frequency: int
+    start: int
+    values: NDArray[np.float64]
+
+
+def make_series(frequency: int, start: int, values: NDArray[np.float64]) -> CheckpointSeries:
+    """Return a series of a file. Raises ValueError for one that no clock can have written."""
+    if not (0 < frequency <= _LONGEST_STEP and abs(start) < _LAST_SECOND):
+        raise ValueError(f"a series from {start} in steps of {frequency} s")
+    return CheckpointSeries(frequency, start, np.where(np.isfinite(values), values, np.nan))
+
+
+class CheckpointLevel:
+    """A level of a node, and what is below."""
+
+    def __init__(self) -> None:
+        self.series: dict[str, CheckpointSeries] = {}
+        self.children: dict[str, CheckpointLevel] = {}
+
+    def is_empty(self) -> bool:
+        """Return whether there are no values."""
+        return not self.series and all(child.is_empty() for child in self.children.values())
+
+    def count(self) -> int:
+        """Return the number of values."""
+        own = sum(len(one.values) for one in self.series.values())
+        return own + sum(child.count() for child in self.children.values())
+
+
+def collect_level(level: StoreLevel, start: int, end: int) -> CheckpointLevel:
+    """Return the values of a level from `start` to before `end`."""
+    found = CheckpointLevel()
+    for metric, series in level.series.items():
+        group = series.group
+        # Times of slots, so that reading the file again changes no phase.
+        first = start + (group.time(0) - start) % group.frequency
+        values = read_series(series, first, end)
+        if values is not None and len(values.values):
+            found.series[metric] = CheckpointSeries(group.frequency, values.start, values.values)
+    for name, below in level.children.items():
+        child = collect_level(below, start, end)
+        if not child.is_empty():
+            found.children[name] = child
+    return found
+
+
+def restore_level(store: MetricStore, path: Path, level: CheckpointLevel) -> int:
+    """Write the values of a checkpoint into a store; return their number.
+
+    Series that begin together become a group. A metric that the store does not take is left out.
+    """
+    new: dict[tuple[int, int], list[tuple[Path, str]]] = {}
+    found = list(_walk(path, level))
+    for below, metric, one in found:
+        known = store.catalogue.get(metric)
+        if known is not None and store.find(below, metric) is None:
+            new.setdefault((one.start, one.frequency), []).append((below, metric))
+    for (start, frequency), wanted in new.items():
+        store.add(wanted, start, frequency)
+    count = 0
+    for below, metric, one in found:
+        series = store.find(below, metric)
+        if series is not None:
+            count += _write(store, series.group.number, series.column, one)
+    return count
+
+
+def _walk(path: Path, level: CheckpointLevel) -> list[tuple[Path, str, CheckpointSeries]]:
+    found = [(path, metric, one) for metric, one in level.series.items()]
+    for name, below in level.children.items():
+        found += _walk((*path, name), below)
+    return found
+
+
+def _write(store: MetricStore, number: int, column: int, one: CheckpointSeries) -> int:
+    group = store.groups[number]
+    present = np.flatnonzero(~np.isnan(one.values))
+    times = one.start + present * one.frequency
+    slots = (times - group.start) // group.frequency
+    group.write_column(store.pool, column, slots, one.values[present])
+    return len(present)

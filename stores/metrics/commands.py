@@ -1,0 +1,150 @@
+"""The commands `ccagent store metrics`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from ccagent.cli.command_options import HelpfulGroup
+from ccagent.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ccagent.stores.metrics.settings import StoreSettings
+
+_DEFAULT = "/etc/ccagent/store.toml"
+
+
+def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("-v", "--verbose", count=True, help="Log information; twice: everything."),
+        click.option(
+            "--frequency", metavar="DURATION", help="Time step of metrics that no file lists."
+        ),
+        click.option("--listen", metavar="ADDRESS:PORT", help="Where to serve HTTP."),
+        click.option("--data", metavar="DIR", help="Directory of the log."),
+        click.option(
+            "--config",
+            metavar="FILE",
+            help=f"{_DEFAULT} if it exists; or the config.json of ClusterCockpit's store.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@click.group(cls=HelpfulGroup)
+def store() -> None:
+    """Run a store that receives what agents send."""
+
+
+@store.group(cls=HelpfulGroup, invoke_without_command=True)
+@_with_options
+@click.pass_context
+def metrics(ctx: click.Context, /, **options: Any) -> None:
+    """Run the metric store, with the interface of ClusterCockpit's."""
+    if ctx.invoked_subcommand is not None:
+        return
+    _need_extra()
+    settings = _settings(**options)
+    from ccagent.stores.metrics.server import run_store
+
+    try:
+        run_store(settings)
+    except OSError as error:
+        raise ConfigurationError(f"the store can't start: {error}") from error
+
+
+@metrics.command()
+@_with_options
+def check(**options: Any) -> None:
+    """Check the configuration; exit status 2 if it can't be used."""
+    settings = _settings(**options)
+    click.echo(f"metrics: {', '.join(sorted(settings.metrics))}")
+    click.echo(f"listens on {settings.listen}, keeps {settings.retention} in memory")
+
+
+@metrics.command()
+@_with_options
+def status(**options: Any) -> None:
+    """Show the numbers of the running store; exit status 1 if none answers."""
+    settings = _settings(**options)
+    from ccagent.stores.metrics.status import read_status
+
+    text, is_running = read_status(settings)
+    click.echo(text, nl=False)
+    if not is_running:
+        sys.exit(1)
+
+
+@metrics.command()
+@_with_options
+@click.option("--format", "form", type=click.Choice(["line", "json", "binary"]), default="line",
+              help="Lines, or checkpoints that ClusterCockpit's store reads.")  # fmt: skip
+@click.argument("target", type=click.Path())
+def export(form: str, target: str, **options: Any) -> None:
+    """Write the values of a stopped store to the file or directory TARGET."""
+    _need_extra()
+    settings = _settings(**options)
+    from ccagent.stores.metrics.exporting import export_values
+
+    click.echo(f"exported: {export_values(settings, form, target)} values")
+
+
+def _settings(
+    config: str | None, data: str | None, listen: str | None, frequency: str | None, verbose: int
+) -> StoreSettings:
+    import os
+
+    from msgspec import structs
+
+    from ccagent import log
+    from ccagent.config.duration import Duration
+    from ccagent.stores.metrics.catalogue import WILDCARD
+    from ccagent.stores.metrics.configuration import read_settings
+    from ccagent.stores.metrics.settings import (
+        StoredMetricSettings,
+        StoreSettings,
+        check_settings,
+    )
+
+    log.configure(verbose)
+    context = click.get_current_context()
+    above = context.parent.params if context.parent is not None else {}
+    config, data = config or above.get("config"), data or above.get("data")
+    listen, frequency = listen or above.get("listen"), frequency or above.get("frequency")
+    if config is None and data is None and os.path.exists(_DEFAULT):
+        config = _DEFAULT
+    changes: dict[str, Any] = {}
+    if data:
+        changes["data"] = data
+    if listen:
+        changes["listen"] = listen
+    if frequency:
+        try:
+            every = StoredMetricSettings(frequency=Duration(frequency), aggregation="avg")
+        except ValueError as error:
+            raise ConfigurationError(f"--frequency: {error}") from None
+        changes["metrics"] = {WILDCARD: every}
+    if config is None:
+        return check_settings(structs.replace(StoreSettings(), **changes), "command line")
+    return read_settings(config, changes)
+
+
+def _need_extra() -> None:
+    """Raise ConfigurationError if the packages of the extra are missing."""
+    from importlib.util import find_spec
+
+    from ccagent.machine.interpreter import install_command
+
+    missing = [
+        name for name in ("numpy", "orjson", "httptools", "cryptography") if not find_spec(name)
+    ]
+    if missing:
+        raise ConfigurationError(
+            f"the store needs {', '.join(missing)}: {install_command(' '.join(missing))}"
+        )

@@ -1,0 +1,96 @@
+"""Writing everything that a stopped store keeps to files that others read."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from typing import TYPE_CHECKING, Literal, cast
+
+from ccagent.errors import ConfigurationError, EncodingError
+from ccagent.log import logger, printable
+from ccagent.machine.lock import Lock
+from ccagent.records.line_protocol.encoding import encode_number, encode_start
+from ccagent.stores.metrics.checkpoint_files import read_checkpoints, write_checkpoint
+from ccagent.stores.metrics.log_replay import Replay
+from ccagent.stores.metrics.settings import log_directory
+from ccagent.stores.metrics.store import MetricStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.stores.metrics.levels import StoreLevel
+    from ccagent.stores.metrics.settings import StoreSettings
+
+_KINDS = ("socket", "memoryDomain", "core", "hwthread", "accelerator", "die", "llc")
+
+
+def export_values(settings: StoreSettings, form: str, target: str) -> int:
+    """Write all values as lines or checkpoints; return their number.
+
+    Raises ConfigurationError, LockedError.
+    """
+    directory = log_directory(settings)
+    if not os.path.isdir(directory):
+        raise ConfigurationError(f"{directory}: there is no store")
+    lock = Lock(os.path.join(settings.data, "lock"), "data")
+    try:
+        store = MetricStore(settings.catalogue(), time.time)
+        oldest = int(time.time() - 2 * settings.retention.seconds)
+        if settings.checkpoints.directory:
+            read_checkpoints(store, settings.checkpoints.directory, oldest)
+        Replay(store).read_directory(directory, oldest)
+        if form == "line":
+            return _write_lines(store, target)
+        now = int(time.time())
+        start = oldest
+        return sum(
+            write_checkpoint(node, target, cast('Literal["json", "binary"]', form), start, now + 1)
+            for cluster in store.root.children.values()
+            for node in cluster.children.values()
+        )
+    except OSError as error:
+        raise ConfigurationError(f"{target}: {error.strerror}") from error
+    finally:
+        lock.release()
+
+
+def _write_lines(store: MetricStore, target: str) -> int:
+    count = 0
+    with open(target, "w", encoding="utf-8") as file:
+        for start, when, value in _iterate_values(store.root):
+            file.write(f"{start} value={encode_number(value)} {when}\n")
+            count += 1
+    return count
+
+
+def _iterate_values(root: StoreLevel) -> Iterator[tuple[str, int, float]]:
+    """Yield the start of the line, time and value of each value."""
+    for level in root.walk():
+        for metric, (group, column) in level.series.items():
+            try:
+                start = encode_start(metric, level_tags(level.path))
+            except EncodingError as error:
+                logger.warning("%s: %s; left out", printable(metric), error)
+                continue
+            for block in group.iterate_blocks():
+                first = group.time(block.first)
+                for row, value in enumerate(block.values[: block.rows, column].tolist()):
+                    if not math.isnan(value):
+                        yield start, first + row * group.frequency, value
+
+
+def level_tags(path: tuple[str, ...]) -> dict[str, str]:
+    """Return the tags that name a level."""
+    cluster, node, *parts = path
+    tags = {"cluster": cluster, "hostname": node, "type": "node"}
+    for part, (kind, number) in zip(parts, _TAGS, strict=False):
+        name = next((one for one in _KINDS if part.startswith(one)), None)
+        if name is None or len(part) == len(name):
+            tags |= {number: part}
+        else:
+            tags |= {kind: name, number: part[len(name) :]}
+    return tags
+
+
+_TAGS = (("type", "type-id"), ("stype", "stype-id"))

@@ -1,0 +1,187 @@
+"""The general path of lines: each by itself, decoded as the line protocol says."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.records.line_protocol.decoding import decode_lines
+from ccagent.records.line_protocol.lines import LineError
+from ccagent.stores.metrics.line_keys import level_path
+from ccagent.stores.metrics.line_times import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ccagent.records.line_protocol.lines import Line
+    from ccagent.stores.metrics.groups import Path, StoredSeries
+    from ccagent.stores.metrics.store import MetricStore
+
+MOST_REPORTED = 100
+"""Bad lines that an answer lists."""
+
+
+class BadLine(NamedTuple):
+    """A line that was not stored. number: counted from 1."""
+
+    number: int
+    reason: str
+
+
+class DecodedLines(NamedTuple):
+    """The values of a message."""
+
+    points: list[tuple[StoredSeries, int, float]]
+    found: dict[bytes, StoredSeries | None]
+    """Series by the text before the first blank."""
+    bad: list[BadLine]
+    bad_count: int
+
+
+class _Decoding:
+    """A message while its lines are read."""
+
+    def __init__(self, cluster: str) -> None:
+        self.cluster = cluster
+        self.time: int | None = None
+        """The time of the line before."""
+        self.points: list[tuple[Path, str, int, float, bytes]] = []
+        self.skipped: list[bytes] = []
+        self.bad: list[BadLine] = []
+        self.bad_count = 0
+
+    def complain(self, number: int, reason: str) -> None:
+        self.bad_count += 1
+        if len(self.bad) < MOST_REPORTED:
+            self.bad.append(BadLine(number, reason))
+
+
+class GeneralIngest:
+    """Finds the series of each line, and makes those that are new."""
+
+    def __init__(
+        self,
+        store: MetricStore,
+        *,
+        future: int,
+        is_strict: bool,
+        most_series: int,
+        others: Callable[[Line], None] | None,
+    ) -> None:
+        self._store = store
+        self._future = future
+        self._is_strict = is_strict
+        self._most_series = most_series
+        self._others = others
+
+    def decode(self, body: bytes, cluster: str) -> DecodedLines:
+        """Read all lines of a message; a bad one costs only itself, unless `is_strict`."""
+        decoding = _Decoding(cluster)
+        for number, line in enumerate(body.split(b"\n"), 1):
+            if not self._decode_line(decoding, number, line) and self._is_strict:
+                break
+        points, found = self._place(decoding)
+        found |= dict.fromkeys(decoding.skipped)
+        return DecodedLines(points, found, decoding.bad, decoding.bad_count)
+
+    def _decode_line(self, decoding: _Decoding, number: int, text: bytes) -> bool:
+        """Read one line; return whether it is good."""
+        stripped = text.strip(b" \r")
+        if not stripped or stripped.startswith(b"#"):
+            return True
+        try:
+            (line,) = decode_lines(stripped.decode("utf-8", "surrogateescape"), "any")
+        except LineError as error:
+            if self._store.catalogue.get(_measurement(stripped)) is None:
+                return True
+            decoding.complain(number, f"expected {error.expected} at column {error.column}")
+            return False
+        except ValueError:
+            decoding.complain(number, "not one line")
+            return False
+        known = self._store.catalogue.get(line.measurement)
+        if line.field in _OTHER_FIELDS and not self._store.catalogue.is_listed(line.measurement):
+            if self._others is not None:
+                self._others(line)
+            return True
+        if known is None:
+            if not _key(stripped).endswith(b"\\"):
+                decoding.skipped.append(_key(stripped))
+            return True
+        try:
+            value = _number(line)
+            path = level_path(line.tags, decoding.cluster)
+            time = self._time(decoding, line)
+        except ValueError as error:
+            decoding.complain(number, str(error))
+            return False
+        decoding.points.append((path, line.measurement, time, value, _key(stripped)))
+        return True
+
+    def _time(self, decoding: _Decoding, line: Line) -> int:
+        """Return the time of a line. Raises ValueError if it is too far in the future."""
+        now = int(self._store.now())
+        if line.time is None:
+            return now if decoding.time is None else decoding.time
+        time = seconds(line.time)
+        if time > now + self._future:
+            raise ValueError(f"time {time} is {time - now} s in the future; check the clock")
+        decoding.time = time
+        return time
+
+    def _place(
+        self, decoding: _Decoding
+    ) -> tuple[list[tuple[StoredSeries, int, float]], dict[bytes, StoredSeries | None]]:
+        """Find the series of the values; new ones of one node and time become a group."""
+        store = self._store
+        new: dict[tuple[str, str, int, int], dict[tuple[Path, str], None]] = {}
+        count = store.series
+        for path, metric, time, _, _ in decoding.points:
+            if store.find(path, metric) is None:
+                known = store.catalogue.get(metric)
+                if known is None or count >= self._most_series:
+                    continue
+                new.setdefault((path[0], path[1], known.frequency, time), {})[path, metric] = None
+                count += 1
+        for (_, _, frequency, time), wanted in new.items():
+            missing = [one for one in wanted if store.find(*one) is None]
+            if missing:
+                store.add(missing, time, frequency)
+        points: list[tuple[StoredSeries, int, float]] = []
+        found: dict[bytes, StoredSeries | None] = {}
+        for number, (path, metric, time, value, key) in enumerate(decoding.points, 1):
+            series = store.find(path, metric)
+            if series is None:
+                decoding.complain(number, f"there are {self._most_series} series already")
+                continue
+            points.append((series, time, value))
+            # The fast paths end a word at each blank, this one not at an escaped blank.
+            if not key.endswith(b"\\"):
+                found[key] = series
+        return points, found
+
+
+_OTHER_FIELDS = {"event", "log", "control", "query"}
+
+
+def _number(line: Line) -> float:
+    """Return the value of a metric's line. Raises ValueError."""
+    if line.field != "value":
+        raise ValueError(f"a metric has the field value, not {line.field}")
+    if isinstance(line.value, bool | str):
+        raise ValueError("the value of a metric is a number")  # noqa: TRY004 - it is the line's
+    value = float(line.value)
+    if not math.isfinite(value):
+        raise ValueError("the value of a metric is finite")
+    return value
+
+
+def _measurement(line: bytes) -> str:
+    """Return the measurement of a line that can't be read, as far as it can be told."""
+    text = line.partition(b" ")[0].partition(b",")[0]
+    return text.decode("utf-8", "replace")
+
+
+def _key(line: bytes) -> bytes:
+    """Return the text before the first blank."""
+    return line.partition(b" ")[0]

@@ -1,0 +1,195 @@
+"""Taking lines: a fast path for messages of a known shape, one for known series, one for all.
+
+1. A message whose keys were seen before in the same order, all at one time, is written in runs of
+   neighbouring columns (`templates`).
+2. A message of known keys in any order and with any times is written value by value.
+3. Everything else goes line by line through the decoder of the line protocol. It knows the series
+   that the others don't, and the reasons why a line is bad.
+
+A fast path takes a message whole or leaves it to the next one; it refuses nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from ccagent.stores.metrics.general import GeneralIngest
+from ccagent.stores.metrics.line_times import seconds
+from ccagent.stores.metrics.templates import KnownKeys, MessageTemplate, parse_values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ccagent.records.line_protocol.lines import Line
+    from ccagent.stores.metrics.general import BadLine
+    from ccagent.stores.metrics.groups import SeriesGroup
+    from ccagent.stores.metrics.store import MetricStore
+
+_MOST_CLUSTERS = 1000
+_SHORTEST = 4
+"""Lines from which on a message has a template."""
+
+
+class IngestLog(Protocol):
+    """Where values are kept that memory would lose."""
+
+    def add_runs(self, template: MessageTemplate, time: int, packed: bytes) -> None:
+        """Add values of a message that follows a template."""
+
+    def add_points(self, points: list[tuple[SeriesGroup, int, int, float]]) -> None:
+        """Add single values: group, column, time and value."""
+
+
+class IngestResult(NamedTuple):
+    """The result of a message."""
+
+    stored: int
+    bad: list[BadLine]
+    """The first of the bad lines."""
+    bad_count: int
+    is_ended: bool = False
+    """Whether the first bad line ended the message."""
+
+
+class IngestCounters:
+    """Counts since the start."""
+
+    def __init__(self) -> None:
+        self.points = 0
+        self.bad_lines = 0
+        self.messages = 0
+        self.templates = 0
+        """Messages that followed a template."""
+        self.lookups = 0
+        """Messages of known keys in another order or with several times."""
+
+
+class LineIngest:
+    """Writes lines into a store and its log.
+
+    future: seconds that a time may be ahead of the clock. is_strict: end at the first bad line, as
+    the reference does. others: gets the lines of events.
+    """
+
+    def __init__(
+        self,
+        store: MetricStore,
+        log: IngestLog | None = None,
+        *,
+        future: int = 3600,
+        is_strict: bool = False,
+        most_series: int = 10_000_000,
+        others: Callable[[Line], None] | None = None,
+    ) -> None:
+        self.counters = IngestCounters()
+        self._store = store
+        self._log = log
+        self._future = future
+        self._is_strict = is_strict
+        self._generation = store.generation
+        self._known: dict[str, KnownKeys] = {}
+        self.general = GeneralIngest(
+            store, future=future, is_strict=is_strict, most_series=most_series, others=others
+        )
+
+    def write(self, body: bytes, cluster: str = "") -> IngestResult:
+        """Take a message. `cluster` is that of lines without a tag `cluster`."""
+        self.counters.messages += 1
+        store = self._store
+        if store.generation != self._generation:
+            self._generation = store.generation
+            self._known.clear()
+        known = self._known.get(cluster)
+        if known is None:
+            if len(self._known) >= _MOST_CLUSTERS:
+                self._known.clear()
+            known = self._known[cluster] = KnownKeys()
+        count = self._write_known(known, body)
+        if count is not None:
+            self.counters.points += count
+            return IngestResult(count, [], 0)
+        return self._write_any(known, body, cluster)
+
+    def _write_known(self, known: KnownKeys, body: bytes) -> int | None:
+        """Take a message of known keys; None if it is not one."""
+        parts = body.split()
+        lines = len(parts) // 3
+        if lines * 3 != len(parts) or not parts or known.has_blanks(body, lines):
+            return None
+        keys = parts[0::3]
+        template = known.template(keys[0], lines)
+        is_known = template is not None and template.keys == keys
+        values = parse_values(parts[1::3], template)
+        if values is None or len(values) != lines:
+            return None
+        times = parts[2::3]
+        if times.count(times[0]) == lines:
+            time = self._time(times[0])
+            if time is None:
+                return None
+            if template is not None and is_known:
+                return self._write_runs(template, time, values)
+            if lines >= _SHORTEST:
+                template = known.learn(keys)
+                if template is not None:
+                    return self._write_runs(template, time, values)
+        return self._write_points(known, keys, values, times)
+
+    def _write_runs(self, template: MessageTemplate, time: int, values: list[float]) -> int:
+        self.counters.templates += 1
+        packed = template.pack(*values)
+        pool = self._store.pool
+        if template.single is not None:
+            template.single.write_run(pool, time, template.first, packed)
+        else:
+            view = memoryview(packed)
+            for group, first, begin, end in template.runs:
+                group.write_run(pool, time, first, view[begin:end])
+        if self._log is not None:
+            self._log.add_runs(template, time, packed)
+        return template.stored
+
+    def _write_points(
+        self, known: KnownKeys, keys: list[bytes], values: list[float], times: list[bytes]
+    ) -> int | None:
+        points: list[tuple[SeriesGroup, int, int, float]] = []
+        series = known.series
+        text, time = b"", 0
+        for key, value, written in zip(keys, values, times, strict=True):
+            if key not in series:
+                return None
+            found = series[key]
+            if written != text:
+                read = self._time(written)
+                if read is None:
+                    return None
+                text, time = written, read
+            if found is not None:
+                points.append((found[0], found[1], time, value))
+        self.counters.lookups += 1
+        self._put(points)
+        return len(points)
+
+    def _write_any(self, known: KnownKeys, body: bytes, cluster: str) -> IngestResult:
+        taken = self.general.decode(body, cluster)
+        self._put([(s.group, s.column, time, value) for s, time, value in taken.points])
+        self.counters.points += len(taken.points)
+        self.counters.bad_lines += taken.bad_count
+        if not taken.bad_count and self._store.generation == self._generation:
+            known.remember(taken.found)
+        is_ended = self._is_strict and taken.bad_count > 0
+        return IngestResult(len(taken.points), taken.bad, taken.bad_count, is_ended)
+
+    def _put(self, points: list[tuple[SeriesGroup, int, int, float]]) -> None:
+        pool = self._store.pool
+        for group, column, time, value in points:
+            group.write_value(pool, time, column, value)
+        if self._log is not None and points:
+            self._log.add_points(points)
+
+    def _time(self, text: bytes) -> int | None:
+        """Read a time; None if the general path has to."""
+        if not text.isdigit() or len(text) > 19:
+            return None
+        time = seconds(int(text))
+        return time if time <= self._store.now() + self._future else None

@@ -1,0 +1,133 @@
+"""Queries that are asked by job, and the footprints of ended jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from msgspec import structs
+
+from ccagent.stores.metrics.query_request import BadRequestError, SeriesQuery
+from ccagent.stores.metrics.reading import UnreadableSeriesError, read_together
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ccagent.stores.metrics.job_table import JobTable, StoredJob
+    from ccagent.stores.metrics.levels import StoreLevel
+    from ccagent.stores.metrics.query_request import QueryRequest
+    from ccagent.stores.metrics.store import MetricStore
+
+SETTLING = 120
+"""Seconds after a job's end in which its last values arrive."""
+
+
+def expand_job(request: QueryRequest, job: str, table: JobTable, now: int) -> QueryRequest:
+    """Return the request for the nodes and times of the latest run of a job.
+
+    Queries without a host are asked of each node; `from` and `to` may be left out. Raises
+    BadRequestError if the job is unknown.
+    """
+    found = table.find(request.cluster, job)
+    if not found:
+        raise BadRequestError(f"no job called: {job}")
+    run = found[-1]
+    stop = now if run.stop is None else run.stop
+    queries = [
+        structs.replace(query, host=node)
+        for query in request.queries or ()
+        for node in ((query.host,) if query.host else run.nodes)
+    ]
+    queries += [
+        query
+        for metric in request.for_all_nodes or ()
+        for query in _queries_of_nodes(metric, run.nodes)
+    ]
+    return structs.replace(
+        request,
+        cluster=run.cluster,
+        start=max(request.start, run.start),
+        end=min(request.end, stop) if request.end else stop,
+        queries=queries,
+        for_all_nodes=None,
+    )
+
+
+def _queries_of_nodes(metric: str, nodes: tuple[str, ...]) -> list[SeriesQuery]:
+    return [SeriesQuery(metric=metric, host=node) for node in nodes]
+
+
+async def compute_footprint(store: MetricStore, job: StoredJob) -> dict[str, Any]:
+    """Return average, minimum and maximum of each metric over the nodes of an ended job."""
+    found: dict[str, _Extent] = {}
+    for node in job.nodes:
+        level = store.root.find((job.cluster, node))
+        if level is None or job.stop is None:
+            continue
+        for metric in {name for below in level.walk() for name in below.series}:
+            values = _read(store, level, metric, (job.start, job.stop))
+            if values is not None:
+                found.setdefault(metric, _Extent()).add(values)
+        await asyncio.sleep(0)  # others get their turn
+    return {
+        metric: {"avg": one.total / one.count, "min": one.least, "max": one.most}
+        for metric, one in sorted(found.items())
+    }
+
+
+class _Extent:
+    """Statistics of a metric of a job."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+        self.least, self.most = math.inf, -math.inf
+
+    def add(self, values: NDArray[np.float64]) -> None:
+        self.count += len(values)
+        self.total += float(values.sum())
+        self.least = min(self.least, float(values.min()))
+        self.most = max(self.most, float(values.max()))
+
+
+def _read(
+    store: MetricStore, level: StoreLevel, metric: str, times: tuple[int, int]
+) -> NDArray[np.float64] | None:
+    """Return the values of a node that are not missing; None if there are none."""
+    known = store.catalogue.get(metric)
+    if known is None:
+        return None
+    try:
+        found = read_together(list(level.find_series(metric)), known, *times)
+    except UnreadableSeriesError:
+        return None
+    if found is None:
+        return None
+    values = found.values[~np.isnan(found.values)]
+    return values if values.size else None
+
+
+class FootprintKeeper:
+    """Computes footprints some time after the ends of jobs."""
+
+    def __init__(self, store: MetricStore, table: JobTable, ended: list[StoredJob]) -> None:
+        self._store = store
+        self._table = table
+        self._ended = ended
+
+    async def keep(self) -> int:
+        """Keep the footprints of jobs that ended long enough ago; return their number."""
+        limit = int(self._store.now()) - SETTLING
+        due = [job for job in self._ended if (job.stop or 0) <= limit]
+        self._ended[:] = [job for job in self._ended if (job.stop or 0) > limit]
+        for job in due:
+            self._table.keep_footprint(job, await compute_footprint(self._store, job))
+        return len(due)
+
+
+def describe_jobs(jobs: list[StoredJob]) -> bytes:
+    """Return jobs in JSON."""
+    return msgspec.json.encode([job._asdict() for job in jobs]) + b"\n"

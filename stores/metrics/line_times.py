@@ -1,0 +1,22 @@
+"""Times of lines in any unit, told apart by their size."""
+
+from __future__ import annotations
+
+_LAST_SECOND = 10**11
+_LAST_MILLISECOND = 10**14
+_LAST_MICROSECOND = 10**17
+
+
+def seconds(time: int) -> int:
+    """Return a time in seconds, ms, us or ns since 1970 as whole seconds.
+
+    The units can't be mistaken for each other: 10^11 s is the year 5138, 10^11 ms is 1973.
+    """
+    size = abs(time)
+    if size < _LAST_SECOND:
+        return time
+    if size < _LAST_MILLISECOND:
+        return time // 1000
+    if size < _LAST_MICROSECOND:
+        return time // 1_000_000
+    return time // 1_000_000_000

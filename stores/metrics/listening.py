@@ -1,0 +1,136 @@
+"""A server that listens until it is told to end, whatever keeps its values."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import resource
+import signal
+import ssl
+import time
+from typing import TYPE_CHECKING
+
+from ccagent.daemon.notify import Notifier
+from ccagent.errors import ConfigurationError
+from ccagent.log import logger
+from ccagent.stores.metrics.connection import ConnectionLimits, StoreConnection
+from ccagent.stores.metrics.settings import parse_size, split_address
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+    from typing import Any
+
+    from ccagent.stores.metrics.api import StoreApi
+    from ccagent.stores.metrics.settings import StoreSettings
+
+_SWEEP_EVERY = 5.0
+_BACKLOG = 4096
+_END_WITHIN = 10.0
+
+
+class ListeningServer:
+    """Serves an interface over HTTP. Subclasses set `api` and add their own work."""
+
+    api: StoreApi
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self.settings = settings
+        self.connections = ConnectionLimits(
+            most=settings.limits.connections,
+            bodies=parse_size(settings.limits.bodies),
+            seconds=settings.limits.time.seconds,
+        )
+        self._stopping = asyncio.Event()
+        self.port = 0
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT. Raises ConfigurationError, OSError."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        notifier = Notifier()
+        host, port = split_address(self.settings.listen)
+        server = await loop.create_server(
+            lambda: StoreConnection(self.api, self.connections),
+            host or None,
+            port,
+            ssl=_tls(self.settings),
+            backlog=_BACKLOG,
+        )
+        self.port = server.sockets[0].getsockname()[1]
+        logger.info("listening on %s, port %d", host or "every address", self.port)
+        # What was read at the start stays: looking through it again and again would cost much.
+        _raise_limits()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(100_000, 20, 100)
+        sweep = self.repeat(_SWEEP_EVERY, lambda: self._sweep(notifier))
+        tasks = [loop.create_task(one) for one in (sweep, *self.work())]
+        notifier.ready(f"port {self.port}")
+        await self._stopping.wait()
+        notifier.stopping()
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await self._answer_rest()
+        await self.end()
+
+    def stop(self) -> None:
+        """End, as with SIGTERM."""
+        self._stopping.set()
+
+    def work(self) -> list[Coroutine[Any, Any, None]]:
+        """Return what is to run besides."""
+        return []
+
+    async def tick(self) -> None:
+        """Do what is to be done every few seconds."""
+
+    async def end(self) -> None:
+        """Keep what was written."""
+
+    @staticmethod
+    async def repeat(seconds: float, action: Callable[[], Awaitable[None]]) -> None:
+        """Do something again and again; an error is logged and costs one turn."""
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await action()
+            except Exception:  # noqa: BLE001 - what is done now and then must go on
+                logger.exception("housekeeping failed")
+
+    async def _sweep(self, notifier: Notifier) -> None:
+        """Close slow connections."""
+        now = asyncio.get_running_loop().time()
+        for one in list(self.connections.open):
+            one.check_time(now)
+        notifier.alive()
+        await self.tick()
+
+    async def _answer_rest(self) -> None:
+        """Wait for the answers to what was asked, and close all connections."""
+        deadline = time.monotonic() + _END_WITHIN
+        while any(one.is_busy() for one in self.connections.open):
+            if time.monotonic() > deadline:
+                break
+            await asyncio.sleep(0.01)
+        for one in list(self.connections.open):
+            one.close()
+
+
+def _raise_limits() -> None:
+    """Allow as many connections as the system does."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _tls(settings: StoreSettings) -> ssl.SSLContext | None:
+    if not settings.tls.certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.tls.certificate, settings.tls.key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"tls: {settings.tls.certificate}: {error}") from None
+    return context

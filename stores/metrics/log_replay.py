@@ -1,0 +1,164 @@
+"""Reading the log into a store at its start."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.log import logger
+from ccagent.stores.metrics.log_format import (
+    FREED,
+    GROUP,
+    MAGIC,
+    POINT,
+    POINTS,
+    RUNS,
+    DamagedPart,
+    LogRecord,
+    decode_freed,
+    decode_group,
+    decode_runs,
+    read_records,
+)
+from ccagent.stores.metrics.log_writer import Segment, list_segments
+
+if TYPE_CHECKING:
+    from ccagent.stores.metrics.groups import StoredSeries
+    from ccagent.stores.metrics.log_format import GroupRecord
+    from ccagent.stores.metrics.store import MetricStore
+
+_WIDTH = 8
+
+
+class _Columns(NamedTuple):
+    """Where the columns of a described group are: in order from `first` on unless that is -1."""
+
+    places: list[StoredSeries]
+    first: int
+
+
+class Replay:
+    """Writes the values of segments into a store. What is damaged is logged and passed over."""
+
+    def __init__(self, store: MetricStore) -> None:
+        self.points = 0
+        self.damaged = 0
+        """Bytes that are no record."""
+        self._store = store
+        self._described: dict[int, GroupRecord] = {}
+        self._groups: dict[int, _Columns] = {}
+        self._newest = 0
+
+    def read_directory(self, directory: str, oldest: int) -> list[Segment]:
+        """Read all segments of a directory; values older than `oldest` are left out."""
+        found: list[Segment] = []
+        for _, path in list_segments(directory):
+            try:
+                found.append(self.read_segment(path, oldest))
+            except OSError as error:
+                logger.error("log %s: %s; its values are missing", path, error.strerror)
+        return found
+
+    def read_segment(self, path: str, oldest: int) -> Segment:
+        """Read a file."""
+        self._groups.clear()
+        self._described.clear()
+        self._newest = 0
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if not size:
+                return Segment(path, 0, 0)
+            # Closed when its last part is forgotten.
+            self._read(
+                path, memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), oldest
+            )
+        return Segment(path, size, self._newest)
+
+    def _read(self, path: str, data: memoryview, oldest: int) -> None:
+        if bytes(data[: len(MAGIC)]) != MAGIC:
+            logger.warning("log %s: the beginning is damaged; reading the rest", path)
+        for record in read_records(data):
+            if isinstance(record, DamagedPart):
+                self.damaged += record.size
+                logger.warning(
+                    "log %s: %d bytes at %d are damaged; reading the rest",
+                    path, record.size, record.offset,
+                )  # fmt: skip
+                continue
+            try:
+                self._take(record, oldest)
+            except (ValueError, KeyError, IndexError, struct.error) as error:
+                self.damaged += len(record.payload)
+                logger.warning("log %s: a record can't be read: %s", path, error)
+
+    def _take(self, record: LogRecord, oldest: int) -> None:
+        if record.kind == RUNS:
+            self._take_runs(record.payload, oldest)
+        elif record.kind == POINTS:
+            for number, column, time, value in POINT.iter_unpack(record.payload):
+                self._newest = max(self._newest, time)
+                if time >= oldest:
+                    self._write(self._columns(number).places[int(column)], time, value)
+        elif record.kind == GROUP:
+            described = decode_group(record.payload)
+            self._described[described.number] = described
+            self._groups.pop(described.number, None)
+        elif record.kind == FREED:
+            freed = decode_freed(record.payload)
+            for selector in freed.selectors:
+                self._store.free(selector, freed.until)
+            self._groups.clear()  # those that are written again are found again
+
+    def _take_runs(self, payload: memoryview, oldest: int) -> None:
+        time, runs, values = decode_runs(payload)
+        self._newest = max(self._newest, time)
+        if time < oldest:
+            return
+        offset = 0
+        for number, first, count in runs:
+            part = values[offset : offset + count * _WIDTH]
+            offset += count * _WIDTH
+            columns = self._columns(number)
+            if columns.first >= 0:
+                group = columns.places[0].group
+                if columns.first + first + count > group.width or len(part) != count * _WIDTH:
+                    raise ValueError("more values than columns")
+                group.write_run(self._store.pool, time, columns.first + first, part)
+            else:
+                for place, (value,) in zip(
+                    columns.places[first : first + count],
+                    struct.iter_unpack("<d", part),
+                    strict=True,
+                ):
+                    self._write(place, time, value)
+            self.points += count
+
+    def _columns(self, number: int) -> _Columns:
+        """Return the columns of a group that was described. Raises KeyError, ValueError."""
+        columns = self._groups.get(number)
+        if columns is None:
+            columns = self._groups[number] = self._find(self._described[number])
+        return columns
+
+    def _write(self, place: StoredSeries, time: int, value: float) -> None:
+        place.group.write_value(self._store.pool, time, place.column, value)
+        self.points += 1
+
+    def _find(self, described: GroupRecord) -> _Columns:
+        """Find the series of a group, and add those that there are not."""
+        store = self._store
+        wanted = [(tuple(path), metric) for path, metric in described.columns]
+        missing = [one for one in dict.fromkeys(wanted) if store.find(*one) is None]
+        if missing:
+            if described.frequency <= 0:
+                raise ValueError("a time step that is not positive")
+            store.restore(missing, described.start, described.frequency)
+        places = [place for one in wanted if (place := store.find(*one)) is not None]
+        group, first = places[0]
+        is_in_order = all(
+            place.group is group and place.column == first + number
+            for number, place in enumerate(places)
+        )
+        return _Columns(places, first if is_in_order else -1)

@@ -1,0 +1,186 @@
+"""The write-ahead log: segments of records, written by many messages at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.errors import CcagentError
+from ccagent.stores.metrics.log_format import (
+    MAGIC,
+    RUN,
+    encode_freed,
+    encode_group,
+    encode_points,
+    encode_runs,
+)
+
+if TYPE_CHECKING:
+    from ccagent.stores.metrics.groups import SeriesGroup
+    from ccagent.stores.metrics.templates import MessageTemplate
+
+_NAME = re.compile(r"([0-9]{12})\.log")
+_LARGEST = 256 << 20
+_LONGEST = 3600.0
+_WIDTH = 8
+
+
+class StoreLogError(CcagentError):
+    """The log can't be written: what was to be kept is in memory only."""
+
+
+class Segment(NamedTuple):
+    """A closed file of the log. newest: the latest time of its values."""
+
+    path: str
+    size: int
+    newest: int
+
+
+def list_segments(directory: str) -> list[tuple[int, str]]:
+    """Return number and path of each segment, the oldest first."""
+    found = (_NAME.fullmatch(entry) for entry in os.listdir(directory))
+    return sorted((int(one[1]), os.path.join(directory, one[0])) for one in found if one)
+
+
+class WriteAheadLog:
+    """Appends records to the newest segment of a directory.
+
+    Records are gathered until `flush`. What was flushed survives the end of the process; what was
+    synced survives that of the machine.
+    """
+
+    def __init__(
+        self, directory: str, *, longest: float = _LONGEST, largest: int = _LARGEST
+    ) -> None:
+        self.closed: list[Segment] = []
+        """Segments that are complete, the oldest first."""
+        self.failures = 0
+        self._directory = directory
+        self._longest = longest
+        self._largest = largest
+        self._pending: list[bytes] = []
+        self._number = max((number for number, _ in list_segments(directory)), default=0) + 1
+        self._descriptor = -1
+        self._path = ""
+        self._size = 0
+        self._newest = 0
+        self._began = 0.0
+        self._unsynced: list[int] = []
+        self._is_dirty = False
+
+    def add_runs(self, template: MessageTemplate, time: int, packed: bytes) -> None:
+        """Add values of a message that follows a template."""
+        if template.segment != self._number:
+            self._describe(template)
+        self._newest = max(self._newest, time)
+        self._pending.append(encode_runs(template.header, time, packed))
+
+    def add_points(self, points: list[tuple[SeriesGroup, int, int, float]]) -> None:
+        """Add single values: group, column, time and value."""
+        for group, _, time, _ in points:
+            if group.segment != self._number:
+                self._describe_group(group)
+            self._newest = max(self._newest, time)
+        self._pending.append(encode_points(points))
+
+    def add_freed(self, selectors: list[list[str]], until: int) -> None:
+        """Add that values were released."""
+        self._pending.append(encode_freed(selectors, until))
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return self._size + sum(segment.size for segment in self.closed)
+
+    def flush(self) -> None:
+        """Write what was added. Raises StoreLogError; then nothing of it was written."""
+        pending, self._pending = self._pending, []
+        if not pending:
+            return
+        try:
+            if self._descriptor < 0:
+                self._open()
+            self._write(b"".join(pending))
+        except OSError as error:
+            self.failures += 1
+            self._abandon()
+            raise StoreLogError(f"{self._directory}: {error.strerror}") from error
+        self._is_dirty = True
+        if self._size > self._largest or monotonic() - self._began > self._longest:
+            self.rotate()
+
+    def is_dirty(self) -> bool:
+        """Return whether something was flushed that is not synced."""
+        return self._is_dirty
+
+    def sync(self) -> None:
+        """Make what was flushed survive a power failure. For any thread. Raises StoreLogError."""
+        self._is_dirty = False
+        old, self._unsynced = self._unsynced, []
+        try:
+            for descriptor in old:
+                os.fdatasync(descriptor)
+                os.close(descriptor)
+            if self._descriptor >= 0:
+                os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise StoreLogError(f"{self._directory}: {error.strerror}") from error
+
+    def rotate(self) -> None:
+        """Begin a new segment with the next record."""
+        if self._descriptor >= 0:
+            self.closed.append(Segment(self._path, self._size, self._newest))
+            self._unsynced.append(self._descriptor)
+        self._descriptor, self._size, self._newest = -1, 0, 0
+        self._number += 1  # whatever is described for the old segment is not for the next
+
+    def remove(self, segment: Segment) -> None:
+        """Delete a closed segment."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(segment.path)
+        self.closed.remove(segment)
+
+    def close(self) -> None:
+        """Write and sync what is left. Raises StoreLogError."""
+        self.flush()
+        self.rotate()
+        self.sync()
+
+    def _open(self) -> None:
+        self._path = os.path.join(self._directory, f"{self._number:012}.log")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._descriptor = os.open(self._path, flags, 0o640)
+        self._began = monotonic()
+        self._write(MAGIC)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            written = os.write(self._descriptor, view)
+            view = view[written:]
+        self._size += len(data)
+
+    def _abandon(self) -> None:
+        """Cut half a record off, and go on in another segment."""
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, self._size)
+        self.rotate()
+
+    def _describe(self, template: MessageTemplate) -> None:
+        for run in template.runs:
+            if run.group.segment != self._number:
+                self._describe_group(run.group)
+        template.header = b"".join(
+            RUN.pack(run.group.number, run.first, (run.end - run.begin) // _WIDTH)
+            for run in template.runs
+        )
+        template.segment = self._number
+
+    def _describe_group(self, group: SeriesGroup) -> None:
+        self._pending.append(encode_group(group))
+        group.segment = self._number

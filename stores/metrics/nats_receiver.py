@@ -1,0 +1,148 @@
+"""Receiving lines over NATS: core subscriptions, and durable consumers of JetStream.
+
+A message of JetStream is acknowledged when its values are in the log, so that a store that was down
+gets what it missed, and one that was killed gets nothing twice that matters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import ssl
+from typing import TYPE_CHECKING
+
+import nats.errors
+
+from ccagent.config.secret import read_secret, secret_text
+from ccagent.errors import ConfigurationError
+from ccagent.log import logger, printable
+from ccagent.stores.metrics.nats_pull import PullConsumer
+from ccagent.transports.nats.client import NatsClient, explain_error
+from ccagent.transports.nats.login import NatsLogin, parse_credentials
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+    from ccagent.stores.metrics.commit import GroupCommit
+    from ccagent.stores.metrics.ingest import LineIngest
+    from ccagent.stores.metrics.log_writer import StoreLogError
+    from ccagent.stores.metrics.settings import StoreNatsSettings, SubscriptionSettings
+
+_SECONDS = 10
+_SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 30.0
+_WAITING_MESSAGES, _WAITING_BYTES = 1 << 16, 256 << 20
+
+
+class NatsReceiver:
+    """Keeps a connection to a server, and writes what it receives."""
+
+    def __init__(
+        self, settings: StoreNatsSettings, ingest: LineIngest, commit: GroupCommit
+    ) -> None:
+        """Read the secrets. Raises ConfigurationError."""
+        self._settings = settings
+        self._login = _login(settings)
+        self._context = _context(settings)
+        self._ingest = ingest
+        self._commit = commit
+        self.messages = 0
+        self.is_connected = False
+
+    async def run(self) -> None:
+        """Receive until it is cancelled; connect again whenever the connection is lost."""
+        wait = _SHORTEST_WAIT
+        while True:
+            client, closed = NatsClient(), asyncio.Event()
+            problem = ""
+            try:
+                await self._open(client, closed)
+                logger.info("nats %s: connected", self._settings.url)
+                self.is_connected, wait = True, _SHORTEST_WAIT
+                await closed.wait()
+                problem = "the connection is lost"
+            except ConfigurationError as error:
+                problem = printable(str(error))
+            except (OSError, nats.errors.Error, ValueError) as error:
+                problem = explain_error(error, self._login.secrets)
+            finally:
+                self.is_connected = False
+                client.abort()
+            logger.warning("nats %s: %s; retrying in %d s", self._settings.url, problem, wait)
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT)
+
+    async def _open(self, client: NatsClient, closed: asyncio.Event) -> None:
+        """Connect and subscribe."""
+
+        async def end() -> None:
+            closed.set()
+
+        async def complain(error: Exception) -> None:
+            logger.warning("nats: %s", explain_error(error, self._login.secrets))
+
+        client.encrypted = self._context is not None
+        await client.connect(
+            [url.strip() for url in self._settings.url.split(",")],
+            name="ccagent-store",
+            allow_reconnect=False,
+            connect_timeout=_SECONDS,
+            tls=self._context,
+            error_cb=complain,
+            closed_cb=end,
+            **self._login.options(),
+        )
+        for one in self._settings.subscriptions:
+            if one.stream:
+                take = functools.partial(self._take, one)
+                await PullConsumer(client, one, take, self._commit).start()
+            else:
+                await self._subscribe(client, one)
+        await client.flush(_SECONDS)
+
+    async def _subscribe(self, client: NatsClient, one: SubscriptionSettings) -> None:
+        async def take(message: Msg) -> None:
+            self._take(one, message)
+            self._commit.wait(_ignore)
+
+        await client.subscribe(  # pyright: ignore[reportUnknownMemberType]
+            one.subject,
+            queue=one.queue,
+            cb=take,
+            pending_msgs_limit=_WAITING_MESSAGES,
+            pending_bytes_limit=_WAITING_BYTES,
+        )
+
+    def _take(self, one: SubscriptionSettings, message: Msg) -> None:
+        """Write the lines of a message."""
+        self.messages += 1
+        result = self._ingest.write(message.data, one.cluster)
+        if result.bad_count:
+            first = result.bad[0]
+            logger.warning(
+                "nats %s: %d bad lines; line %d: %s",
+                printable(message.subject), result.bad_count, first.number, first.reason,
+            )  # fmt: skip
+
+
+def _ignore(problem: StoreLogError | None) -> None:
+    """Do nothing: nobody waits for an answer on core NATS."""
+    del problem
+
+
+def _login(settings: StoreNatsSettings) -> NatsLogin:
+    if settings.creds_file:
+        found = parse_credentials(secret_text(settings.creds_file))
+        if found is None:
+            raise ConfigurationError(f"nats.creds-file: {settings.creds_file}: no JWT and seed")
+        return found
+    password = read_secret(settings.password_file) if settings.password_file else settings.password
+    return NatsLogin(user=settings.user, password=password)
+
+
+def _context(settings: StoreNatsSettings) -> ssl.SSLContext | None:
+    if not settings.url.startswith("tls://"):
+        return None
+    try:
+        return ssl.create_default_context(cafile=settings.ca_file or None)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"nats.ca-file: {settings.ca_file}: {error}") from None

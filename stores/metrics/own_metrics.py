@@ -1,0 +1,62 @@
+"""Metrics of the store itself, in the text format of Prometheus."""
+
+from __future__ import annotations
+
+import resource
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ccagent.stores.metrics.connection import ConnectionLimits
+    from ccagent.stores.metrics.housekeeping import Housekeeper
+    from ccagent.stores.metrics.ingest import LineIngest
+    from ccagent.stores.metrics.log_writer import WriteAheadLog
+    from ccagent.stores.metrics.store import MetricStore
+
+
+class StoreParts(NamedTuple):
+    """Whose numbers are shown."""
+
+    store: MetricStore
+    ingest: LineIngest
+    housekeeper: Housekeeper
+    connections: ConnectionLimits
+    log: WriteAheadLog
+
+
+def describe_store(parts: StoreParts) -> bytes:
+    """Return all numbers."""
+    store, ingest, housekeeper, connections, log = parts
+    counters = ingest.counters
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    lines: list[str] = []
+    for name, kind, text, value in (
+        ("points_total", "counter", "Values that were stored.", counters.points),
+        ("messages_total", "counter", "Messages with lines.", counters.messages),
+        ("messages_template_total", "counter", "Messages of a known shape.", counters.templates),
+        ("bad_lines_total", "counter", "Lines that were refused.", counters.bad_lines),
+        ("series", "gauge", "Series in memory.", store.series),
+        ("buffers", "gauge", "Buffers of 512 values of a series.", store.buffers()),
+        ("buffers_released_total", "counter", "Released buffers.", housekeeper.released),
+        ("blocks_reused_total", "counter", "Blocks of memory used again.", store.pool.reused),
+        ("values_bytes", "gauge", "Memory reserved for values.", store.pool.in_use),
+        ("log_bytes", "gauge", "Size of the log.", log.size),
+        ("log_failures_total", "counter", "Writes of the log that failed.", log.failures),
+        ("connections", "gauge", "Open connections.", len(connections.open)),
+        ("requests_total", "counter", "Requests that were answered.", connections.requests),
+        ("requests_refused_total", "counter", "Refused requests.", connections.refused),
+        ("cpu_seconds_total", "counter", "CPU time.", usage.ru_utime + usage.ru_stime),
+        ("resident_bytes", "gauge", "Resident memory.", _resident()),
+        ("time_seconds", "gauge", "The store's clock.", time.time()),
+    ):
+        lines += [
+            f"# HELP ccagent_store_{name} {text}",
+            f"# TYPE ccagent_store_{name} {kind}",
+            f"ccagent_store_{name} {value}",
+        ]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _resident() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()

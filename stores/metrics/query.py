@@ -1,0 +1,210 @@
+"""Answers to /api/query, as the reference gives them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from ccagent.stores.metrics.query_request import BadRequestError
+from ccagent.stores.metrics.reading import (
+    SeriesValues,
+    UnreadableSeriesError,
+    read_together,
+)
+from ccagent.stores.metrics.resampling import FEWEST, resample
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from ccagent.stores.metrics.query_request import QueryRequest, SeriesQuery
+    from ccagent.stores.metrics.store import MetricStore
+
+_AT_ONCE = 256
+"""Queries after which others get their turn."""
+
+_MOST_COMPONENTS = 10_000
+
+_EXACT = 1e12
+"""Larger numbers have no third decimal that rounding could change."""
+
+
+_LONGEST = 100_000
+"""Values of a series that may be in memory."""
+
+
+class _Result(NamedTuple):
+    """One object of the answer; `values` are filled in together with those of others."""
+
+    answer: dict[str, Any]
+    found: SeriesValues
+    query: SeriesQuery
+    frequency: int
+
+
+class QueryLimits(NamedTuple):
+    """values: how many an answer may have at most. fewest: when answers are resampled."""
+
+    values: int = 50_000_000
+    fewest: int = FEWEST
+
+
+def answer(store: MetricStore, request: QueryRequest, limits: QueryLimits) -> Iterator[bytes]:
+    """Yield the parts of an answer in JSON. Raises BadRequestError before the first part."""
+    added = request.added(store.root)
+    queries = [*(request.queries or ()), *added]
+    _check_size(store, request, queries, limits)
+    text = b"{"
+    if added:
+        text += b'"queries":' + orjson.dumps([query.described() for query in added]) + b","
+    text += b'"results":['
+    for begin in range(0, len(queries), _AT_ONCE):
+        part = _answer_some(store, request, queries[begin : begin + _AT_ONCE], limits)
+        yield text + part[1:-1]
+        text = b","
+    yield (b"" if queries else text) + b"]}\n"
+
+
+def _check_size(
+    store: MetricStore, request: QueryRequest, queries: list[SeriesQuery], limits: QueryLimits
+) -> None:
+    """Raise BadRequestError if the answer would be too large."""
+    span = max(0, request.end - request.start)
+    total = 0
+    for query in queries:
+        metric = store.catalogue.get(query.metric)
+        if metric is not None:
+            types = 1 if query.type is None or query.aggreg else len(query.type_ids or ())
+            types *= max(1, len(query.subtype_ids or ()))
+            if types > _MOST_COMPONENTS:
+                raise BadRequestError(f"a query has at most {_MOST_COMPONENTS} components")
+            steps = span // metric.frequency + 1
+            if not (request.with_padding and request.with_data):
+                steps = min(steps, _LONGEST)
+            total += types * steps
+        if total > limits.values:
+            raise BadRequestError(
+                f"the answer would have more than {limits.values} values; ask for less at once"
+            )
+
+
+def _answer_some(
+    store: MetricStore, request: QueryRequest, queries: list[SeriesQuery], limits: QueryLimits
+) -> bytes:
+    results: list[list[dict[str, Any]]] = []
+    alike: dict[tuple[int, int], list[_Result]] = {}
+    for query in queries:
+        objects: list[dict[str, Any]] = []
+        results.append(objects)
+        for one in _find(store, request, query):
+            objects.append(one if isinstance(one, dict) else one.answer)
+            if not isinstance(one, dict):
+                step = _step(one, limits)
+                alike.setdefault((len(one.found.values), step), []).append(one)
+    for (_, step), found in alike.items():
+        _fill(request, found, step)
+    return orjson.dumps(results, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _find(
+    store: MetricStore, request: QueryRequest, query: SeriesQuery
+) -> Iterator[_Result | dict[str, Any]]:
+    """Yield a result for each selector; an error is an object of its own."""
+    metric = store.catalogue.get(query.metric)
+    if metric is None:
+        reason = f"no metric called: {query.metric!r}"
+    elif request.start > request.end:
+        reason = "invalid time range"
+    else:
+        reason = ""
+    for selector in query.selectors(request.cluster):
+        if reason or metric is None:
+            yield _failed(reason)
+            continue
+        series = [
+            one for level in store.root.select(selector) for one in level.find_series(query.metric)
+        ]
+        if not series:
+            continue
+        try:
+            found = read_together(series, metric, request.start, request.end)
+        except UnreadableSeriesError as error:
+            yield _failed(str(error))
+            continue
+        if found is None:
+            continue
+        frequency = series[0].group.frequency
+        if query.resolution > frequency and query.resolution % frequency:
+            yield _failed(
+                f"resolution {query.resolution} is no multiple of the time step {frequency}"
+            )
+            continue
+        yield _Result({}, found, query, frequency)
+
+
+def _failed(reason: str) -> dict[str, Any]:
+    return {"error": reason, "from": 0, "to": 0, "resolution": 0, "avg": 0, "min": 0, "max": 0}
+
+
+def _step(one: _Result, limits: QueryLimits) -> int:
+    """Return of how many values one is to be made, 0 if they stay as they are."""
+    step = one.query.resolution // one.frequency
+    count = len(one.found.values)
+    if step < 2 or count < limits.fewest or not count // step:
+        return 0
+    return step
+
+
+def _fill(request: QueryRequest, found: list[_Result], step: int) -> None:
+    """Set the answers of results with equally many values."""
+    rows = np.array([one.found.values for one in found])
+    if step:
+        rows = resample(rows, step)
+    statistics = _statistics(rows) if request.with_stats else None
+    scales = [one.query.scale_by or 1.0 for one in found]
+    if any(scale != 1.0 for scale in scales):
+        factors = np.array(scales)
+        rows = rows * factors[:, None]
+        if statistics is not None:
+            statistics = statistics * factors
+    texts = rounded(statistics, 100.0).T.tolist() if statistics is not None else None
+    data = rounded(rows, 1000.0) if request.with_data else None
+    for number, one in enumerate(found):
+        answer, (_, start, end) = one.answer, one.found
+        if data is not None:
+            values = data[number]
+            if request.with_padding:
+                missing = start // one.frequency - request.start // one.frequency
+                if missing > 0:
+                    values = np.concatenate([np.full(missing, np.nan), values])
+            if values.size:
+                answer["data"] = values
+        answer["from"], answer["to"] = start, end
+        answer["resolution"] = one.query.resolution if step else one.frequency
+        answer["avg"], answer["min"], answer["max"] = texts[number] if texts else (0, 0, 0)
+
+
+def _statistics(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return average, minimum and maximum of each row, without missing values."""
+    if not rows.shape[1]:
+        return np.full((3, rows.shape[0]), np.nan)
+    is_missing = np.isnan(rows)
+    counts = rows.shape[1] - is_missing.sum(axis=1)
+    total = np.where(is_missing, 0.0, rows).sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        average = total / counts
+    return np.stack([average, np.fmin.reduce(rows, axis=1), np.fmax.reduce(rows, axis=1)])
+
+
+def rounded(values: NDArray[np.float64], factor: float) -> NDArray[np.float64]:
+    """Round to as many decimals as `factor` has noughts."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = values * factor
+        np.rint(found, out=found)
+        found /= factor
+    if values.size and np.fmax.reduce(np.abs(values), axis=None) >= _EXACT:
+        found = np.where(np.abs(values) < _EXACT, found, values)
+    return found

@@ -1,0 +1,143 @@
+"""Reading series as the reference does: [from, to) in time steps, aggregated over components."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ccagent.errors import CcagentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from ccagent.stores.metrics.catalogue import StoredMetric
+    from ccagent.stores.metrics.groups import SeriesGroup, StoredSeries
+
+
+class UnreadableSeriesError(CcagentError):
+    """Series that can't be read together: the reason is part of the answer."""
+
+
+class SeriesValues(NamedTuple):
+    """Values of one or several series. `start` is the time of the first, `end` follows the last."""
+
+    values: NDArray[np.float64]
+    start: int
+    end: int
+
+
+def read_series(series: StoredSeries, start: int, end: int) -> SeriesValues | None:
+    """Read one series; None if it has no value at all.
+
+    `start` of the result is the first written value's time if that is later.
+    """
+    group, column = series
+    found = _read(group, column, start, end, group.bounds())
+    values = found.values
+    if values.size and not np.isnan(values[0]) and not np.isnan(values[-1]):
+        return found
+    first, last = group.column_bounds(column)
+    if first == last:
+        return None
+    return _read(group, column, start, end, (first, last))
+
+
+def read_together(
+    found: Sequence[StoredSeries], metric: StoredMetric, start: int, end: int
+) -> SeriesValues | None:
+    """Read series and aggregate them as the metric says; None if there is nothing to read.
+
+    Raises UnreadableSeriesError.
+    """
+    if len(found) == 1:
+        return read_series(found[0], start, end)
+    quick = _read_shared(found, start, end)
+    if quick is None:
+        each = [one for series in found if (one := read_series(series, start, end)) is not None]
+        if not each:
+            return None
+        summed, count = _add(each, metric.frequency), len(each)
+    else:
+        summed, count = quick, len(found)
+    if count == 1:
+        return summed
+    if metric.aggregation is None:
+        raise UnreadableSeriesError("invalid aggregation")
+    if metric.aggregation == "avg":
+        summed.values[:] *= 1.0 / count
+    return summed
+
+
+def _read(
+    group: SeriesGroup, column: int, start: int, end: int, bounds: tuple[int, int]
+) -> SeriesValues:
+    """Read a series whose values lie within these slots."""
+    first, last = bounds
+    frequency = group.frequency
+    begin = max(start, group.time(first))
+    slot = group.slot(begin)
+    count = max(0, min(-((begin - end) // frequency), last - slot))
+    values = np.empty(count)
+    group.read(column, slot, count, values)
+    return SeriesValues(values, begin, begin + count * frequency)
+
+
+def _read_shared(found: Sequence[StoredSeries], start: int, end: int) -> SeriesValues | None:
+    """Add series of one group in one go; None if some of them begin or end apart."""
+    if not found or any(series.group is not found[0].group for series in found):
+        return None
+    group = found[0].group
+    columns = _slice([series.column for series in found])
+    if columns is None:
+        return None
+    first, last = group.bounds()
+    frequency = group.frequency
+    begin = max(start, group.time(first))
+    slot = group.slot(begin)
+    count = max(0, min(-((begin - end) // frequency), last - slot))
+    if not count:
+        return None
+    summed = np.full(count, np.nan)
+    for low, block in group.blocks.items():
+        a, b = max(slot, low), min(slot + count, low + block.rows)
+        if a >= b:
+            continue
+        part = block.values[a - low : b - low, columns]
+        is_at_edge = (a == slot and bool(np.isnan(part[0]).any())) or (
+            b == slot + count and bool(np.isnan(part[-1]).any())
+        )
+        if is_at_edge:
+            return None
+        np.add.reduce(part, axis=1, out=summed[a - slot : b - slot])
+    return SeriesValues(summed, begin, begin + count * frequency)
+
+
+def _slice(columns: list[int]) -> slice | None:
+    """Return columns as a slice, if they lie at equal distances."""
+    step = columns[1] - columns[0]
+    if step <= 0 or columns != list(range(columns[0], columns[-1] + 1, step)):
+        return None
+    return slice(columns[0], columns[-1] + 1, step)
+
+
+def _add(each: Sequence[SeriesValues], frequency: int) -> SeriesValues:
+    """Add series that begin alike; those that end later are cut."""
+    values, start, end = each[0].values.copy(), each[0].start, each[0].end
+    for other in each[1:]:
+        added = other.values
+        if (start, end, len(values)) != (other.start, other.end, len(added)):
+            if int((start - other.start) / frequency) != 0:
+                raise UnreadableSeriesError(NOT_ALIGNED)
+            length = len(added) - int((end - other.end) / frequency)
+            if length < 1 or length > len(added) or length != len(values):
+                raise UnreadableSeriesError(NOT_ALIGNED)
+            added = added[:length]
+            start, end = other.start, other.end
+        values += added
+    return SeriesValues(values, start, end)
+
+
+NOT_ALIGNED = "data from lower granularities does not align"

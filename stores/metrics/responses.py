@@ -1,0 +1,63 @@
+"""Answers of the HTTP interface."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.stores.metrics.general import BadLine
+
+JSON = b"application/json"
+TEXT = b"text/plain; charset=utf-8"
+
+
+class StoreResponse(NamedTuple):
+    """An answer. `body` is whole, or comes in parts."""
+
+    status: int
+    body: bytes | Iterator[bytes] = b""
+    kind: bytes = JSON
+    more: bytes = b""
+    """Further header lines, each with its line end."""
+
+
+OK = StoreResponse(200)
+
+
+def fail(status: int, reason: str, **more: Any) -> StoreResponse:
+    """Return an error as the reference writes it."""
+    found = {"status": HTTPStatus(status).phrase, "error": reason, **more}
+    return StoreResponse(status, msgspec.json.encode(found) + b"\n")
+
+
+def complain(bad: list[BadLine], bad_count: int, stored: int) -> StoreResponse:
+    """Return the answer to a message: its bad lines are named, its good ones stored."""
+    if not bad_count:
+        return OK
+    first = bad[0]
+    return fail(
+        400,
+        f"line {first.number}: {first.reason}",
+        lines=[{"line": one.number, "reason": one.reason} for one in bad],
+        bad=bad_count,
+        stored=stored,
+    )
+
+
+def text(status: int, reason: str, more: bytes = b"") -> StoreResponse:
+    """Return a line of plain text."""
+    return StoreResponse(status, reason.encode("utf-8", "replace") + b"\n", TEXT, more)
+
+
+def head(status: int, kind: bytes, more: bytes, length: int | None) -> bytes:
+    """Return status line and header. Without a length the body comes in chunks."""
+    size = b"Transfer-Encoding: chunked" if length is None else b"Content-Length: %d" % length
+    described = b"Content-Type: %b\r\n" % kind if length != 0 else b""
+    return b"HTTP/1.1 %d %b\r\n%b%b%b\r\n\r\n" % (
+        status, HTTPStatus(status).phrase.encode(), described, more, size,
+    )  # fmt: skip

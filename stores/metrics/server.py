@@ -1,0 +1,199 @@
+"""The running store: its parts, its interfaces, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+import time
+from typing import TYPE_CHECKING
+
+from ccagent.log import logger
+from ccagent.machine.lock import Lock
+from ccagent.stores.metrics.api import StoreApi
+from ccagent.stores.metrics.archive_query import ArchiveQueries
+from ccagent.stores.metrics.archiving import archive_segment
+from ccagent.stores.metrics.checkpoint_files import read_checkpoints
+from ccagent.stores.metrics.checkpointing import Checkpointer
+from ccagent.stores.metrics.commit import GroupCommit
+from ccagent.stores.metrics.housekeeping import Housekeeper
+from ccagent.stores.metrics.ingest import LineIngest
+from ccagent.stores.metrics.job_queries import FootprintKeeper
+from ccagent.stores.metrics.job_table import JobEvents, open_job_table
+from ccagent.stores.metrics.listening import ListeningServer
+from ccagent.stores.metrics.log_replay import Replay
+from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog
+from ccagent.stores.metrics.own_metrics import StoreParts, describe_store
+from ccagent.stores.metrics.query import QueryLimits
+from ccagent.stores.metrics.settings import log_directory, parse_size
+from ccagent.stores.metrics.store import MetricStore
+from ccagent.stores.metrics.tokens import TokenVerifier
+from ccagent.stores.metrics.used_nodes import find_used_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from ccagent.stores.metrics.nats_receiver import NatsReceiver
+    from ccagent.stores.metrics.settings import StoreSettings
+
+_LONGEST_RETENTION_PERIOD = 3600.0
+_JOBS_KEPT = 366 * 86400
+
+
+class StoreServer(ListeningServer):
+    """A store in memory with its log and its HTTP interface."""
+
+    def __init__(self, settings: StoreSettings, now: Callable[[], float] = time.time) -> None:
+        """Read what is kept. Raises ConfigurationError, LockedError, OSError."""
+        super().__init__(settings)
+        self.store = MetricStore(settings.catalogue(), now)
+        directory = log_directory(settings)
+        os.makedirs(directory, 0o750, exist_ok=True)
+        self._lock = Lock(os.path.join(settings.data, "lock"), "data")
+        retention = int(settings.retention.seconds)
+        begin = time.monotonic()
+        self.checkpointer = self._read_checkpoints(retention)
+        replay = Replay(self.store)
+        oldest = int(now()) - 2 * retention
+        closed = replay.read_directory(directory, oldest)
+        logger.info(
+            "read %d values of %d series in %.1f s",
+            replay.points, self.store.series, time.monotonic() - begin,
+        )  # fmt: skip
+        self.log = WriteAheadLog(directory)
+        self.log.closed += closed
+        self.housekeeper = Housekeeper(
+            self.store,
+            self.log,
+            retention=retention,
+            memory_cap=parse_size(settings.memory_cap),
+            disk_cap=parse_size(settings.disk_cap),
+        )
+        self.commit = GroupCommit(self.log, settings.sync)
+        self._jobs = open_job_table(os.path.join(settings.data, "jobs.sqlite"))
+        self.events = JobEvents(self._jobs)
+        self._footprints = FootprintKeeper(self.store, self._jobs, self.events.ended)
+        self.ingest = LineIngest(
+            self.store,
+            self.log,
+            future=int(settings.limits.future.seconds),
+            is_strict=settings.strict == "reference",
+            most_series=settings.limits.series,
+            others=self.events.take,
+        )
+        parts = StoreParts(self.store, self.ingest, self.housekeeper, self.connections, self.log)
+        key = settings.jwt_public_key
+        self.api = StoreApi(
+            self.store,
+            self.ingest,
+            self.commit,
+            log=self.log,
+            verifier=TokenVerifier(key, now) if key else None,
+            limits=QueryLimits(settings.limits.values),
+            largest_body=parse_size(settings.limits.body),
+            describe=lambda: describe_store(parts),
+            jobs=self._jobs,
+            events=self.events,
+            archive=self._make_archive(),
+        )
+        self._receiver = _make_receiver(settings, self.ingest, self.commit)
+
+    def work(self) -> list[Coroutine[Any, Any, None]]:
+        """Return what is to run besides."""
+        period = min(self.settings.retention.seconds / 2, _LONGEST_RETENTION_PERIOD)
+        found: list[Coroutine[Any, Any, None]] = [self.repeat(period, self._retain)]
+        if self.checkpointer is not None:
+            seconds = self.settings.checkpoints.interval.seconds
+            found.append(self.repeat(seconds, self.checkpointer.write))
+        if self._receiver is not None:
+            found.append(self._receiver.run())
+        return found
+
+    async def end(self) -> None:
+        """Keep what was written."""
+        await self.commit.close()
+        try:
+            self.log.close()
+        except StoreLogError as error:
+            logger.error("log: %s; the last values are lost", error)
+        if self.checkpointer is not None:
+            self.checkpointer.write_at_once()
+        self._jobs.close()
+        self._lock.release()
+
+    async def tick(self) -> None:
+        """Keep footprints of ended jobs, and keep within the caps."""
+        self.housekeeper.limit_memory()
+        self.housekeeper.limit_disk()
+        try:
+            await self._footprints.keep()
+        except sqlite3.Error as error:
+            logger.error("table of jobs: %s", error)
+
+    async def _retain(self) -> None:
+        """Release what is too old, each half of the retention."""
+        now = int(self.store.now())
+        limit = now - int(self.settings.retention.seconds)
+        spared = await asyncio.to_thread(find_used_nodes, self.settings.backend_url, limit)
+        if spared is not None:
+            self.housekeeper.retain(spared)
+        # The log of spared nodes is needed at the next start.
+        for segment in () if spared is None or spared else self.housekeeper.old_segments():
+            if await archive_segment(segment, self.settings.archive.directory):
+                self.housekeeper.remove_segment(segment)
+        if self.checkpointer is not None:
+            await asyncio.to_thread(self.checkpointer.remove_old)
+        self._jobs.remove_before(now - _JOBS_KEPT)
+
+    def _make_archive(self) -> ArchiveQueries | None:
+        """Return who answers queries of archived values, if there is an archive."""
+        directory = self.settings.archive.directory
+        if not directory:
+            return None
+        limits = QueryLimits(self.settings.limits.values)
+        retention = int(self.settings.retention.seconds)
+        return ArchiveQueries(self.store, directory, retention, limits)
+
+    def _read_checkpoints(self, retention: int) -> Checkpointer | None:
+        """Read the checkpoints, and return who writes them."""
+        chosen = self.settings.checkpoints
+        if not chosen.directory:
+            return None
+        oldest = int(self.store.now()) - retention
+        count = read_checkpoints(self.store, chosen.directory, oldest)
+        logger.info("read %d values of checkpoints in %s", count, chosen.directory)
+        if chosen.format == "none":
+            return None
+        state = os.path.join(self.settings.data, "checkpointed.json")
+        return Checkpointer(
+            self.store, chosen.directory, chosen.format, retention=retention, state=state
+        )
+
+
+def run_store(settings: StoreSettings) -> None:
+    """Run a store until it is told to end. Raises ConfigurationError, LockedError, OSError."""
+
+    async def main() -> None:
+        if settings.engine == "memory":
+            await StoreServer(settings).run()
+        else:
+            from ccagent.stores.metrics.gateway_server import GatewayServer
+
+            await GatewayServer(settings).run()
+
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(main())
+
+
+def _make_receiver(
+    settings: StoreSettings, ingest: LineIngest, commit: GroupCommit
+) -> NatsReceiver | None:
+    """Return who receives over NATS, if anything is subscribed. Raises ConfigurationError."""
+    if not settings.nats.subscriptions:
+        return None
+    # nats-py is imported when it is used.
+    from ccagent.stores.metrics.nats_receiver import NatsReceiver
+
+    return NatsReceiver(settings.nats, ingest, commit)

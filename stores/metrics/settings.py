@@ -1,0 +1,209 @@
+"""The configuration of the metric store, and its defaults."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Annotated, Literal
+
+from msgspec import Meta, field, structs
+
+from ccagent.config.duration import Duration
+from ccagent.config.settings import Settings
+from ccagent.errors import ConfigurationError
+from ccagent.stores.metrics.catalogue import WILDCARD, Aggregation, MetricCatalogue, StoredMetric
+
+_SIZE = re.compile(r"([0-9]{1,9})\s*(B|KB|MB|GB|TB)", re.IGNORECASE)
+_UNITS = ("B", "KB", "MB", "GB", "TB")
+
+
+class StoredMetricSettings(Settings, frozen=True, kw_only=True):
+    """The keys of `[metrics.NAME]`. The name `*` stands for all metrics that are not listed."""
+
+    frequency: Annotated[Duration, Meta(description="time from one value to the next")]
+    aggregation: Annotated[
+        Aggregation | None, Meta(description="how components make a node's value: sum or avg")
+    ] = None
+
+
+class StoreTlsSettings(Settings, frozen=True, kw_only=True):
+    """The keys of `[tls]`."""
+
+    certificate: Annotated[str, Meta(description="file with the certificate chain")] = ""
+    key: Annotated[str, Meta(description="file with the private key")] = ""
+
+
+class CheckpointSettings(Settings, frozen=True, kw_only=True):
+    """The keys of `[checkpoints]`: files that ClusterCockpit's store reads, too."""
+
+    format: Annotated[
+        Literal["none", "json", "binary"], Meta(description="none: the log alone keeps values")
+    ] = "none"
+    directory: Annotated[
+        str, Meta(description="read at the start; written if there is a format")
+    ] = ""
+    interval: Annotated[Duration, Meta(description="time between two checkpoints")] = Duration(
+        "12h"
+    )
+
+
+class ArchiveSettings(Settings, frozen=True, kw_only=True):
+    """The keys of `[archive]`."""
+
+    directory: Annotated[
+        str, Meta(description="Parquet files of what is older than the retention; empty: none")
+    ] = ""
+
+
+class SubscriptionSettings(Settings, frozen=True, kw_only=True):
+    """The keys of `[[nats.subscriptions]]`."""
+
+    subject: Annotated[str, Meta(description="subject, may have wildcards")]
+    cluster: Annotated[str, Meta(description="cluster of lines without the tag")] = ""
+    queue: Annotated[str, Meta(description="queue group: each message to one of its stores")] = ""
+    stream: Annotated[str, Meta(description="JetStream: the stream that holds the subject")] = ""
+    durable: Annotated[str, Meta(description="JetStream: name of the consumer")] = "ccagent-store"
+
+
+class StoreNatsSettings(Settings, frozen=True, kw_only=True):
+    """The keys of `[nats]`."""
+
+    url: Annotated[str, Meta(description="nats://HOST:PORT, or tls://; several with commas")] = ""
+    user: Annotated[str, Meta(description="name of the user")] = ""
+    password_file: Annotated[str, Meta(description="file with the password")] = ""
+    password: Annotated[str, Meta(description="the password itself; a file is safer")] = ""
+    creds_file: Annotated[str, Meta(description="file with a user's JWT and seed")] = ""
+    ca_file: Annotated[str, Meta(description="authorities of the server's certificate")] = ""
+    subscriptions: Annotated[list[SubscriptionSettings], Meta(description="what to receive")] = []
+
+
+class StoreLimitSettings(Settings, frozen=True, kw_only=True):
+    """The keys of `[limits]`."""
+
+    body: Annotated[str, Meta(description="largest body of a request, inflated")] = "64MB"
+    bodies: Annotated[str, Meta(description="bodies of all requests at once")] = "1GB"
+    values: Annotated[int, Meta(ge=1, description="values of an answer")] = 10_000_000
+    series: Annotated[int, Meta(ge=1, description="series")] = 10_000_000
+    connections: Annotated[int, Meta(ge=1, description="connections")] = 20_000
+    future: Annotated[Duration, Meta(description="how far ahead of the clock a value may be")] = (
+        Duration("1h")
+    )
+    time: Annotated[Duration, Meta(description="time for a request, and for its answer")] = (
+        Duration("30s")
+    )
+
+
+class StoreSettings(Settings, frozen=True, kw_only=True):
+    """All keys of the metric store's configuration."""
+
+    data: Annotated[str, Meta(description="directory of the log and the table of jobs")] = ""
+    listen: Annotated[str, Meta(description="ADDRESS:PORT of the HTTP interface")] = (
+        "127.0.0.1:8082"
+    )
+    engine: Annotated[
+        Literal["memory", "victoria-metrics"], Meta(description="where values are kept")
+    ] = "memory"
+    engine_url: Annotated[str, Meta(description="URL of VictoriaMetrics")] = ""
+    sync: Annotated[
+        Literal["write", "disk"],
+        Meta(description="answer when values survive kill -9, or a power failure"),
+    ] = "write"
+    strict: Annotated[
+        Literal["", "reference"],
+        Meta(description="reference: the first bad line ends its message"),
+    ] = ""
+    retention: Annotated[Duration, Meta(description="how long values stay in memory")] = Duration(
+        "48h"
+    )
+    memory_cap: Annotated[str, Meta(description="memory of all values; 0B: no limit")] = "0B"
+    disk_cap: Annotated[str, Meta(description="size of the log; 0B: no limit")] = "0B"
+    jwt_public_key: Annotated[
+        str, Meta(description="Ed25519 key in base64; empty: open to all")
+    ] = ""
+    backend_url: Annotated[str, Meta(description="cc-backend, whose running jobs are spared")] = ""
+    metrics: Annotated[
+        dict[str, StoredMetricSettings], Meta(description="metrics that are taken")
+    ] = field(default_factory=dict[str, StoredMetricSettings])
+    tls: StoreTlsSettings = StoreTlsSettings()
+    checkpoints: CheckpointSettings = CheckpointSettings()
+    archive: ArchiveSettings = ArchiveSettings()
+    nats: StoreNatsSettings = StoreNatsSettings()
+    limits: StoreLimitSettings = StoreLimitSettings()
+
+    def catalogue(self) -> MetricCatalogue:
+        """Return the metrics."""
+        return MetricCatalogue(
+            {
+                name: StoredMetric(int(one.frequency.seconds), one.aggregation)
+                for name, one in self.metrics.items()
+            }
+        )
+
+
+def check_settings(settings: StoreSettings, place: str) -> StoreSettings:
+    """Return settings that can be used. Raises ConfigurationError with all problems."""
+    problems = [*_find_bad_values(settings), *_find_contradictions(settings)]
+    if problems:
+        raise ConfigurationError(*(f"{place}: {problem}" for problem in problems))
+    if not settings.metrics:
+        every = StoredMetricSettings(frequency=Duration("60s"), aggregation="avg")
+        settings = structs.replace(settings, metrics={WILDCARD: every})
+    return settings
+
+
+def _find_bad_values(settings: StoreSettings) -> list[str]:
+    problems: list[str] = []
+    for name, one in settings.metrics.items():
+        if one.frequency.seconds < 1 or one.frequency.seconds % 1:
+            problems.append(f"metrics.{name}.frequency: a whole number of seconds, at least 1")
+    for key, written in (
+        ("memory-cap", settings.memory_cap), ("disk-cap", settings.disk_cap),
+        ("limits.body", settings.limits.body), ("limits.bodies", settings.limits.bodies),
+    ):  # fmt: skip
+        try:
+            parse_size(written)
+        except ValueError as error:
+            problems.append(f"{key}: {error}")
+    if settings.retention.seconds < 1:
+        problems.append("retention: at least 1s")
+    try:
+        split_address(settings.listen)
+    except ValueError as error:
+        problems.append(f"listen: {error}")
+    return problems
+
+
+def _find_contradictions(settings: StoreSettings) -> list[str]:
+    problems: list[str] = []
+    if bool(settings.tls.certificate) != bool(settings.tls.key):
+        problems.append("tls: certificate and key need each other")
+    if settings.checkpoints.format != "none" and not settings.checkpoints.directory:
+        problems.append("checkpoints.directory: a format needs a directory")
+    if settings.nats.subscriptions and not settings.nats.url:
+        problems.append("nats.url: subscriptions need a server")
+    if (settings.engine == "victoria-metrics") != bool(settings.engine_url):
+        problems.append("engine-url: needed by the engine victoria-metrics, and by no other")
+    if not settings.data and settings.engine == "memory":
+        problems.append("data: needed, since the log is kept there; or --data DIR")
+    return problems
+
+
+def parse_size(text: str) -> int:
+    """Read a size such as `64MB` in bytes. Raises ValueError."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a size such as '512MB' or '8GB'")
+    return int(match[1]) << 10 * _UNITS.index(match[2].upper())
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Return host and port of `HOST:PORT`; no host is every address. Raises ValueError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not ADDRESS:PORT")
+    return host.strip("[]"), int(port)
+
+
+def log_directory(settings: StoreSettings) -> str:
+    """Return where the log is."""
+    return os.path.join(settings.data, "log")

@@ -1,0 +1,153 @@
+"""The metrics in memory: the tree of levels, the groups of series, and their blocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ccagent.stores.metrics.groups import CAPACITY, Level, SeriesGroup, StoredSeries
+from ccagent.stores.metrics.levels import StoreLevel
+from ccagent.stores.metrics.memory import BlockPool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ccagent.stores.metrics.catalogue import MetricCatalogue
+    from ccagent.stores.metrics.groups import Level, Path
+
+
+class MetricStore:
+    """All series. `now` returns seconds since 1970."""
+
+    def __init__(self, catalogue: MetricCatalogue, now: Callable[[], float]) -> None:
+        self.catalogue = catalogue
+        self.now = now
+        self.root = StoreLevel(())
+        self.pool = BlockPool()
+        self.groups: dict[int, SeriesGroup] = {}
+        self.series = 0
+        """Number of series."""
+        self.generation = 0
+        """Grows when series are removed: what was remembered of them is void."""
+        self._last_number = 0
+
+    def find(self, path: Sequence[str], metric: str) -> StoredSeries | None:
+        """Return a series, None if it has no value yet."""
+        level = self.root.find(path)
+        return level.series.get(metric) if level else None
+
+    def add(self, wanted: Iterable[tuple[Path, str]], time: int, frequency: int) -> SeriesGroup:
+        """Add series of one node that begin at the same time. None of them may exist."""
+        return self.restore(wanted, time - frequency // 2, frequency)
+
+    def restore(
+        self, wanted: Iterable[tuple[Path, str]], start: int, frequency: int
+    ) -> SeriesGroup:
+        """Add series, of which slot 0 begins at `start`."""
+        self._last_number += 1
+        columns: list[tuple[Level, str]] = [
+            (self.root.make(path), metric) for path, metric in wanted
+        ]
+        group = SeriesGroup(self._last_number, start, frequency, columns)
+        for column, (level, metric) in enumerate(columns):
+            level.series[metric] = StoredSeries(group, column)
+        self.groups[group.number] = group
+        self.series += len(columns)
+        return group
+
+    def write(self, path: Path, metric: str, time: int, value: float) -> None:
+        """Write one value of a metric that the store takes. Raises KeyError for any other."""
+        series = self.find(path, metric)
+        if series is None:
+            known = self.catalogue.get(metric)
+            if known is None:
+                raise KeyError(metric)
+            series = StoredSeries(self.add([(path, metric)], time, known.frequency), 0)
+        series.group.write_value(self.pool, time, series.column, value)
+
+    def release_before(self, time: int, spared: frozenset[tuple[str, str]] = frozenset()) -> int:
+        """Release what ended before a time, except of spared nodes; return the number of buffers.
+
+        A buffer is 512 values of one series.
+        """
+        released = 0
+        for group in list(self.groups.values()):
+            if spared and group.columns[0][0].path[:2] in spared:
+                continue
+            released += group.release_before(self.pool, time) * group.width
+            if not group.blocks:
+                self._remove(group)
+        return released
+
+    def free(self, selector: Sequence[str], time: int) -> int:
+        """Release the buffers at and below a level that end before a time; return their number."""
+        level = self.root.find(selector)
+        if level is None:
+            return 0
+        columns: dict[int, list[tuple[StoreLevel, str, StoredSeries]]] = {}
+        for below in level.walk():
+            for metric, series in below.series.items():
+                columns.setdefault(series.group.number, []).append((below, metric, series))
+        freed = 0
+        for found in columns.values():
+            group = found[0][2].group
+            if len(found) == group.width:
+                freed += group.release_before(self.pool, time) * group.width
+                if not group.blocks:
+                    self._remove(group)
+            else:
+                freed += self._free_columns(group, found, time)
+        return freed
+
+    def release_all(self) -> None:
+        """Forget everything."""
+        for group in list(self.groups.values()):
+            for block in list(group.blocks.values()):
+                block.release(self.pool)
+            group.blocks.clear()
+            self._remove(group)
+
+    def _free_columns(
+        self, group: SeriesGroup, found: list[tuple[StoreLevel, str, StoredSeries]], time: int
+    ) -> int:
+        """Set values to NaN whose neighbours in the same blocks stay."""
+        freed = 0
+        for begin, block in group.blocks.items():
+            if group.time(begin + block.rows) < time:
+                for _, _, series in found:
+                    block.values[: block.rows, series.column] = np.nan
+                freed += len(found)
+        for level, metric, series in found:
+            if group.column_bounds(series.column) == (0, 0):
+                del level.series[metric]
+                self.series -= 1
+                self.generation += 1
+                self._prune(level)
+        return freed
+
+    def _remove(self, group: SeriesGroup) -> None:
+        self.generation += 1
+        del self.groups[group.number]
+        for column, (level, metric) in enumerate(group.columns):
+            if level.series.get(metric) == StoredSeries(group, column):
+                del level.series[metric]
+                self.series -= 1
+                self._prune(level)
+
+    def _prune(self, level: Level) -> None:
+        """Remove a level without series and children, and those above that thereby become such."""
+        path = level.path
+        while path and not level.series and not level.children:
+            above = self.root.find(path[:-1])
+            if above is None:
+                return
+            above.children.pop(path[-1], None)
+            level, path = above, path[:-1]
+
+    def buffers(self) -> int:
+        """Return the number of buffers: 512 values of one series each."""
+        return sum(len(group.blocks) * group.width for group in self.groups.values())
+
+
+__all__ = ["CAPACITY", "MetricStore"]

@@ -1,0 +1,156 @@
+"""Keys of lines that were seen before, and messages that repeat the same keys in the same order."""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ccagent.stores.metrics.groups import SeriesGroup, StoredSeries
+
+_BLANKS = (b"\t", b"\v", b"\f", b"\r")
+_INTEGERS = re.compile(rb"(?<=,)(-?[0-9]{1,18})i(?=,)")
+_MOST_UNKNOWN = 100_000
+_MOST_MISSES = 5
+_WIDTH = 8
+
+_decode = msgspec.json.Decoder(list[float]).decode
+
+
+class ColumnRun(NamedTuple):
+    """Neighbouring values of a message that belong to neighbouring columns of a group.
+
+    first: column. begin, end: bytes of the packed values.
+    """
+
+    group: SeriesGroup
+    first: int
+    begin: int
+    end: int
+
+
+class MessageTemplate:
+    """A message's keys, and where its values belong."""
+
+    __slots__ = ("first", "has_integers", "header", "keys", "pack", "runs", "segment", "single",
+                 "stored")  # fmt: skip
+
+    def __init__(self, keys: list[bytes], places: Sequence[StoredSeries | None]) -> None:
+        self.keys = keys
+        self.pack: Callable[..., bytes] = struct.Struct(f"<{len(keys)}d").pack
+        self.runs = _find_runs(places)
+        self.stored = sum(run.end - run.begin for run in self.runs) // _WIDTH
+        whole = (0, len(keys) * _WIDTH)
+        is_single = len(self.runs) == 1 and self.runs[0][2:] == whole
+        self.single = self.runs[0].group if is_single else None
+        """The group of all values, if they are one run."""
+        self.first = self.runs[0].first if self.runs else 0
+        self.has_integers = False
+        self.segment = -1
+        """The segment of the log in which all its groups are described."""
+        self.header = b""
+        """The runs as the log writes them."""
+
+
+class KnownKeys:
+    """Templates of messages with the same default cluster."""
+
+    def __init__(self) -> None:
+        self.series: dict[bytes, StoredSeries | None] = {}
+        """By the key of a line; None: a metric that the store does not take."""
+        self._keys: dict[bytes, bytes] = {}
+        self._templates: dict[tuple[bytes, int], MessageTemplate] = {}
+        self._misses: dict[tuple[bytes, int], int] = {}
+        self._stored = 0
+
+    def has_blanks(self, body: bytes, lines: int) -> bool:
+        """Return whether a message is not just `lines` lines with two single blanks in each."""
+        if any(blank in body for blank in _BLANKS):
+            return True
+        return body.count(b"\n") not in {lines, lines - 1}
+
+    def template(self, first: bytes, lines: int) -> MessageTemplate | None:
+        """Return the template of messages with this first key and number of lines."""
+        return self._templates.get((first, lines))
+
+    def learn(self, keys: list[bytes]) -> MessageTemplate | None:
+        """Make a template of a message, if all keys are known.
+
+        A sender whose order changes all the time gets none.
+        """
+        name = keys[0], len(keys)
+        misses = self._misses.get(name, 0)
+        if misses >= _MOST_MISSES:
+            return None
+        try:
+            places = [self.series[key] for key in keys]
+        except KeyError:
+            return None
+        self._misses[name] = misses + 1
+        template = MessageTemplate([self._keys[key] for key in keys], places)
+        if len(template.runs) > len(keys) // 2:
+            return None
+        self._templates[self._keys[keys[0]], len(keys)] = template
+        return template
+
+    def remember(self, found: dict[bytes, StoredSeries | None]) -> None:
+        """Remember the series of keys."""
+        if len(self.series) > 2 * self._stored + _MOST_UNKNOWN:
+            # The same series under many keys, or many metrics that nobody stores.
+            self.series.clear()
+            self._keys.clear()
+            self._templates.clear()
+            self._misses.clear()
+            self._stored = 0
+        for key, series in found.items():
+            if key not in self.series:
+                self.series[key] = series
+                self._keys[key] = key
+                self._stored += series is not None
+
+
+def parse_values(parts: list[bytes], template: MessageTemplate | None) -> list[float] | None:
+    """Read `value=1.5` and so on; None unless all are plain numbers."""
+    text = (b" " + b" ".join(parts)).replace(b" value=", b",")[1:]
+    if template is not None and template.has_integers:
+        text = _INTEGERS.sub(rb"\1", b",%b," % text)[1:-1]
+    if b" " in text:
+        return None
+    try:
+        return _decode(b"[%b]" % text)
+    except msgspec.DecodeError:
+        pass
+    if template is not None and template.has_integers:
+        return None
+    try:
+        values = _decode(b"[%b]" % _INTEGERS.sub(rb"\1", b",%b," % text)[1:-1])
+    except msgspec.DecodeError:
+        return None
+    if template is not None:
+        template.has_integers = True
+    return values
+
+
+def _find_runs(places: Sequence[StoredSeries | None]) -> tuple[ColumnRun, ...]:
+    runs: list[ColumnRun] = []
+    for number, place in enumerate(places):
+        if place is None:
+            continue
+        begin = number * _WIDTH
+        if runs:
+            last = runs[-1]
+            columns = (last.end - last.begin) // _WIDTH
+            if (
+                last.group is place.group
+                and last.end == begin
+                and last.first + columns == place.column
+            ):
+                runs[-1] = last._replace(end=begin + _WIDTH)
+                continue
+        runs.append(ColumnRun(place.group, place.column, begin, begin + _WIDTH))
+    return tuple(runs)

@@ -1,0 +1,131 @@
+"""JSON web tokens signed with Ed25519, and what they allow.
+
+Source: RFC 7519, RFC 8037.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from ccagent.errors import CcagentError, ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+READ, WRITE, ADMIN = 1, 2, 4
+"""What a request may do; rights are sums of these."""
+
+ALL_RIGHTS = READ | WRITE | ADMIN
+
+_RIGHTS = {
+    "read": READ, "write": WRITE, "admin": ALL_RIGHTS,
+    # The roles of cc-backend.
+    "api": READ | WRITE, "user": READ, "manager": READ, "support": READ,
+}  # fmt: skip
+_MOST_REMEMBERED = 1024
+_LONGEST = 8192
+T = TypeVar("T")
+
+
+class UnauthorizedError(CcagentError):
+    """A request without a valid token: the message is for the client."""
+
+
+class _Claims(msgspec.Struct, frozen=True):
+    exp: float | None = None
+    nbf: float | None = None
+    iat: float | None = None
+    roles: list[str] | str | None = None
+
+
+class _Accepted(NamedTuple):
+    rights: int
+    begins: float
+    ends: float
+
+
+class TokenVerifier:
+    """Checks tokens, and remembers those that were valid."""
+
+    def __init__(self, key: str, now: Callable[[], float]) -> None:
+        """Take the public key: base64 of its 32 bytes. Raises ConfigurationError."""
+        try:
+            self._key = Ed25519PublicKey.from_public_bytes(base64.b64decode(key, validate=True))
+        except (ValueError, binascii.Error) as error:
+            raise ConfigurationError(
+                "jwt-public-key: not base64 of the 32 bytes of an Ed25519 key"
+            ) from error
+        self._now = now
+        self._accepted: dict[bytes, _Accepted] = {}
+
+    def rights(self, authorization: bytes) -> int:
+        """Return the rights that the header Authorization gives. Raises UnauthorizedError."""
+        found = self._accepted.get(authorization)
+        now = self._now()
+        if found is not None and found.begins <= now < found.ends:
+            return found.rights
+        accepted = self._verify(authorization, now)
+        if len(self._accepted) >= _MOST_REMEMBERED:
+            self._accepted.pop(next(iter(self._accepted)))
+        self._accepted[authorization] = accepted
+        return accepted.rights
+
+    def _verify(self, authorization: bytes, now: float) -> _Accepted:
+        scheme, _, token = authorization.partition(b" ")
+        if scheme.lower() != b"bearer" or not token:
+            raise UnauthorizedError("Use JWT Authentication")
+        if len(token) > _LONGEST:
+            raise UnauthorizedError("token is too long")
+        parts = token.strip().split(b".")
+        if len(parts) != 3:
+            raise UnauthorizedError("token is malformed: it does not have three parts")
+        header, claims, signature = (_decoded(part) for part in parts)
+        if _parsed(header, dict[str, Any]).get("alg") != "EdDSA":
+            raise UnauthorizedError("only Ed25519/EdDSA supported")
+        try:
+            self._key.verify(signature, parts[0] + b"." + parts[1])
+        except InvalidSignature:
+            raise UnauthorizedError("token signature is invalid") from None
+        return _accept(_parsed(claims, _Claims), now)
+
+
+def _decoded(part: bytes) -> bytes:
+    try:
+        return base64.b64decode(part + b"=" * (-len(part) % 4), b"-_", validate=True)
+    except (ValueError, binascii.Error):
+        raise UnauthorizedError("token is malformed: not base64url") from None
+
+
+def _parsed(text: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise UnauthorizedError("token is malformed: its JSON can't be read") from None
+
+
+def _accept(claims: _Claims, now: float) -> _Accepted:
+    if claims.exp is not None and now >= claims.exp:
+        raise UnauthorizedError("token is expired")
+    if claims.nbf is not None and now < claims.nbf:
+        raise UnauthorizedError("token is not valid yet")
+    if claims.iat is not None and now < claims.iat:
+        raise UnauthorizedError("token used before issued")
+    begins = max(claims.nbf or 0.0, claims.iat or 0.0)
+    ends = float("inf") if claims.exp is None else claims.exp
+    return _Accepted(_rights(claims.roles), begins, ends)
+
+
+def _rights(roles: list[str] | str | None) -> int:
+    """Return the rights of roles. A token without roles may read and write, as at the reference."""
+    if roles is None:
+        return READ | WRITE
+    rights = 0
+    for role in [roles] if isinstance(roles, str) else roles:
+        rights |= _RIGHTS.get(role.lower().removeprefix("role_"), 0)
+    return rights

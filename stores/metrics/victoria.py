@@ -1,0 +1,136 @@
+"""VictoriaMetrics as the engine: its import and export interfaces, and what series are there.
+
+Source: VictoriaMetrics, /api/v1/import and /api/v1/export (JSON lines). Levels become the labels
+type, type_id, stype and stype_id.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import threading
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode, urlsplit
+
+from ccagent.errors import CcagentError, ConfigurationError
+from ccagent.stores.metrics.exporting import level_tags
+from ccagent.stores.metrics.line_keys import level_path
+from ccagent.stores.metrics.store import MetricStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ccagent.stores.metrics.catalogue import MetricCatalogue
+    from ccagent.stores.metrics.groups import StoredSeries
+
+_SECONDS = 30.0
+_LARGEST = 1 << 30
+_MILLISECONDS = 1000
+
+
+class EngineError(CcagentError):
+    """The engine does not answer, or refuses."""
+
+
+class VictoriaEngine:
+    """Writes values to VictoriaMetrics, and reads them. For several threads."""
+
+    def __init__(self, url: str) -> None:
+        """Take the URL of a single node. Raises ConfigurationError."""
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ConfigurationError(f"engine-url: {url}: expected http://HOST:PORT")
+        self._is_encrypted = parts.scheme == "https"
+        self._place = parts.netloc
+        self._path = parts.path.rstrip("/")
+        self._local = threading.local()
+
+    def write(self, points: Iterable[tuple[StoredSeries, int, float]]) -> None:
+        """Write values. Raises EngineError."""
+        series: dict[tuple[int, int], tuple[dict[str, str], list[float], list[int]]] = {}
+        for (group, column), time, value in points:
+            found = series.get((group.number, column))
+            if found is None:
+                level, metric = group.columns[column]
+                labels = {
+                    name.replace("-", "_"): tag for name, tag in level_tags(level.path).items()
+                }
+                found = series[group.number, column] = ({"__name__": metric, **labels}, [], [])
+            found[1].append(value)
+            found[2].append(time * _MILLISECONDS)
+        lines = [
+            json.dumps({"metric": labels, "values": values, "timestamps": times})
+            for labels, values, times in series.values()
+        ]
+        if lines:
+            self._ask("POST", "/api/v1/import", "\n".join(lines).encode())
+
+    def read(
+        self,
+        catalogue: MetricCatalogue,
+        cluster: str,
+        selected: tuple[Iterable[str] | None, Iterable[str]],
+        times: tuple[int, int],
+        now: Callable[[], float],
+    ) -> MetricStore:
+        """Return a store with the values of nodes and metrics; no nodes: all of the cluster.
+
+        Raises EngineError.
+        """
+        nodes, metrics = selected
+        match = f"{{cluster={json.dumps(cluster)},__name__=~{_one_of(metrics)}"
+        match += f",hostname=~{_one_of(nodes)}}}" if nodes is not None else "}"
+        start, end = times
+        query = urlencode({"match[]": match, "start": start, "end": end})
+        store = MetricStore(catalogue, now)
+        for line in self._ask("GET", f"/api/v1/export?{query}").splitlines():
+            _fill(store, json.loads(line))
+        return store
+
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        for attempt in (1, 2):
+            connection = self._connection()
+            try:
+                connection.request(method, self._path + path, body)
+                answer = connection.getresponse()
+                text = answer.read(_LARGEST)
+            except (OSError, http.client.HTTPException) as error:
+                connection.close()
+                self._local.connection = None
+                # An idle connection may have been closed by the other side.
+                if attempt == 2 or not isinstance(error, http.client.RemoteDisconnected):
+                    raise EngineError(f"{self._place}: {error}") from error
+            else:
+                if answer.status >= 300:
+                    raise EngineError(f"{self._place}: {answer.status} {answer.reason}")
+                return text
+        raise EngineError(f"{self._place}: no answer")
+
+    def _connection(self) -> http.client.HTTPConnection:
+        found: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if found is None:
+            kind = http.client.HTTPSConnection if self._is_encrypted else http.client.HTTPConnection
+            found = self._local.connection = kind(self._place, timeout=_SECONDS)
+        return found
+
+
+def _one_of(names: Iterable[str]) -> str:
+    """Return a quoted regular expression that matches one of these names."""
+    return json.dumps("|".join(re.escape(name) for name in sorted(set(names))), ensure_ascii=False)
+
+
+def _fill(store: MetricStore, exported: dict[str, Any]) -> None:
+    labels: dict[str, str] = exported["metric"]
+    metric = labels["__name__"]
+    tags = {name.replace("_", "-"): tag for name, tag in labels.items()}
+    known = store.catalogue.get(metric)
+    if known is None:
+        return
+    try:
+        path = level_path(tags, "")
+    except ValueError:
+        return  # a series that somebody else wrote
+    for time, value in zip(exported["timestamps"], exported["values"], strict=True):
+        if value is not None:
+            store.write(path, metric, time // _MILLISECONDS, float(value))

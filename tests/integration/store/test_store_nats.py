@@ -1,0 +1,155 @@
+"""Lines over NATS: core subscriptions, queue groups, and JetStream across kills of both sides."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.metric_store import RunningStore
+from tests.support.nats_server import NatsServer, connect
+from tests.support.running import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+BEGIN = int(time.time()) // 60 * 60 - 20 * 3600
+METRICS = 20
+
+
+def message(node: int, step: int) -> bytes:
+    return "".join(
+        f"m{n},hostname=n{node},type=node value={100 * step + n} {BEGIN + 60 * step}\n"
+        for n in range(METRICS)
+    ).encode()
+
+
+def publish(
+    server: NatsServer, subject: str, bodies: list[bytes], *, with_ack: bool = False
+) -> None:
+    async def send(client: Any, stream: Any) -> None:
+        for body in bodies:
+            if with_ack:
+                await stream.publish(subject, body)
+            else:
+                await client.publish(subject, body)
+        await client.flush()
+
+    server.ask(send)
+
+
+def values(store: RunningStore, node: int, metric: int = 3) -> list[float | None]:
+    ((*found,),) = store.query(BEGIN, BEGIN + 86400, {"metric": f"m{metric}", "host": f"n{node}"})
+    return found[0].get("data", []) if found else []
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    running = NatsServer(tmp_path / "nats")
+    try:
+        yield running
+    finally:
+        running.kill()
+
+
+def start(directory: Path, server: NatsServer, name: str, *subscriptions: str) -> RunningStore:
+    path = directory / f"{name}.toml"
+    tables = "".join(f'[[nats.subscriptions]]\ncluster = "fox"\n{one}\n' for one in subscriptions)
+    path.write_text(f'[nats]\nurl = "{server.url}"\n{tables}')
+    store = RunningStore(directory / name, "--config", str(path))
+    until(lambda: "connected" in store.log.read_text(), 30)
+    return store
+
+
+def test_core_subscriptions_with_wildcards(tmp_path: Path, server: NatsServer) -> None:
+    with start(tmp_path, server, "a", 'subject = "fox.>"', 'subject = "other"') as store:
+        publish(server, "fox.metrics", [message(1, step) for step in range(30)])
+        publish(server, "other", [b"bad line\n" + message(2, 0)])
+        until(lambda: len(values(store, 1)) == 30 and values(store, 2) == [3.0], 30)
+        assert "1 bad lines; line 1" in store.log.read_text()
+
+
+def test_a_lost_server_is_connected_again(tmp_path: Path, server: NatsServer) -> None:
+    with start(tmp_path, server, "a", 'subject = "fox"') as store:
+        server.kill()
+        until(lambda: "retrying in" in store.log.read_text(), 30)
+        server.start()
+        until(lambda: store.log.read_text().count("connected") == 2, 30)
+        publish(server, "fox", [message(1, 0)])
+        until(lambda: values(store, 1) == [3.0], 30)
+
+
+def test_a_queue_group_shares_messages(tmp_path: Path, server: NatsServer) -> None:
+    one = 'subject = "fox"\nqueue = "stores"'
+    with start(tmp_path, server, "a", one) as first, start(tmp_path, server, "b", one) as second:
+        publish(server, "fox", [message(node, 0) for node in range(100)])
+
+        def counts() -> list[int]:
+            return [sum(bool(values(store, n)) for n in range(100)) for store in (first, second)]
+
+        until(lambda: sum(counts()) == 100, 30)
+        assert min(counts()) > 0
+
+
+def test_jetstream_loses_nothing_while_the_store_is_killed(
+    tmp_path: Path, server: NatsServer
+) -> None:
+    server.add_stream("fox.>", name="metrics")
+    one = 'subject = "fox.metrics"\nstream = "metrics"'
+    with start(tmp_path, server, "a", one) as store:
+        step = 0
+        for _ in range(3):
+            publish(
+                server, "fox.metrics", [message(1, step + n) for n in range(100)], with_ack=True
+            )
+            step += 100
+            until(lambda: len(values(store, 1)) > step - 90, 30)  # noqa: B023 - called at once
+            store.kill()
+            publish(
+                server, "fox.metrics", [message(1, step + n) for n in range(100)], with_ack=True
+            )
+            step += 100
+            store.start()
+        until(lambda: len(values(store, 1)) == step, 60)
+        assert values(store, 1) == [100.0 * n + 3 for n in range(step)]
+
+        async def pending(_: Any, stream: Any) -> int:
+            found = await stream.consumer_info("metrics", "ccagent-store")
+            return int(found.num_ack_pending + found.num_pending)
+
+        until(lambda: server.ask(pending) == 0, 60)
+
+
+def test_jetstream_in_order_and_many(tmp_path: Path, server: NatsServer) -> None:
+    server.add_stream("fox.>", name="metrics")
+
+    async def send(client: Any) -> None:
+        for step in range(100):
+            for node in range(30):
+                await client.publish("fox.metrics", message(node, step))
+        await client.flush()
+
+    async def publish_many() -> None:
+        client = await connect(server.url)
+        await send(client)
+        await client.close()
+
+    asyncio.run(publish_many())
+    with start(tmp_path, server, "a", 'subject = "fox.metrics"\nstream = "metrics"') as store:
+        until(lambda: all(len(values(store, node)) == 100 for node in range(30)), 60)
+
+
+def test_a_missing_stream_is_named_and_tried_again(tmp_path: Path, server: NatsServer) -> None:
+    path = tmp_path / "store.toml"
+    path.write_text(
+        f'[nats]\nurl = "{server.url}"\n'
+        '[[nats.subscriptions]]\nsubject = "fox"\ncluster = "fox"\nstream = "metrics"\n'
+    )
+    with RunningStore(tmp_path / "a", "--config", str(path)) as store:
+        until(lambda: "stream not found" in store.log.read_text(), 30)
+        server.add_stream("fox", name="metrics")
+        publish(server, "fox", [message(1, 0)], with_ack=True)
+        until(lambda: values(store, 1) == [3.0], 60)

@@ -1,0 +1,47 @@
+"""Stores in memory with a clock that tests set."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
+from ccagent.stores.metrics.ingest import LineIngest
+from ccagent.stores.metrics.query import QueryLimits, answer
+from ccagent.stores.metrics.query_request import parse_request
+from ccagent.stores.metrics.store import MetricStore
+
+NOW = 1_800_000_000
+METRICS = {
+    "load": StoredMetric(60, "avg"),
+    "power": StoredMetric(60, "sum"),
+    "clock": StoredMetric(60, None),
+    "fast": StoredMetric(10, "avg"),
+}
+
+
+def new_store(now: float = NOW) -> MetricStore:
+    return MetricStore(MetricCatalogue(METRICS), lambda: now)
+
+
+def new_ingest(store: MetricStore, **more: Any) -> LineIngest:
+    return LineIngest(store, **more)
+
+
+def ask(
+    store: MetricStore, start: int, end: int, *queries: dict[str, Any], **more: Any
+) -> list[list[dict[str, Any]]]:
+    limits = more.pop("limits", QueryLimits())
+    body = {"cluster": "fox", "from": start, "to": end, "queries": list(queries), **more}
+    text = b"".join(answer(store, parse_request(json.dumps(body).encode()), limits))
+    results: list[list[dict[str, Any]]] = json.loads(text)["results"]
+    return results
+
+
+def data(store: MetricStore, start: int, end: int, metric: str = "load", host: str = "n1") -> Any:
+    ((one,),) = ask(store, start, end, {"metric": metric, "host": host})
+    return one.get("data", [])
+
+
+def line(metric: str, value: object, time: object = NOW, tags: str = "") -> str:
+    return f"{metric},cluster=fox,hostname=n1{tags or ',type=node'} value={value} {time}\n"

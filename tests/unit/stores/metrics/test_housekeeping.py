@@ -1,0 +1,98 @@
+"""Retention and caps: what is too old or too much goes, the oldest first."""
+
+from __future__ import annotations
+
+import io
+import urllib.error
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ccagent.stores.metrics.housekeeping import Housekeeper
+from ccagent.stores.metrics.log_writer import WriteAheadLog
+from ccagent.stores.metrics.used_nodes import find_used_nodes
+from tests.unit.stores.metrics.support import NOW, new_ingest, new_store
+from tests.unit.stores.metrics.test_ingest import message, stored
+
+if TYPE_CHECKING:
+    from ccagent.stores.metrics.store import MetricStore
+
+DAY = 86400
+
+
+def aged_store() -> MetricStore:
+    """Values that are 1, 20, 30 and 40 hours old."""
+    store = new_store()
+    for hours in (40, 30, 20, 1):
+        store.write(("fox", f"n{hours}"), "load", NOW - 3600 * hours, 1.0)
+    return store
+
+
+def nodes(store: MetricStore) -> list[str]:
+    return [path[1] for path in stored(store)]
+
+
+def test_what_is_older_than_the_retention_goes() -> None:
+    store = aged_store()
+    keeper = Housekeeper(store, None, retention=DAY)
+    assert keeper.retain() == 2
+    assert (nodes(store), keeper.released) == (["n20", "n1"], 2)
+    assert keeper.retain(frozenset({("fox", "n20")})) == 0
+
+
+@pytest.mark.parametrize(("blocks", "kept"), [(4, 4), (3, 3), (2, 2), (1, 1), (0.5, 1)])
+def test_a_memory_cap_takes_the_oldest(blocks: float, kept: int) -> None:
+    store = aged_store()
+    keeper = Housekeeper(store, None, retention=48 * 3600, memory_cap=int(4096 * blocks))
+    keeper.limit_memory()
+    assert nodes(store) == ["n40", "n30", "n20", "n1"][4 - kept :]
+
+
+def filled_log(directory: Path) -> WriteAheadLog:
+    """Three segments, with values of 50, 30 and 1 hours ago."""
+    log = WriteAheadLog(str(directory))
+    ingest = new_ingest(new_store(), log=log)
+    for hours in (50, 30, 1):
+        ingest.write(message(["1", "2"], NOW - 3600 * hours))
+        log.flush()
+        log.rotate()
+    return log
+
+
+def test_segments_without_a_value_within_the_retention_are_old(tmp_path: Path) -> None:
+    log = filled_log(tmp_path)
+    keeper = Housekeeper(new_store(), log, retention=DAY)
+    old = keeper.old_segments()
+    assert [segment.newest for segment in old] == [NOW - 50 * 3600, NOW - 30 * 3600]
+    for segment in old:
+        keeper.remove_segment(segment)
+    assert (len(log.closed), len(list(tmp_path.iterdir()))) == (1, 1)
+
+
+def test_a_disk_cap_takes_the_oldest_segments(tmp_path: Path) -> None:
+    log = filled_log(tmp_path)
+    keeper = Housekeeper(new_store(), log, retention=DAY, disk_cap=log.size - 1)
+    keeper.limit_disk()
+    assert [segment.newest for segment in log.closed] == [NOW - 30 * 3600, NOW - 3600]
+
+
+def test_nodes_of_running_jobs_are_asked_of_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def answer(place: str, timeout: float) -> Any:
+        asked.append(place)
+        return io.BytesIO(b'{"fox": ["n1", "n2"]}')
+
+    monkeypatch.setattr("urllib.request.urlopen", answer)
+    assert find_used_nodes("http://x/", 7) == frozenset({("fox", "n1"), ("fox", "n2")})
+    assert asked == ["http://x/api/jobs/used_nodes?ts=7"]
+    assert find_used_nodes("", 7) == frozenset()
+
+
+def test_a_backend_that_does_not_answer_spares_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(place: str, timeout: float) -> Any:
+        raise urllib.error.URLError("refused")
+
+    monkeypatch.setattr("urllib.request.urlopen", fail)
+    assert find_used_nodes("http://x", 7) is None

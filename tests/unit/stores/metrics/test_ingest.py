@@ -1,0 +1,255 @@
+"""Lines: what is stored, what is skipped, what is refused; the fast paths do as the general one."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ccagent.stores.metrics.general import GeneralIngest
+from ccagent.stores.metrics.templates import parse_values
+from tests.unit.stores.metrics.support import NOW, ask, data, line, new_ingest, new_store
+
+if TYPE_CHECKING:
+    from ccagent.stores.metrics.ingest import LineIngest
+    from ccagent.stores.metrics.store import MetricStore
+
+
+def stored(store: MetricStore) -> dict[tuple[str, ...], list[float]]:
+    """All values, by level and metric."""
+    found: dict[tuple[str, ...], list[float]] = {}
+    for level in store.root.walk():
+        for metric, (group, column) in level.series.items():
+            values = [
+                float(value)
+                for block in group.iterate_blocks()
+                for value in block.values[: block.rows, column]
+                if not math.isnan(value)
+            ]
+            found[*level.path, metric] = values
+    return found
+
+
+@pytest.fixture
+def store() -> MetricStore:
+    return new_store()
+
+
+@pytest.fixture
+def ingest(store: MetricStore) -> LineIngest:
+    return new_ingest(store)
+
+
+@pytest.mark.parametrize(
+    ("tags", "path"),
+    [
+        (",type=node", ()),
+        ("", ()),
+        (",type=node,type-id=0", ("0",)),
+        (",type=hwthread,type-id=3", ("hwthread3",)),
+        (",type-id=3,type=hwthread", ("hwthread3",)),
+        (",type=accelerator,type-id=00000000:0E:00.0", ("accelerator00000000:0E:00.0",)),
+        (",type=node,stype=job,stype-id=7", ("job7",)),
+        (",type=socket,type-id=1,stype=core,stype-id=2", ("socket1", "core2")),
+        (",unit=W,type=node", ()),
+        (",type=core,type-id=..", ("core..",)),
+        (",type=core,type-id=a/b\\\\c", ("corea/b\\\\c",)),
+    ],
+)  # fmt: skip
+def test_tags_name_the_level(
+    tags: str, path: tuple[str, ...], store: MetricStore, ingest: LineIngest
+) -> None:
+    body = f"load,cluster=fox,hostname=n1{tags} value=1 {NOW}\n".encode()
+    for _ in range(2):
+        assert ingest.write(body).stored == 1
+    assert stored(store) == {("fox", "n1", *path, "load"): [1.0]}
+
+
+def test_the_default_cluster_and_the_tag_host(store: MetricStore, ingest: LineIngest) -> None:
+    ingest.write(f"load,host=n1 value=1 {NOW}".encode(), "elk")
+    ingest.write(f"load,host=n1 value=2 {NOW}".encode(), "fox")
+    assert stored(store) == {("elk", "n1", "load"): [1.0], ("fox", "n1", "load"): [2.0]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"other,cluster=fox,hostname=n1 value=1 {NOW}",
+        f"other,cluster=fox,hostname=n1 unit=true,x=2 {NOW}",
+        'job,function=start_job,hostname=n1 event="{\\"a\\": 1}" 1',
+        "# comment",
+        "",
+    ],
+)
+def test_what_the_store_does_not_take_is_skipped(
+    text: str, store: MetricStore, ingest: LineIngest
+) -> None:
+    assert ingest.write(f"{text}\n{line('load', 1)}".encode())[::2] == (1, 0)
+    assert list(stored(store)) == [("fox", "n1", "load")]
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (line("load", '"text"'), "the value of a metric is a number"),
+        (line("load", "true"), "the value of a metric is a number"),
+        (line("load", "NaN"), "expected a number"),
+        (line("load", "1e999"), "expected a number of 64 bits"),
+        (line("load", "1,other=2"), "' ' and a time"),
+        (f"load,cluster=fox,hostname=n1 other=1 {NOW}\n", "has the field value, not other"),
+        (f"load,hostname=n1 value=1 {NOW}\n", "no tag cluster"),
+        (f"load,cluster=fox value=1 {NOW}\n", "no tag hostname"),
+        ("load\n", "expected"),
+        (line("load", 1, NOW + 3601), "3601 s in the future; check the clock"),
+        (line("load", 1, (NOW + 3601) * 1000), "3601 s in the future; check the clock"),
+    ],
+)
+def test_a_bad_line_costs_that_line(
+    bad: str, reason: str, store: MetricStore, ingest: LineIngest
+) -> None:
+    for _ in range(2):
+        result = ingest.write((line("load", 1) + bad + line("power", 2)).encode())
+        assert (result.stored, result.bad_count, result.bad[0].number) == (2, 1, 2)
+        assert reason in result.bad[0].reason
+    assert stored(store) == {("fox", "n1", "load"): [1.0], ("fox", "n1", "power"): [2.0]}
+
+
+def test_strict_ends_at_the_first_bad_line(store: MetricStore) -> None:
+    ingest = new_ingest(store, is_strict=True)
+    result = ingest.write((line("load", 1) + "load\n" + line("power", 2)).encode())
+    assert (result.stored, result.bad_count) == (1, 1)
+    assert list(stored(store)) == [("fox", "n1", "load")]
+
+
+@pytest.mark.parametrize("factor", [1, 10**3, 10**6, 10**9])
+def test_times_are_read_in_any_unit(factor: int, store: MetricStore, ingest: LineIngest) -> None:
+    begin = NOW - 600
+    for step in range(3):
+        ingest.write(line("load", step, (begin + 60 * step) * factor).encode())
+    assert data(store, begin, begin + 180) == [0.0, 1.0, 2.0]
+
+
+def test_a_missing_time_is_that_of_the_line_before_or_now(
+    store: MetricStore, ingest: LineIngest
+) -> None:
+    first = "load,cluster=fox,hostname=n1 value=1\n"
+    ingest.write(
+        (first + line("power", 2, NOW - 600) + "clock,cluster=fox,hostname=n1 value=3\n").encode()
+    )
+    assert data(store, NOW - 600, NOW + 60) == [None] * 10 + [1.0]
+    assert data(store, NOW - 600, NOW + 60, "clock") == [3.0]
+
+
+def message(values: list[str], time: int = NOW, host: str = "n1") -> bytes:
+    names = [f"load,cluster=fox,hostname={host},type=core,type-id={n}" for n in range(len(values))]
+    return "".join(f"{a} value={b} {time}\n" for a, b in zip(names, values, strict=True)).encode()
+
+
+def test_messages_of_a_known_shape_take_the_fast_path(
+    store: MetricStore, ingest: LineIngest
+) -> None:
+    for step in range(4):
+        assert ingest.write(message(["1", "2.5", "-3e2", "4i"], NOW - 60 * step)).stored == 4
+    assert ingest.counters.templates == 3
+    assert stored(store)["fox", "n1", "core3", "load"] == [4.0] * 4
+
+
+def test_several_times_or_another_order_take_the_second_path(
+    store: MetricStore, ingest: LineIngest
+) -> None:
+    ingest.write(message(["1", "2", "3"]))
+    turned = b"".join(reversed(message(["4", "5", "6"], NOW + 60).splitlines(keepends=True)))
+    ingest.write(turned)
+    ingest.write(message(["7", "8", "9"], NOW + 120) + message(["1", "1", "1"], NOW + 180))
+    assert ingest.counters.lookups == 2
+    assert stored(store)["fox", "n1", "core2", "load"] == [3.0, 6.0, 9.0, 1.0]
+
+
+def test_a_sender_whose_order_changes_gets_no_templates(ingest: LineIngest) -> None:
+    lines = message([str(n) for n in range(30)]).splitlines(keepends=True)
+    for turn in range(1, 30):
+        ingest.write(lines[0] + b"".join(lines[turn:] + lines[1:turn]))
+    assert ingest.counters.templates < 8
+
+
+def test_late_and_skipped_rows_on_the_fast_path(store: MetricStore, ingest: LineIngest) -> None:
+    for time in (0, 5, 3, 700, -2, 4):
+        ingest.write(message([str(time)] * 4, NOW - 60_000 + 60 * time))
+    query = {"metric": "load", "host": "n1", "type": "core", "type-ids": ["2"]}
+    ((one,),) = ask(store, NOW - 60_120, NOW, query)
+    found = {n - 2: value for n, value in enumerate(one["data"]) if value is not None}
+    assert found == {-2: -2.0, 0: 0.0, 3: 3.0, 4: 4.0, 5: 5.0, 700: 700.0}
+
+
+def test_removed_series_are_made_again(store: MetricStore, ingest: LineIngest) -> None:
+    for _ in range(3):
+        ingest.write(message(["1", "2", "3", "4"]))
+    store.release_before(NOW + 10**6)
+    assert stored(store) == {}
+    ingest.write(message(["5", "6", "7", "8"]))
+    assert stored(store)["fox", "n1", "core3", "load"] == [8.0]
+
+
+def test_a_limit_of_series_refuses_only_new_ones(store: MetricStore) -> None:
+    ingest = new_ingest(store, most_series=2)
+    result = ingest.write(message(["1", "2", "3"]))
+    assert (result.stored, result.bad_count) == (2, 1)
+    assert ingest.write(message(["4", "5"])).bad_count == 0
+
+
+TOKENS = ["1", "1.5", "-2", "4i", "-4i", "4u", "4.5i", ".5", "5.", "+5", "007", "1_0", "0x10",
+          "1e400", "nan", "inf", "t", "true", '"a"', "null", "[1]", "1e5", "-0", "1,x=2", "",
+          "12345678901234567890", "9223372036854775808i"]  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(TOKENS), min_size=4, max_size=6))
+def test_fast_and_general_path_agree(values: list[str]) -> None:
+    slow, quick = new_store(), new_store()
+    expected = GeneralIngest(
+        slow, future=3600, is_strict=False, most_series=100, others=None
+    ).decode(message(values), "")
+    ingest = new_ingest(quick)
+    ingest.write(message(["9"] * len(values), NOW - 60))
+    ingest.write(message(["9"] * len(values), NOW - 120))
+    result = ingest.write(message(values))
+    assert (result.stored, result.bad_count) == (len(expected.points), expected.bad_count)
+    last = {path: found[2:] for path, found in stored(quick).items() if len(found) > 2}
+    points = {
+        (*series.group.columns[series.column][0].path, "load"): [value]
+        for series, _, value in expected.points
+    }
+    assert last == points
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(st.sampled_from('load,=fxn1 \\"\n\t\r#-.5ei0valuecstrhom'), max_size=120))
+def test_no_text_makes_it_raise(text: str) -> None:
+    store = new_store()
+    ingest = new_ingest(store)
+    good = message(["1", "2", "3", "4"])
+    for body in (text.encode(), good, good + text.encode(), text.encode() + good):
+        ingest.write(body, "fox")
+    assert stored(store)["fox", "n1", "core3", "load"][-1] == 4.0
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_make_it_raise(body: bytes) -> None:
+    new_ingest(new_store()).write(body)
+
+
+def test_words_are_no_values() -> None:
+    assert parse_values([b"value=1", b",2"], None) is None
+    assert parse_values([b"value=1", b"x"], None) is None
+    assert parse_values([b"value=1,2"], None) == [1.0, 2.0]
+
+
+def test_an_escaped_blank_is_not_the_end_of_a_key(store: MetricStore, ingest: LineIngest) -> None:
+    escaped = f"load,cluster=fox,hostname=a\\ b value=1 {NOW}\n".encode()
+    ingest.write(escaped)
+    ingest.write(escaped)
+    assert ingest.write(f"load,cluster=fox,hostname=a\\ value=1 {NOW}\n".encode()).bad_count == 1
+    assert list(stored(store)) == [("fox", "a b", "load")]

@@ -1,0 +1,123 @@
+"""Jobs: events and envelopes fill the table, queries know nodes and times, footprints stay."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ccagent.errors import UnparsableError
+from ccagent.records.line_protocol.lines import Line
+from ccagent.stores.metrics.job_queries import FootprintKeeper, expand_job
+from ccagent.stores.metrics.job_table import JobEvents, JobTable, open_job_table
+from ccagent.stores.metrics.query_request import BadRequestError, parse_request
+from tests.unit.stores.metrics.support import NOW, ask, new_ingest, new_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+START = {
+    "jobId": 7, "cluster": "fox", "user": "eve", "startTime": NOW - 600, "numNodes": 2,
+    "resources": [{"hostname": "n1"}, {"hostname": "n2"}], "metaData": {"jobName": "x"},
+}  # fmt: skip
+STOP = {"jobId": 7, "cluster": "fox", "startTime": NOW - 600, "jobState": "failed",
+        "stopTime": NOW - 300}  # fmt: skip
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[JobTable]:
+    table = JobTable(str(tmp_path / "jobs.sqlite"))
+    yield table
+    table.close()
+
+
+def event(function: str, content: Any) -> Line:
+    text = content if isinstance(content, str) else json.dumps(content)
+    return Line("job", {"function": function}, "event", text, None)
+
+
+def test_events_fill_the_table(table: JobTable) -> None:
+    events = JobEvents(table)
+    events.take(event("start_job", START))
+    (job,) = table.find("fox", "7")
+    assert (job.nodes, job.user, job.state, job.stop) == (("n1", "n2"), "eve", "running", None)
+    events.take(event("stop_job", STOP))
+    (job,) = table.find("", "7")
+    assert (job.state, job.stop) == ("failed", NOW - 300)
+    assert events.ended == [job]
+
+
+@pytest.mark.parametrize(
+    ("function", "content"),
+    [
+        ("start_job", "{"), ("start_job", {}), ("start_job", START | {"jobId": "x"}),
+        ("start_job", START | {"startTime": 10**30}), ("stop_job", STOP), ("stop_job", "[]"),
+    ],
+)  # fmt: skip
+def test_bad_events_are_counted(function: str, content: Any, table: JobTable) -> None:
+    events = JobEvents(table)
+    events.take(event(function, content))
+    assert (events.refused, table.find("", "7")) == (1, [])
+
+
+def test_envelopes_fill_the_table(table: JobTable) -> None:
+    jobs = [
+        {"job_id": 8, "job_state": "COMPLETED", "user_name": "eve", "nodes": ["n[1-3]"],
+         "start_time": "2027-01-15T08:00:00Z", "end_time": "2027-01-15T09:00:00Z"},
+        {"job_id": 8, "job_step": "0", "start_time": "2027-01-15T08:00:00Z"},
+        {"job_id": 9, "job_state": "PENDING"},
+    ]  # fmt: skip
+    envelope = {"data": {"type": "job", "attributes": {"cluster": "fox", "slurm_jobs": jobs}}}
+    assert JobEvents(table).take_envelope(json.dumps(envelope).encode()) == 1
+    (job,) = table.find("fox", "8")
+    assert (job.nodes, job.state, job.start, job.stop) == (
+        ("n1", "n2", "n3"), "completed", NOW, NOW + 3600,
+    )  # fmt: skip
+    with pytest.raises(UnparsableError):
+        JobEvents(table).take_envelope(b"{")
+
+
+def test_a_file_that_is_no_table_is_set_aside(tmp_path: Path) -> None:
+    (tmp_path / "jobs.sqlite").write_text("no table" * 100)
+    open_job_table(str(tmp_path / "jobs.sqlite")).close()
+    assert (tmp_path / "jobs.sqlite.damaged").read_text() == "no table" * 100
+
+
+def test_queries_by_job_know_nodes_and_times(table: JobTable) -> None:
+    events = JobEvents(table)
+    events.take(event("start_job", START))
+    body = {"cluster": "fox", "queries": [{"metric": "load"}], "for-all-nodes": ["power"]}
+    request = expand_job(parse_request(json.dumps(body).encode()), "7", table, NOW)
+    assert [(one.metric, one.host) for one in request.queries or ()] == [
+        ("load", "n1"), ("load", "n2"), ("power", "n1"), ("power", "n2"),
+    ]  # fmt: skip
+    assert (request.start, request.end) == (NOW - 600, NOW)
+    events.take(event("stop_job", STOP))
+    request = expand_job(parse_request(b"{}"), "7", table, NOW)
+    assert (request.cluster, request.end) == ("fox", NOW - 300)
+    with pytest.raises(BadRequestError, match="no job called: 5"):
+        expand_job(request, "5", table, NOW)
+
+
+def test_a_footprint_is_kept_after_the_last_values(table: JobTable) -> None:
+    store = new_store()
+    events = JobEvents(table)
+    ingest = new_ingest(store, others=events.take)
+    lines = [f"load,cluster=fox,hostname=n{n} value={n + step} {NOW - 600 + 60 * step}"
+             for step in range(10) for n in (1, 2)]  # fmt: skip
+    for function, content in (("start_job", START), ("stop_job", STOP)):
+        text = json.dumps(content).replace('"', '\\"')
+        lines.append(f'job,function={function} event="{text}" {NOW}')
+    assert ingest.write("\n".join(lines).encode()).bad_count == 0
+    keeper = FootprintKeeper(store, table, events.ended)
+    store.now = lambda: NOW - 299.0
+    assert asyncio.run(keeper.keep()) == 0
+    store.now = lambda: float(NOW)
+    assert asyncio.run(keeper.keep()) == 1
+    (job,) = table.find("fox", "7")
+    assert job.footprint == {"load": {"avg": 3.5, "min": 1.0, "max": 6.0}}
+    assert ask(store, NOW - 600, NOW, {"metric": "load", "host": "n1"})
+    assert table.remove_before(NOW) == 1

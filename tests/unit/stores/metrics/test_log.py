@@ -1,0 +1,150 @@
+"""The write-ahead log: what was flushed comes back, whatever happens to the file."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ccagent.stores.metrics.log_replay import Replay
+from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog, list_segments
+from tests.unit.stores.metrics.support import NOW, new_ingest, new_store
+from tests.unit.stores.metrics.test_ingest import message, stored
+
+if TYPE_CHECKING:
+    from ccagent.stores.metrics.store import MetricStore
+
+
+def replayed(directory: Path, oldest: int = 0) -> tuple[MetricStore, Replay]:
+    store = new_store()
+    replay = Replay(store)
+    replay.read_directory(str(directory), oldest)
+    return store, replay
+
+
+def fill(directory: Path, *bodies: bytes) -> tuple[MetricStore, WriteAheadLog]:
+    store, log = new_store(), WriteAheadLog(str(directory))
+    ingest = new_ingest(store, log=log)
+    for body in bodies:
+        ingest.write(body)
+        log.flush()
+    return store, log
+
+
+MIXED = message(["7", "8"], NOW + 60) + message(["9", "1"], NOW + 120)
+BODIES = [
+    message(["1", "2", "3", "4"], NOW - 60),
+    message(["5", "6", "7", "8"]),
+    message(["0.1", "0.2", "0.3", "1e300"], NOW + 60),
+    MIXED,
+    message(["1", "2", "3", "4"], NOW, "n2"),
+    message(["4", "4", "4", "4", "4"], NOW + 180),
+]
+
+
+def test_what_was_flushed_comes_back(tmp_path: Path) -> None:
+    store, _ = fill(tmp_path, *BODIES)
+    again, replay = replayed(tmp_path)
+    assert stored(again) == stored(store)
+    assert replay.damaged == 0
+
+
+def test_reading_twice_changes_nothing(tmp_path: Path) -> None:
+    store, log = fill(tmp_path, *BODIES)
+    log.close()
+    again, replay = replayed(tmp_path)
+    replay.read_directory(str(tmp_path), 0)
+    assert stored(again) == stored(store)
+
+
+def test_every_segment_can_be_read_by_itself(tmp_path: Path) -> None:
+    store, log = new_store(), WriteAheadLog(str(tmp_path), largest=1)
+    ingest = new_ingest(store, log=log)
+    for body in BODIES:
+        ingest.write(body)
+        log.flush()
+    log.close()
+    assert len(list_segments(str(tmp_path))) == len(BODIES)
+    first, *_ = list_segments(str(tmp_path))
+    Path(first[1]).unlink()
+    again, _ = replayed(tmp_path)
+    assert stored(again)["fox", "n1", "core3", "load"] == [8.0, 1e300, 4.0]
+
+
+@pytest.mark.parametrize("cut", [1, 7, 8, 13, 100])
+def test_half_a_record_at_the_end_costs_that_record(cut: int, tmp_path: Path) -> None:
+    fill(tmp_path, *BODIES)
+    ((_, path),) = list_segments(str(tmp_path))
+    data = Path(path).read_bytes()
+    Path(path).write_bytes(data[:-cut])
+    again, replay = replayed(tmp_path)
+    assert stored(again)["fox", "n1", "core0", "load"][:3] == [1.0, 5.0, 7.0]
+    assert replay.damaged > 0
+
+
+def test_no_damaged_byte_costs_more_than_records_near_it(tmp_path: Path) -> None:
+    fill(tmp_path, *BODIES)
+    ((_, path),) = list_segments(str(tmp_path))
+    data = Path(path).read_bytes()
+    for place in range(0, len(data), 13):
+        Path(path).write_bytes(data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :])
+        again, replay = replayed(tmp_path)
+        found = sum(len(values) for values in stored(again).values())
+        assert found >= 9 or place < 200, place
+        assert replay.damaged > 0 or place < 12
+
+
+def test_a_full_disk_is_said_and_the_rest_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, log = new_store(), WriteAheadLog(str(tmp_path))
+    ingest = new_ingest(store, log=log)
+    ingest.write(BODIES[0])
+    log.flush()
+    write = os.write
+
+    def full(descriptor: int, data: bytes) -> int:
+        if len(data) > 30:
+            return write(descriptor, data[:30])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    ingest.write(BODIES[1])
+    with pytest.raises(StoreLogError, match="No space left"):
+        log.flush()
+    monkeypatch.undo()
+    ingest.write(BODIES[2])
+    log.flush()
+    again, replay = replayed(tmp_path)
+    assert stored(again)["fox", "n1", "core3", "load"] == [4.0, 1e300]
+    assert (replay.damaged, log.failures) == (0, 1)
+
+
+def test_freed_values_do_not_come_back(tmp_path: Path) -> None:
+    store, log = fill(tmp_path, *BODIES)
+    freed = store.free(["fox", "n1"], NOW + 10**6)
+    assert freed
+    log.add_freed([["fox", "n1"]], NOW + 10**6)
+    new_ingest(store, log=log).write(message(["3", "3", "3", "3"], NOW + 240))
+    log.close()
+    again, _ = replayed(tmp_path)
+    assert stored(again) == stored(store)
+    assert stored(again)["fox", "n1", "core0", "load"] == [3.0]
+
+
+def test_old_values_are_left_out(tmp_path: Path) -> None:
+    fill(tmp_path, *BODIES)
+    again, _ = replayed(tmp_path, NOW + 60)
+    assert stored(again)["fox", "n1", "core0", "load"] == [7.0, 9.0, 4.0]
+
+
+def test_segments_know_their_newest_value(tmp_path: Path) -> None:
+    store, log = fill(tmp_path, *BODIES)
+    log.rotate()
+    assert [segment.newest for segment in log.closed] == [NOW + 180]
+    (found,) = Replay(new_store()).read_directory(str(tmp_path), 0)
+    assert found.newest == NOW + 180
+    del store
