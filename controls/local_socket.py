@@ -52,7 +52,9 @@ class LocalSocket:
             self._socket.listen(_MOST_CONNECTIONS)
         except OSError as error:
             self._socket.close()
-            raise ConfigurationError(f"controls.socket: {path}: {error.strerror}") from error
+            raise ConfigurationError(
+                f"controls.socket: {path}: {error.strerror or error}"
+            ) from error
         threading.Thread(target=self._accept, name="controls-socket", daemon=True).start()
 
     def close(self) -> None:
