@@ -47,6 +47,17 @@ class _Listing(msgspec.Struct, frozen=True):
     controls: list[ListedControl]
 
 
+class _Thread(msgspec.Struct, frozen=True):
+    cpu_id: int
+    socket_id: int
+    die_id: int
+    numa_id: int
+
+
+class _Topology(msgspec.Struct, frozen=True):
+    hwthreads: list[_Thread]
+
+
 class Asker(ABC):
     """Carries requests to nodes."""
 
@@ -179,10 +190,10 @@ class Inquiry:
                 for c in _controls(text)
             ]
             if len(rows) == 1:
-                rows.append((printable(text[:200]), "", "", ""))
+                rows.append((text[:200], "", "", ""))
             if len(answered) > 1:
                 self._print(f"# {', '.join(sorted(nodes))}")
-            self._print_table(rows)
+            self._print_table([tuple(map(printable, row)) for row in rows])
         return not any(each.is_error for each in answered)
 
     def get(self, names: Sequence[str]) -> bool:
@@ -240,7 +251,7 @@ class Inquiry:
             lines.append(_line("topology", place))
         answers = self._asker.ask(lines)
         listed: dict[str, ListedControl] = {}
-        threads: list[dict[str, Any]] = []
+        threads: list[_Thread] = []
         for line in answers:
             text = line.value if isinstance(line.value, str) else ""
             if line.tags.get(_LEVEL) == "ERROR":
@@ -343,30 +354,31 @@ def _answered(line: Line) -> Answered:
 def _controls(text: str) -> list[ListedControl]:
     try:
         return msgspec.json.decode(text, type=_Listing).controls
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return []
 
 
-def _threads(text: str) -> list[dict[str, Any]]:
+def _threads(text: str) -> list[_Thread]:
     try:
-        found: list[dict[str, Any]] = msgspec.json.decode(text)["hwthreads"]
-    except (msgspec.MsgspecError, KeyError, TypeError):
+        return msgspec.json.decode(text, type=_Topology).hwthreads
+    except (msgspec.MsgspecError, RecursionError):
         return []
-    return found
 
 
-def _devices_of(threads: list[dict[str, Any]], device_type: str) -> list[str]:
+def _devices_of(threads: list[_Thread], device_type: str) -> list[str]:
     """Return the devices of a type, as far as the topology knows them."""
     if device_type in _CARDS:
         return [str(number) for number in range(_MOST_CARDS)]
     keys = {"hwthread": "cpu_id", "socket": "socket_id", "numa": "numa_id"}
     if device_type == "die":
-        dies = {(thread["socket_id"], thread["die_id"]) for thread in threads}
+        dies = {(thread.socket_id, thread.die_id) for thread in threads}
         return [str(number) for number in range(len(dies))]
     key = keys.get(device_type, "")
-    return [str(n) for n in sorted({t[key] for t in threads})] if key else [NODE_DEVICE]
+    if not key:
+        return [NODE_DEVICE]
+    return [str(n) for n in sorted({int(getattr(thread, key)) for thread in threads})]
 
 
 def _natural(answered: Answered) -> list[Any]:
     parts = re.split(r"([0-9]+)", f"{answered.node} {answered.subject}")
-    return [int(part) if part.isdigit() else part for part in parts]
+    return [(int(part[:18]), part) if i % 2 else part for i, part in enumerate(parts)]

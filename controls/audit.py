@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import threading
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -55,6 +57,7 @@ class Audit:
         self._clock = clock
         self._on_entry = on_entry
         self._is_failing = False
+        self._lock = threading.Lock()
 
     def add(
         self,
@@ -91,25 +94,33 @@ class Audit:
     def _write(self, line: bytes) -> None:
         try:
             make_directory(os.path.dirname(self._path))
-            descriptor = open_private(
-                self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode=0o640
-            )
-            try:
-                if os.fstat(descriptor).st_size + len(line) > _LARGEST:
-                    os.replace(self._path, f"{self._path}.1")
-                    os.close(descriptor)
-                    descriptor = open_private(
-                        self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode=0o640
-                    )
-                os.write(descriptor, line)
-            finally:
-                os.close(descriptor)
+            with self._lock, open(self._open(len(line)), "r+b", buffering=0) as file:
+                _append(file.fileno(), line)
         except (OSError, NotPermittedError) as error:
             if not self._is_failing:
                 logger.error("audit: %s: %s; changes are in the log only", self._path, error)
             self._is_failing = True
         else:
             self._is_failing = False
+
+    def _open(self, more: int) -> int:
+        """Open the file; one that `more` bytes would make too large is renamed before."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+        descriptor = open_private(self._path, flags, mode=0o640)
+        if os.fstat(descriptor).st_size + more <= _LARGEST:
+            return descriptor
+        os.close(descriptor)
+        os.replace(self._path, f"{self._path}.1")
+        return open_private(self._path, flags, mode=0o640)
+
+
+def _append(descriptor: int, line: bytes) -> None:
+    """Append a line; one that a full disk has cut does not spoil it. Raises OSError."""
+    size = os.fstat(descriptor).st_size
+    if size and os.pread(descriptor, 1, size - 1) != b"\n":
+        line = b"\n" + line
+    if os.write(descriptor, line) < len(line):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def read_audit(directory: str, last: int) -> list[Entry]:

@@ -14,6 +14,7 @@ import msgspec
 
 from ccagent.controls.journal import Change, newest_first
 from ccagent.errors import CcagentError, ControlError
+from ccagent.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -56,10 +57,15 @@ class Changes:
         self._busy: set[str] = set()
         self._pauses: dict[int, tuple[float, float]] = {}
         self._boot = _boot_id(node)
+        self._is_closed = False
 
     def replace_catalogue(self, catalogue: Catalogue) -> None:
         """Use the features of a new listing of the machine."""
         self._catalogue = catalogue
+
+    def close(self) -> None:
+        """Refuse all further requests; what was set can still be put back."""
+        self._is_closed = True
 
     def all(self) -> list[Change]:
         """Return the changes in effect, oldest first."""
@@ -70,6 +76,8 @@ class Changes:
         """Set a value and verify it; return what is read back. Raises CcagentError."""
         resource = order.feature.resource(order.device)
         with self._reserved(resource, order.name):
+            if self._is_closed:
+                raise ControlError(f"{order.name}: nothing is set: the service stops")
             return self._set(order, resource)
 
     def _set(self, order: Order, resource: str) -> str:
@@ -79,10 +87,11 @@ class Changes:
         refusal = feature.limits(device).refusal(order.text)
         if refusal:
             raise ControlError(f"{order.name}: out of the machine's range: {refusal}")
-        if feature.matches(order.text, now):
+        if now == order.text or _is_rounded(earlier, order.text, now):
             # Only the lease is new: nothing has to be written.
-            if earlier is not None and earlier.after is not None:
-                self._save(msgspec.structs.replace(earlier, **self._terms(order)))
+            if earlier is not None:
+                self._save(msgspec.structs.replace(earlier, after=now, **self._terms(order)))
+                self._pauses.pop(earlier.number, None)
                 self._record("renewed", order, earlier.before, now)
             return now
         change = Change(
@@ -102,19 +111,28 @@ class Changes:
         try:
             feature.write(device, order.text)
             after = feature.read(device)
-        except CcagentError as error:
+        except Exception as error:
             self._undo(change, order, str(error))
             raise
         if not feature.matches(order.text, after):
             reason = f"{order.text} was written, {after} is read back"
             kept = self._undo(change, order, reason)
             raise ControlError(f"{order.name}: {reason}; {kept}")
-        if feature.matches(change.before, after):
-            self._end(change.number)
-        else:
-            self._save(msgspec.structs.replace(change, after=after))
+        self._pauses.pop(change.number, None)
+        self._confirm(change, after)
         self._record("set", order, change.before, after)
         return after
+
+    def _confirm(self, change: Change, after: str) -> None:
+        """Save what was read back. The value is set, and remembered, if that fails."""
+        try:
+            if after == change.before:
+                self._end(change.number)
+            else:
+                self._save(msgspec.structs.replace(change, after=after))
+        except ControlError as error:
+            logger.error("controls: %s is set, but not confirmed on disk: %s; a restart puts it"
+                         " back", change.control, error.__cause__ or error)  # fmt: skip
 
     def restore(self, change: Change, by: str) -> bool:
         """Put the value before back; return False if that failed, and is tried again later."""
@@ -124,7 +142,9 @@ class Changes:
                 if current is None:
                     return True
                 self._put_back(current, by)
-        except CcagentError as error:
+        except Exception as error:  # noqa: BLE001 - whatever failed, it is tried again
+            if not isinstance(error, CcagentError):
+                logger.exception("controls: putting %s back failed", change.control)
             first = change.number not in self._pauses
             self._put_off(change.number)
             if first:
@@ -171,8 +191,14 @@ class Changes:
     def next_due(self) -> float | None:
         """Return the seconds until the next lease ends or restore is tried; None for never."""
         with self._lock:
-            times = [c.expires for c in self._journal.changes.values() if c.expires]
-        times += [when for when, _ in self._pauses.values()]
+            changes = list(self._journal.changes.values())
+        times: list[float] = []
+        for change in changes:
+            pause = self._pauses.get(change.number)
+            if pause is not None:  # its lease may have ended: the next attempt counts
+                times.append(pause[0])
+            elif change.expires:
+                times.append(change.expires)
         return max(0.0, min(times) - self._node.clock.uptime()) if times else None
 
     @property
@@ -187,7 +213,7 @@ class Changes:
             now = feature.read(change.device)
         except CcagentError as error:
             now, reason = "", f"it could not be read: {error}"
-        if not feature.matches(change.before, now):
+        if now != change.before:
             is_ours = now == change.after or feature.matches(change.requested, now)
             if now and not is_ours:
                 reason = f"somebody else had changed it to {now}"
@@ -220,7 +246,7 @@ class Changes:
         kept = "the value before is kept"
         try:
             now = order.feature.read(change.device)
-            if not order.feature.matches(change.before, now):
+            if now != change.before:
                 order.feature.write(change.device, change.before)
                 now = order.feature.read(change.device)
             if not order.feature.matches(change.before, now):
@@ -305,6 +331,11 @@ class Changes:
             reason=reason,
             job=change.job,
         )
+
+
+def _is_rounded(earlier: Change | None, text: str, now: str) -> bool:
+    """Return whether the value now is what the machine made of the same request before."""
+    return earlier is not None and (earlier.requested, earlier.after) == (text, now)
 
 
 def _boot_id(node: Node) -> str:

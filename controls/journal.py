@@ -69,6 +69,7 @@ class Journal:
         except (OSError, NotPermittedError) as error:
             raise ControlError(f"state-directory: {_reason(error)}") from error
         self.changes = parse_journal(content, self._path)
+        self._keep_damaged(content)
         self._last = max(self.changes, default=0)
         self._descriptor = -1
         self._records = 0
@@ -103,6 +104,23 @@ class Journal:
                 return file.read(_LARGEST)
         except FileNotFoundError:
             return b""
+
+    def _keep_damaged(self, content: bytes) -> None:
+        """Copy a file with a damaged line: a value may have to be put back by hand.
+
+        A line without an end is one that a crash has cut before anything was written.
+        """
+        whole = content[: content.rfind(b"\n") + 1]
+        if all(_parse_line(line) is not None for line in whole.splitlines()):
+            return
+        path = f"{self._path}.damaged"
+        try:
+            replace_file(path, content)
+        except (OSError, NotPermittedError) as error:
+            logger.error("%s: no copy of the damaged file: %s", path, _reason(error))
+        else:
+            logger.error("%s: damaged; values may have to be put back by hand: see %s",
+                         self._path, path)  # fmt: skip
 
     def _append(self, record: _Record) -> None:
         if self._descriptor < 0:

@@ -13,6 +13,7 @@ import socket
 import stat
 import struct
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from ccagent.controls.leader import local_sender
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _LARGEST = 1024 * 1024
 _MOST_CONNECTIONS = 8
 _SECONDS = 5.0
+_PAUSE = 1.0
 _CREDENTIALS = struct.Struct("=iII")
 
 
@@ -36,6 +38,7 @@ class LocalSocket:
     def __init__(self, path: str, responder: Responder) -> None:
         self.responder = responder
         self._path = path
+        self._is_closed = False
         self._connections = threading.BoundedSemaphore(_MOST_CONNECTIONS)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
@@ -59,6 +62,7 @@ class LocalSocket:
 
     def close(self) -> None:
         """Stop listening, and remove the socket."""
+        self._is_closed = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -66,15 +70,23 @@ class LocalSocket:
             os.unlink(self._path)
 
     def _accept(self) -> None:
-        while True:
+        while not self._is_closed:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
-                return
+            except OSError as error:  # too many open files, for example: it may pass
+                if not self._is_closed:
+                    logger.error("controls.socket: %s; retrying in 1 s", error.strerror)
+                    time.sleep(_PAUSE)
+                continue
             if not self._connections.acquire(timeout=_SECONDS):
                 connection.close()
                 continue
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            try:
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            except RuntimeError as error:
+                logger.error("controls.socket: no thread for a request: %s", error)
+                connection.close()
+                self._connections.release()
 
     def _serve(self, connection: socket.socket) -> None:
         try:

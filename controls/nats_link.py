@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _CONNECT_WITHIN = 10.0
 _SEND_WITHIN = 2.0
 _PIECE = 32 * 1024
+_MOST_AT_ONCE = 1024 * 1024
 _PING_EVERY = 60.0
 """Seconds without a word of the server after which it is asked whether it lives."""
 
@@ -254,6 +255,8 @@ class NatsLink:
                 raise RetryableError(f"{self.place}: no answer within {_CONNECT_WITHIN:g} seconds")
 
     def _read(self) -> Iterator[Received | ServerLine]:
+        """Read what has come, but no more than the answers to it may lag behind."""
+        total = 0
         while True:
             try:
                 data = self._socket.recv(_PIECE)
@@ -269,7 +272,9 @@ class NatsLink:
                 yield from self._parser.feed(data)
             except UnparsableError as error:
                 raise RetryableError(f"{self.place}: {error}") from None
-            if len(data) < _PIECE and not getattr(self._socket, "pending", lambda: 0)():
+            total += len(data)
+            is_enough = len(data) < _PIECE or total >= _MOST_AT_ONCE
+            if is_enough and not getattr(self._socket, "pending", lambda: 0)():
                 return
 
     def _handle(self, line: ServerLine) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import UnparsableError
+from ccagent.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LARGEST = 1024 * 1024
-"""Bytes of one line or message."""
+"""Bytes of one line or message; a larger message is skipped."""
 
 _HEADER_START = b"NATS/1.0"
 
@@ -40,9 +41,14 @@ class NatsParser:
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._position = 0
+        self._to_skip = 0
 
     def feed(self, data: bytes) -> Iterator[Received | ServerLine]:
         """Yield what the bytes complete."""
+        if self._to_skip:
+            skipped = min(self._to_skip, len(data))
+            self._to_skip -= skipped
+            data = data[skipped:]
         self._buffer += data
         while (found := self._next()) is not None:
             yield found
@@ -66,6 +72,13 @@ class NatsParser:
         fields = argument.split()
         header_size, size = _sizes(word, fields)
         payload = end + 2
+        if size > LARGEST:
+            # Somebody's huge message must not cost the others the connection.
+            logger.warning("request: a message of %d bytes is skipped", size)
+            rest = payload + size + 2 - len(self._buffer)
+            self._to_skip = max(0, rest)
+            self._position = payload + size + 2 if rest <= 0 else len(self._buffer)
+            return self._next()
         if len(self._buffer) < payload + size + 2:
             return None
         content = bytes(self._buffer[payload : payload + size])
@@ -83,11 +96,11 @@ def _sizes(word: bytes, fields: list[bytes]) -> tuple[int, int]:
     """Return the bytes of the headers, and of the whole payload. Raises UnparsableError."""
     counts = {b"MSG": (3, 4), b"HMSG": (4, 5)}[word]
     numbers = fields[-2:] if word == b"HMSG" else [b"0", *fields[-1:]]
-    if len(fields) not in counts or not all(n.isdigit() and len(n) < 8 for n in numbers):
+    if len(fields) not in counts or not all(n.isdigit() and len(n) < 11 for n in numbers):
         raise UnparsableError(f"it does not speak NATS: {word!r} with {len(fields)} fields")
     header_size, size = map(int, numbers)
-    if not header_size <= size <= LARGEST:
-        raise UnparsableError(f"a message of {size} bytes")
+    if header_size > size:
+        raise UnparsableError(f"a message of {size} bytes with headers of {header_size}")
     return header_size, size
 
 

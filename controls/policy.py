@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ccagent.controls.settings import AllowSettings, ControlsSettings
 
 _MINUTE = 60.0
+RESTORE = "restore"
 
 
 class RequestSender(NamedTuple):
@@ -59,6 +60,15 @@ class Policy:
         reason = _refusal(control, text, rule)
         if reason:
             raise ControlError(f"{name}: the policy refuses it: {reason}")
+
+    def check_restore(self, name: str, sender: RequestSender) -> None:
+        """Raise ControlError if a sender may not put a control back.
+
+        Those that [controls] names may; where it names nobody, those that may set the control.
+        """
+        rule = self._settings.allow.get(name)
+        senders = self._settings.senders or (() if rule is None else rule.senders)
+        self.check_sender(sender, senders, f"{RESTORE} {name}")
 
     def check_sender(
         self, sender: RequestSender, senders: tuple[str, ...] | None, what: str

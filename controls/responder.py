@@ -16,6 +16,7 @@ from ccagent.controls.control import DEVICE_TYPES, shortened
 from ccagent.controls.owner import find_owner
 from ccagent.controls.policy import RateLimit
 from ccagent.errors import CcagentError, ControlError
+from ccagent.log import logger
 from ccagent.records.line_protocol.lines import Line
 
 if TYPE_CHECKING:
@@ -38,7 +39,11 @@ _CLASSES = {"freq": "cpu_freq", "prefetcher": "prefetch"}
 
 _ASSIGNMENT = re.compile(r"(?:intel\.|amd\.)?([A-Za-z0-9_.]{1,100})(?:=(.*))?", re.DOTALL)
 _ALIASES = {"pkg_energy_status": "pkg_energy", "dram_energy_status": "dram_energy"}
+_JOB = re.compile(r"[0-9]{1,18}", re.ASCII)
 _REFUSALS_A_MINUTE = 60
+_LONGEST_IN_AUDIT = 200
+"""Characters of a name that the audit keeps: senders must not fill it with long ones."""
+_LONGEST_REASON = 1000
 _AUDIT_LINES = 100
 
 
@@ -104,6 +109,9 @@ class Responder:
             return self.reply(line, "INFO", self._respond(line, sender, only))
         except CcagentError as error:
             return self.reply(line, "ERROR", str(error))
+        except Exception as error:  # noqa: BLE001 - nobody foresaw it, and an answer is owed
+            logger.exception("controls: %s failed", shortened(line.measurement))
+            return self.reply(line, "ERROR", f"it failed: {type(error).__name__}; see the log")
 
     def reply(self, line: Line, level: Literal["INFO", "ERROR"], text: str) -> Line:
         """Make an answer."""
@@ -130,8 +138,9 @@ class Responder:
         except ControlError as error:
             if self._refusals.take(self._node.clock.monotonic()):
                 self._audit.add(
-                    "refused", request.name, by=sender.name, device=request.tags.get("type-id", ""),
-                    requested=shortened(request.value), reason=str(error),
+                    "refused", request.name[:_LONGEST_IN_AUDIT], by=sender.name,
+                    device=request.tags.get("type-id", "")[:_LONGEST_IN_AUDIT],
+                    requested=shortened(request.value), reason=str(error)[:_LONGEST_REASON],
                 )  # fmt: skip
             raise
 
@@ -221,7 +230,7 @@ class Responder:
         """Put back all changes, those of one control, or those of a job."""
         name = line.value if isinstance(line.value, str) else ""
         job = line.tags.get("job", "")
-        if job and not job.isdigit():
+        if job and not _JOB.fullmatch(job):
             raise ControlError(f"restore: job {shortened(job)} is no number")
         changes = self._held()
         chosen = [
@@ -229,6 +238,9 @@ class Responder:
             for change in reversed(changes.all())
             if (not name or change.control == name) and (not job or change.job == int(job))
         ]
+        for change in chosen:
+            # Who may not set a control may not undo what others have set.
+            self._policy.check_restore(change.control, sender)
         failed = [c for c in chosen if not changes.restore(c, f"restore by {sender.name}")]
         if failed:
             names = ", ".join(f"{c.control}@{c.device}" for c in failed)

@@ -27,7 +27,13 @@ from ccagent.controls.topology import read_topology
 from ccagent.daemon.notify import Notifier
 from ccagent.daemon.signals import ignore_signals, release_blocked
 from ccagent.daemon.wake_up import WakeUp
-from ccagent.errors import CcagentError, ConfigurationError, NotPermittedError, ProgramError
+from ccagent.errors import (
+    CcagentError,
+    ConfigurationError,
+    EncodingError,
+    NotPermittedError,
+    ProgramError,
+)
 from ccagent.log import logger, say
 from ccagent.machine.background import BackgroundCall
 from ccagent.machine.lock import Lock
@@ -134,12 +140,15 @@ class ControlService:
         """Make what depends on the configuration alone."""
         settings = self._setup.settings
         self._policy = Policy(settings)
-        if any(each.startswith("key:") for each in all_senders(settings)):
+        keys = frozenset(
+            each.removeprefix("key:") for each in all_senders(settings) if each.startswith("key:")
+        )
+        if keys:
             from ccagent.controls.signatures import SignatureCheck
 
-            self._signatures = self._signatures or SignatureCheck(self._started)
-        else:
-            self._signatures = None
+            self._signatures = self._signatures or SignatureCheck(self._started, keys)
+        if self._signatures is not None:
+            self._signatures.keys = keys  # what was used stays used over a reload
         pages = Pages(self._topology, self._configuration, self._last_entries)
         self._responder = Responder(
             self._node,
@@ -284,6 +293,7 @@ class ControlService:
 
     def _end(self) -> None:
         """Stop answering, then put everything back."""
+        self._changes.close()
         if self._desk is not None:
             self._desk.close()
         self._leader.join(self._setup.settings.time_limit.seconds)
@@ -312,15 +322,19 @@ class ControlService:
         if not subject or self._desk is None:
             return
         from ccagent.controls.control_lines import encode_line
+        from ccagent.log import printable
         from ccagent.records.line_protocol.lines import Line
 
         tags = {
             "cluster": self._node.cluster, "hostname": self._node.hostname.partition(".")[0],
             "type": "node", "type-id": "0", "function": entry.action,
         }  # fmt: skip
-        text = msgspec.json.encode(entry).decode()
+        text = printable(msgspec.json.encode(entry).decode())
         line = Line("control", tags, "event", text, int(self._node.clock.time() * _SECOND))
-        self._desk.send_event(subject, encode_line(line).encode())
+        try:
+            self._desk.send_event(subject, encode_line(line).encode())
+        except EncodingError as error:  # the file and the log have it
+            logger.warning("controls: no event message for an entry of the audit: %s", error)
 
     def _topology(self) -> str:
         return msgspec.json.encode(read_topology(self._node)).decode()

@@ -38,8 +38,8 @@ class ControlSetup(NamedTuple):
         """Level and form of the log; what is none is refused by `ccagent config check`."""
         level, form = self.table.get("log-level"), self.table.get("log-format")
         return (
-            level if level in {"error", "warning", "info", "debug"} else "warning",
-            form if form in {"auto", "journal", "text", "json"} else "auto",
+            level if level in ("error", "warning", "info", "debug") else "warning",
+            form if form in ("auto", "journal", "text", "json") else "auto",
         )
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ccagent.errors import ControlError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 KEY, TIME, NONCE, SIGNATURE = (
     "Ccagent-Key", "Ccagent-Time", "Ccagent-Nonce", "Ccagent-Signature",
@@ -63,7 +63,9 @@ def sign(seed: str, subject: str, body: bytes, now: float) -> dict[str, str]:
 class SignatureCheck:
     """Checks signatures of one service."""
 
-    def __init__(self, started: float) -> None:
+    def __init__(self, started: float, keys: Iterable[str]) -> None:
+        """Check signatures of these public keys; one of a stranger's key proves nothing."""
+        self.keys = frozenset(keys)
         self._started = started
         self._seen: OrderedDict[tuple[str, str], float] = OrderedDict()
 
@@ -83,6 +85,8 @@ class SignatureCheck:
             and _FORM_OF_NONCE.fullmatch(nonce)
         ):
             raise ControlError("signature: malformed key, time or nonce")
+        if key not in self.keys:
+            raise ControlError("signature: of a key that the policy does not name")
         made = int(time) / 1e9
         if abs(now - made) > _WINDOW:
             raise ControlError("signature: older than a minute, or the clocks differ")

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ccagent.agents.fast.kpis.control_groups import group_processes, machine_scopes
+from ccagent.agents.fast.kpis.process_tree import read_start
 from ccagent.errors import CcagentError
 from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.parsed import read_parsed
@@ -37,6 +38,8 @@ def find_owners(
             owners.setdefault(core, f"job {job}")
     suspended: set[int] = set()
     for machine in machines:
+        if read_start(node, machine.process_id) != machine.start:
+            continue  # it has ended, and its number may be another's now
         if machine.is_suspended:
             suspended.add(machine.process_id)
             continue

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _MOST_MACHINES = 1000
 _MOST_CPUS = 4096
 _MOST_PHASES = 100
+_LONGEST_NAME = 256
+"""Of a machine: names are kept on disk, and a peer can send any number of them."""
 _EVENTS = get_args(MachineEvent)
 _ORDERS: dict[str, Literal["stop vm", "suspend vm", "resume vm"]] = {
     "stop vm": "stop vm",
@@ -90,8 +92,11 @@ def _outcome(part: Fields) -> MachineOutcome:
     status = part.text("status").casefold()
     if status not in {"success", "error"}:
         raise UnparsableError(f"status: expected success or error, not {shown(status)}")
+    name = part.text("vm-name")
+    if len(name) > _LONGEST_NAME:
+        raise UnparsableError(f"vm-name: longer than {_LONGEST_NAME} characters")
     return MachineOutcome(
-        name=part.text("vm-name"),
+        name=name,
         is_success=status == "success",
         process_id=part.uint("process-id", 0),
         details=part.prose("details"),

@@ -183,7 +183,7 @@ def test_messages_are_found_in_any_pieces(pieces: list[int]) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"MSG a 1 99999999\r\n", b"MSG a 1 -1\r\n", b"MSG a\r\n", b"HMSG a 1 30 20\r\n",
+    [b"MSG a 1 99999999999\r\n", b"MSG a 1 -1\r\n", b"MSG a\r\n", b"HMSG a 1 30 20\r\n",
      b"x" * 2_000_000],
 )  # fmt: skip
 def test_what_is_no_nats_ends_the_connection(data: bytes) -> None:
@@ -218,7 +218,7 @@ class TestSignatures:
 
     @pytest.fixture(autouse=True)
     def _checker(self) -> None:
-        self.checker = SignatureCheck(self.NOW - 10)
+        self.checker = SignatureCheck(self.NOW - 10, [public_key(self.SEED)])
 
     def test_a_signature_names_its_key_once(self) -> None:
         headers = sign(self.SEED, "s", b"x", self.NOW)
@@ -251,6 +251,11 @@ class TestSignatures:
         other = sign(new_seed(), "s", b"x", self.NOW + 0.5)
         with pytest.raises(ControlError):
             self.check(headers | {name: other[name]})
+
+    def test_a_strangers_key_takes_no_memory(self) -> None:
+        with pytest.raises(ControlError, match="does not name"):
+            self.check(sign(new_seed(), "s", b"x", self.NOW))
+        assert self.check(sign(self.SEED, "s", b"x", self.NOW))
 
     @pytest.mark.parametrize("value", ["", "!", "A" * 88, "é"])
     def test_garbage_does_not_count(self, value: str) -> None:

@@ -133,10 +133,22 @@ def test_cores_of_virtual_cpus_are_refused_unless_suspended(node: BandwidthNode)
     ):
         node.write(f"100/task/{thread}/status", f"Cpus_allowed_list:\t{cpus}\n")
         node.write(f"100/task/{thread}/comm", f"{command}\n")
-    machine = MonitoredMachine(name="vm-1", process_id=100, start=1)
+    machine = MonitoredMachine(name="vm-1", process_id=100, start=50000)
     assert find_owners(node, [machine], range(8)) == {1: "machine vm-1", 2: "machine vm-1"}
-    asleep = MonitoredMachine(name="vm-1", process_id=100, start=1, is_suspended=True)
+    asleep = MonitoredMachine(name="vm-1", process_id=100, start=50000, is_suspended=True)
     assert find_owners(node, [asleep], range(8)) == {}
+
+
+def test_a_suspended_machine_that_has_ended_frees_no_cores_of_the_next_one(
+    node: BandwidthNode,
+) -> None:
+    scope = "sys/fs/cgroup/machine.slice/machine-qemu\\x2d1\\x2dvm\\x2d7.scope"
+    node.file(f"{scope}/cgroup.procs", "100\n")
+    node.process(100)
+    node.write("100/task/100/status", "Cpus_allowed_list:\t6-7\n")
+    node.write("100/task/100/comm", "qemu\n")
+    ended = MonitoredMachine(name="vm-1", process_id=100, start=999, is_suspended=True)
+    assert find_owners(node, [ended], range(8)) == {6: "machine vm-7", 7: "machine vm-7"}
 
 
 def test_a_machine_that_only_libvirt_knows_owns_its_cores(node: BandwidthNode) -> None:

@@ -366,3 +366,10 @@ def test_a_document_is_the_first_of_its_stream() -> None:
     assert parse_document(b"a: 1\n---\nb: [") == wanted
     assert parse_document(b"%YAML 1.1\n---\na: 1\n...\n") == wanted
     assert parse_document(b"") is None
+
+
+def test_names_of_machines_are_bounded() -> None:
+    payload = f"result: vm started\nstatus: success\nvm-name: {'x' * 257}\nprocess-id: 1\n"
+    found = decode("machine result", payload.encode())
+    assert isinstance(found, fast.Refusal)
+    assert found.reason == "vm-name: longer than 256 characters"
