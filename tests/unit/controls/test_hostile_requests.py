@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ccagent.controls import audit as audit_file
 from ccagent.controls import journal as journal_file
+from ccagent.controls import local_socket
 from ccagent.controls.asking import Asker, Inquiry
 from ccagent.controls.audit import Audit, read_audit
 from ccagent.controls.nats_protocol import LARGEST, NatsParser, Received, ServerLine
@@ -237,3 +239,25 @@ def test_a_damaged_journal_is_kept_for_people(tmp_path: Path) -> None:
     path.write_bytes(b"00000000 {}\n")
     journal_file.Journal(str(tmp_path))
     assert (tmp_path / f"{journal_file.FILE}.damaged").read_bytes() == b"00000000 {}\n"
+
+
+def test_the_local_socket_goes_on_after_too_many_open_files(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "run" / "s")
+    monkeypatch.setattr(local_socket, "_PAUSE", 0.0)
+    real = socket.socket.accept
+    failures = [OSError(24, "Too many open files")]
+
+    def accept(listening: socket.socket) -> tuple[socket.socket, Any]:
+        if failures:
+            raise failures.pop()
+        return real(listening)
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    listening = local_socket.LocalSocket(path, site.responder)
+    try:
+        request = b'os.swappiness,method=GET,type=node control="" 1795329333248607217\n'
+        assert b'log="60"' in local_socket.ask_locally(path, request, 30.0)
+    finally:
+        listening.close()

@@ -248,13 +248,15 @@ class TestSignatures:
     @pytest.mark.parametrize("name", ["Ccagent-Key", "Ccagent-Time", "Ccagent-Nonce"])
     def test_a_changed_header_does_not_count(self, name: str) -> None:
         headers = sign(self.SEED, "s", b"x", self.NOW)
-        other = sign(new_seed(), "s", b"x", self.NOW + 0.5)
+        seed = new_seed()
+        self.checker.keys |= {public_key(seed)}
+        other = sign(seed, "s", b"x", self.NOW + 0.5)
         with pytest.raises(ControlError):
             self.check(headers | {name: other[name]})
 
     def test_a_strangers_key_takes_no_memory(self) -> None:
-        with pytest.raises(ControlError, match="does not name"):
-            self.check(sign(new_seed(), "s", b"x", self.NOW))
+        headers = sign(new_seed(), "s", b"x", self.NOW)
+        assert [self.check(headers), self.check(headers)] == ["", ""]
         assert self.check(sign(self.SEED, "s", b"x", self.NOW))
 
     @pytest.mark.parametrize("value", ["", "!", "A" * 88, "é"])
