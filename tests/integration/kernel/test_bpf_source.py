@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -48,8 +49,18 @@ def still(process: Process) -> Process | None:
 
 
 def table(processes: list[Process]) -> dict[int, Process]:
-    """By pid, without utilisation: the intervals of two sources don't begin at the same moment."""
-    return {process.pid: replace(process, cpu_util=0.0) for process in processes}
+    """By pid, without utilisation: the intervals of two sources don't begin at the same moment.
+
+    The name of a kernel worker changes with its work, back and forth between two readings.
+    """
+    return {
+        process.pid: replace(
+            process,
+            cpu_util=0.0,
+            command=re.sub(r"^(kworker/[^-+]*)[-+].*", r"\1", process.command),
+        )
+        for process in processes
+    }
 
 
 def test_for_each_process_it_gives_what_procfs_gives(directory: str) -> None:
