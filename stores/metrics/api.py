@@ -202,6 +202,15 @@ class StoreApi:
         self, cluster: str, body: bytes, done: Callable[[StoreResponse], None]
     ) -> None:
         """Write a large body; other requests are answered in between."""
+        try:
+            result = await self._write_each(cluster, body)
+        except Exception:  # noqa: BLE001 - the client must get an answer
+            logger.exception("a write failed")
+            done(fail(500, "an error in the store; its log says more"))
+        else:
+            self._commit_result(result, done)
+
+    async def _write_each(self, cluster: str, body: bytes) -> IngestResult:
         stored, bad, bad_count, lines, begin = 0, list[BadLine](), 0, 0, 0
         while begin < len(body):
             end = body.find(b"\n", begin + _PIECE) + 1 or len(body)
@@ -215,7 +224,7 @@ class StoreApi:
             lines += piece.count(b"\n")
             begin = end
             await asyncio.sleep(0)
-        self._commit_result(IngestResult(stored, bad[:MOST_REPORTED], bad_count), done)
+        return IngestResult(stored, bad[:MOST_REPORTED], bad_count)
 
     def _commit_result(self, result: IngestResult, done: Callable[[StoreResponse], None]) -> None:
         """Answer a message when its values are in the log."""

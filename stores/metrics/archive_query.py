@@ -74,6 +74,9 @@ class ArchiveQueries:
         except (OSError, ValueError, TimeoutError) as error:
             logger.error("archive %s: %s", self._directory, error or "it takes too long")
             done(fail(503, "the archive can't be read; the store's log says more"))
+        except Exception:  # noqa: BLE001 - the client must get an answer
+            logger.exception("archive %s: a query failed", self._directory)
+            done(fail(500, "an error in the store; its log says more"))
 
     async def _read(self, request: ArchiveRequest) -> list[ArchivedValues]:
         process = await asyncio.create_subprocess_exec(

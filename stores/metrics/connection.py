@@ -69,6 +69,8 @@ class StoreConnection(asyncio.Protocol):
         self._route: ServerPath | None = None
         self._parts: list[bytes] = []
         self._size = 0
+        self._kept = 0
+        """Bytes of the bodies of requests that are not answered yet."""
         self._waiting: deque[StoreRequest] = deque()
         self._current: StoreRequest | None = None
         self._refusal: StoreResponse | None = None
@@ -98,8 +100,8 @@ class StoreConnection(asyncio.Protocol):
         """End; an answer that is being written is given up."""
         del exc
         self._limits.open.discard(self)
-        self._limits.body_bytes -= self._size
-        self._size = 0
+        self._limits.body_bytes -= self._size + self._kept
+        self._size = self._kept = 0
         self._waiting.clear()
         self._transport = None
         if self._task is not None:
@@ -206,7 +208,7 @@ class StoreConnection(asyncio.Protocol):
             self._is_gzip,
             self._parser.should_keep_alive(),
         )
-        self._limits.body_bytes -= self._size
+        self._kept += len(request.body)
         self._reset()
         if self._current is None:
             self._answer(request)
@@ -249,6 +251,8 @@ class StoreConnection(asyncio.Protocol):
         self._refusal = None
 
     def _answer(self, request: StoreRequest) -> None:
+        if self._transport is None:
+            return
         self._current = request
         self._limits.requests += 1
         try:
@@ -281,12 +285,12 @@ class StoreConnection(asyncio.Protocol):
         self, request: StoreRequest, response: StoreResponse, parts: Iterator[bytes], more: bytes
     ) -> None:
         """Write an answer part by part, not faster than the client reads."""
-        first = next(parts)
-        following = next(parts, None)
         transport = self._transport
         if transport is None:
             return
         try:
+            first = next(parts)
+            following = next(parts, None)
             pieces = [first] if following is None else [first, following]
             last = next(parts, None) if following is not None else None
             if last is None:
@@ -328,13 +332,17 @@ class StoreConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return
+        self._kept -= len(request.body)
+        self._limits.body_bytes -= len(request.body)
         if not request.keeps_alive:
             transport.close()
         elif self._waiting:
             following = self._waiting.popleft()
             if len(self._waiting) == _MOST_REQUESTS // 2:
                 transport.resume_reading()
-            self._answer(following)
+            # Not at once: each of many pipelined requests would take a part of the stack.
+            self._current = following
+            self._loop.call_soon(self._answer, following)
         elif self._is_refused:
             self._end()
 

@@ -132,9 +132,11 @@ class JobTable:
 
 
 def open_job_table(path: str) -> JobTable:
-    """Open the table; a file that is none is set aside. Raises sqlite3.Error."""
+    """Open the table; a damaged file is set aside. Raises sqlite3.Error."""
     try:
         return JobTable(path)
+    except sqlite3.OperationalError:
+        raise  # a full disk or missing rights: the file itself is good
     except sqlite3.DatabaseError as error:
         logger.error("%s: %s; set aside as %s.damaged", path, error, path)
         os.replace(path, f"{path}.damaged")

@@ -166,9 +166,16 @@ class WriteAheadLog:
 
     def _abandon(self) -> None:
         """Cut half a record off, and go on in another segment."""
-        if self._descriptor >= 0:
+        descriptor = self._descriptor
+        if descriptor >= 0 and self._size <= len(MAGIC):
+            # A full disk would otherwise leave an empty file and a descriptor for each message.
+            self._descriptor = -1
             with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, self._size)
+                os.unlink(self._path)
+            os.close(descriptor)
+        elif descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, self._size)
         self.rotate()
 
     def _describe(self, template: MessageTemplate) -> None:

@@ -32,8 +32,11 @@ _EXACT = 1e12
 """Larger numbers have no third decimal that rounding could change."""
 
 
-_LONGEST = 100_000
-"""Values of a series that may be in memory."""
+_LONG = 10_000
+"""Steps from which on the series are asked how many they have."""
+
+_MOST_QUERIES = 2_000_000
+"""Queries that `for-all-nodes` may add: all metrics of 10,000 nodes."""
 
 
 class _Result(NamedTuple):
@@ -54,6 +57,7 @@ class QueryLimits(NamedTuple):
 
 def answer(store: MetricStore, request: QueryRequest, limits: QueryLimits) -> Iterator[bytes]:
     """Yield the parts of an answer in JSON. Raises BadRequestError before the first part."""
+    _check_nodes(store, request)
     added = request.added(store.root)
     queries = [*(request.queries or ()), *added]
     _check_size(store, request, queries, limits)
@@ -68,24 +72,42 @@ def answer(store: MetricStore, request: QueryRequest, limits: QueryLimits) -> It
     yield (b"" if queries else text) + b"]}\n"
 
 
+def _check_nodes(store: MetricStore, request: QueryRequest) -> None:
+    """Raise BadRequestError if `for-all-nodes` would add too many queries."""
+    cluster = store.root.children.get(request.cluster)
+    nodes = 0 if cluster is None else len(cluster.children)
+    if nodes * len(request.for_all_nodes or ()) > _MOST_QUERIES:
+        raise BadRequestError(
+            f"for-all-nodes would add more than {_MOST_QUERIES} queries; ask for fewer metrics"
+        )
+
+
+def _longest(store: MetricStore) -> int:
+    """Return the number of steps between the first and the last value of any series."""
+    bounds = (group.bounds() for group in store.groups.values())
+    return max((last - first for first, last in bounds), default=0)
+
+
 def _check_size(
     store: MetricStore, request: QueryRequest, queries: list[SeriesQuery], limits: QueryLimits
 ) -> None:
     """Raise BadRequestError if the answer would be too large."""
     span = max(0, request.end - request.start)
-    total = 0
+    total, longest = 0, None
     for query in queries:
         metric = store.catalogue.get(query.metric)
+        types = 1 if query.type is None else len(query.type_ids or ())
+        types *= max(1, len(query.subtype_ids or ()))
+        if types > _MOST_COMPONENTS:
+            raise BadRequestError(f"a query has at most {_MOST_COMPONENTS} components")
+        steps = 0
         if metric is not None:
-            types = 1 if query.type is None or query.aggreg else len(query.type_ids or ())
-            types *= max(1, len(query.subtype_ids or ()))
-            if types > _MOST_COMPONENTS:
-                raise BadRequestError(f"a query has at most {_MOST_COMPONENTS} components")
             steps = span // metric.frequency + 1
-            if not (request.with_padding and request.with_data):
-                steps = min(steps, _LONGEST)
-            total += types * steps
-        if total > limits.values:
+            if steps > _LONG and not (request.with_padding and request.with_data):
+                longest = _longest(store) if longest is None else longest
+                steps = min(steps, longest)
+            total += steps if query.aggreg else types * steps
+        if max(total, types * steps) > limits.values:
             raise BadRequestError(
                 f"the answer would have more than {limits.values} values; ask for less at once"
             )

@@ -9,6 +9,7 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING
 
+from ccagent.errors import ConfigurationError
 from ccagent.log import logger
 from ccagent.machine.lock import Lock
 from ccagent.stores.metrics.api import StoreApi
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
+    from ccagent.stores.metrics.job_table import JobTable
     from ccagent.stores.metrics.nats_receiver import NatsReceiver
     from ccagent.stores.metrics.settings import StoreSettings
 
@@ -72,7 +74,7 @@ class StoreServer(ListeningServer):
             disk_cap=parse_size(settings.disk_cap),
         )
         self.commit = GroupCommit(self.log, settings.sync)
-        self._jobs = open_job_table(os.path.join(settings.data, "jobs.sqlite"))
+        self._jobs = _open_jobs(os.path.join(settings.data, "jobs.sqlite"))
         self.events = JobEvents(self._jobs)
         self._footprints = FootprintKeeper(self.store, self._jobs, self.events.ended)
         self.ingest = LineIngest(
@@ -185,6 +187,14 @@ def run_store(settings: StoreSettings) -> None:
 
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(main())
+
+
+def _open_jobs(path: str) -> JobTable:
+    """Open the table of jobs. Raises ConfigurationError."""
+    try:
+        return open_job_table(path)
+    except sqlite3.Error as error:
+        raise ConfigurationError(f"{path}: {error}; check the disk and the rights") from error
 
 
 def _make_receiver(

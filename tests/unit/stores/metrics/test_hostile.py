@@ -1,0 +1,213 @@
+"""Hostile and unlucky requests cost themselves, and neither the store nor its memory."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ccagent.stores.metrics.api import ROUTES, StoreApi
+from ccagent.stores.metrics.commit import GroupCommit
+from ccagent.stores.metrics.connection import ConnectionLimits, StoreConnection
+from ccagent.stores.metrics.job_table import open_job_table
+from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog
+from ccagent.stores.metrics.query import QueryLimits
+from ccagent.stores.metrics.query_request import BadRequestError
+from ccagent.stores.metrics.responses import StoreResponse
+from tests.unit.stores.metrics.support import NOW, ask, line, new_ingest, new_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class RecordedTransport(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data = b""
+        self.is_aborted = False
+
+    def write(self, data: Any) -> None:
+        self.data += bytes(data)
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def close(self) -> None:
+        return
+
+    def pause_reading(self) -> None:
+        return
+
+    def resume_reading(self) -> None:
+        return
+
+
+def new_api(**more: Any) -> StoreApi:
+    store = new_store()
+    return StoreApi(store, new_ingest(store), GroupCommit(None, "write"), **more)
+
+
+def test_thousands_of_pipelined_requests_are_all_answered() -> None:
+    transport = RecordedTransport()
+
+    async def send() -> None:
+        connection = StoreConnection(new_api(), ConnectionLimits())
+        connection.connection_made(transport)
+        write = b"POST /api/write HTTP/1.1\r\nContent-Length: 0\r\n\r\n"
+        connection.data_received(write + b"GET /metrics HTTP/1.1\r\n\r\n" * 5000)
+        while connection.is_busy():  # noqa: ASYNC110 - the loop itself is what is tested
+            await asyncio.sleep(0)
+
+    asyncio.run(send())
+    assert transport.data.count(b"HTTP/1.1 200 OK\r\n") == 5001
+
+
+def test_bodies_of_waiting_requests_count() -> None:
+    transport, limits = RecordedTransport(), ConnectionLimits(bodies=1000)
+
+    async def send() -> None:
+        connection = StoreConnection(new_api(), limits)
+        connection.connection_made(transport)
+        body = line("load", 1).encode()
+        one = b"POST /api/write HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        connection.data_received(one * 4)
+        assert limits.body_bytes == 4 * len(body)
+        while connection.is_busy():  # noqa: ASYNC110 - the loop itself is what is tested
+            await asyncio.sleep(0)
+        assert limits.body_bytes == 0
+        connection.data_received(one)
+        connection.connection_lost(None)
+        assert limits.body_bytes == 0
+
+    asyncio.run(send())
+
+
+def test_an_answer_that_fails_early_ends_the_connection() -> None:
+    transport = RecordedTransport()
+
+    class BrokenApi(StoreApi):
+        def respond(
+            self,
+            route: Any,
+            url: bytes,
+            body: bytes,
+            is_gzip: bool,
+            done: Callable[[StoreResponse], None],
+        ) -> None:
+            del route, url, body, is_gzip
+
+            def parts() -> Iterator[bytes]:
+                yield b"{"
+                raise ValueError("broken")
+
+            done(StoreResponse(200, parts()))
+
+    async def send() -> None:
+        store = new_store()
+        api = BrokenApi(store, new_ingest(store), GroupCommit(None, "write"))
+        connection = StoreConnection(api, ConnectionLimits())
+        connection.connection_made(transport)
+        connection.data_received(b"GET /metrics HTTP/1.1\r\n\r\n")
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    asyncio.run(send())
+    assert transport.is_aborted
+
+
+def test_a_large_write_that_fails_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[StoreResponse] = []
+
+    async def send() -> None:
+        api = new_api()
+
+        def fail(*_: object) -> None:
+            raise ValueError("broken")
+
+        monkeypatch.setattr("ccagent.stores.metrics.ingest.LineIngest.write", fail)
+        api.respond(ROUTES[b"/api/write"], b"/api/write", b"x\n" * (1 << 20), False, answers.append)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    asyncio.run(send())
+    assert [one.status for one in answers] == [500]
+
+
+def test_a_full_disk_leaves_no_files_and_no_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, log = new_store(), WriteAheadLog(str(tmp_path))
+    ingest = new_ingest(store, log=log)
+    write = os.write
+    is_full = True
+
+    def write_or_fail(descriptor: int, data: Any) -> int:
+        if is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write_or_fail)
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(20):
+        ingest.write(line("load", number).encode())
+        with pytest.raises(StoreLogError):
+            log.flush()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert (os.listdir(tmp_path), log.closed) == ([], [])
+    is_full = False
+    ingest.write(line("load", 1).encode())
+    log.flush()
+    log.close()
+    assert len(os.listdir(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("metric", ["load", "unknown"])
+@pytest.mark.parametrize("is_aggregated", [False, True])
+def test_a_query_of_a_million_components_is_refused(metric: str, is_aggregated: bool) -> None:
+    ids = ["0"] * 1001
+    query = {
+        "metric": metric, "host": "n1", "aggreg": is_aggregated,
+        "type": "core", "type-ids": ids, "subtype": "x", "subtype-ids": ids,
+    }  # fmt: skip
+    with pytest.raises(BadRequestError, match="at most 10000 components"):
+        ask(new_store(), 0, 10, query)
+
+
+def test_too_many_unknown_metrics_for_all_nodes_are_refused() -> None:
+    store = new_store()
+    for number in range(3):
+        store.write(("fox", f"n{number}"), "load", NOW, 1.0)
+    with pytest.raises(BadRequestError, match="for-all-nodes"):
+        ask(store, 0, 10, **{"for-all-nodes": ["x"] * 700_000})
+
+
+def test_a_value_of_1970_makes_no_answer_of_30_million_values() -> None:
+    store = new_store()
+    store.write(("fox", "n1"), "load", NOW, 1.0)
+    store.write(("fox", "n1"), "load", 0, 1.0)
+    query = {"metric": "load", "host": "n1"}
+    with pytest.raises(BadRequestError, match="ask for less"):
+        ask(store, 0, NOW + 60, query, limits=QueryLimits(10_000_000), **{"with-padding": False})
+
+
+def test_a_table_of_jobs_that_is_only_locked_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "jobs.sqlite"
+    open_job_table(str(path)).close()
+
+    def refuse(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("ccagent.stores.metrics.job_table.JobTable.__init__", refuse)
+    with pytest.raises(sqlite3.OperationalError):
+        open_job_table(str(path))
+    assert path.exists()
+    assert not (tmp_path / "jobs.sqlite.damaged").exists()
