@@ -95,7 +95,7 @@ def sample(*keys: str) -> bytes:
 
 
 def other(body: bytes) -> bytes:
-    """Give all numbers of three digits or more other values, so that samples do not repeat."""
+    """Replace all numbers of three digits or more, so that samples do not repeat."""
     return re.sub(rb"[1-9]\d{2,}", lambda m: b"%d" % _number(len(m[0])), body)
 
 
@@ -104,7 +104,7 @@ def _number(digits: int) -> int:
 
 
 def cpu(servers: Sequence[subprocess.Popen[bytes]]) -> float:
-    """Give the seconds of CPU that they have taken."""
+    """Return the seconds of CPU that they have taken."""
     total = 0
     for process in servers:
         fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -113,7 +113,7 @@ def cpu(servers: Sequence[subprocess.Popen[bytes]]) -> float:
 
 
 def memory(servers: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Give their resident memory in KB."""
+    """Return their resident memory in KB."""
     total = 0
     for process in servers:
         for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():

@@ -152,7 +152,7 @@ def plain_cgroup() -> Generator[Path]:
 
 
 def measure_outside(options: argparse.Namespace) -> dict[str, Any]:
-    """Let a storm outside of jobs pass; return what was attributed, and what samples cost."""
+    """Run a storm outside of jobs; return what was attributed, and what samples cost."""
     from msgspec import convert
 
     from ccagent.agents.sonar.agent import SampleAgent
@@ -256,7 +256,7 @@ def _join_nicely(path: Path) -> None:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Let the storm pass and give CPU seconds by job: the kernel's, and those of the sources."""
+    """Run the storm and return CPU seconds by job: the kernel's, and those of the sources."""
     from ccagent.agents.sonar.jobs.selection import ProcessSelection
     from ccagent.agents.sonar.sources.preferred import PreferredSource
     from ccagent.agents.sonar.sources.procfs import ProcfsSource

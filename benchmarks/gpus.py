@@ -85,7 +85,7 @@ class CardsNode(Node):
 
 
 def scenario(maker: str, cards: int, pids: list[int]) -> str:
-    """Give the answers of the cards, with new utilisation for each call."""
+    """Return the answers of the cards, with new utilisation for each call."""
     lines = [f"nvmlDeviceGetCount_v2 = {cards}", f"amdsmi_get_processor_handles = {cards}"]
     for card in range(cards):
         here = pids[card::cards]
@@ -110,7 +110,7 @@ def rss_of(pid: int) -> float:
 
 
 def library_process() -> int | None:
-    """Give the child in which the library runs."""
+    """Return the child in which the library runs."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     for child in children:
         if b"ccagent.machine.gpu.process" in Path(f"/proc/{child}/cmdline").read_bytes():

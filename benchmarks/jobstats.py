@@ -85,7 +85,7 @@ def parse_only(path: str) -> int:
 
 
 def parse_to_records(path: str) -> int:
-    """Let the agent read a dump; give the number of records."""
+    """Have the agent read a dump; return the number of records."""
     from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
     from ccagent.machine.node import Node
 
@@ -167,7 +167,7 @@ def _whole_process(path: str) -> Cost:
 
 
 def _median(costs: Iterator[Cost]) -> Cost:
-    """Give the median of the CPU times and the largest memory."""
+    """Return the median of the CPU times and the largest memory."""
     each = list(costs)
     cpu = statistics.median(cost.cpu for cost in each)
     return Cost(cpu, max(cost.memory for cost in each), each[-1].found)

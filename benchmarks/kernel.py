@@ -39,7 +39,7 @@ STATISTICS = Path("/proc/sys/kernel/bpf_stats_enabled")
 
 
 def reading_cost(directory: str) -> tuple[int, float, float]:
-    """Give the number of processes, and us of CPU for each: read, and read and parsed."""
+    """Return the number of processes, and us of CPU for each: read, and read and parsed."""
     path = f"{directory}/{pins.TASKS}".lstrip("/")
     number = sum(1 for _ in parse_tasks(NODE.read(path, 1 << 28)))
     begin = time.process_time()
@@ -65,7 +65,7 @@ def counted_by_the_kernel() -> Generator[None]:
 
 
 def run_time(program: int) -> tuple[int, int]:
-    """Give ns and runs of a program."""
+    """Return ns and runs of a program."""
     descriptor = CDLL("libbpf.so.1").bpf_prog_get_fd_by_id(program)
     text = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
     spent, runs = (int(re.findall(rf"{each}:\s+(\d+)", text)[0]) for each in _COUNTERS)

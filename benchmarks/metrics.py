@@ -50,7 +50,7 @@ INCLUDED = ("cpu_load5", "cpu_load15", "proc_run", "proc_total", "context_switch
 
 
 def machine(hwthreads: int, jobs: int) -> dict[str, str]:
-    """Give the files that stay as they are."""
+    """Return the files that stay as they are."""
     devices, cpus = "sys/bus/event_source/devices", "sys/devices/system/cpu"
     memory = "MemTotal: 1000000 kB\nMemFree: 1000 kB\nMemAvailable: 500000 kB\n"
     files = {
@@ -104,7 +104,7 @@ def machine(hwthreads: int, jobs: int) -> dict[str, str]:
 
 
 def changing(hwthreads: int, jobs: int, tick: int) -> dict[str, str]:
-    """Give the files with counters, as they are at a tick."""
+    """Return the files with counters, as they are at a tick."""
     times = f"{tick * 53} 0 {tick * 11} {tick * 37} {tick} {tick} {tick} 0 0 0"
     cpus = "".join(f"cpu{number} {times}\n" for number in range(hwthreads))
     waits = f"avg10=1.00 avg60=1.00 avg300=1.00 total={tick * 1000}\n"
@@ -149,7 +149,7 @@ def write(root: Path, files: dict[str, str]) -> None:
 
 
 def counting_call() -> tuple[PerfCall, Callable[[], None]]:
-    """Give a stand-in for the kernel's counters, and what lets them count for a tick."""
+    """Return a stand-in for the kernel's counters, and what lets them count for a tick."""
     from ccagent.agents.metrics.perf.call import PerfCall
 
     groups: dict[int, list[PerfEvent]] = {}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def free_port() -> int:
-    """Give a port that nobody listens on."""
+    """Return a port that nobody listens on."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]

@@ -203,7 +203,7 @@ class Changes:
 
     @property
     def has_jobs(self) -> bool:
-        """Whether any change ends with a job."""
+        """Return whether any change ends with a job."""
         return any(change.job for change in self.all())
 
     def _put_back(self, change: Change, by: str) -> None:

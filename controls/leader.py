@@ -268,12 +268,12 @@ class Leader:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is answered now."""
+        """Return whether a request is answered now."""
         return self._request is not None
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs, or hangs."""
+        """Return whether the thread runs, or hangs."""
         return self._thread.is_alive()
 
     def begin(self, request: Incoming) -> None:

@@ -45,7 +45,7 @@ class Pinned(NamedTuple):
     hashes: frozenset[str]
 
     def is_in(self, wheel: str) -> bool:
-        """Tell whether a file name is that of a wheel of this very version."""
+        """Return whether a file name is that of a wheel of this very version."""
         name, version, *_ = wheel.split("-")
         return (name.replace("_", "-").lower(), version) == (self.name, self.version)
 
@@ -63,7 +63,7 @@ def pinned(text: str) -> list[Pinned]:
 
 
 def fits(wheel: str, minor: int, arch: str) -> bool:
-    """Tell whether a wheel is for CPython 3.`minor` on `arch`, by its name alone."""
+    """Return whether a wheel is for CPython 3.`minor` on `arch`, by its name alone."""
     *_, python, abi, machine = wheel.removesuffix(".whl").split("-")
     if machine == "any":
         return "py3" in python.split(".")

@@ -76,7 +76,7 @@ def _group(nodeid: str) -> str:
 
 
 def _remove_worker(scheduler: Any, worker: object) -> str | None:
-    """Give what a crashed worker had to do to others, and return the test that crashed it.
+    """Hand what a crashed worker had to do to others, and return the test that crashed it.
 
     The method of pytest-xdist 3.8 hands its finished groups on too. Whoever gets one is sent no
     test, and waits for the next one forever. It also repeats the test that has just crashed.

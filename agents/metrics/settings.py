@@ -111,7 +111,7 @@ class MetricsSettings(ReaderTables, frozen=True, kw_only=True):
 
     @property
     def has_jobs(self) -> bool:
-        """Whether the control groups of jobs are read."""
+        """Return whether the control groups of jobs are read."""
         return not self.readers or "cgroup-jobs" in self.readers
 
     def __post_init__(self) -> None:

@@ -48,7 +48,7 @@ class IngestResult(NamedTuple):
     """The first of the bad lines."""
     bad_count: int
     is_ended: bool = False
-    """Whether the first bad line ended the message."""
+    """True if the first bad line ended the message."""
 
 
 class IngestCounters:

@@ -19,7 +19,7 @@ class Cpu:
 
 
 def cpu_list(numbers: Iterable[int]) -> str:
-    """Give numbers as the kernel lists cpus and nodes: `0-2,4`."""
+    """Return numbers as the kernel lists cpus and nodes: `0-2,4`."""
     ranges: list[list[int]] = []
     for number in sorted(numbers):
         if ranges and number == ranges[-1][1] + 1:

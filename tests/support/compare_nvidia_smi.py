@@ -133,7 +133,7 @@ def ask(query: str, names: list[str]) -> str:
 
 
 def asked_ccagent(agent: str) -> dict[str, Any]:
-    """Run ccagent once and give the attributes."""
+    """Run ccagent once and return the attributes."""
     command = [sys.executable, "-m", "ccagent", agent, "--once"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     attributes: dict[str, Any] = json.loads(done.stdout)["data"]["attributes"]

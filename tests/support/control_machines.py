@@ -50,7 +50,7 @@ class MachineNode(Node):
         return (self.path / path).read_text().strip()
 
     def job(self, number: int) -> None:
-        """Let Slurm make the control group of a job."""
+        """Have Slurm make the control group of a job."""
         (self.path / f"sys/fs/cgroup/system.slice/slurmstepd.scope/job_{number}").mkdir(
             parents=True
         )

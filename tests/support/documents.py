@@ -50,13 +50,13 @@ def documents() -> list[Path]:
 
 
 def blocks(path: Path) -> Iterator[Block]:
-    """Give the fenced blocks."""
+    """Yield the fenced blocks."""
     for kind, name, text in _FENCE.findall(path.read_text()):
         yield Block(kind, name, text)
 
 
 def configurations(path: Path) -> Iterator[str]:
-    """Give the TOML of fenced blocks, and of indented ones that begin with a table."""
+    """Yield the TOML of fenced blocks, and of indented ones that begin with a table."""
     text = path.read_text()
     yield from (block.text for block in blocks(path) if block.kind == "toml")
     for indented in _INDENTED.findall(_FENCE.sub("", text)):
@@ -65,7 +65,7 @@ def configurations(path: Path) -> Iterator[str]:
 
 
 def links(path: Path) -> Iterator[tuple[Path, str]]:
-    """Give the files, and the anchors in them, that a document refers to."""
+    """Yield the files, and the anchors in them, that a document refers to."""
     for link in _LINK.findall(_FENCE.sub("", path.read_text())):
         if "://" not in link:
             file, _, anchor = link.partition("#")

@@ -6,7 +6,7 @@ import math
 
 
 def is_written_as(read: object, value: object) -> bool:
-    """Whether a value was read as it was, or without the remainder that its digits end with."""
+    """Return whether a value was read as it was, or without the remainder of its digits."""
     if read == value or not isinstance(read, float) or not isinstance(value, float):
         return read == value
     is_near = abs(read - value) <= 8 * math.ulp(value)

@@ -34,7 +34,7 @@ CASES: dict[str, tuple[str, Callable[[], Agent[Any]]]] = {
 
 
 def produce(machine: str, case: str) -> dict[str, Any]:
-    """Give the envelope of a machine, validated, with the version left out."""
+    """Return the envelope of a machine, validated, with the version left out."""
     kind, make = CASES[case]
     agent = make()
     node = RecordedNode(machine)

@@ -23,11 +23,11 @@ class Machine:
         self._agents: dict[str, SampleAgent] = {}
 
     def cards(self, driver: str, addresses: list[str]) -> None:
-        """Let the driver be bound to these cards."""
+        """Have the driver be bound to these cards."""
         with_cards(self.node.path, driver, addresses)
 
     def agent(self, **settings: Any) -> SampleAgent:
-        """Give the agent with these settings, the same one for the same settings."""
+        """Return the agent with these settings, the same one for the same settings."""
         key = repr(settings)
         if key not in self._agents:
             self._agents[key] = SampleAgent(SampleSettings(**settings), frozenset({"sonar"}))

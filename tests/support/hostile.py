@@ -144,7 +144,7 @@ def _kafka(connected: socket.socket) -> None:
 
 
 def _silent(_: socket.socket) -> None:
-    """Say nothing first."""
+    """Send nothing first."""
 
 
 _FRAME = b"\x82\x7f" + struct.pack("!Q", 2**60)

@@ -88,7 +88,7 @@ class Handler(BaseHTTPRequestHandler):
             step(self)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name in the base
-        """Say nothing."""
+        """Send nothing."""
 
 
 def say(status: int, text: bytes = b"", **headers: str) -> Callable[[Handler], None]:

@@ -46,7 +46,7 @@ class Influx:
             return False
 
     def query(self, text: str) -> list[dict[str, Any]]:
-        """Give the rows of all series, with the series' tags."""
+        """Return the rows of all series, with the series' tags."""
         arguments = urlencode({"db": "x", "epoch": "s", "q": text}).encode()
         request = Request(f"{self.url}/query", data=arguments)
         with urlopen(request, timeout=5) as answer:

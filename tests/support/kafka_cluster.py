@@ -82,7 +82,7 @@ class Cluster:
             self._first[topic] += self.count(topic)
 
     def count(self, topic: str = "fox.sample") -> int:
-        """Tell how many messages a topic got, though the mock may have dropped old ones."""
+        """Return how many messages a topic got, though the mock may have dropped old ones."""
         with self._consumer(topic) as (consumer, partition):
             return consumer.get_watermark_offsets(partition, timeout=20)[1] - self._first[topic]
 
@@ -198,7 +198,7 @@ class Proxy:
             broker.shutdown(socket.SHUT_RDWR)
 
     def _answer(self, broker: socket.socket, client: socket.socket, versions: set[bytes]) -> None:
-        """Give answers in which the broker's port is ours, and in which it knows of logins."""
+        """Return answers in which the broker's port is ours, and in which it knows of logins."""
         host = b"127.0.0.1"
         theirs, ours = (host + struct.pack(">i", p) for p in (self._cluster.port, self.port))
         try:

@@ -38,7 +38,7 @@ class PinnedNode(TreeNode):
         return self.path / pins.DIRECTORY.lstrip("/")
 
     def cgroup(self, text: str) -> int:
-        """Give the id of a cgroup, by what /proc tells of its processes."""
+        """Return the id of a cgroup, by what /proc tells of its processes."""
         return self._cgroups.setdefault(text, 1000 + len(self._cgroups))
 
     def process(self, pid: int, **keys: Any) -> None:
@@ -95,7 +95,7 @@ class PinnedNode(TreeNode):
         del self.tasks[pid]
 
     def has_ended(self, key: EndedKey, processes: int, runtime: float) -> None:
-        """Let so many processes end that have used so many seconds of CPU time in all."""
+        """Have so many processes end that have used so many seconds of CPU time in all."""
         now = self._now()
         old = self.ended.get(key, Ended(0, 0, 0, 0, 0, 0, 0, 0, now, now))
         used = round(runtime * 1e9)
@@ -105,7 +105,7 @@ class PinnedNode(TreeNode):
         self.count(processes)
 
     def count(self, processes: int) -> None:
-        """Let processes end that only the total knows of."""
+        """Have processes end that only the total knows of."""
         self.total = self.total._replace(processes=self.total.processes + processes)
 
     def pin(self) -> None:

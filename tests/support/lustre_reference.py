@@ -132,7 +132,7 @@ class _Reader:
 
 
 def parse(text: bytes) -> list[ReferenceEntry]:
-    """Give all entries in the order in which they are printed."""
+    """Return all entries in the order in which they are printed."""
     reader = _Reader()
     for line in text.split(b"\n"):
         # In Latin-1 each character is one byte, and only 0 to 9 are decimal.

@@ -326,10 +326,10 @@ def _bytes_of(entry_id: str) -> bytes:
 
 
 def _alphanumeric(byte: int) -> bool:
-    """Whether the kernel's isalnum() is true, which knows Latin-1."""
+    """Return whether the kernel's isalnum() is true, which knows Latin-1."""
     return chr(byte).isalnum() if byte < 0x80 else byte >= 0xC0 and byte not in {0xD7, 0xF7}
 
 
 def _printable(byte: int) -> bool:
-    """Whether the kernel's isprint() is true."""
+    """Return whether the kernel's isprint() is true."""
     return 0x20 <= byte < 0x7F or byte >= 0xA0

@@ -250,7 +250,7 @@ class Pretender:
                     self._script(self, connected)
 
     def hang(self) -> None:
-        """Say nothing more, for as long as the test runs."""
+        """Send nothing more, for as long as the test runs."""
         self._ended.wait(60)
 
     def stop(self) -> None:

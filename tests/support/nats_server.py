@@ -182,7 +182,7 @@ class ScriptedServer:
                     self._script(self, connected)
 
     def hang(self) -> None:
-        """Say nothing more, for as long as the test runs."""
+        """Send nothing more, for as long as the test runs."""
         self._ended.wait(60)
 
     def stop(self) -> None:
@@ -191,7 +191,7 @@ class ScriptedServer:
         self._listening.close()
 
     def lines(self, connected: socket.socket) -> Generator[bytes, None, None]:
-        """Give what the client sends, line by line, until it goes or the test ends."""
+        """Yield what the client sends, line by line, until it goes or the test ends."""
         rest = b""
         while not self._ended.is_set():
             try:
@@ -207,7 +207,7 @@ class ScriptedServer:
 
 
 def greet(connected: socket.socket, **info: Any) -> None:
-    """Say what a server says first."""
+    """Send what a server sends first."""
     text = json.dumps({"server_id": "x", "version": "2.10.0", "headers": True, "proto": 1,
                        "max_payload": 1048576, **info})  # fmt: skip
     connected.sendall(f"INFO {text}\r\n".encode())
@@ -282,7 +282,7 @@ def threads() -> list[str]:
 
 
 def event_loops() -> list[str]:
-    """Give the descriptors of event loops; every connection has one."""
+    """Return the descriptors of event loops; every connection has one."""
     found: list[str] = []
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):

@@ -61,7 +61,7 @@ class StandIn(PerfCall):
         return set(self._groups)
 
     def groups(self, cpu: int) -> list[CountingGroup]:
-        """Give the groups of a cpu, in the order in which they were opened."""
+        """Return the groups of a cpu, in the order in which they were opened."""
         return list(dict.fromkeys(group for group in self._groups.values() if group.cpu == cpu))
 
     def open(self, event: PerfEvent, cpu: int, leader: int = -1) -> int:
@@ -101,7 +101,7 @@ class StandIn(PerfCall):
         del self._groups[descriptor]
 
     def let_pass(self, seconds: int) -> None:
-        """Let all enabled groups count; those that don't fit together take equal turns."""
+        """Have all enabled groups count; those that don't fit together take equal turns."""
         for cpu in {group.cpu for group in self._groups.values()}:
             groups = self.groups(cpu)
             free = self.room - self.taken

@@ -139,7 +139,7 @@ QUESTIONS = (
 
 
 def record() -> str:
-    """Give the lines."""
+    """Return the lines."""
     NVML.nvmlInit()
     count = NVML.nvmlDeviceGetCount()
     lines = [

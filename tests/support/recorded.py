@@ -91,7 +91,7 @@ class RecordedNode(Node):
         self.page_size = self.machine.page_size
 
     def owner(self, path: str) -> int:
-        """Give the recorded owner of proc/PID; a checkout has lost the owners of the files."""
+        """Return the recorded owner of proc/PID; a checkout has lost the owners of the files."""
         owner = super().owner(path)
         process = _PROCESS.fullmatch(path)
         return owner if process is None else self.machine.owners[process[1]]
@@ -101,10 +101,10 @@ class RecordedNode(Node):
 
 
 def machine_names(directory: Path = MACHINES) -> list[str]:
-    """Give the names of all recorded machines, sorted."""
+    """Return the names of all recorded machines, sorted."""
     return sorted(path.parent.name for path in directory.glob("*/machine.json"))
 
 
 def process_ids(node: Node) -> list[int]:
-    """Give the ids of all processes of a node, sorted."""
+    """Return the ids of all processes of a node, sorted."""
     return sorted(int(name) for name in node.list("proc") if name.isdecimal())

@@ -147,7 +147,7 @@ class Scene:
             yield None
 
     def tick(self) -> Script:
-        """Let a second pass, and wait for the end of the sample that is due then."""
+        """Advance the clock by a second, and wait for the end of the sample that is due then."""
         yield 1.0
         yield from self.turns_until(lambda: not self.daemon.is_sampling)
 
@@ -165,7 +165,7 @@ class Scene:
         return event
 
     def release(self) -> None:
-        """Let everything go on that hangs."""
+        """Release everything that hangs."""
         for event in self._held:
             event.set()
 

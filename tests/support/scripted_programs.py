@@ -47,5 +47,5 @@ class ProgramNode(TreeNode):
         raise NotHereError(f"{command[0]}: no such program")
 
     def let_end(self) -> None:
-        """Let programs that run end."""
+        """Have programs that run end."""
         self._may_end.set()

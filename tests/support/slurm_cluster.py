@@ -49,7 +49,7 @@ ENDED = frozenset(
 
 
 def missing() -> str:
-    """Say why no cluster can run here, so far as can be told without trying; else nothing."""
+    """Return why no cluster can run here, so far as can be told without trying; else nothing."""
     absent = [name for name in _PROGRAMS if _program(name) is None]
     if absent:
         return f"no {', '.join(absent)}: apt-get install --no-install-recommends {PACKAGES}"
@@ -122,7 +122,7 @@ class SlurmCluster:
             self._namespaces = None
 
     def enter(self, *command: str, user: str = "root") -> list[str]:
-        """Give a command that runs `command` inside, as `user` in a clean environment."""
+        """Return a command that runs `command` inside, as `user` in a clean environment."""
         assert self._namespaces is not None, "the cluster isn't up"
         home = str(self.directory if user == "root" else self.home(user))
         environment = {
@@ -141,7 +141,7 @@ class SlurmCluster:
         )
 
     def run(self, *command: str, user: str = "root", time_limit: float = 30) -> str:
-        """Run a command inside and give what it printed, bytes that are no UTF-8 as surrogates."""
+        """Run a command inside and return its output, bytes that are no UTF-8 as surrogates."""
         done = subprocess.run(
             self.enter(*command, user=user),
             stdin=subprocess.DEVNULL,
@@ -161,7 +161,7 @@ class SlurmCluster:
         return int(output.split(";")[0])
 
     def states(self, *jobs: int) -> list[tuple[int, str]]:
-        """Give the id and the state of each job, task of an array and part of a het job in sacct.
+        """Return the id and the state of each job, task of an array and part of a het job in sacct.
 
         The id is the one that sbatch gave. The state is empty while the row is a provisional one:
         up to five seconds after its start, also when it has ended, a job may have no partition
@@ -312,7 +312,7 @@ class SlurmCluster:
         return True
 
     def _logs(self) -> str:
-        """Give the ends of all logs."""
+        """Return the ends of all logs."""
         return "\n".join(
             f"{path.name}: {path.read_text(errors='replace')[-2000:]}"
             for path in sorted((self.directory / "log").iterdir())

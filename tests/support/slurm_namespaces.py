@@ -69,11 +69,11 @@ class Namespaces:
             raise
 
     def enter(self, *command: str) -> list[str]:
-        """Give a command that runs `command` inside."""
+        """Return a command that runs `command` inside."""
         return ["nsenter", f"--target={self.pid}", "--pid", "--net", "--mount", "--", *command]
 
     def enter_in_place(self, *command: str) -> list[str]:
-        """Give a command that becomes `command` inside, so that signals reach it.
+        """Return a command that becomes `command` inside, so that signals reach it.
 
         It isn't among the processes of inside, and has no /proc/self there.
         """
@@ -142,7 +142,7 @@ def _turn() -> Generator[None, None, None]:
 
 
 def _thaw(nodes: Sequence[str]) -> None:
-    """Let suspended jobs run: what is frozen can't be killed."""
+    """Resume suspended jobs: what is frozen can't be killed."""
     for node in nodes:
         for state in _CGROUPS.glob(f"freezer/slurm_{node}/**/freezer.state"):
             with contextlib.suppress(OSError):

@@ -105,7 +105,7 @@ class Jobs:
             process.communicate()
 
     def unlike_expected(self, *names: str) -> dict[str, tuple[int, set[str]]]:
-        """Give the id and the states of those jobs that are in other states than expected."""
+        """Return the id and the states of those jobs that are in other states than expected."""
         ids = {name: self.ids[name] for name in names or self.ids}
         states: dict[int, set[str]] = {}
         for job, state in self.cluster.states(*ids.values()):

@@ -90,7 +90,7 @@ class Oracle:
 
 
 def same(expected: dict[str, Any] | None, found: list[dict[str, Any]]) -> bool:
-    """Whether an answer is what the oracle says: data to 3 decimals, statistics to 2."""
+    """Return whether an answer is what the oracle says: data to 3 decimals, statistics to 2."""
     if expected is None:
         return found == []
     (one,) = found

@@ -86,7 +86,7 @@ class TreeNode(Node):
         self.owners[pid] = uid
 
     def end(self, pid: int) -> None:
-        """Let a process vanish."""
+        """Remove a process."""
         shutil.rmtree(self.path / "proc" / str(pid))
         del self.owners[pid]
 

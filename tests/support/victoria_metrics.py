@@ -73,7 +73,7 @@ class VictoriaMetrics:
         return f"http://{self.place}/write?db={database}&precision=s"
 
     def read(self, database: str) -> Points:
-        """Give seconds since 1970 and value of all points, by series."""
+        """Return seconds since 1970 and value of all points, by series."""
         self._get("/internal/force_flush")
         selected = urlencode({"match[]": f'{{{_LABEL}="{database}"}}'})
         found: Points = {}

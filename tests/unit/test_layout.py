@@ -15,7 +15,7 @@ from tests.support.paths import ROOT
 
 PACKAGE = ROOT / "src/ccagent"
 
-OPENINGS = re.compile(r"(Give|Tell|Say|Judge|Let)s?\b")
+OPENINGS = re.compile(r"(Give|Tell|Say|Judge|Let)s?\b|Whether\b")
 """Words that no docstring begins with: a docstring says what a function returns or does."""
 
 
@@ -70,7 +70,7 @@ def test_docstrings_say_what_is_returned_or_done() -> None:
         f"{name}: {text.splitlines()[0]}"
         for name, tree in modules().items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         and (text := ast.get_docstring(node))
         and OPENINGS.match(text)
     ]

@@ -76,10 +76,10 @@ class FastConnection:
     ) -> None:
         """Connect and log in. forgets: begin a new session. Raises MqttLostError."""
         self.has_session = False
-        """Whether the broker has kept the session of the last connection."""
+        """True if the broker has kept the session of the last connection."""
         self.answer_qos = 2
         self.is_oversized = False
-        """Whether a message that is too large has ended the connection."""
+        """True if a message that is too large has ended the connection."""
         self._options = options
         self._ended = ""
         self._is_ready = False
@@ -115,12 +115,12 @@ class FastConnection:
 
     @property
     def wants_write(self) -> bool:
-        """Whether something waits to be written."""
+        """Return whether something waits to be written."""
         return bool(self._client.want_write())
 
     @property
     def has_buffered(self) -> bool:
-        """Whether TLS has read what the kernel does not know of."""
+        """Return whether TLS has read what the kernel does not know of."""
         connected: Any = self._client.socket()
         return bool(connected is not None and hasattr(connected, "pending") and connected.pending())
 

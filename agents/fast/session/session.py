@@ -85,7 +85,7 @@ class FastSession:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the broker is there."""
+        """Return whether the broker is there."""
         return self._connection is not None
 
     def run(self) -> None:

@@ -65,7 +65,7 @@ class EventPlan:
 
     @property
     def needs_rate(self) -> bool:
-        """Whether the rate of the system's time counter is needed."""
+        """Return whether the rate of the system's time counter is needed."""
         return self._clock is not None and self._clock.time is None
 
     def set_rate(self, rate: float, unavailable: UnavailableMetrics) -> None:

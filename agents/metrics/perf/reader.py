@@ -165,7 +165,7 @@ class PerfReader(Reader[ReaderSettings]):
 
     @property
     def _wants_cores(self) -> bool:
-        """Whether anything but the traffic of the memory is wanted."""
+        """Return whether anything but the traffic of the memory is wanted."""
         return self.wanted is None or bool(self.wanted & self.metrics.keys() - {"mem_bw"})
 
     def _open(self, node: Node, cpus: list[int]) -> EventPlan:

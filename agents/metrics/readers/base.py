@@ -103,7 +103,7 @@ class Reader(ABC, Generic[S]):
     metrics: ClassVar[dict[str, Metric]]
     Settings: ClassVar[type[Any]] = ReaderSettings
     has_own_pace: ClassVar[bool] = False
-    """Whether the reader applies its key `every` itself."""
+    """True if the reader applies its key `every` itself."""
 
     def __init__(self, settings: S | None = None) -> None:
         self.settings: S = self.Settings() if settings is None else settings
@@ -114,7 +114,7 @@ class Reader(ABC, Generic[S]):
 
     @property
     def is_wanted(self) -> bool:
-        """Whether any of its metrics is sent or used in an expression."""
+        """Return whether any of its metrics is sent or used in an expression."""
         return self.wanted is None or not self.wanted.isdisjoint(self.metrics)
 
     def checks(self, node: Node) -> Iterable[Check]:  # noqa: ARG002 - for those that need something

@@ -27,7 +27,7 @@ load = false
 
 
 def run(*arguments: str | Path) -> tuple[int, str, str]:
-    """Give exit status, output and errors."""
+    """Return exit status, output and errors."""
     done = subprocess.run(
         [sys.executable, "-m", "ccagent", *arguments],
         capture_output=True, text=True, timeout=60, check=False,

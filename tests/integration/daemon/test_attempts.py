@@ -71,7 +71,7 @@ def make(url: str) -> Transport:
 
 @contextlib.contextmanager
 def descriptors_left(count: int) -> Generator[None, None, None]:
-    """Let this process open only so many files more."""
+    """Limit how many files this process may still open."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     last = max(map(int, os.listdir("/proc/self/fd")))
     fillers: list[int] = []
@@ -91,7 +91,7 @@ def descriptors_left(count: int) -> Generator[None, None, None]:
 
 @contextlib.contextmanager
 def threads_left(count: int) -> Generator[None, None, None]:
-    """Let this process start only so many threads more."""
+    """Limit how many threads this process may still start."""
     start = threading.Thread.start
     left = [count]
 

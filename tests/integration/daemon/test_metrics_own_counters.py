@@ -24,7 +24,7 @@ format = "line"
 
 
 def values(daemon: Running, series: str) -> list[float]:
-    """Give the values of a series, oldest first."""
+    """Return the values of a series, oldest first."""
     files = sorted(path for path in daemon.out.rglob("*") if path.is_file())
     lines = [line for file in files for line in file.read_text().splitlines()]
     found = sorted(

@@ -90,7 +90,7 @@ def children() -> float:
 
 
 def work(process: subprocess.Popen[str]) -> float:
-    """Let it work; give the CPU seconds that it spent at least."""
+    """Have it work; return the CPU seconds that it spent at least."""
     output, _ = process.communicate("go\n")
     return float(output)
 

@@ -78,7 +78,7 @@ def kernel(*arguments: str, code: int = 0) -> str:
 
 
 def is_left(directory: str) -> bool:
-    """Whether there is anything of a load."""
+    """Return whether there is anything of a load."""
     mounts = Path("/proc/self/mountinfo").read_text()
     return os.path.exists(directory) or directory in mounts or os.path.exists(exclusion.LOCK)
 

@@ -73,7 +73,7 @@ class Day:
         self.resets: list[str] = []
 
     def work(self, begin: float) -> None:
-        """Let some of the jobs do something in the time up to the next observation."""
+        """Have some of the jobs work in the time up to the next observation."""
         hour = int((begin - BEGIN) / HOUR)
         for name, (target, _) in self.targets.items():
             if self.chance.random() < 0.1:
@@ -89,7 +89,7 @@ class Day:
                 target.do(entry, operation, self.chance.randrange(1, 50), size, now=begin + moment)
 
     def drop(self, name: str, entry: str, now: float) -> None:
-        """Let an administrator write an id to job_stats; its job may go on at once."""
+        """Have an administrator write an id to job_stats; its job may go on at once."""
         target, _ = self.targets[name]
         if entry in target.entries:
             self.forget(name, [entry])
@@ -176,7 +176,7 @@ class Day:
         return {key: total for key, total in totals.items() if total}
 
     def truth(self) -> dict[tuple[str, str, str], int]:
-        """Give what was done, without what nobody could see."""
+        """Return what was done, without what nobody could see."""
         totals: dict[tuple[str, str, str], int] = defaultdict(int)
         for name, (target, _) in self.targets.items():
             for entry, operations in target.truth.items():

@@ -86,13 +86,13 @@ class Snapshot:
 
 
 def numbers(path: str) -> dict[str, int]:
-    """Give what lines `name number` say."""
+    """Return what lines `name number` say."""
     words = (line.split() for line in Path(path).read_text("ascii").splitlines())
     return {word[0]: int(word[1]) for word in words if len(word) > 1 and word[1].isdigit()}
 
 
 def online() -> list[int]:
-    """Give the numbers of the hwthreads, in the order in which psutil tells of them."""
+    """Return the numbers of the hwthreads, in the order in which psutil tells of them."""
     words = (line.split()[0] for line in Path("/proc/stat").read_text("ascii").splitlines())
     return [int(word[3:]) for word in words if word.startswith("cpu") and word != "cpu"]
 
@@ -138,7 +138,7 @@ class Observed:
         self.outer = outside, outside_after
 
     def value(self, metric: str, place: str = "node", number: str = "") -> float:
-        """Give what was sent."""
+        """Return what was sent."""
         (value,) = (
             point.value
             for point in self.points
@@ -149,7 +149,7 @@ class Observed:
         return value
 
     def delta(self, counter: str) -> tuple[float, float]:
-        """Give the least and the most that a counter can have grown by."""
+        """Return the least and the most that a counter can have grown by."""
         least, most = (
             after.counters[counter] - before.counters[counter]
             for before, after in (self.inner, self.outer)
@@ -157,7 +157,7 @@ class Observed:
         return least, most
 
     def seconds(self, state: str, cpu: int) -> tuple[float, float]:
-        """Give the least and the most that a hwthread can have been in a state."""
+        """Return the least and the most that a hwthread can have been in a state."""
         index = self.cpus.index(cpu)
         least, most = (
             getattr(after.times[index], state) - getattr(before.times[index], state)

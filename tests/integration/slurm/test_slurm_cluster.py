@@ -37,7 +37,7 @@ def started_from_outside(slurm: SlurmCluster, program: str, *arguments: str) -> 
 
 
 def processes_naming(text: str) -> list[str]:
-    """Give the command lines on this machine in which `text` occurs."""
+    """Return the command lines on this machine in which `text` occurs."""
     found: list[str] = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

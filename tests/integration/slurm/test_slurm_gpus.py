@@ -74,7 +74,7 @@ def allocation(slurm: SlurmCluster) -> Iterator[int]:
 
 
 def sampled(agent: SampleAgent) -> tuple[dict[str, Any], dict[str, float]]:
-    """Give the attributes of a sample, and its points of jobs by name and job."""
+    """Return the attributes of a sample, and its points of jobs by name and job."""
     node = LiveNode(hostname="vm", cluster="fox")
     attributes: dict[str, Any] = {}
     points: dict[str, float] = {}
@@ -92,7 +92,7 @@ def sampled(agent: SampleAgent) -> tuple[dict[str, Any], dict[str, float]]:
 
 
 def listed(attributes: dict[str, Any], job: int) -> list[int]:
-    """Give the cards that the record of a job's allocation lists."""
+    """Return the cards that the record of a job's allocation lists."""
     (record,) = [
         process
         for each in attributes["jobs"]

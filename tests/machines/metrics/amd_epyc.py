@@ -214,7 +214,7 @@ def _pmus() -> Files:
 
 
 def files(at: Reading) -> Files:
-    """Give what is below proc and sys."""
+    """Return what is below proc and sys."""
     block = {"vendor_id": "AuthenticAMD", "cpu family": 25, "model": 1, "model name": "AMD EPYC"}
     omnipath = rdma_port(
         "hfi1_0",

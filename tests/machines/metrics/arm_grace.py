@@ -84,7 +84,7 @@ def _memory(at: Reading) -> Files:
 
 
 def files(at: Reading) -> Files:
-    """Give what is below proc and sys."""
+    """Return what is below proc and sys."""
     card = (
         [at(10**10, 30_000_000), at(10**7, 60_000), 0, at(3, 60), 0, 0, 0, 0],
         [at(10**9, 6_000_000), at(10**6, 30_000), 0, 0, 0, 0, 0, 0],

@@ -24,18 +24,18 @@ class Reading:
         self.is_second = is_second
 
     def __call__(self, first: int, growth: int, wraps_at: int = 0) -> int:
-        """Give a counter. wraps_at: after it comes 0 again."""
+        """Return a counter. wraps_at: after it comes 0 again."""
         value = first + growth * self.is_second
         return value - wraps_at - 1 if wraps_at and value > wraps_at else value
 
 
 def spaced(numbers: Iterable[object]) -> str:
-    """Give words with spaces between them."""
+    """Return words with spaces between them."""
     return " ".join(map(str, numbers))
 
 
 def below(directory: str, files: Mapping[str, object]) -> Files:
-    """Give files of one line in a directory."""
+    """Return files of one line in a directory."""
     return {f"{directory}/{name}": f"{content}\n" for name, content in files.items()}
 
 

@@ -280,7 +280,7 @@ def _pmus() -> Files:
 
 
 def files(at: Reading) -> Files:
-    """Give what is below proc and sys."""
+    """Return what is below proc and sys."""
     model = "Intel(R) Xeon(R) Silver 4309Y CPU @ 2.40GHz"
     return {
         "proc/loadavg": "12.34 11.25 9.75 9/1234 987654\n",

@@ -163,7 +163,7 @@ class MachineNode(Node):
 
 
 def lines(machine: Machine, root: Path, **settings: object) -> list[str]:
-    """Give the lines of the machine's first tick. settings: more than those of the machine."""
+    """Return the lines of the machine's first tick. settings: more than those of the machine."""
     node = MachineNode(machine, root)
     agent = node.agent(**settings)
     node.clock.sleep(agent.prepare(node))

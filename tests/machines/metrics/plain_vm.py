@@ -28,7 +28,7 @@ CPUS = [Cpu(number=0, package=0, core=0)]
 
 
 def files(at: Reading) -> Files:
-    """Give what is below proc and sys."""
+    """Return what is below proc and sys."""
     ticks = [at(1_000, 200), at(1, 0), at(500, 100), at(90_000, 600), at(100, 50), at(0, 0),
              at(20, 5), at(300, 45), 0, 0]  # fmt: skip
     card = (

@@ -30,7 +30,7 @@ def compile_libraries(directory: Path) -> None:
 
 
 def _unsupported(source: str) -> str:
-    """Give C for all functions that the bindings of AMD SMI name and `source` doesn't have."""
+    """Return C for all functions that the bindings of AMD SMI name and `source` doesn't have."""
     spec = importlib.util.find_spec("amdsmi")
     assert spec is not None, "the package amdsmi is missing"
     assert spec.origin is not None
@@ -68,7 +68,7 @@ class Libraries:
 
 
 def with_cards(root: Path, driver: str, addresses: list[str]) -> None:
-    """Let sysfs below `root` list just these addresses as bound to a driver."""
+    """Have sysfs below `root` list just these addresses as bound to a driver."""
     directory = root / "sys/bus/pci/drivers" / driver
     directory.mkdir(parents=True, exist_ok=True)
     for entry in directory.iterdir():

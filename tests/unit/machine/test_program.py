@@ -25,7 +25,7 @@ def shell(script: str, *, time_limit: float = 10, output_limit: int = 1_000_000)
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process still does something; one that waits to be reaped does not."""
+    """Return whether a process still does something; one that waits to be reaped does not."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] != b"Z"

@@ -65,7 +65,7 @@ class Bench:
         self.queue.put([message(name, size) for name in names])
 
     def run(self, seconds: float) -> None:
-        """Let time pass as the sink's thread does."""
+        """Advance the clock as the sink's thread does."""
         end = self.now + seconds
         while self.now < end:
             outcome = self.sender.send_next()

@@ -312,7 +312,7 @@ LINES = st.one_of(
 
 
 def same(one: Line, other: Line) -> bool:
-    """Whether they are equal, with an integer never the same as a float."""
+    """Return whether they are equal, with an integer never the same as a float."""
     one, other = (
         msgspec.structs.replace(each, tags=dict(sorted(each.tags.items()))) for each in (one, other)
     )

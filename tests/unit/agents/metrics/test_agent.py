@@ -50,7 +50,7 @@ class Machine:
         )
 
     def sample(self, seconds: float = 60, user: int = 0) -> list[re.Match[str]]:
-        """Let time go by and take a sample."""
+        """Advance the clock and take a sample."""
         self.node.still.sleep(seconds)
         self.ticks(user)
         text = b"".join(m.body for m in encode(self.agent.sample(self.node), "line", self.node))

@@ -38,12 +38,12 @@ class Values:
             self._values[key] = float(line.value)
 
     def of(self, metric: str) -> object:
-        """Give the values of a metric; what differs in the last digits is the same."""
+        """Return the values of a metric; what differs in the last digits is the same."""
         values = {place: value for (name, place), value in self._values.items() if name == metric}
         return pytest.approx(values, rel=1e-12, abs=0)
 
     def at(self, metric: str, place: str) -> object:
-        """Give one value likewise."""
+        """Return one value likewise."""
         return pytest.approx(self._values[metric, place], rel=1e-12, abs=0)
 
     def names(self) -> set[str]:
@@ -76,7 +76,7 @@ def sensors(tmp_path: Path) -> Values:
 
 
 def threads(first: float, step: float, number: int) -> dict[str, float]:
-    """Give what hwthreads have if each has a `step` more than the one before."""
+    """Return what hwthreads have if each has a `step` more than the one before."""
     return {f"hwthread {n}": first + step * n for n in range(number)}
 
 

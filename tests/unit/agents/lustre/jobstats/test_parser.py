@@ -34,7 +34,7 @@ def pieces(text: bytes, size: int) -> list[bytes]:
 
 
 def understood(text: bytes, *, unused: bool, size: int = 1 << 20) -> list[tuple[object, ...]]:
-    """Give target, id, times and numbers of each entry."""
+    """Return target, id, times and numbers of each entry."""
     found: list[tuple[object, ...]] = []
     target = ""
     for item in parse(pieces(text, size), unused=unused):

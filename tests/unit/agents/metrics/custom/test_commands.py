@@ -42,7 +42,7 @@ class Site:
     def tick(
         self, reader: CommandsReader, seconds: float = 0, *, waits: bool = False
     ) -> list[Gauge]:
-        """Let time go by and take a sample."""
+        """Advance the clock and take a sample."""
         self.node.still.sleep(seconds)
         reader.begin(self.node)
         return reader.read(self.node, waits=waits)

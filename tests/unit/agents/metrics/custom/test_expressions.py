@@ -49,7 +49,7 @@ def expressions(*, is_open: bool = False, **texts: str) -> Expressions:
 
 
 def values(text: str, values: list[Value] = VALUES) -> dict[Scope, float]:
-    """Give what an expression is, by place."""
+    """Return what an expression is, by place."""
     found = expressions(x=text).values(values)
     assert {name for name, _, _ in found} <= {"x"}
     return {scope: number for _, number, scope in found}

@@ -17,7 +17,7 @@ NODE_OF_FOX = Node(hostname="c1-1", cluster="fox")
 
 
 def parsed(text: str | bytes) -> tuple[list[Gauge], list[str]]:
-    """Give the values of a text, and the complaints."""
+    """Return the values of a text, and the complaints."""
     content = text if isinstance(text, bytes) else text.encode()
     complaints: list[str] = []
     return [*parse_points(content, "fox", "c1-1", complaints.append)], complaints

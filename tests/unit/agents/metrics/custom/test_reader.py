@@ -52,7 +52,7 @@ class Site:
         os.utime(self.file, (now, now))
 
     def sample(self, seconds: float = 60) -> list[str]:
-        """Let time go by and give the lines, without time, cluster and host."""
+        """Advance the clock and return the lines, without time, cluster and host."""
         assert self.agent is not None
         self.node.still.sleep(seconds)
         now = self.node.clock.time()

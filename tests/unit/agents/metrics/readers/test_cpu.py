@@ -47,7 +47,7 @@ def shares(reader: CpuReader, node: Node) -> Shares:
 
 
 def shares_between(node: TreeNode, *contents: str) -> Shares:
-    """Give the shares of the last of several readings."""
+    """Return the shares of the last of several readings."""
     reader = CpuReader()
     found: Shares = {}
     for content in contents:

@@ -38,7 +38,7 @@ class Daemon:
         self.tick()
 
     def tick(self) -> dict[tuple[str, Scope], float]:
-        """Let ten seconds pass and give the metrics."""
+        """Advance the clock by ten seconds and return the metrics."""
         self._moment += 10
         found: dict[tuple[str, Scope], float] = {}
         counts: list[Count] = []

@@ -62,7 +62,7 @@ class ShellJob:
         self._waited_for = 0
 
     def sample(self) -> None:
-        """Let the shell use 3 s, and take a sample after 30 s."""
+        """Have the shell use 3 s, and take a sample after 30 s."""
         if self.samples:
             self.node.still.passed += EVERY
             self.used += 3
@@ -78,7 +78,7 @@ class ShellJob:
         self.samples.append(job["processes"])
 
     def ends(self, command: str, seconds: int, processes: int = 1, *, waited_for: bool) -> None:
-        """Let processes end that used so much and were not there at a sample."""
+        """Have processes end that used so much and were not there at a sample."""
         key = EndedKey(0, 0, 7, 0, 1001, command.encode())
         self.node.has_ended(key, processes, seconds)
         self.used += seconds
