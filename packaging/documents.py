@@ -13,7 +13,16 @@ import re
 import sys
 from pathlib import Path
 
-FOLDERS = ("agents", "stores", "transports", "controls", "packaging", "src/ccagent", "benchmarks")
+FOLDERS = (
+    "agents",
+    "stores",
+    "transports",
+    "controls",
+    "views",
+    "packaging",
+    "src/ccagent",
+    "benchmarks",
+)
 """Folders of documents that packages install; tests are not installed."""
 
 INSTALLED = {
@@ -23,6 +32,7 @@ INSTALLED = {
     "stores": "/usr/lib/ccagent/ccagent/stores",
     "transports": "/usr/lib/ccagent/ccagent/transports",
     "controls": "/usr/lib/ccagent/ccagent/controls",
+    "views": "/usr/lib/ccagent/ccagent/views",
     "packaging/tree/ccagent-core": "",
     "packaging/ansible": "/usr/share/ccagent/ansible",
     "packaging/venv": "/usr/share/ccagent/venv",

@@ -140,7 +140,7 @@ class SlurmCluster:
             *command,
         )
 
-    def run(self, *command: str, user: str = "root", time_limit: float = 30) -> str:
+    def run(self, *command: str, user: str = "root", time_limit: float = 90) -> str:
         """Run a command inside and return its output, bytes that are no UTF-8 as surrogates."""
         done = subprocess.run(
             self.enter(*command, user=user),
@@ -177,7 +177,7 @@ class SlurmCluster:
         return found
 
     def wait_for(
-        self, job: int, states: Collection[str] = ENDED, *, time_limit: float = 60
+        self, job: int, states: Collection[str] = ENDED, *, time_limit: float = 120
     ) -> None:
         """Wait until sacct knows a job and all its tasks are in one of `states`."""
         last: list[str] = []

@@ -68,9 +68,12 @@ class Jobs:
         self.ids: dict[str, int] = {}
         self.expected: dict[str, set[str]] = {}
         self._interactive: dict[str, subprocess.Popen[str]] = {}
+        self._changed = cluster.directory / "home/changed"
+        self._until_changed = f"while [ ! -e {self._changed} ]; do sleep 0.2; done"
 
     def submit(self) -> None:
-        """Submit all. What takes longest comes first."""
+        """Submit all, what takes longest first; jobs of an earlier attempt are cancelled."""
+        self._clear()
         self.cluster.run(
             *("scontrol", "create", "reservation", f"ReservationName={RESERVATION}"),
             *("StartTime=now", "Duration=60", "Users=alice", "Nodes=c1-2", "CoreCnt=1"),
@@ -85,7 +88,7 @@ class Jobs:
         self._cancelled()
         self._changed_while_running()
 
-    def wait(self, *names: str, time_limit: float = 75) -> None:
+    def wait(self, *names: str, time_limit: float = 120) -> None:
         """Wait until sacct knows these jobs, or all, in the states where they are to end."""
         deadline = time.monotonic() + time_limit
         while self._interactive:
@@ -119,14 +122,27 @@ class Jobs:
         self.ids[name] = self.cluster.submit(user, "-J", name, *arguments, f"--wrap={script}")
         return self.ids[name]
 
+    def _clear(self) -> None:
+        """Cancel all jobs, so that the reservation finds its node idle, and remove it."""
+        self._changed.unlink(missing_ok=True)
+        for user in USERS:
+            self.cluster.run("scancel", f"--user={user}")
+        deadline = time.monotonic() + 90
+        while queue := self.cluster.run("squeue", "-h", "-o", "%A %T"):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"jobs don't end: {queue}")
+            time.sleep(0.2)
+        if RESERVATION in self.cluster.run("scontrol", "show", "reservation"):
+            self._control("delete", f"ReservationName={RESERVATION}")
+
     def _kinds(self) -> None:
         add = self._add
         add("timeout", "bob", "TIMEOUT", "-t", "2", script="srun sleep 300")
         add("requeued", "bob", "COMPLETED", script="[ $SLURM_RESTART_COUNT ] || sleep 300")
         add("running", "alice", "RUNNING", "-n2", script="srun -n2 sleep 600")
         add("suspended", "bob", "SUSPENDED", script="sleep 600")
-        add("resumed", "bob", "COMPLETED", script="sleep 15")
-        add("resized", "alice", "RESIZING COMPLETED", "-N2", script="sleep 15")
+        add("resumed", "bob", "COMPLETED", script=self._until_changed)
+        add("resized", "alice", "RESIZING COMPLETED", "-N2", script=self._until_changed)
         add("special exit", "alice", "PENDING", script="sleep 300")
         add("cancelled", "alice", "CANCELLED", script="sleep 300")
         add("preempted", "bob", "PREEMPTED", *_half_a_node("low"), script="sleep 300")
@@ -194,7 +210,7 @@ class Jobs:
         self._add("name: another job", "bob", "COMPLETED", f"--job-name={injected}")
         self._add("comment", "bob", "COMPLETED", f"--comment={injected}|x\nsecond line")
         directory = self.cluster.home("bob") / injected
-        directory.mkdir()
+        directory.mkdir(exist_ok=True)
         os.chown(directory, USERS["bob"], USERS["bob"])
         self._add("working directory", "bob", "COMPLETED", f"--chdir={directory}")
         self._add("reservation", "alice", "COMPLETED", f"--reservation={RESERVATION}")
@@ -236,13 +252,14 @@ class Jobs:
         self._control("update", f"JobId={ids['timeout']}", "EndTime=now+1")
         time.sleep(2)
         self._control("resume", ids["resumed"])
+        self._changed.touch()
 
     def _control(self, *arguments: str | int) -> None:
         self.cluster.run("scontrol", *(str(each) for each in arguments))
 
     def _await_running(self, *names: str) -> None:
         jobs = ",".join(str(self.ids[name]) for name in names)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 90
         while {"RUNNING"} != (now := set(self._squeue(jobs))):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{names} aren't all running but {now}")

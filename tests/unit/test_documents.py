@@ -66,6 +66,7 @@ def test_nothing_installs_the_project_of_somebody_else() -> None:
     folders = (
         "agents",
         "controls",
+        "views",
         "stores",
         "transports",
         "packaging",

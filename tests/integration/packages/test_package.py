@@ -83,7 +83,7 @@ def test_all_modules_are_in_it(wheel: zipfile.ZipFile) -> None:
         for path in (ROOT / "src/ccagent").rglob("*.py")
     } | {
         f"ccagent/{path.relative_to(ROOT).as_posix()}"
-        for folder in ("agents", "controls", "stores", "transports")
+        for folder in ("agents", "controls", "stores", "transports", "views")
         for path in (ROOT / folder).rglob("*.py")
     }
     assert {name for name in wheel.namelist() if name.endswith(".py")} == ours
@@ -93,7 +93,7 @@ def test_what_is_no_module_is_in_it_too(wheel: zipfile.ZipFile) -> None:
     data = {
         f"ccagent/{path.relative_to(above).as_posix()}"
         for above, folder in (
-            *((ROOT, name) for name in ("agents", "controls", "stores", "transports")),
+            *((ROOT, name) for name in ("agents", "controls", "stores", "transports", "views")),
             (ROOT / "src/ccagent", "machine"),
         )
         for path in (above / folder).rglob("*.*")

@@ -72,7 +72,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Built:
 def second(first: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """A release later, with another description of a key, built without a network."""
     source = tmp_path_factory.mktemp("source") / "other"
-    for folder in ("agents", "controls", "stores", "transports", "packaging", "src"):
+    for folder in ("agents", "controls", "stores", "transports", "views", "packaging", "src"):
         ignored = shutil.ignore_patterns("*.egg-info", "__pycache__")
         shutil.copytree(ROOT / folder, source / folder, symlinks=True, ignore=ignored)
     (source / "benchmarks").mkdir()

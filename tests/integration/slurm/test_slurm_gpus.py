@@ -65,7 +65,7 @@ def allocation(slurm: SlurmCluster) -> Iterator[int]:
     """A job with one card that runs nothing: only Slurm knows of it."""
     command = ("salloc", "--no-shell", "-p", "accel", "--gres=gpu:a100:1", "-J", "idle")
     done = subprocess.run(
-        slurm.enter(*command, user="bob"), capture_output=True, text=True, timeout=30, check=True
+        slurm.enter(*command, user="bob"), capture_output=True, text=True, timeout=120, check=True
     )
     (job,) = [int(word) for word in done.stderr.split() if word.isdecimal()][:1]
     slurm.wait_for(job, {"RUNNING"})

@@ -1,0 +1,1 @@
+"""Views: what people look at, in a terminal and in a browser."""
