@@ -254,7 +254,7 @@ class PowerReader(Reader[ReaderSettings]):
             self._counters[path].add(EnergyReading(energy, moment, steady))
 
     def _take_flaws(self) -> set[str]:
-        """Return the zones whose delta since the last call is unknown, and complain of the first."""
+        """Return the zones whose delta is unknown; the first one adds to `errors`."""
         flaws = {
             path: delta.flaw
             for path, counter in self._counters.items()

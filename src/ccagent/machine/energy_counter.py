@@ -55,6 +55,10 @@ class EnergyCounter:
         """Return the seconds after which it may have wrapped twice; 0 if it never wraps."""
         return self.wraps_at / 1e6 / self.most_watts
 
+    def restore(self, reading: EnergyReading) -> None:
+        """Continue after a reading of an earlier process, since the same boot."""
+        self.last = self._taken = reading
+
     def add(self, reading: EnergyReading) -> None:
         """Add a reading. A gap that is too long, or a reset, makes the interval invalid."""
         before, self.last = self.last, reading
@@ -79,7 +83,7 @@ class EnergyCounter:
         return found
 
     def interrupt(self, reason: str) -> None:
-        """Make the current interval invalid: a reading of its counter, or of its jobs, is missing."""
+        """Make the current interval invalid: a reading is missing."""
         if self.last is not None:
             self._flaw = self._flaw or reason
 

@@ -67,6 +67,6 @@ class Keeper:
                     self._function()
                 except CcagentError as error:
                     logger.debug("%s: %s", self._name, error)
-                except Exception:
+                except Exception:  # noqa: BLE001 - the thread goes on
                     logger.exception("%s: unforeseen error", self._name)
             self.note()

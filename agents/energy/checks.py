@@ -1,0 +1,103 @@
+"""Checks of what energy is read from, for `ccagent doctor`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ccagent.errors import CcagentError
+from ccagent.machine.checks import Check, CheckResult, list_names, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.agents.energy.settings import EnergySettings
+    from ccagent.machine.node import Node
+
+_AREA = "energy"
+_PMU = "sys/bus/event_source/devices/power"
+_CRAY = "sys/cray/pm_counters"
+_HWMON = "sys/class/hwmon"
+_BMC = ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0")
+_CPU_IMPACT = "energy of packages and memory, if powercap cannot be read either"
+_NODE_IMPACT = "energy of the node beyond its packages, memory and cards"
+
+
+def check_sources(node: Node, settings: EnergySettings) -> Iterator[Check]:
+    """Yield the checks of the configured sources, and of the control groups of jobs."""
+    from ccagent.agents.energy.meter import make_sources
+    from ccagent.agents.energy.sources.cards import CardSource
+    from ccagent.machine.cgroup.checks import check_cgroups
+
+    for source in make_sources(settings, CardSource(settings)):
+        yield from source.checks(node)
+    yield from check_cgroups(node, "the split of energy between jobs")
+
+
+def require_power_pmu(node: Node) -> Check:
+    """Return the check of perf's PMU of energy."""
+    return Check(_AREA, "RAPL by perf", partial(find_power_pmu, node), _CPU_IMPACT)
+
+
+def require_node_meter(node: Node) -> Check:
+    """Return the check of a meter of the whole node."""
+    return Check(_AREA, "meter of the node", partial(find_node_meter, node), _NODE_IMPACT)
+
+
+def require_dcmi(node: Node, command: tuple[str, ...]) -> Check:
+    """Return the check of the BMC and of the program that asks it."""
+    return Check(_AREA, "DCMI", partial(find_dcmi, node, command), _NODE_IMPACT)
+
+
+def find_power_pmu(node: Node) -> CheckResult:
+    """Return whether the PMU `power` is there, and may be used."""
+    events = [name for name in list_names(node, f"{_PMU}/events") if "." not in name]
+    if not events:
+        fix = "on hardware: modprobe rapl (intel_rapl_perf before Linux 5.8); virtual machines"
+        return CheckResult("missing", f"no /{_PMU}", f"{fix} have none")
+    names = ", ".join(events)
+    if not node.is_live:
+        return CheckResult("good", names)
+    from ccagent.agents.energy.sources.perf import PerfEnergySource
+
+    source = PerfEnergySource()
+    try:
+        source.read(node)
+    except CcagentError as error:
+        fix = "give its service AmbientCapabilities=CAP_PERFMON, or let powercap be read"
+        return CheckResult("problem", str(error), fix)
+    finally:
+        source.close()
+    return CheckResult("good", names)
+
+
+def find_node_meter(node: Node) -> CheckResult:
+    """Return the meter at the node's input."""
+    if "energy" in list_names(node, _CRAY):
+        return CheckResult("good", f"/{_CRAY}")
+    chips = [
+        name
+        for name in list_names(node, _HWMON)
+        if read_text(node, f"{_HWMON}/{name}/name") == "power_meter"
+    ]
+    if chips:
+        return CheckResult("good", f"ACPI power meter, /{_HWMON}/{chips[0]}")
+    fix = (
+        "on hardware with such a meter: modprobe acpi_power_meter; or let the BMC be asked:"
+        ' meters = ["pm-counters", "hwmon", "dcmi"]'
+    )
+    return CheckResult("missing", "neither pm_counters nor an ACPI power meter", fix)
+
+
+def find_dcmi(node: Node, command: tuple[str, ...]) -> CheckResult:
+    """Return whether there is a BMC, and a program that asks it."""
+    from ccagent.agents.energy.sources.dcmi import find_program
+
+    if not command and not any(node.exists(path) for path in _BMC):
+        fix = "modprobe ipmi_si ipmi_devintf, if the node has a BMC"
+        return CheckResult("missing", f"no /{_BMC[0]}", fix)
+    program = find_program(node, command)
+    if not program:
+        fix = "install freeipmi-tools or ipmitool, or set agents.energy.dcmi-command"
+        return CheckResult("missing", "no program that asks the BMC for its power", fix)
+    return CheckResult("good", program)
