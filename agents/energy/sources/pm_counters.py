@@ -70,7 +70,8 @@ class PmCountersSource(EnergySource):
     def __init__(self) -> None:
         super().__init__()
         self._counters = DomainCounters(self.name)
-        self._freshness = self._startup = -1
+        self._freshness: int = -1
+        self._startup: int = -1
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the check of the meters of the node."""
