@@ -34,9 +34,11 @@ class EnergyAgent(Agent[EnergySettings]):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield what each source needs, and the control groups of jobs."""
-        from ccagent.agents.energy.checks import check_sources
+        from ccagent.machine.cgroup.checks import check_cgroups
 
-        return check_sources(node, self.settings)
+        for source in self.meter.sources.all:
+            yield from source.checks(node)
+        yield from check_cgroups(node, "the split of energy between jobs")
 
     def prepare(self, node: Node) -> float:
         """Take a first reading, from which energy is counted."""

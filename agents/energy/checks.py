@@ -9,9 +9,8 @@ from ccagent.errors import CcagentError
 from ccagent.machine.checks import Check, CheckResult, list_names, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
-    from ccagent.agents.energy.settings import EnergySettings
     from ccagent.machine.node import Node
 
 _AREA = "energy"
@@ -23,20 +22,9 @@ _CPU_IMPACT = "energy of packages and memory, if powercap cannot be read either"
 _NODE_IMPACT = "energy of the node beyond its packages, memory and cards"
 
 
-def check_sources(node: Node, settings: EnergySettings) -> Iterator[Check]:
-    """Yield the checks of the configured sources, and of the control groups of jobs."""
-    from ccagent.agents.energy.meter import make_sources
-    from ccagent.agents.energy.sources.cards import CardSource
-    from ccagent.machine.cgroup.checks import check_cgroups
-
-    for source in make_sources(settings, CardSource(settings)):
-        yield from source.checks(node)
-    yield from check_cgroups(node, "the split of energy between jobs")
-
-
-def require_power_pmu(node: Node) -> Check:
-    """Return the check of perf's PMU of energy."""
-    return Check(_AREA, "RAPL by perf", partial(find_power_pmu, node), _CPU_IMPACT)
+def require_power_pmu(node: Node, read: Callable[[], object]) -> Check:
+    """Return the check of perf's PMU of energy. read: tries its counters once."""
+    return Check(_AREA, "RAPL by perf", partial(find_power_pmu, node, read), _CPU_IMPACT)
 
 
 def require_node_meter(node: Node) -> Check:
@@ -44,12 +32,13 @@ def require_node_meter(node: Node) -> Check:
     return Check(_AREA, "meter of the node", partial(find_node_meter, node), _NODE_IMPACT)
 
 
-def require_dcmi(node: Node, command: tuple[str, ...]) -> Check:
-    """Return the check of the BMC and of the program that asks it."""
-    return Check(_AREA, "DCMI", partial(find_dcmi, node, command), _NODE_IMPACT)
+def require_dcmi(node: Node, programs: tuple[str, ...], *, is_configured: bool) -> Check:
+    """Return the check of the BMC and of the program that asks it, one of `programs`."""
+    find = partial(find_dcmi, node, programs, is_configured=is_configured)
+    return Check(_AREA, "DCMI", find, _NODE_IMPACT)
 
 
-def find_power_pmu(node: Node) -> CheckResult:
+def find_power_pmu(node: Node, read: Callable[[], object]) -> CheckResult:
     """Return whether the PMU `power` is there, and may be used."""
     events = [name for name in list_names(node, f"{_PMU}/events") if "." not in name]
     if not events:
@@ -58,16 +47,11 @@ def find_power_pmu(node: Node) -> CheckResult:
     names = ", ".join(events)
     if not node.is_live:
         return CheckResult("good", names)
-    from ccagent.agents.energy.sources.perf import PerfEnergySource
-
-    source = PerfEnergySource()
     try:
-        source.read(node)
+        read()
     except CcagentError as error:
         fix = "give its service AmbientCapabilities=CAP_PERFMON, or let powercap be read"
         return CheckResult("problem", str(error), fix)
-    finally:
-        source.close()
     return CheckResult("good", names)
 
 
@@ -89,14 +73,14 @@ def find_node_meter(node: Node) -> CheckResult:
     return CheckResult("missing", "neither pm_counters nor an ACPI power meter", fix)
 
 
-def find_dcmi(node: Node, command: tuple[str, ...]) -> CheckResult:
+def find_dcmi(node: Node, programs: tuple[str, ...], *, is_configured: bool) -> CheckResult:
     """Return whether there is a BMC, and a program that asks it."""
-    from ccagent.agents.energy.sources.dcmi import find_program
+    from shutil import which
 
-    if not command and not any(node.exists(path) for path in _BMC):
+    if not is_configured and not any(node.exists(path) for path in _BMC):
         fix = "modprobe ipmi_si ipmi_devintf, if the node has a BMC"
         return CheckResult("missing", f"no /{_BMC[0]}", fix)
-    program = find_program(node, command)
+    program = next((name for name in programs if which(name)), "")
     if not program:
         fix = "install freeipmi-tools or ipmitool, or set agents.energy.dcmi-command"
         return CheckResult("missing", "no program that asks the BMC for its power", fix)

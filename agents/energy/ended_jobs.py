@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ccagent.agents.energy.accounts import JobAccount
-    from ccagent.agents.energy.job_states import NodeState
+    from ccagent.agents.energy.job_states import NodeSnapshot
     from ccagent.agents.energy.settings import EnergySettings
     from ccagent.machine.node import Node
 
@@ -74,7 +74,7 @@ class EndedJobs:
             self.lost += 1
             logger.warning("agent energy: the record of job %d is lost", lost.account.job)
 
-    def cpu_times(self, before: NodeState, now: NodeState) -> dict[int, int]:
+    def cpu_times(self, before: NodeSnapshot, now: NodeSnapshot) -> dict[int, int]:
         """Return the us that jobs had used between a state and their end, where known."""
         del before, now
         return {}

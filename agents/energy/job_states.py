@@ -43,7 +43,7 @@ class JobState(NamedTuple):
     uid: int = -1
 
 
-class NodeState(NamedTuple):
+class NodeSnapshot(NamedTuple):
     """The node at a moment, in seconds since boot.
 
     jobs: by id. busy: us of work so far, by online cpu. sockets: by online cpu. memory: B of the
@@ -68,7 +68,7 @@ class StateReader:
         self._memory = 0
         self._reported: set[str] = set()
 
-    def read(self, node: Node) -> NodeState:
+    def read(self, node: Node) -> NodeSnapshot:
         """Read /proc/stat and the control groups of jobs, CPU times first."""
         self.errors = []
         self._reported = set()
@@ -90,7 +90,7 @@ class StateReader:
                 memory=known.memory + self._job_memory(node, each),
                 uid=max(known.uid, each.uid),
             )
-        return NodeState(moment, jobs, busy, sockets, memory, is_complete)
+        return NodeSnapshot(moment, jobs, busy, sockets, memory, is_complete)
 
     def _list(self, node: Node) -> tuple[list[JobDirectory], bool]:
         try:

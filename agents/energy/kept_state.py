@@ -8,7 +8,7 @@ import msgspec
 
 from ccagent.agents.energy.accounts import JobAccount, NodeAccount
 from ccagent.agents.energy.domains import DomainKind, EnergyDomain
-from ccagent.agents.energy.job_states import JobState, NodeState
+from ccagent.agents.energy.job_states import JobState, NodeSnapshot
 from ccagent.agents.energy.sources.base import Kept
 from ccagent.agents.state_file import read_state, write_state
 from ccagent.errors import CcagentError
@@ -60,7 +60,7 @@ def load_state(path: str) -> EnergyState | None:
 
 
 def save_state(
-    path: str, boot: str, ledger: Ledger, state: NodeState | None, counters: dict[str, Kept]
+    path: str, boot: str, ledger: Ledger, state: NodeSnapshot | None, counters: dict[str, Kept]
 ) -> None:
     """Replace the state file."""
     jobs = state.jobs if state is not None else {}
@@ -90,10 +90,10 @@ def restore_floor(state: EnergyState, ledger: Ledger) -> None:
         ledger.floor.windows[EnergyDomain(each.kind, each.number)] = [*each.windows]
 
 
-def restore_node_state(state: EnergyState, now: NodeState) -> NodeState:
+def restore_snapshot(state: EnergyState, now: NodeSnapshot) -> NodeSnapshot:
     """Return the state at the last tick of the earlier process, with the CPUs of today."""
     jobs = {
         number: (now.jobs.get(number) or JobState())._replace(cpu_time=time)
         for number, time in state.cpu_times.items()
     }
-    return NodeState(state.moment, jobs, state.busy, now.sockets, now.memory)
+    return NodeSnapshot(state.moment, jobs, state.busy, now.sockets, now.memory)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.agents.energy.card_owners import CardOwners, CardUse, make_card_use
 from ccagent.agents.energy.ended_jobs import EndedJob, EndedJobs
-from ccagent.agents.energy.job_states import NodeState, StateReader
+from ccagent.agents.energy.job_states import NodeSnapshot, StateReader
 from ccagent.agents.energy.kept_state import (
     load_state,
     read_boot,
     restore_floor,
-    restore_node_state,
+    restore_snapshot,
     save_state,
 )
 from ccagent.agents.energy.ledger import Ledger, TickTotals
@@ -71,7 +71,7 @@ class EnergyMeter:
         self._states = StateReader()
         self._owners = CardOwners(settings.scontrol, settings.squeue)
         self._clock = ClockGuard()
-        self._before: NodeState | None = None
+        self._before: NodeSnapshot | None = None
         self._keeper: Keeper | None = None
         self._boot = ""
         self._is_open = False
@@ -90,7 +90,7 @@ class EnergyMeter:
             self.sources.read(node)
         state = self._states.read(node)
         if is_continued and kept is not None:
-            self._before = restore_node_state(kept, state)
+            self._before = restore_snapshot(kept, state)
         else:
             self._before = state
             for number in state.jobs:
@@ -178,7 +178,7 @@ class EnergyMeter:
             return {}
         return self._owners.read(node, reading)
 
-    def _end_jobs(self, node: Node, state: NodeState) -> None:
+    def _end_jobs(self, node: Node, state: NodeSnapshot) -> None:
         """Close the accounts of jobs that have gone; while some can't be listed none has."""
         for number in [*self.ledger.jobs]:
             account = self.ledger.jobs[number]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ccagent.agents.energy.domains import EnergyDomain
-    from ccagent.agents.energy.job_states import NodeState
+    from ccagent.agents.energy.job_states import NodeSnapshot
 
 
 class JobSpan(NamedTuple):
@@ -46,7 +46,7 @@ class NodeUse:
     """
 
     def __init__(
-        self, before: NodeState, now: NodeState, ended: Mapping[int, int] | None = None
+        self, before: NodeSnapshot, now: NodeSnapshot, ended: Mapping[int, int] | None = None
     ) -> None:
         self.span = max(1, round((now.moment - before.moment) * 1e6))
         self._sockets = now.sockets
@@ -120,7 +120,7 @@ class NodeUse:
         }
 
     def _make_spans(
-        self, before: NodeState, now: NodeState, ended: Mapping[int, int]
+        self, before: NodeSnapshot, now: NodeSnapshot, ended: Mapping[int, int]
     ) -> dict[int, JobSpan]:
         online = frozenset(now.sockets)
         spans: dict[int, JobSpan] = {}

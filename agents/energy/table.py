@@ -73,19 +73,18 @@ def _job_lines(meter: EnergyMeter) -> Iterator[str]:
 
 def _remarks(meter: EnergyMeter, tick: EnergyTick) -> Iterator[str]:
     settings = meter.settings
-    if any(a.is_idle_unknown for a in meter.ledger.jobs.values()):
-        yield (
-            "idle power is not known yet, so all energy counts as active: the daemon learns it"
-            " while no job runs, or set idle-package, idle-dram and idle-card"
-        )
+    if any(account.is_idle_unknown for account in meter.ledger.jobs.values()):
+        yield "idle power is not known yet, so all energy counts as active:"
+        yield "    the daemon learns it while no job runs; or set idle-package and so on"
     if meter.ledger.jobs:
+        yield "truly between, by these assumptions:"
+        yield f"    watts per CPU second on one socket differ at most {settings.ratio:g}-fold,"
         yield (
-            f"truly between: if watts per CPU second of what shares a socket differ at most"
-            f" {settings.ratio:g}-fold, counters err by {settings.counter_error:.0%} and estimates"
-            f" by {settings.estimate_error:.0%}"
+            f"    counters err by {settings.counter_error:.0%}, estimates by"
+            f" {settings.estimate_error:.0%}"
         )
     if NODE_METER not in tick.totals.measured:
-        yield "no meter of the whole node: what fans, network and losses use is not known"
+        yield "no meter of the whole node: the energy of fans, network and losses is not known"
 
 
 def _problem_lines(tick: EnergyTick, checks: Iterable[Check]) -> Iterator[str]:

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field
 
 from ccagent.agents.energy.domains import EnergyDomain, MeasuredEnergy
-from ccagent.agents.energy.job_states import JobState, NodeState
+from ccagent.agents.energy.job_states import JobState, NodeSnapshot
 from ccagent.agents.energy.ledger import Ledger, TickTotals
 from ccagent.agents.energy.node_use import NodeUse
 from ccagent.agents.energy.split.domain_split import DomainUse
@@ -54,14 +54,14 @@ class ModelMachine:
         self.tick_number = 0
         self.trace: list[TraceTick] = []
 
-    def state(self) -> NodeState:
+    def state(self) -> NodeSnapshot:
         """Return what the kernel would tell now. A job is there from its first tick on."""
         jobs = {
             job.number: JobState(self._times[job.number], frozenset(job.cpus), job.memory)
             for job in self.jobs
             if job.first <= self.tick_number <= job.last
         }
-        return NodeState(self._moment, jobs, dict(self._busy), self.sockets, 256 * GIB)
+        return NodeSnapshot(self._moment, jobs, dict(self._busy), self.sockets, 256 * GIB)
 
     def run(self, seconds: float) -> dict[EnergyDomain, MeasuredEnergy]:
         """Let time pass. Return the energy of the packages as counters would tell it."""

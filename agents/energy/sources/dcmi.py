@@ -13,7 +13,7 @@ from ccagent.agents.energy.domains import NODE_METER
 from ccagent.agents.energy.sources.base import EnergySource
 from ccagent.agents.energy.sources.integral import PowerIntegral
 from ccagent.agents.metrics.pipeline.repeated_call import GRACE, PATIENCE, RepeatedCall
-from ccagent.errors import CcagentError, NotHereError, ProgramError, UnparsableError
+from ccagent.errors import NotHereError, ProgramError, UnparsableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +79,8 @@ class DcmiSource(EnergySource):
         """Yield the check of the meters of the node."""
         from ccagent.agents.energy.checks import require_dcmi
 
-        yield require_dcmi(node, self._command)
+        programs = self._command[:1] or tuple(command[0] for command in COMMANDS)
+        yield require_dcmi(node, programs, is_configured=bool(self._command))
 
     def prepare_reading(self, node: Node) -> None:
         """Start the program if it is due."""
@@ -116,16 +117,5 @@ class DcmiSource(EnergySource):
                 return DcmiReading(parse_dcmi(output), node.clock.uptime())
             except UnparsableError as error:
                 raise ProgramError(f"{command[0]}: {error}") from error
-        names = self._command[0] if self._command else "neither ipmi-dcmi nor ipmitool"
-        raise ProgramError(f"{names} is not installed: see agents.energy.dcmi-command")
-
-
-def find_program(node: Node, command: tuple[str, ...]) -> str:
-    """Return the program that would be run, empty if none is installed."""
-    from shutil import which
-
-    names = [command[0]] if command else [each[0] for each in COMMANDS]
-    try:
-        return next((name for name in names if node.is_live and which(name)), "")
-    except CcagentError:
-        return ""
+        names = self._command[0] if self._command else "ipmi-dcmi or ipmitool"
+        raise ProgramError(f"{names} is needed, and not installed: see agents.energy.dcmi-command")

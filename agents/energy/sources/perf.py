@@ -64,7 +64,14 @@ class PerfEnergySource(EnergySource):
         """Yield the check of the PMU."""
         from ccagent.agents.energy.checks import require_power_pmu
 
-        yield require_power_pmu(node)
+        def read() -> None:
+            source = PerfEnergySource()
+            try:
+                source.read(node)
+            finally:
+                source.close()
+
+        yield require_power_pmu(node, read)
 
     def read(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
         """Read the counters. Raise NotHereError without the PMU, NotPermittedError with the fix."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ccagent.agents.energy.accounts import JobAccount
 from ccagent.agents.energy.domains import NODE_METER, EnergyDomain, MeasuredEnergy
-from ccagent.agents.energy.job_states import JobState, NodeState
+from ccagent.agents.energy.job_states import JobState, NodeSnapshot
 from ccagent.agents.energy.ledger import Ledger
 from ccagent.agents.energy.node_use import NodeUse
 from ccagent.agents.energy.split.domain_split import DomainClaim, DomainUse
@@ -26,13 +26,21 @@ JOBS = st.dictionaries(
     ).map(lambda each: JobState(*each)),
     max_size=5,
 )
+
+
+def make_state(jobs: dict[int, JobState], busy: list[int], *, is_complete: bool) -> NodeSnapshot:
+    return NodeSnapshot(0.0, jobs, dict(enumerate(busy)), SOCKETS, 64 * GIB, is_complete)
+
+
+def make_energy(energy: int, flaw: str) -> MeasuredEnergy:
+    return MeasuredEnergy(0 if flaw else energy, 10.0, "x", flaw=flaw)
+
+
 STATES = st.builds(
-    lambda jobs, busy, complete: NodeState(
-        0.0, jobs, dict(enumerate(busy)), SOCKETS, 64 * GIB, complete
-    ),
+    make_state,
     JOBS,
     st.lists(st.integers(0, 10**8), min_size=8, max_size=8),
-    st.booleans(),
+    is_complete=st.booleans(),
 )
 ENERGIES = st.dictionaries(
     st.sampled_from([
@@ -40,7 +48,7 @@ ENERGIES = st.dictionaries(
         EnergyDomain("board", 1), EnergyDomain("package", -1),
     ]),
     st.builds(
-        lambda energy, flaw: MeasuredEnergy(0 if flaw else energy, 10.0, "x", flaw=flaw),
+        make_energy,
         st.integers(0, 10**12), st.sampled_from(["", "", "", "a gap"]),
     ),
 )  # fmt: skip
@@ -56,10 +64,10 @@ def card_of_5(_: int) -> DomainUse:
 
 @given(st.lists(st.tuples(STATES, ENERGIES), min_size=1, max_size=5), st.integers(0, 100))
 def test_jobs_system_and_nobody_make_up_what_was_measured(
-    ticks: list[tuple[NodeState, dict[EnergyDomain, MeasuredEnergy]]], idle: int
+    ticks: list[tuple[NodeSnapshot, dict[EnergyDomain, MeasuredEnergy]]], idle: int
 ) -> None:
     ledger = Ledger(IdleFloor({"package": float(idle)}), (2000, 1000))
-    before = NodeState(0.0, {}, {}, SOCKETS, 64 * GIB)
+    before = NodeSnapshot(0.0, {}, {}, SOCKETS, 64 * GIB)
     jobs: dict[int, JobAccount] = {}
     for number, (state, measured) in enumerate(ticks, 1):
         now = state._replace(moment=number * 10.0)
@@ -86,10 +94,10 @@ def test_jobs_system_and_nobody_make_up_what_was_measured(
 
 @given(st.lists(st.tuples(STATES, ENERGIES), min_size=1, max_size=3))
 def test_what_remains_of_the_node_is_carried_and_never_negative(
-    ticks: list[tuple[NodeState, dict[EnergyDomain, MeasuredEnergy]]],
+    ticks: list[tuple[NodeSnapshot, dict[EnergyDomain, MeasuredEnergy]]],
 ) -> None:
     ledger = Ledger(IdleFloor({}), (2000, 1000))
-    before = NodeState(0.0, {}, {}, SOCKETS, 64 * GIB)
+    before = NodeSnapshot(0.0, {}, {}, SOCKETS, 64 * GIB)
     expected = 0
     for number, (state, measured) in enumerate(ticks, 1):
         now = state._replace(moment=number * 10.0)
@@ -133,9 +141,13 @@ def test_beyond_the_assumption_the_interval_does_not_hold() -> None:
     account = run_model(machine, 20).ledger.jobs[1]
     truth = machine.truth[1] + machine.idle_share(1)
     assert not account.interval(0.0, 0.0).least <= truth <= account.interval(0.0, 0.0).most
-    assert run_model(ModelMachine(pair(1.0, 8.0)), 20, ratio=8.0).ledger.jobs[1].interval(
-        0.0, 0.0
-    ).least <= truth
+    assert (
+        run_model(ModelMachine(pair(1.0, 8.0)), 20, ratio=8.0)
+        .ledger.jobs[1]
+        .interval(0.0, 0.0)
+        .least
+        <= truth
+    )
 
 
 def test_a_job_alone_on_its_sockets_is_measured_exactly() -> None:

@@ -19,8 +19,14 @@ from ccagent.agents.energy.split.domain_split import (
 
 TWOFOLD = (2, 1)
 ENERGIES = st.integers(0, 10**12)
+
+
+def make_claim(busy: int, held: int, less: int, more: int) -> DomainClaim:
+    return DomainClaim(busy, held, max(0, busy - less), busy + more)
+
+
 CLAIMS = st.builds(
-    lambda busy, held, less, more: DomainClaim(busy, held, max(0, busy - less), busy + more),
+    make_claim,
     st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, 100), st.integers(0, 100),
 )  # fmt: skip
 USES = st.builds(
