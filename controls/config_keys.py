@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ccagent.config.duration import Cadence
 from ccagent.config.settings import as_table
 
@@ -39,12 +41,11 @@ def find_wrong_key(name: str, rule: AllowSettings) -> Iterator[str]:
 
 def check_overrides(overrides: dict[str, Any]) -> None:
     """Raise ValueError unless overrides have the shape that `with_key` returns."""
-    agents = overrides.get("agents", {})
-    if not isinstance(agents, dict) or not all(isinstance(each, dict) for each in agents.values()):
-        raise ValueError("agents: expected a table for each agent")
-    off = overrides.get(OFF, [])
-    if not isinstance(off, list) or not all(isinstance(each, str) for each in off):
-        raise ValueError(f"{OFF}: expected a list of names")
+    try:
+        msgspec.convert(overrides.get("agents", {}), dict[str, dict[str, Any]])
+        msgspec.convert(overrides.get(OFF, []), list[str])
+    except msgspec.ValidationError as error:
+        raise ValueError(f"expected agents as tables, and {OFF} as a list of names") from error
 
 
 def split_key(name: str) -> tuple[str, bool]:
