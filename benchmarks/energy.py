@@ -2,8 +2,8 @@
 
     python benchmarks/energy.py [truth] [cost]
 
-* truth: model machines whose split is known, and what ccagent, CEEMS' rule and Kepler's formula make
-  of the same traces: energy of a job as a percentage of the truth, which is its active energy and
+* truth: model machines whose split is known, and what ccagent, CEEMS' rule and Kepler's formula
+  make of the same traces: energy of a job as a percentage of the truth, its active energy and
   the idle power of its cpus; how often the truth lies in ccagent's interval. Kepler splits no idle
   energy, so its last column compares with the active energy alone;
 * cost: CPU of a tick with 0, 10, 100 and 1000 jobs on two sockets of 64 cpus, from files in memory.
@@ -74,9 +74,8 @@ def cases() -> list[Case]:
 
 def truth() -> None:
     """Print the table: energy of a job as a percentage of the truth."""
-    print(
-        f"{'job':<30}{'truth J':>10}{'ccagent':>9}{'interval':>14}{'CEEMS':>8}{'Kepler':>8}{'(active)':>10}"
-    )
+    head = f"{'job':<30}{'truth J':>10}{'ccagent':>9}{'interval':>14}"
+    print(f"{head}{'CEEMS':>8}{'Kepler':>8}{'(active)':>10}")
     for case in cases():
         run = run_model(case.machine, TICKS)
         account = run.ledger.jobs[case.job]
@@ -128,7 +127,7 @@ def random_machines() -> None:
 
 def make_machine(seed: int, ratio: float) -> ModelMachine:
     """Return a machine with random jobs on random cpus; watts are 3 to `ratio` times 3."""
-    chance = random.Random(seed)
+    chance = random.Random(seed)  # noqa: S311 - a model, no secret
     cpus = [*range(2 * CPUS)]
     chance.shuffle(cpus)
     jobs: list[ModelJob] = []
@@ -145,7 +144,8 @@ def make_machine(seed: int, ratio: float) -> ModelMachine:
 
 def cost() -> None:
     """Print the CPU of a tick, beside reading and parsing /proc/stat alone."""
-    place = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    memory = "/dev/shm"  # noqa: S108 - a directory of its own below it
+    place = memory if Path(memory).is_dir() else None
     print(f"{'jobs':>6}{'ms CPU a tick':>15}{'times /proc/stat':>18}")
     for jobs in (0, 10, 100, 1000):
         with tempfile.TemporaryDirectory(dir=place) as directory:
