@@ -50,7 +50,10 @@ def find_power_pmu(node: Node, read: Callable[[], object]) -> CheckResult:
     try:
         read()
     except CcagentError as error:
-        fix = "give its service AmbientCapabilities=CAP_PERFMON, or let powercap be read"
+        fix = (
+            "give its service CapabilityBoundingSet= and AmbientCapabilities=CAP_PERFMON, or let"
+            " powercap be read"
+        )
         return CheckResult("problem", str(error), fix)
     return CheckResult("good", names)
 

@@ -11,6 +11,7 @@ from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
 from ccagent.machine.procfs.meminfo import parse_meminfo
 from ccagent.machine.procfs.stat import parse_kernel_stat
+from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,7 +146,10 @@ class StateReader:
         if stat is None:
             return {}
         unit = 1_000_000 // node.clock_ticks
-        return {cpu: sum(times[n] for n in _BUSY) * unit for cpu, times in stat.times.items()}
+        return {
+            cpu: min(sum(times[n] for n in _BUSY) * unit, LARGEST_UINT)
+            for cpu, times in stat.times.items()
+        }
 
     def _read_sockets(self, node: Node) -> dict[int, int]:
         """Return the socket of each online cpu; read again after hotplug."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _MOST_WATTS = 3000.0
 _MOST_CARDS = 256
+_MOST_MILLIJOULES = 1 << 53
+"""More than a card can use in the life of a driver."""
 _LONGEST_GAP = 90.0
 
 
@@ -69,7 +71,7 @@ class CardSource(EnergySource):
         values: dict[str, int] = {}
         for index, details in reading.details.items():
             for detail in details:
-                if detail.name == "energy" and not detail.part:
+                if detail.name == "energy" and 0 <= detail.value < _MOST_MILLIJOULES:
                     values[f"card {index}"] = detail.value * 1000
                     domain = EnergyDomain("card", index)
                     self._counters.define(f"card {index}", domain, 0, _MOST_WATTS)

@@ -13,6 +13,7 @@ from ccagent.agents.energy.domains import NODE_METER, EnergyDomain, MeasuredEner
 from ccagent.agents.energy.sources.base import DomainCounters, EnergySource, read_all
 from ccagent.agents.energy.sources.integral import PowerIntegral
 from ccagent.agents.metrics.readers.hwmon_sensors import parse_label
+from ccagent.agents.metrics.readers.power import parse_energy
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.parsed import read_parsed
 
@@ -104,7 +105,7 @@ class HwmonEnergySource(EnergySource):
                 integral.add(values[meter.path], moment)
         if self._counters.keys:
             energies = read_all(
-                self.errors, self._counters.keys, lambda path: read_parsed(node, path, _microjoules)
+                self.errors, self._counters.keys, lambda path: read_parsed(node, path, parse_energy)
             )
             self._counters.add(node, energies)
 
@@ -185,9 +186,3 @@ def _meters(node: Node, directory: str) -> Iterator[MeterFile]:
         yield MeterFile(f"{root}/{power}", rail, socket)
         return
 
-
-def _microjoules(content: bytes) -> int:
-    text = content.strip()
-    if not text.isdigit() or len(text) > 20:
-        raise UnparsableError(f"not an energy: {content[:80]!r}")
-    return int(text)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 PM_COUNTERS = "sys/cray/pm_counters"
-_LINE = re.compile(rb"([0-9]{1,15}) J(?: [0-9]{1,20} us)?")
+_LINE = re.compile(rb"([0-9]{1,12}) J(?: [0-9]{1,20} us)?")
 _NUMBER = re.compile(rb"([0-9]{1,20})(?: .*)?")
 _FILE = re.compile(r"(?:(accel|cpu)([0-9]{1,3})_)?(cpu_|memory_)?energy", re.ASCII)
 _ATTEMPTS = 3
