@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ccagent.agents.energy.accounts import JobAccount
-    from ccagent.agents.energy.job_states import NodeSnapshot
     from ccagent.agents.energy.settings import EnergySettings
     from ccagent.machine.node import Node
 
@@ -73,11 +72,6 @@ class EndedJobs:
             lost = self._held.pop(0)
             self.lost += 1
             logger.warning("agent energy: the record of job %d is lost", lost.account.job)
-
-    def cpu_times(self, before: NodeSnapshot, now: NodeSnapshot) -> dict[int, int]:
-        """Return the us that jobs had used between a state and their end, where known."""
-        del before, now
-        return {}
 
     def take(self, node: Node, *, waits: bool) -> list[EndedJob]:
         """Return the jobs whose record is complete, and forget them."""

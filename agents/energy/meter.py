@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.agents.energy.card_owners import CardOwners, CardUse, make_card_use
 from ccagent.agents.energy.ended_jobs import EndedJob, EndedJobs
+from ccagent.agents.energy.ended_times import EndedTimes
 from ccagent.agents.energy.job_states import NodeSnapshot, StateReader
 from ccagent.agents.energy.kept_state import (
     load_state,
@@ -70,6 +71,7 @@ class EnergyMeter:
         self.use: NodeUse | None = None
         self._states = StateReader()
         self._owners = CardOwners(settings.scontrol, settings.squeue)
+        self._times = EndedTimes()
         self._clock = ClockGuard()
         self._before: NodeSnapshot | None = None
         self._keeper: Keeper | None = None
@@ -89,6 +91,7 @@ class EnergyMeter:
         if not is_continued:
             self.sources.read(node)
         state = self._states.read(node)
+        self._times.read(node, state, state)
         if is_continued and kept is not None:
             self._before = restore_snapshot(kept, state)
         else:
@@ -112,7 +115,8 @@ class EnergyMeter:
         before, self._before = self._before or state, state
         now = node.clock.time()
         self.is_clock_steady = self._clock.accepts(now, node.clock.monotonic())
-        use = self.use = NodeUse(before, state, self.ended.cpu_times(before, state))
+        times = self._times.read(node, before, state)
+        use = self.use = NodeUse(before, state, times)
         cards = self._read_cards(node)
 
         def use_of_card(index: int) -> DomainUse:
@@ -123,7 +127,7 @@ class EnergyMeter:
         totals = self.ledger.add_tick(use, readings.measured, use_of_card, now)
         self._end_jobs(node, state)
         self._watch(node)
-        errors = [*readings.errors, *self._states.errors]
+        errors = [*readings.errors, *self._states.errors, *self._times.errors]
         if self.ledger.flaws:
             domain, flaw = next(iter(self.ledger.flaws.items()))
             errors.append(f"{domain}: no energy since the last sample: {flaw}")

@@ -20,7 +20,8 @@ class JobSpan(NamedTuple):
     """A job between two states.
 
     cpu_time: us in between. seen: us for which it is assumed to have been here: half of the time
-    if it began or ended in it. cpus: that it had. is_known: its CPU time is known.
+    if it began or ended in it. cpus: that it had; empty if it came and went between the states.
+    is_known: its CPU time is known.
     """
 
     cpu_time: int
@@ -68,8 +69,8 @@ class NodeUse:
         self.exclusive = self._find_exclusive()
 
     def sockets_of(self, number: int) -> set[int]:
-        """Return the sockets on which a job has cpus."""
-        return {self._sockets[cpu] for cpu in self.jobs[number].cpus}
+        """Return the sockets on which a job may have run."""
+        return {self._sockets[cpu] for cpu in self.jobs[number].cpus or self._sockets}
 
     def busy_of(self, socket: int) -> int:
         """Return the us in which the cpus of a socket did something."""
@@ -124,8 +125,12 @@ class NodeUse:
     ) -> dict[int, JobSpan]:
         online = frozenset(now.sockets)
         spans: dict[int, JobSpan] = {}
-        for number in sorted({*before.jobs, *now.jobs}):
+        for number in sorted({*before.jobs, *now.jobs, *ended}):
             old, new = before.jobs.get(number), now.jobs.get(number)
+            if old is None and new is None:
+                spent = ended[number]
+                spans[number] = JobSpan(spent, min(spent, self.span), frozenset(), 0)
+                continue
             state = new or old or JobState()
             time: int | None = None
             if new is None:
@@ -149,13 +154,13 @@ class NodeUse:
         """Return the CPU time of a job by socket, and on all of them."""
         whole = SocketUse(job.cpu_time, job.cpu_time, job.cpu_time)
         cpus: dict[int, list[int]] = {}
-        for cpu in job.cpus:
+        for cpu in job.cpus or self._sockets:
             cpus.setdefault(self._sockets[cpu], []).append(cpu)
         if len(cpus) < 2:
             return {ALL_SOCKETS: whole, **dict.fromkeys(cpus, whole)}
         own = {s: sum(self._busy.get(cpu, 0) for cpu in here) for s, here in cpus.items()}
         is_alone = all(self._seen[cpu] <= job.seen for cpu in job.cpus)
-        if is_alone and any(own.values()):
+        if job.cpus and is_alone and any(own.values()):
             times = apportion(job.cpu_time, own)
             return {ALL_SOCKETS: whole, **{s: SocketUse(t, t, t) for s, t in times.items()}}
         times = apportion(job.cpu_time, {socket: len(here) for socket, here in cpus.items()})
@@ -177,6 +182,7 @@ class NodeUse:
                 on_socket.setdefault(socket, set()).add(number)
         return {
             number
-            for number in self.jobs
-            if all(len(on_socket[socket]) == 1 for socket in self.sockets_of(number))
+            for number, job in self.jobs.items()
+            if job.cpus
+            and all(len(on_socket[socket]) == 1 for socket in self.sockets_of(number))
         }

@@ -48,7 +48,7 @@ def damage(path: Path, deed: str, content: bytes) -> None:
         path.symlink_to("/nowhere")
 
 
-@settings(max_examples=max(8, settings.default.max_examples // 3))
+@settings(max_examples=max(8, settings().max_examples // 3))
 @given(
     st.integers(1, 2),
     st.lists(st.tuples(st.integers(0, 200), DEEDS, CONTENTS), min_size=1, max_size=6),
