@@ -1,7 +1,7 @@
 """CPU time of jobs that have ended since the last tick, told by the kernel programs if loaded.
 
-A job's control group is gone when its end is seen, and with it the CPU time since the last tick. All
-of its processes have ended, so the sum over them is its whole CPU time.
+A job's control group is gone when its end is seen, and with it the CPU time since the last tick.
+All of its processes have ended, so the sum over them is its whole CPU time.
 """
 
 from __future__ import annotations

@@ -183,6 +183,5 @@ class NodeUse:
         return {
             number
             for number, job in self.jobs.items()
-            if job.cpus
-            and all(len(on_socket[socket]) == 1 for socket in self.sockets_of(number))
+            if job.cpus and all(len(on_socket[socket]) == 1 for socket in self.sockets_of(number))
         }

@@ -185,4 +185,3 @@ def _meters(node: Node, directory: str) -> Iterator[MeterFile]:
                 rail, socket = found[1], int(found[2])
         yield MeterFile(f"{root}/{power}", rail, socket)
         return
-
