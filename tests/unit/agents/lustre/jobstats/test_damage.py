@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 import pytest
@@ -13,6 +12,7 @@ from ccagent.agents.lustre.jobstats import parser as jobstats
 from ccagent.agents.lustre.jobstats.entry import JobstatsEntry
 from ccagent.agents.lustre.jobstats.parser import parse
 from ccagent.agents.lustre.jobstats.text_items import Problem, Target
+from tests.support.effort import IS_NIGHTLY
 from tests.support.lustre_server import large_text
 from tests.support.paths import DATA
 
@@ -25,7 +25,7 @@ FULL = [  # every target has at least three entries
     "ost_v2_16_0", "ost_v2_16_0_enable_stats_header_0", "ost_v2_5_0", "ost_v2_8_0_to_2_13",
 ]  # fmt: skip
 
-STEP = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 7
+STEP = 1 if IS_NIGHTLY else 7
 """Texts break off at every byte, or at each seventh."""
 
 Content = tuple[str, str, bytes, bytes, tuple[tuple[bytes, ...], ...]]
