@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from ccagent.agents.energy.job_states import list_pids
 from ccagent.agents.energy.split.domain_split import DomainClaim, DomainUse
 from ccagent.agents.sonar.jobs.allocations import Allocations
 from ccagent.agents.sonar.process import Process
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
     from ccagent.machine.gpu.gpus import GpuReading
     from ccagent.machine.node import Node
 
-_DEEPEST = 4
-"""Levels below a job: step_0/user/task_0."""
 _MOST_PIDS = 4096
 _V1 = ("memory", "cpuacct", "devices")
 
@@ -108,23 +108,12 @@ def list_processes(node: Node) -> Iterator[Process]:
     except CcagentError:
         return
     for each in directories:
-        for pid in list(_pids(node, each.path, _DEEPEST))[:_MOST_PIDS]:
+        for pid in islice(list_pids(node, each.path), _MOST_PIDS):
             try:
                 uid = node.owner(f"proc/{pid}")
             except CcagentError:
                 continue
             yield Process(pid, 0, 0, each.job, uid, "", in_container=False)
-
-
-def _pids(node: Node, path: str, depth: int) -> Iterator[int]:
-    try:
-        content = node.read(f"{path}/cgroup.procs")
-        names = node.directories(path) if depth else ()
-    except CcagentError:
-        return
-    yield from (int(word) for word in content.split() if word.isdigit() and len(word) <= 10)
-    for name in names:
-        yield from _pids(node, f"{path}/{name}", depth - 1)
 
 
 def _job_of(node: Node, pid: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ccagent.errors import CcagentError, NotHereError, VanishedError
@@ -14,7 +15,7 @@ from ccagent.machine.procfs.stat import parse_kernel_stat
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ccagent.machine.cgroup.jobs import JobDirectory
     from ccagent.machine.node import Node
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_JOBS = 10_000
+_TRIES = 10
+"""Ticks in which the user of a job is looked for."""
+_ASKED_PIDS = 32
+_DEEPEST = 4
+"""Levels below a job: step_0/user/task_0."""
 _CPUS = "sys/devices/system/cpu"
 _V1 = ("cpuacct", "cpuset", "memory")
 _BUSY = (0, 1, 2, 5, 6)
@@ -68,6 +74,8 @@ class StateReader:
         self._sockets: dict[int, int] = {}
         self._memory = 0
         self._reported: set[str] = set()
+        self._uids: dict[int, int] = {}
+        self._tries: dict[int, int] = {}
 
     def read(self, node: Node) -> NodeSnapshot:
         """Read /proc/stat and the control groups of jobs, CPU times first."""
@@ -89,9 +97,26 @@ class StateReader:
             jobs[each.job] = known._replace(
                 cpus=known.cpus | self._cpus(node, each),
                 memory=known.memory + self._job_memory(node, each),
-                uid=max(known.uid, each.uid),
+                uid=max(known.uid, each.uid, self._find_uid(node, each)),
             )
+        self._uids = {job: uid for job, uid in self._uids.items() if job in jobs}
+        self._tries = {job: tries for job, tries in self._tries.items() if job in jobs}
         return NodeSnapshot(moment, jobs, busy, sockets, memory, is_complete)
+
+    def _find_uid(self, node: Node, each: JobDirectory) -> int:
+        """Return the user of a job's processes, where the control group does not tell; else -1."""
+        if each.uid >= 0 or each.job in self._uids or self._tries.get(each.job, 0) >= _TRIES:
+            return self._uids.get(each.job, -1)
+        self._tries[each.job] = self._tries.get(each.job, 0) + 1
+        for pid in islice(list_pids(node, each.path), _ASKED_PIDS):
+            try:
+                uid = node.owner(f"proc/{pid}")
+            except CcagentError:
+                continue
+            if uid:  # slurmstepd is root's
+                self._uids[each.job] = uid
+                return uid
+        return -1
 
     def _list(self, node: Node) -> tuple[list[JobDirectory], bool]:
         try:
@@ -192,3 +217,15 @@ class StateReader:
         if key not in self._reported:
             self._reported.add(key)
             self.errors.append(str(error))
+
+
+def list_pids(node: Node, path: str, depth: int = _DEEPEST) -> Iterator[int]:
+    """Yield the processes in a control group and those below it."""
+    try:
+        content = node.read(f"{path}/cgroup.procs")
+        names = node.directories(path) if depth else ()
+    except CcagentError:
+        return
+    yield from (int(word) for word in content.split() if word.isdigit() and len(word) <= 10)
+    for name in names:
+        yield from list_pids(node, f"{path}/{name}", depth - 1)

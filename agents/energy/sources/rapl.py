@@ -8,6 +8,7 @@ from ccagent.agents.energy.sources.base import EnergySource, Kept
 from ccagent.agents.energy.sources.perf import PerfEnergySource
 from ccagent.agents.energy.sources.powercap import PowercapSource
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
+from ccagent.machine.procfs.cpuinfo import parse_cpuinfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from ccagent.agents.energy.domains import EnergyDomain, MeasuredEnergy
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
+
+_WITH_MODEL = frozenset({"AuthenticAMD", "HygonGenuine"})
 
 RaplWay = Literal["auto", "perf", "powercap", "off"]
 
@@ -29,6 +32,7 @@ class RaplSource(EnergySource):
         self._way = way
         self._perf = perf or PerfEnergySource()
         self._powercap = PowercapSource()
+        self._is_model: bool | None = None
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the checks of both ways."""
@@ -39,6 +43,14 @@ class RaplSource(EnergySource):
 
     def read(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
         """Read perf's counters, else those of powercap. Raise CcagentError if neither can be."""
+        found = self._read_way(node)
+        if self._is_model is None:
+            self._is_model = has_power_model(node)
+        if not self._is_model:
+            return found
+        return {domain: each._replace(is_estimate=True) for domain, each in found.items()}
+
+    def _read_way(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
         self.errors = []
         refused: CcagentError | None = None
         if self._way in {"auto", "perf"}:
@@ -83,3 +95,12 @@ class RaplSource(EnergySource):
     def close(self) -> None:
         """Close the counters of perf."""
         self._perf.close()
+
+
+def has_power_model(node: Node) -> bool:
+    """Return whether the processor computes its energy by a model, as AMD's do."""
+    try:
+        blocks = parse_cpuinfo(node.read("proc/cpuinfo"))
+    except CcagentError:
+        return False
+    return any(block.get("vendor_id") in _WITH_MODEL for block in blocks[:1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -250,6 +251,21 @@ def test_jobs_appear_vanish_and_reappear(node: EnergyNode) -> None:
     spend(node)
     check_sums(meter.tick(node))
     assert joules(meter, 1) == (600.0, 200.0)
+
+
+def test_the_user_of_a_job_is_that_of_its_processes(node: EnergyNode) -> None:
+    for job, pid in ((1, 100), (2, 200)):
+        node.job(job, "0-3")
+        node.write(f"{node.job_path(job)}/cgroup.procs", "99\n")
+        node.write(f"{node.job_path(job)}/step_0/cgroup.procs", f"{pid}\n")
+        (node.path / f"proc/{pid}").mkdir()
+    (node.path / "proc/99").mkdir()
+    os.chown(node.path / "proc/100", 1001, 1001)
+    meter = make_meter(node)
+    spend(node)
+    meter.tick(node)
+    of_second = "_user_1001" if node.version == 1 else ""  # root's processes are slurmstepd's
+    assert [meter.ledger.jobs[job].user for job in (1, 2)] == ["_user_1001", of_second]
 
 
 def test_a_requeued_job_counts_from_0_again(node: EnergyNode) -> None:

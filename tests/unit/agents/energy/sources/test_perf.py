@@ -124,6 +124,19 @@ def test_who_may_not_open_them_is_told_and_powercap_is_read(
     source.close()
 
 
+@pytest.mark.parametrize(
+    ("vendor", "is_estimate"), [("GenuineIntel", False), ("AuthenticAMD", True), ("", False)]
+)
+def test_a_model_in_the_processor_makes_estimates(
+    node: EnergyNode, counters: StandIn, vendor: str, *, is_estimate: bool
+) -> None:
+    node.write("proc/cpuinfo", f"processor\t: 0\nvendor_id\t: {vendor}\n\n")
+    source = RaplSource("perf", PerfEnergySource(counters))
+    source.read(node)
+    pass_time(node, counters)
+    assert {each.is_estimate for each in source.read(node).values()} == {is_estimate}
+
+
 def test_without_the_pmu_it_is_not_here(tmp_path: Path, counters: StandIn) -> None:
     bare = EnergyNode(tmp_path)
     with pytest.raises(NotHereError):
