@@ -1,11 +1,11 @@
-"""What the split of energy is worth, and what a tick of the agent `energy` costs.
+"""Accuracy of the split of energy, and the cost of a tick of the agent `energy`.
 
     python benchmarks/energy.py [truth] [cost]
 
-* truth: model machines whose split is known, and what ccagent, CEEMS' rule and Kepler's formula
-  make of the same traces: energy of a job as a percentage of the truth, its active energy and
-  the idle power of its cpus; how often the truth lies in ccagent's interval. Kepler splits no idle
-  energy, so its last column compares with the active energy alone;
+* truth: energy of jobs on model machines whose split is known, by ccagent, by CEEMS' rule and by
+  Kepler's formula on the same traces, as a percentage of the truth: active energy of the job and
+  idle power of its cpus. Kepler splits no idle energy, so its last column compares with the active
+  energy alone. Then random machines: how often the truth lies in ccagent's interval;
 * cost: CPU of a tick with 0, 10, 100 and 1000 jobs on two sockets of 64 cpus, from files in memory.
 """
 

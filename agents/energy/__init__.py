@@ -1,1 +1,1 @@
-"""The agent `energy`: what the node and each job on it have used."""
+"""The agent `energy`: energy of the node and of each job on it."""

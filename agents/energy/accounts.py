@@ -1,4 +1,4 @@
-"""Accounts of energy: of each job, of the node, of the system and of nobody, in microjoules."""
+"""Accounts of energy in microjoules: each job, the node, its system and its unallocated parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EnergyInterval(NamedTuple):
 
 
 class JobAccount(msgspec.Struct, kw_only=True):
-    """What a job has used on this node.
+    """Energy of a job on this node.
 
     first, last: seconds since 1970 of its first and last tick. seconds: that it was seen, in us;
     covered: those with valid readings of all of its domains; exclusive: those alone on its sockets.
@@ -106,7 +106,7 @@ class JobAccount(msgspec.Struct, kw_only=True):
 
 
 class NodeAccount(msgspec.Struct, kw_only=True):
-    """What the node has used: uJ by part; `system` and `unallocated` by part, of these.
+    """Energy of the node: uJ by part; `system` and `unallocated` by part, included in these.
 
     carried: uJ of the node that are owed: the meters are not read at one moment.
     """

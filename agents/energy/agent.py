@@ -1,4 +1,4 @@
-"""The agent `energy`: what the node and each of its jobs have used."""
+"""The agent `energy`: energy of the node and of each of its jobs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class EnergyAgent(Agent[EnergySettings]):
         self.meter = EnergyMeter(settings)
 
     def checks(self, node: Node) -> Iterator[Check]:
-        """Yield what each source needs, and the control groups of jobs."""
+        """Yield the checks of each source, and of the control groups of jobs."""
         from ccagent.machine.cgroup.checks import check_cgroups
 
         for source in self.meter.sources.all:
@@ -46,7 +46,7 @@ class EnergyAgent(Agent[EnergySettings]):
         return _FIRST_INTERVAL
 
     def sample(self, node: Node) -> Iterator[Record]:
-        """Split what was used since the last sample. Yield counters, and records of ended jobs."""
+        """Split the energy since the last sample. Yield counters, and records of ended jobs."""
         from ccagent.agents.energy.points import make_end_points, make_end_record, make_points
         from ccagent.records.json_array import JsonArray
 
@@ -79,7 +79,7 @@ class EnergyAgent(Agent[EnergySettings]):
         self.meter.save()
 
     def describe(self) -> dict[str, Any]:
-        """Return the sources in use, and what is not known at present."""
+        """Return the energies of the last tick, and the domains without a known energy."""
         return self.meter.describe()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Jobs that have or use the cards of the node."""
+"""Jobs to which the cards of the node are allocated, or which use them."""
 
 from __future__ import annotations
 

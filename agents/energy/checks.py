@@ -1,4 +1,4 @@
-"""Checks of what energy is read from, for `ccagent doctor`."""
+"""Checks of the sources of energy, for `ccagent doctor`."""
 
 from __future__ import annotations
 

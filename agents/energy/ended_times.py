@@ -1,4 +1,4 @@
-"""CPU time of jobs that have ended since the last tick, told by the kernel programs if loaded.
+"""CPU time of jobs that have ended since the last tick, by the kernel programs if loaded.
 
 A job's control group is gone when its end is seen, and with it the CPU time since the last tick.
 All of its processes have ended, so the sum over them is its whole CPU time.

@@ -31,7 +31,7 @@ _DEEPEST = 4
 _CPUS = "sys/devices/system/cpu"
 _V1 = ("cpuacct", "cpuset", "memory")
 _BUSY = (0, 1, 2, 5, 6)
-"""Of CPU_STATES user, nice, system, irq and softirq: what a CPU does, without waiting and steal.
+"""Indices of user, nice, system, irq and softirq in CPU_STATES: a busy CPU, without steal.
 
 The root control group's cpu.stat adds up the same counters, and steal in addition
 (root_cgroup_cputime() in kernel/cgroup/rstat.c), so it is no better.
@@ -41,7 +41,7 @@ The root control group's cpu.stat adds up the same counters, and steal in additi
 class JobState(NamedTuple):
     """A job. cpu_time: us so far, None if unknown. cpus: that it may use; empty: not confined.
 
-    memory: B that are allocated to it, else used. uid: -1 if its control group does not tell.
+    memory: B that are allocated to it, else used. uid: -1 if it is unknown.
     """
 
     cpu_time: int | None = None
@@ -104,7 +104,7 @@ class StateReader:
         return NodeSnapshot(moment, jobs, busy, sockets, memory, is_complete)
 
     def _find_uid(self, node: Node, each: JobDirectory) -> int:
-        """Return the user of a job's processes, where the control group does not tell; else -1."""
+        """Return the user of a job's processes if its control group has no user; else -1."""
         if each.uid >= 0 or each.job in self._uids or self._tries.get(each.job, 0) >= _TRIES:
             return self._uids.get(each.job, -1)
         self._tries[each.job] = self._tries.get(each.job, 0) + 1

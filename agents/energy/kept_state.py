@@ -1,4 +1,4 @@
-"""What outlasts a restart of the daemon: accounts, idle power, and the last readings."""
+"""State that outlasts a restart of the daemon: accounts, idle power, and the last readings."""
 
 from __future__ import annotations
 

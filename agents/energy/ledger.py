@@ -1,4 +1,4 @@
-"""The ledger: splits what was measured in a tick, and adds it to the accounts. Exact in uJ."""
+"""The ledger: splits the energy of a tick, and adds it to the accounts. Exact in uJ."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST_ACCOUNTS = 20_000
 
 
 class TickTotals(NamedTuple):
-    """What a tick was split into, by domain: uJ of jobs, system and nobody, and the sum."""
+    """The split of a tick by domain: uJ of jobs, SYSTEM and UNALLOCATED, and the sum."""
 
     split: dict[EnergyDomain, dict[int, int]]
     measured: dict[EnergyDomain, int]
@@ -136,7 +136,7 @@ class Ledger:
         totals: TickTotals,
         parts: int,
     ) -> None:
-        """Book what the node used beyond its domains; what is negative is carried over."""
+        """Book the node's energy beyond its domains; a negative rest is carried over."""
         if flaws:
             return  # the energy of a domain that is not known would count as other
         rest = valid[NODE_METER].energy - parts + self.node.carried
@@ -156,7 +156,7 @@ class Ledger:
         totals: TickTotals,
         domain: EnergyDomain,
     ) -> None:
-        """Add a split to the accounts. What jobs without an account have is the system's."""
+        """Add a split to the accounts. The energy of jobs without an account is the system's."""
         system = split.active.get(SYSTEM, 0)
         unallocated = split.idle.get(UNALLOCATED, 0)
         booked: dict[int, int] = {}

@@ -40,7 +40,7 @@ _LONGEST_DOWN = 600.0
 
 
 class EnergyTick(NamedTuple):
-    """What came of a tick. is_blind: no energy is known. absent: reasons of missing sources."""
+    """Result of a tick. is_blind: no energy is known. absent: reasons of missing sources."""
 
     totals: TickTotals
     seconds: float
@@ -102,7 +102,7 @@ class EnergyMeter:
         self._watch(node)
 
     def tick(self, node: Node) -> EnergyTick:
-        """Read everything, and book what was used since the last tick."""
+        """Read everything, and book the energy since the last tick."""
         if not self._is_open:
             self.open(node)
         keeper = self._keeper
@@ -202,7 +202,7 @@ class EnergyMeter:
                     self.ended.add(closed, state.moment)
 
     def _adopt(self, number: int, time: float, moment: float, kept: EnergyState | None) -> None:
-        """Open the account of a job that was here before, with what an earlier process knew."""
+        """Open the account of an older job, or continue that of an earlier process."""
         from ccagent.agents.energy.accounts import JobAccount
 
         account = self.ledger.jobs.get(number)

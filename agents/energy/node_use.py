@@ -1,4 +1,4 @@
-"""Use of a node between two states: who ran where, and who had what allocated."""
+"""Use of a node between two states: CPU time by job and socket, and allocations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SocketUse(NamedTuple):
 
 
 class NodeUse:
-    """What ran between two states of a node, by job and socket.
+    """CPU time and allocations between two states of a node, by job and socket.
 
     ended: us of CPU time, by job, that ended jobs had used after the first state, where known.
     span: us between the states. exclusive: jobs that were alone on their sockets.

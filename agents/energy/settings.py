@@ -79,7 +79,7 @@ class EnergySettings(GpuSettings, frozen=True, kw_only=True):
     state_file: Annotated[
         str, Meta(description="keeps accounts and idle power over a restart; empty: not kept")
     ] = ""
-    scontrol: Annotated[str, Meta(description="asked for cards of jobs, if nothing else tells")] = (
+    scontrol: Annotated[str, Meta(description="asked for the cards of jobs as the last source")] = (
         "scontrol"
     )
     squeue: Annotated[str, Meta(description="asked for the user of a job, likewise")] = "squeue"

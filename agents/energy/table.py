@@ -1,4 +1,4 @@
-"""Energy of a node as a table for people, and what to do where there is none."""
+"""Energy of a node as a table for people, and the remedy for each missing source."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def format_table(node: Node, meter: EnergyMeter, tick: EnergyTick, checks: Iterable[Check]) -> str:
-    """Return the domains, the jobs with their intervals, and remarks on what is not known."""
+    """Return the domains, the jobs with their intervals, and remarks on missing values."""
     lines = [f"energy of {node.hostname} in {tick.seconds:.1f} s", ""]
     if tick.totals.measured:
         lines += [*_domain_lines(meter, tick), "", *_job_lines(meter), ""]
         lines += [*_remarks(meter, tick), ""]
     else:
-        lines += ["no energy is known: nothing on this machine can be read", ""]
+        lines += ["no energy is known: this machine has no source that can be read", ""]
     lines += _problem_lines(tick, checks)
     return printable_lines(lines)
 
@@ -37,7 +37,7 @@ def printable_lines(lines: Sequence[str]) -> str:
 
 
 def _domain_lines(meter: EnergyMeter, tick: EnergyTick) -> Iterator[str]:
-    yield f"{'domain':<12}{'J':>12}{'W':>10}{'idle W':>10}  {'system J':>10}{'nobody J':>12}"
+    yield f"{'domain':<12}{'J':>12}{'W':>10}{'idle W':>10}  {'system':>10}{'unallocated':>12}"
     for domain, energy in sorted(tick.totals.measured.items()):
         name = "other" if domain == NODE_METER else str(domain)
         split = tick.totals.split[domain]
@@ -59,7 +59,7 @@ def _job_lines(meter: EnergyMeter) -> Iterator[str]:
         return
     yield (
         f"{'job':<12}{'user':<12}{'active J':>12}{'idle J':>12}{'W':>10}"
-        f"  {'truly between J':<24}{'covered':>8}"
+        f"  {'between (J)':<24}{'covered':>8}"
     )
     settings = meter.settings
     for job, account in sorted(meter.ledger.jobs.items()):
@@ -77,7 +77,7 @@ def _remarks(meter: EnergyMeter, tick: EnergyTick) -> Iterator[str]:
         yield "idle power is not known yet, so all energy counts as active:"
         yield "    the daemon learns it while no job runs; or set idle-package and so on"
     if meter.ledger.jobs:
-        yield "truly between, by these assumptions:"
+        yield "between: the interval of active and idle J by these assumptions:"
         yield f"    watts per CPU second on one socket differ at most {settings.ratio:g}-fold,"
         yield (
             f"    counters err by {settings.counter_error:.0%}, estimates by"
@@ -88,7 +88,7 @@ def _remarks(meter: EnergyMeter, tick: EnergyTick) -> Iterator[str]:
 
 
 def _problem_lines(tick: EnergyTick, checks: Iterable[Check]) -> Iterator[str]:
-    """Yield errors, and each missing source with what to do."""
+    """Yield errors, and each missing source with its remedy."""
     for error in tick.errors:
         yield f"problem: {error}"
     seen: set[str] = set()

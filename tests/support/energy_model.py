@@ -1,7 +1,7 @@
 """A model machine: the power of its sockets and the energy of its jobs are known exactly.
 
 P = p0 + sum of w_j * busy_j: a socket takes idle watts, and each job more watts for each busy cpu.
-What others would make of the same traces is in `ceems` and `kepler`.
+`ceems` and `kepler` apply the formulas of these programs to the same traces.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ModelMachine:
         self.trace: list[TraceTick] = []
 
     def state(self) -> NodeSnapshot:
-        """Return what the kernel would tell now. A job is there from its first tick on."""
+        """Return the counters of the kernel now. A job is there from its first tick on."""
         jobs = {
             job.number: JobState(self._times[job.number], frozenset(job.cpus), job.memory)
             for job in self.jobs
@@ -64,7 +64,7 @@ class ModelMachine:
         return NodeSnapshot(self._moment, jobs, dict(self._busy), self.sockets, 256 * GIB)
 
     def run(self, seconds: float) -> dict[EnergyDomain, MeasuredEnergy]:
-        """Let time pass. Return the energy of the packages as counters would tell it."""
+        """Let time pass. Return the energy of the packages as counters show it."""
         self.tick_number += 1
         self._moment += seconds
         joules = [self.idle * seconds, self.idle * seconds]

@@ -52,10 +52,10 @@ class EnergySource(ABC):
         """Follow the counters between two calls of `read`, in another thread, under a lock."""
 
     def prepare_reading(self, node: Node) -> None:  # noqa: B027 - for those that are slow
-        """Start what takes time. Called before the sources are read."""
+        """Start slow queries. Called before the sources are read."""
 
     def checks(self, node: Node) -> Iterable[Check]:  # noqa: ARG002 - for those that need something
-        """Return what it needs of the machine, for the doctor."""
+        """Return its needs of the machine, for the doctor."""
         return ()
 
     def keep(self) -> Kept:

@@ -1,4 +1,4 @@
-"""Energy of GPUs by NVML's and AMD SMI's counters, and who uses the cards."""
+"""Energy of GPUs by NVML's and AMD SMI's counters, and the state of the cards."""
 
 from __future__ import annotations
 

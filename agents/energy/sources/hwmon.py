@@ -44,7 +44,7 @@ class MeterFile(NamedTuple):
 
 
 def parse_microwatts(content: bytes) -> int:
-    """Parse powerN_average or powerN_input. Raise UnparsableError for what no node takes."""
+    """Parse powerN_average or powerN_input. Raise UnparsableError for an impossible power."""
     text = content.strip()
     if not text.isdigit() or len(text) > 20 or not 0 < int(text) <= _MOST_MICROWATTS:
         raise UnparsableError(f"not a power: {content[:80]!r}")

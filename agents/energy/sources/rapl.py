@@ -23,7 +23,7 @@ RaplWay = Literal["auto", "perf", "powercap", "off"]
 
 
 class RaplSource(EnergySource):
-    """One of the two ways at a time. way: `auto`, or the only one that is tried."""
+    """Reads RAPL by one of the two ways. way: `auto`, or the only one to try."""
 
     name: ClassVar[str] = "rapl"
 

@@ -64,16 +64,16 @@ class Sources:
         return min((each.poll_interval for each in self.all if each.poll_interval), default=0.0)
 
     def poll(self, node: Node) -> None:
-        """Follow what must be followed between two readings."""
+        """Poll the sources that need it between two readings."""
         for source in self.all:
             if source.poll_interval:
                 try:
                     source.poll(node)
                 except CcagentError:
-                    continue  # the next reading says so
+                    continue  # the next reading reports it
 
     def read(self, node: Node) -> SourceReadings:
-        """Read all sources. What fails costs its source, and is logged."""
+        """Read all sources. A failing source is skipped, with its error."""
         errors: list[str] = []
         absent: dict[str, str] = {}
         found: dict[str, Measured] = {}

@@ -1,4 +1,4 @@
-"""The energy of one domain in one tick, split between jobs, system and what nobody has.
+"""The energy of one domain in one tick, split between jobs, system and unallocated.
 
 The sum is a measurement. Its split between jobs that share a socket is a convention: active energy
 in proportion to CPU time, idle energy in proportion to what is allocated.
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SYSTEM = -1
-"""Key of what runs in no job."""
+"""Key of the processes outside of jobs."""
 UNALLOCATED = -2
-"""Key of what nobody has."""
+"""Key of the part that is allocated to no job."""
 
 
 class DomainClaim(NamedTuple):
-    """What a job has of a domain in a tick.
+    """Use of a domain by a job in a tick.
 
     busy: its CPU time there, in us; of a card its share of the activity. held: what is allocated
     to it, in units of `DomainUse.held`. least, most: bounds of `busy`, where the job's threads are
@@ -67,7 +67,7 @@ def split_domain(energy: int, idle: int, use: DomainUse, ratio: tuple[int, int])
     active = energy - idle
     claims = use.claims
     if not use.busy and not any(claim.busy for claim in claims.values()):
-        # Nothing ran: whatever was spent is spent while idle.
+        # Nothing ran, so all energy is idle energy.
         idle, active = energy, 0
     shares: dict[int, int] = {}
     least: dict[int, int] = {}
@@ -84,7 +84,7 @@ def split_domain(energy: int, idle: int, use: DomainUse, ratio: tuple[int, int])
 
 
 def split_held(energy: int, use: DomainUse) -> dict[int, int]:
-    """Split energy by what is allocated; the rest is of nobody. The sum is exact."""
+    """Split energy by allocation; the rest is unallocated. The sum is exact."""
     if not energy:
         return {}
     weights = {job: claim.held for job, claim in use.claims.items()}

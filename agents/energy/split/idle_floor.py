@@ -1,4 +1,4 @@
-"""Power of idle domains, as it was measured while nothing ran. Never the minimum under load."""
+"""Power of idle domains, measured while nothing ran. It is never the minimum under load."""
 
 from __future__ import annotations
 

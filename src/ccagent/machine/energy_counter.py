@@ -1,4 +1,4 @@
-"""An energy counter of few bits, followed over its wraps and checked against what can be."""
+"""Energy counters of few bits: deltas across wraps, and detection of unknown deltas."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class EnergyDelta(NamedTuple):
 
 
 class EnergyCounter:
-    """Adds up the deltas of a counter. A delta that cannot be known is a flaw, never a guess.
+    """Adds up the deltas of a counter. An unknown delta is a flaw, and never guessed.
 
     wraps_at: largest value in uJ, after which it continues at 0; 0: it never wraps. most_watts:
     power that it never exceeds; a larger delta means that the counter was reset.

@@ -1,4 +1,4 @@
-"""A thread that calls a function when nobody else has for a while."""
+"""A thread that calls a function which was not called for a while."""
 
 from __future__ import annotations
 

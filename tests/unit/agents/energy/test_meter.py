@@ -253,6 +253,7 @@ def test_jobs_appear_vanish_and_reappear(node: EnergyNode) -> None:
     assert joules(meter, 1) == (600.0, 200.0)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_the_user_of_a_job_is_that_of_its_processes(node: EnergyNode) -> None:
     for job, pid in ((1, 100), (2, 200)):
         node.job(job, "0-3")

@@ -50,7 +50,7 @@ def test_without_a_source_it_says_what_to_do(tmp_path: Path) -> None:
     assert text.splitlines() == [
         "energy of n1 in 10.0 s",
         "",
-        "no energy is known: nothing on this machine can be read",
+        "no energy is known: this machine has no source that can be read",
         "",
         "RAPL: no zones",
         "    modprobe intel_rapl_msr",
