@@ -145,8 +145,12 @@ class Ledger:
             totals.measured[NODE_METER], totals.split[NODE_METER] = 0, {}
             return
         each = valid[NODE_METER]._replace(energy=rest)
-        idle = split_held(rest, use.use_of(NODE_METER))
-        self._book("other", each, DomainSplit({}, idle, {}, {}), totals, NODE_METER)
+        node_use = use.use_of(NODE_METER)
+        if any(domain.kind == "package" for domain in valid):
+            split = DomainSplit({}, split_held(rest, node_use), {}, {})
+        else:  # the processors are in the rest, so it follows CPU time
+            split = self._split(NODE_METER, each, node_use, is_idle=use.is_idle())
+        self._book("other", each, split, totals, NODE_METER)
 
     def _book(
         self,
@@ -193,6 +197,9 @@ class Ledger:
         on_cards: Mapping[int, set[EnergyDomain]],
     ) -> None:
         """Count the time of jobs for which all of their domains were valid."""
+        kinds = {"package", "dram"}
+        if not any(domain.kind == "package" for domain in measured):
+            kinds.add("node")
         for number, span in use.jobs.items():
             account = self.jobs.get(number)
             if account is None or not span.is_known:
@@ -201,7 +208,7 @@ class Ledger:
             own = [
                 each
                 for domain, each in measured.items()
-                if (domain.kind in {"package", "dram"} and domain.number in sockets)
+                if (domain.kind in kinds and (domain == NODE_METER or domain.number in sockets))
                 or domain in on_cards.get(number, ())
             ]
             if own:

@@ -10,6 +10,7 @@ from ccagent.agents.energy.ended_times import EndedTimes
 from ccagent.agents.energy.job_states import NodeSnapshot, StateReader
 from ccagent.agents.energy.kept_state import (
     load_state,
+    make_state,
     read_boot,
     restore_floor,
     restore_snapshot,
@@ -84,6 +85,8 @@ class EnergyMeter:
         """Take the first reading, or continue after that of an earlier process."""
         self._is_only_sample = is_only_sample
         self._is_open = True
+        for source in self.sources.all:
+            source.is_patient = is_only_sample
         self._boot = read_boot(node)
         kept = None
         if self.settings.state_file and not is_only_sample:
@@ -148,7 +151,10 @@ class EnergyMeter:
         """Write the state file, if one is configured."""
         if self.settings.state_file and self._is_open and not self._is_only_sample:
             kept = {source.name: source.keep() for source in self.sources.all}
-            save_state(self.settings.state_file, self._boot, self.ledger, self._before, kept)
+            save_state(
+                self.settings.state_file,
+                make_state(self._boot, self.ledger, self.ended.accounts, self._before, kept),
+            )
 
     def describe(self) -> dict[str, Any]:
         """Return sources and flaws, for `ccagent status --json`."""
@@ -215,6 +221,8 @@ class EnergyMeter:
         """Take over the state of an earlier process. Return whether its readings continue."""
         restore_floor(kept, self.ledger)
         self.ledger.node = kept.node
+        for account in kept.ended:
+            self.ended.add(account, node.clock.uptime())
         is_same_boot = bool(self._boot) and kept.boot == self._boot
         accounts: dict[int, JobAccount] = {each.job: each for each in kept.jobs}
         if not is_same_boot:
