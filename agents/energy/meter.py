@@ -20,7 +20,7 @@ from ccagent.agents.energy.ledger import Ledger, TickTotals
 from ccagent.agents.energy.node_use import NodeUse
 from ccagent.agents.energy.sources.cards import CardSource
 from ccagent.agents.energy.sources.rapl import RaplSource
-from ccagent.agents.energy.sources.selection import Sources
+from ccagent.agents.energy.sources.selection import Measured, Sources
 from ccagent.agents.energy.split.idle_floor import IdleFloor
 from ccagent.agents.metrics.pipeline.wrong_clock import ClockGuard
 from ccagent.machine.job_energy import JobEnergy, publish_energies
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from ccagent.agents.energy.split.domain_split import DomainUse
     from ccagent.machine.node import Node
 
+_SKEW = 2.0
+"""Seconds by which readings of one tick may be apart."""
 _LONGEST_DOWN = 600.0
 """Seconds between two processes over which energy is still split: jobs may have come and gone."""
 
@@ -128,7 +130,8 @@ class EnergyMeter:
             card = cards.get(index) or CardUse({}, {}, 0, is_busy=False)
             return make_card_use(card, seen, use.span)
 
-        totals = self.ledger.add_tick(use, readings.measured, use_of_card, now)
+        measured = check_spans(readings.measured, use.span / 1e6)
+        totals = self.ledger.add_tick(use, measured, use_of_card, now)
         self._end_jobs(node, state)
         publish_energies({
             number: JobEnergy(each.active, each.idle, each.power or 0, each.coverage)
@@ -236,6 +239,22 @@ class EnergyMeter:
         for source in self.sources.all:
             source.restore(kept.counters.get(source.name, {}))
         return True
+
+
+def check_spans(measured: Measured, seconds: float) -> Measured:
+    """Return the energies, with a flaw for those of another time than that of the tick.
+
+    After an outage a counter has the energy of several ticks, and the jobs of then are unknown.
+    """
+    tolerance = max(_SKEW, seconds / 4)
+    return {
+        domain: each
+        if each.flaw or abs(each.seconds - seconds) <= tolerance
+        else each._replace(
+            energy=0, flaw=f"the reading covers {each.seconds:.0f} s, the tick {seconds:.0f} s"
+        )
+        for domain, each in measured.items()
+    }
 
 
 def make_sources(settings: EnergySettings, cards: CardSource) -> list[EnergySource]:

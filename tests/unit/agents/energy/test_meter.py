@@ -459,6 +459,39 @@ def test_a_node_without_rapl_is_split_by_cpu_time(tmp_path: Path) -> None:
     meter.close()
 
 
+def test_a_job_outlives_its_source(node: EnergyNode) -> None:
+    node.job(1, "0-3")
+    meter = make_meter(node, **IDLE)
+    node.work(1, {0: 500})
+    spend(node)
+    meter.tick(node)
+    known = meter.ledger.jobs[1].active
+    powercap = node.path / "sys/class/powercap"
+    powercap.rename(node.path / "away")
+    for _ in range(3):
+        node.work(1, {0: 500})
+        node.still.sleep(10)
+        tick = meter.tick(node)
+        assert tick.is_blind
+        assert "rapl" in tick.absent
+    assert meter.ledger.jobs[1].active == known
+    assert meter.ledger.jobs[1].power is None
+    (node.path / "away").rename(powercap)
+    node.work(1, {0: 500})
+    spend(node)
+    (error, *_) = meter.tick(node).errors
+    assert error.endswith("the reading covers 40 s, the tick 10 s")
+    node.work(1, {0: 500})
+    spend(node)
+    assert not meter.tick(node).errors
+    node.end(1)
+    spend(node)
+    meter.tick(node)
+    (ended,) = meter.take_ended(node)
+    assert ended.account.active > known
+    assert ended.account.coverage == pytest.approx(2 / 6.5)
+
+
 def test_records_that_wait_outlast_a_restart(node: EnergyNode, tmp_path: Path) -> None:
     state = {"state-file": str(tmp_path / "energy.state")}
     node.job(1, "0-3")
