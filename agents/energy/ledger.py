@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
-from ccagent.agents.energy.accounts import EnergyKey, JobAccount, NodeAccount
+from ccagent.agents.energy.accounts import KEYS, EnergyKey, JobAccount, NodeAccount
 from ccagent.agents.energy.domains import NODE_METER, PART_OF, EnergyDomain, EnergyPart
 from ccagent.agents.energy.sources.base import ALL_SOCKETS
 from ccagent.agents.energy.split.domain_split import (
@@ -16,6 +14,7 @@ from ccagent.agents.energy.split.domain_split import (
     split_domain,
     split_held,
 )
+from ccagent.machine.job_energy import JobEnergy, NodeEnergy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -95,6 +94,21 @@ class Ledger:
         whole = sum(totals.measured.values())
         self.power = whole * 1_000_000 // use.span if totals.measured else None
         return totals
+
+    def snapshot(self) -> NodeEnergy:
+        """Return a copy of the accounts for other parts of the process."""
+        jobs = {
+            number: JobEnergy(
+                {key: account.of(*key) for key in KEYS if f"{key[0]} {key[1]}" in account.energy},
+                account.power,
+                account.coverage,
+            )
+            for number, account in self.jobs.items()
+        }
+        node = self.node
+        return NodeEnergy(
+            jobs, dict(node.energy), dict(node.system), dict(node.unallocated), self.power
+        )
 
     def close_job(self, number: int) -> JobAccount | None:
         """Remove and return the account of a job that has ended."""
@@ -214,10 +228,3 @@ class Ledger:
             if own:
                 valid = sum(not each.flaw for each in own)
                 account.covered += span.seen * valid // len(own)
-
-
-def copy_account(account: JobAccount) -> JobAccount:
-    """Return a copy that later ticks do not change."""
-    return msgspec.structs.replace(
-        account, energy=dict(account.energy), methods=dict(account.methods)
-    )

@@ -23,7 +23,7 @@ from ccagent.agents.energy.sources.rapl import RaplSource
 from ccagent.agents.energy.sources.selection import Measured, Sources
 from ccagent.agents.energy.split.idle_floor import IdleFloor
 from ccagent.agents.metrics.pipeline.wrong_clock import ClockGuard
-from ccagent.machine.job_energy import JobEnergy, publish_energies
+from ccagent.machine.job_energy import publish_energy
 from ccagent.machine.keeper import Keeper
 
 if TYPE_CHECKING:
@@ -133,10 +133,7 @@ class EnergyMeter:
         measured = check_spans(readings.measured, use.span / 1e6)
         totals = self.ledger.add_tick(use, measured, use_of_card, now)
         self._end_jobs(node, state)
-        publish_energies({
-            number: JobEnergy(each.active, each.idle, each.power or 0, each.coverage)
-            for number, each in self.ledger.jobs.items()
-        })  # fmt: skip
+        publish_energy(self.ledger.snapshot())
         self._watch(node)
         errors = [*readings.errors, *self._states.errors, *self._times.errors]
         if self.ledger.flaws:
@@ -175,7 +172,7 @@ class EnergyMeter:
             self._keeper.close()
         self.sources.close()
         self.ended.close()
-        publish_energies({})
+        publish_energy(None)
 
     def _watch(self, node: Node) -> None:
         """Have a thread poll the sources that need it between ticks."""

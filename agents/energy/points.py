@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.agents.energy.accounts import KEYS
-from ccagent.agents.energy.domains import PARTS
 from ccagent.machine.clock import timestamp
 from ccagent.records.line_protocol.encoding import Tags
 from ccagent.records.points import Point
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from ccagent.agents.energy.accounts import JobAccount
     from ccagent.agents.energy.ledger import Ledger
     from ccagent.agents.energy.settings import EnergySettings
+    from ccagent.machine.job_energy import NodeEnergy
     from ccagent.machine.node import Node
 
 JsonValue = str | int | float | bool | None
@@ -29,23 +29,19 @@ class EnergyCount(NamedTuple):
     joules: float
 
 
-def count_energy(ledger: Ledger) -> Iterator[EnergyCount]:
+def count_energy(energy: NodeEnergy) -> Iterator[EnergyCount]:
     """Yield the counters of all jobs and of the node, for an exporter such as Prometheus'."""
-    for job, account in sorted(ledger.jobs.items()):
-        for part, share in KEYS:
-            energy = account.energy.get(f"{part} {share}")
-            if energy is not None:
-                labels = {"jobid": str(job), "part": part, "share": share}
-                yield EnergyCount("ccagent_job_energy_joules_total", labels, energy / 1e6)
-    node = ledger.node
+    for job, each in sorted(energy.jobs.items()):
+        for (part, share), amount in each.parts.items():
+            labels = {"jobid": str(job), "part": part, "share": share}
+            yield EnergyCount("ccagent_job_energy_joules_total", labels, amount / 1e6)
     for name, energies in (
-        ("ccagent_node_energy_joules_total", node.energy),
-        ("ccagent_node_energy_system_joules_total", node.system),
-        ("ccagent_node_energy_unallocated_joules_total", node.unallocated),
+        ("ccagent_node_energy_joules_total", energy.whole),
+        ("ccagent_node_energy_system_joules_total", energy.system),
+        ("ccagent_node_energy_unallocated_joules_total", energy.unallocated),
     ):
-        for part in PARTS:
-            if part in energies:
-                yield EnergyCount(name, {"part": part}, energies[part] / 1e6)
+        for part, amount in energies.items():
+            yield EnergyCount(name, {"part": part}, amount / 1e6)
 
 
 def make_points(

@@ -11,6 +11,7 @@ import pytest
 from ccagent.agents.energy.agent import EnergyAgent
 from ccagent.agents.energy.points import count_energy
 from ccagent.errors import ConfigurationError
+from ccagent.machine.job_energy import latest_energy
 from ccagent.records.line_protocol.decoding import decode
 from ccagent.records.message import FORMATS, encode_each
 from tests.support.energy_tree import EnergyNode, make_settings
@@ -82,13 +83,15 @@ def test_flat_names_for_stores_that_ignore_tags(tmp_path: Path) -> None:
 def test_plain_counters_for_an_exporter(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.sample()
-    found = {
-        (each.name, *each.labels.values()): each.joules
-        for each in count_energy(scene.agent.meter.ledger)
-    }
+    energy = latest_energy()
+    assert energy is not None
+    assert energy.power == 165_000_000
+    found = {(each.name, *each.labels.values()): each.joules for each in count_energy(energy)}
     assert found["ccagent_job_energy_joules_total", "12", "cpu", "active"] == 600.0
     assert found["ccagent_node_energy_joules_total", "cpu"] == 1500.0
     assert found["ccagent_node_energy_unallocated_joules_total", "memory"] == 87.5
+    scene.agent.close()
+    assert latest_energy() is None
 
 
 def test_a_record_at_the_end_of_a_job(tmp_path: Path) -> None:
