@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _VALUED = {"--config", "--cluster", "--format", "--sink"}
 _FORMATS = {None, "sonar", "line"}
+_CHOOSING = {"energy"}
+"""Agents whose command chooses the format if there is none."""
 
 
 def parse_quick(arguments: Sequence[str]) -> tuple[str, Options] | None:
@@ -42,7 +44,7 @@ def parse_quick(arguments: Sequence[str]) -> tuple[str, Options] | None:
         elif argument != "--once":
             return None
     form = found.get("--format")
-    if form not in _FORMATS:
+    if form not in _FORMATS or (form is None and arguments[0] in _CHOOSING):
         return None
     from ccagent.cli.options import Options
 
