@@ -107,6 +107,8 @@ def run(common: Common) -> None:
     from ccagent.cli.options import load_configuration
     from ccagent.daemon.daemon import check_runnable
 
+    if common.options.form == "table":
+        raise click.UsageError("the daemon sends no tables; see 'ccagent top'")
     configure_log(common.verbosity)
 
     def read() -> Configuration:
