@@ -24,6 +24,7 @@ class TableColumn(NamedTuple):
     is_right: bool = False
     rank: int = 0
     most: int = 0
+    least: int = 0
 
 
 def format_rows(
@@ -33,21 +34,25 @@ def format_rows(
     style: Style,
     *,
     is_ascii: bool = False,
+    keeps_empty: bool = False,
 ) -> list[str]:
-    """Return a title line and a line for each row, none wider than `width`."""
+    """Return a title line and a line for each row, none wider than `width`.
+
+    keeps_empty: columns without values stay, so that a screen does not jump.
+    """
     cells = [[clean(cell, is_ascii=is_ascii) for cell in row] for row in rows]
     wide = [
         max([width_of(column.title), *(width_of(row[number]) for row in cells)])
         for number, column in enumerate(columns)
     ]
     wide = [
-        min(size, column.most) if column.most else size
+        max(column.least, min(size, column.most) if column.most else size)
         for size, column in zip(wide, columns, strict=True)
     ]
     shown = [
         number
         for number, column in enumerate(columns)
-        if not column.rank or any(row[number] not in _NOTHING for row in cells)
+        if keeps_empty or not column.rank or any(row[number] not in _NOTHING for row in cells)
     ]
     while len(shown) > 1 and _total(wide, shown[:-1]) + _least(columns, wide, shown[-1]) > width:
         droppable = [number for number in shown if columns[number].rank]

@@ -30,6 +30,7 @@ _COMMANDS = {
     "outbox": "ccagent.cli.outbox",
     "sinks": "ccagent.cli.sinks",
     "store": "ccagent.stores.metrics.commands",
+    "top": "ccagent.views.top.commands",
 }
 """Commands and the modules that define them, imported when they are used."""
 

@@ -13,7 +13,7 @@ from ccagent.views.terminal import Style, choose_style, clean, cut, fill, width_
 
 @pytest.mark.parametrize(
     "text",
-    ["\x1b[2J", "\x9b31m", "a\rb", "a\nb", "\x07", "\u202eabc", "\u2066abc", "\u200f", 
+    ["\x1b[2J", "\x9b31m", "a\rb", "a\nb", "\x07", "\u202eabc", "\u2066abc", "\u200f",
      "\u05d0\u05d1", "\u0627", "e\u0301", "\u200b", "\ufeff", "\udcff", "\U000e0041", "\u2028"],
 )  # fmt: skip
 def test_hostile_characters_are_replaced(text: str) -> None:
