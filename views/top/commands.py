@@ -36,7 +36,7 @@ def top(
     from ccagent.views.top.reader import NodeReader
     from ccagent.views.top.state import ViewState
 
-    log.configure(0, "error")
+    log.configure(0, "error", is_brief=True)
     state = ViewState(interval=interval, view="processes" if processes else "jobs")
     reader = NodeReader(Node(), has_gpus=not no_gpus)
     try:

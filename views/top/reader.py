@@ -55,6 +55,7 @@ class _Watched:
         self.environment_at = 0
         self.cpus: int | None = None
         self.start: float | None = None
+        self.user = ""
 
 
 class NodeReader:
@@ -152,6 +153,7 @@ class NodeReader:
             first = min(starts)
             kept.start = first if kept.start is None else min(kept.start, first)
         before, kept.counters = kept.counters, counters
+        kept.user = self._owner(processes) or kept.user
         return JobDelta(
             before=before,
             counters=counters,
@@ -163,7 +165,7 @@ class NodeReader:
             start=kept.start,
             history=kept.history,
             watched=now - kept.since,
-            user=self._owner(processes),
+            user=kept.user,
         )
 
     def _owner(self, processes: Iterable[Process]) -> str:
