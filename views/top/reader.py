@@ -135,6 +135,11 @@ class NodeReader:
             hidden=(*hidden, *self._explain_rights(by_job)),
         )
 
+    def counters_of(self, job: int) -> JobCounters | None:
+        """Return the counters of a job's control group at the last reading."""
+        kept = self._jobs.get(job)
+        return None if kept is None else kept.counters
+
     def _watch(
         self, job: int, processes: list[Process], counters: JobCounters | None, seconds: float,
         now: float,

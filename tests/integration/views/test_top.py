@@ -136,9 +136,9 @@ def test_json() -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 def test_an_ordinary_user_sees_the_own_processes_and_what_is_hidden() -> None:
     # The interpreter may be where only root can read: it starts as root and then gives that up.
-    program = f"""import contextlib, os
+    program = f"""import contextlib, io, os
 from ccagent.views.top.commands import top
-with contextlib.redirect_stdout(None):
+with contextlib.redirect_stdout(io.StringIO()):
     top(["--once"], standalone_mode=False)
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
 top(["--once"])"""
