@@ -150,6 +150,8 @@ def test_the_help_imports_no_agent() -> None:
     assert {name.partition("ccagent.agents.")[2] for name in agents} == {
         "fast",
         "fast.commands",
+        "jobio",
+        "jobio.commands",
         "lustre",
         "lustre.commands",
         "metrics",

@@ -24,6 +24,7 @@ HELP = {
     "lustre": "Collect what jobs read and write, on a server of Lustre.",
     "metrics": "Collect metrics of this node.",
     "fast": "Collect the KPIs of this node for a FAST scheduler.",
+    "jobio": "Collect what jobs read and write by file system, and send and receive.",
     "log": "Send ccagent's own warnings and errors as log messages; in the daemon.",
 }
 
@@ -34,6 +35,7 @@ sinks are those of the daemon."""
 
 _EXTENSIONS = {
     "fast": "ccagent.agents.fast.commands",
+    "jobio": "ccagent.agents.jobio.commands",
     "lustre": "ccagent.agents.lustre.commands",
     "metrics": "ccagent.agents.metrics.commands",
 }

@@ -433,12 +433,6 @@ int BPF_PROG(on_readdir, struct file *file)
 	return count_operation(file->f_inode->i_sb, readdirs);
 }
 
-SEC("fentry/vfs_fsync_range")
-int BPF_PROG(on_fsync, struct file *file)
-{
-	return count_operation(file->f_inode->i_sb, fsyncs);
-}
-
 /* libaio: whose request it is when it begins, its result when it ends. */
 
 static __always_inline int begin_request(struct kiocb *kiocb, __u32 is_write)
@@ -634,47 +628,89 @@ int BPF_PROG(on_splice, struct file *from, __s64 *from_position, struct file *to
 	return 0;
 }
 
-/* Both ends of sendfile() are open yet, unless another thread closes them meanwhile. */
-static __always_inline void count_descriptor(int descriptor, int is_write, long result)
+/* The counts of an open file of the task, 0 for files that are not counted. */
+static __always_inline struct counts *counts_of_descriptor(int descriptor)
 {
 	struct task_struct___files *task = (void *)bpf_get_current_task_btf();
 	struct fdtable *table = task->files->fdt;
 	struct file **files, *file = 0;
 	struct inode *inode = 0;
 	struct super_block *sb = 0;
-	struct counts *counts;
 	struct key key = {};
 	unsigned long magic = 0, flags = 0;
 	unsigned short mode = 0;
 
 	if (descriptor < 0 || (unsigned int)descriptor >= table->max_fds)
-		return;
+		return 0;
 	files = table->fd;
 	bpf_probe_read_kernel(&file, sizeof(file), &files[descriptor]);
 	bpf_core_read(&inode, sizeof(inode), &file->f_inode);
 	bpf_core_read(&mode, sizeof(mode), &inode->i_mode);
 	if ((mode & S_IFMT) != S_IFREG)
-		return;
+		return 0;
 	bpf_core_read(&sb, sizeof(sb), &inode->i_sb);
 	bpf_core_read(&magic, sizeof(magic), &sb->s_magic);
 	bpf_core_read(&flags, sizeof(flags), &sb->s_flags);
 	if (is_pseudo_magic(magic) || flags & SB_KERNMOUNT)
-		return;
+		return 0;
 	bpf_core_read(&key.device, sizeof(key.device), &sb->s_dev);
 	key.job = job_of_task();
-	counts = counts_of_key(&key, magic);
-	add(*(is_write ? &counts->splice_writes : &counts->splice_reads), 1);
-	if (result > 0)
-		add(*(is_write ? &counts->splice_write_bytes : &counts->splice_read_bytes), result);
+	return counts_of_key(&key, magic);
 }
 
+/*
+ * fsync(2) and fdatasync(2) themselves: compilers build vfs_fsync_range() into its callers. The loader
+ * sets the names of other architectures.
+ */
+static __always_inline int count_fsync(struct pt_regs *registers)
+{
+	struct pt_regs___x86 *x86 = (void *)registers;
+	struct pt_regs___arm *arm = (void *)registers;
+	struct counts *counts;
+	unsigned long descriptor;
+
+	if (bpf_core_field_exists(x86->di))
+		descriptor = x86->di;
+	else
+		descriptor = arm->regs[0];
+	counts = counts_of_descriptor(descriptor);
+	if (counts)
+		add(counts->fsyncs, 1);
+	return 0;
+}
+
+SEC("fentry/__x64_sys_fsync")
+int BPF_PROG(on_fsync, struct pt_regs *registers)
+{
+	return count_fsync(registers);
+}
+
+SEC("fentry/__x64_sys_fdatasync")
+int BPF_PROG(on_fdatasync, struct pt_regs *registers)
+{
+	return count_fsync(registers);
+}
+
+/* Both ends of sendfile() are open yet, unless another thread closes them meanwhile. */
 SEC("fexit/do_sendfile")
 int BPF_PROG(on_sendfile, int to, int from, __s64 *position, __u64 size, __s64 most, long result)
 {
+	struct counts *counts;
+
 	if (result == -EBADF)
 		return 0;
-	count_descriptor(from, 0, result);
-	count_descriptor(to, 1, result);
+	counts = counts_of_descriptor(from);
+	if (counts) {
+		add(counts->splice_reads, 1);
+		if (result > 0)
+			add(counts->splice_read_bytes, result);
+	}
+	counts = counts_of_descriptor(to);
+	if (counts) {
+		add(counts->splice_writes, 1);
+		if (result > 0)
+			add(counts->splice_write_bytes, result);
+	}
 	return 0;
 }
 
@@ -826,7 +862,7 @@ int BPF_PROG(on_tcp_splice, struct socket *socket, __s64 *position, void *pipe, 
 SEC("fexit/udp_sendmsg")
 int BPF_PROG(on_udp_send, struct sock *sk, struct msghdr *message, __u64 size, int result)
 {
-	if (result < 0 || sk->__sk_common.skc_family != AF_INET)
+	if (result <= 0 || sk->__sk_common.skc_family != AF_INET)
 		return 0;
 	return count_sent(UDP | (is_loopback_message(sk, message) ? LOOPBACK : 0), result);
 }
@@ -834,7 +870,7 @@ int BPF_PROG(on_udp_send, struct sock *sk, struct msghdr *message, __u64 size, i
 SEC("fexit/udpv6_sendmsg")
 int BPF_PROG(on_udpv6_send, struct sock *sk, struct msghdr *message, __u64 size, int result)
 {
-	if (result < 0)
+	if (result <= 0)
 		return 0;
 	return count_sent(UDP | (is_loopback_message(sk, message) ? LOOPBACK : 0), result);
 }
@@ -843,7 +879,7 @@ int BPF_PROG(on_udpv6_send, struct sock *sk, struct msghdr *message, __u64 size,
 SEC("fentry/skb_consume_udp")
 int BPF_PROG(on_udp_receive, struct sock *sk, struct sk_buff *packet, int length)
 {
-	if (length < 0)
+	if (length <= 0)
 		return 0;
 	return count_received(UDP | (packet->skb_iif == LOOPBACK_INDEX ? LOOPBACK : 0), length);
 }

@@ -64,6 +64,14 @@ struct task_struct___files {
 	struct files_struct *files;
 };
 
+struct pt_regs___x86 {
+	unsigned long di;
+};
+
+struct pt_regs___arm {
+	__u64 regs[31];
+};
+
 struct vm_area_struct {
 	struct file *vm_file;
 };

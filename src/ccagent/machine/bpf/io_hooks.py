@@ -1,10 +1,11 @@
-"""Programs of io.bpf.c: the function of the kernel that each counts at, and what is lost without it.
+"""Programs of io.bpf.c: the function that each counts at, and what is not counted without it.
 
 The order is that of the bits in the header's `features`: new programs come last.
 """
 
 from __future__ import annotations
 
+import platform
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ class IoHook(NamedTuple):
     counts: str
 
 
+SYSTEM_CALL = {"aarch64": "__arm64_sys_"}.get(platform.machine(), "__x64_sys_")
+"""How the kernel's functions of system calls begin on this architecture."""
+
 HOOKS = (
     IoHook("on_vfs_read", "vfs_read", (4,), "read"),
     IoHook("on_vfs_write", "vfs_write", (4,), "write"),
@@ -40,7 +44,8 @@ HOOKS = (
     IoHook("on_stat", "security_inode_getattr", (1,), "stats"),
     IoHook("on_statfs", "security_sb_statfs", (1,), "statfs"),
     IoHook("on_readdir", "iterate_dir", (2,), "readdirs"),
-    IoHook("on_fsync", "vfs_fsync_range", (4,), "fsyncs"),
+    IoHook("on_fsync", f"{SYSTEM_CALL}fsync", (1,), "fsync"),
+    IoHook("on_fdatasync", f"{SYSTEM_CALL}fdatasync", (1,), "fdatasync"),
     IoHook("on_aio_read", "aio_read", (4,), "libaio reads"),
     IoHook("on_aio_write", "aio_write", (4,), "libaio writes"),
     IoHook("on_aio_complete", "aio_complete_rw", (2, 3), "libaio results"),

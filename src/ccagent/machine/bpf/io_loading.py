@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from ccagent.errors import CcagentError, ProgramError
 from ccagent.machine.bpf import pins
 from ccagent.machine.bpf.btf_functions import read_functions
-from ccagent.machine.bpf.io_hooks import HOOKS, OF_OLD_KERNELS, TIMERS, features_of, select_hooks
+from ccagent.machine.bpf.io_hooks import (
+    HOOKS,
+    OF_OLD_KERNELS,
+    SYSTEM_CALL,
+    TIMERS,
+    features_of,
+    select_hooks,
+)
 from ccagent.machine.bpf.libbpf import Object
 
 if TYPE_CHECKING:
@@ -122,6 +129,8 @@ def _load_once(
         for hook in (*HOOKS, *TIMERS):
             if hook.program not in usable:
                 programs.leave_out(hook.program)
+            elif hook.function.startswith(SYSTEM_CALL):
+                programs.set_target(hook.program, hook.function)
         programs.load()
         # The programs that fill the maps come last: if one fails, none is pinned.
         links = {

@@ -89,7 +89,7 @@ class NetworkKey(NamedTuple):
     is_loopback: bool
 
 
-class Traffic(NamedTuple):
+class JobTraffic(NamedTuple):
     """Calls that moved data, and bytes of payload. since: as in IoCounts."""
 
     since: int
@@ -111,8 +111,8 @@ class NetworkReading(NamedTuple):
     """A reading of `network`. lost: as in IoReading."""
 
     header: Header
-    entries: dict[NetworkKey, Traffic]
-    lost: Traffic
+    entries: dict[NetworkKey, JobTraffic]
+    lost: JobTraffic
 
 
 def parse_io(content: bytes) -> IoReading:
@@ -132,14 +132,24 @@ def parse_network(content: bytes) -> NetworkReading:
     header = parse_frame(content, NETWORK_MAGIC, LAYOUT, NETWORK_RECORD.size)
     records = _records(content, NETWORK_RECORD)
     lost = records.pop()
-    entries: dict[NetworkKey, Traffic] = {}
+    entries: dict[NetworkKey, JobTraffic] = {}
     for job, kind, *traffic in records:
         protocol = {_TCP: "tcp", _UDP: "udp"}.get(kind & ~_LOOPBACK)
         if protocol is None:
             raise UnparsableError(f"traffic of the unknown kind {kind}")
         key = NetworkKey(job, protocol, bool(kind & _LOOPBACK))
-        entries[key] = Traffic._make(traffic)
-    return NetworkReading(header, entries, Traffic._make(lost[2:]))
+        entries[key] = JobTraffic._make(traffic)
+    return NetworkReading(header, entries, JobTraffic._make(lost[2:]))
+
+
+def count_lost(io: IoReading, network: NetworkReading) -> int:
+    """Return the number of calls that found no room in the kernel's tables."""
+    calls = sum(
+        value
+        for name, value in zip(io.lost._fields, io.lost, strict=True)
+        if not name.endswith(("_bytes", "_ns", "_errors")) and name not in {"since", "magic"}
+    )
+    return calls + network.lost.sends + network.lost.receives
 
 
 def _records(content: bytes, record: struct.Struct) -> list[tuple[int, ...]]:

@@ -43,6 +43,7 @@ _NUMBERS = {
     "bpf_map__set_max_entries": (ctypes.c_void_p, ctypes.c_uint32),
     "bpf_map__set_initial_value": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t),
     "bpf_program__set_autoload": (ctypes.c_void_p, ctypes.c_bool),
+    "bpf_program__set_attach_target": (ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p),
     "btf__find_by_name_kind": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32),
     "btf__free": (ctypes.c_void_p,),
     "bpf_link__pin": (ctypes.c_void_p, ctypes.c_char_p),
@@ -178,6 +179,11 @@ class Object:
     def leave_out(self, program: str) -> None:
         """Do not load a program, before loading."""
         self._number("bpf_program__set_autoload", self._program(program), False)
+
+    def set_target(self, program: str, function: str) -> None:
+        """Attach a program to another function than its section names, before loading."""
+        pointer = self._program(program)
+        self._number("bpf_program__set_attach_target", pointer, 0, function.encode())
 
     def set_constants(self, content: bytes) -> None:
         """Set the constants that programs are verified with, before loading."""

@@ -35,7 +35,7 @@ class Loaded(NamedTuple):
     """Result of a load.
 
     complaint: why ended processes are not counted; empty if they are. io_version: empty unless the
-    programs for I/O were asked for. left_out: why this load counts some values of I/O not, by value.
+    programs for I/O were asked for. left_out: why some values of I/O are not counted, by value.
     """
 
     changed: bool
@@ -65,9 +65,10 @@ def load(
 ) -> Loaded:
     """Load and pin; where the same is pinned already, only mode and group are set.
 
-    io: load the programs for I/O, too; without it they stay as they are. Raises NotHereError if libbpf, BTF or a part of the kernel is missing, NotPermittedError without
-    privilege, ProgramError if the kernel refuses, UnparsableError if the records have another
-    layout; then nothing is left behind.
+    io: load the programs for I/O, too; without it they stay as they are. Raises NotHereError if
+    libbpf, BTF or a part of the kernel is missing, NotPermittedError without privilege,
+    ProgramError if the kernel refuses, UnparsableError if the records have another layout; then
+    nothing is left behind, but `tasks` and `ended` stay if only the programs for I/O fail.
     """
     programs = programs or objects()
     group = default_group() if group is None else group
