@@ -21,7 +21,17 @@ if TYPE_CHECKING:
 
     from ccagent.machine.node import Node
 
-_HEADER = ("JOB", "MOUNT", "TYPE", "READ B", "WRITTEN B", "READS", "WRITES", "METADATA", "SOURCE")
+_HEADER: tuple[str, ...] = (
+    "JOB",
+    "MOUNT",
+    "TYPE",
+    "READ B",
+    "WRITTEN B",
+    "READS",
+    "WRITES",
+    "METADATA",
+    "SOURCE",
+)
 _NETWORK_HEADER = ("JOB", "NETWORK", "", "RECEIVED B", "SENT B", "RECEIVES", "SENDS")
 
 
@@ -51,7 +61,7 @@ def read_totals(
 
 def totals_text(mounts: Iterable[MountUse], network: Iterable[NetworkUse]) -> str:
     """Return tables for a terminal."""
-    rows = [_HEADER]
+    rows: list[tuple[str, ...]] = [_HEADER]
     for use in mounts:
         total = use.total
         numbers = (
@@ -68,13 +78,13 @@ def totals_text(mounts: Iterable[MountUse], network: Iterable[NetworkUse]) -> st
     for each in network:
         kind = f"{each.protocol}{' loopback' if each.is_loopback else ''}"
         traffic = each.total
-        numbers = (
+        moved = (
             traffic.received_bytes,
             traffic.sent_bytes,
             traffic.receives,
             traffic.sends,
         )
-        rows.append((_job(each.job), kind, "", *map(str, numbers)))
+        rows.append((_job(each.job), kind, "", *map(str, moved)))
     return text if len(rows) == 1 else f"{text}\n{_aligned(rows)}"
 
 

@@ -84,10 +84,18 @@ class JobIoUsage:
             logger.warning("agent jobio: mounts have no names: %s", error)
         self._names.forget(io.entries)
         uses = (
-            MountUse(key.job, self._names.name(node, key, delta.total.magic), *delta)
+            MountUse(
+                key.job,
+                self._names.name(node, key, delta.total.magic),
+                delta.since_last,
+                delta.total,
+            )
             for key, delta in self._io.of(io.entries)
         )
-        traffic = [NetworkUse(*key, *delta) for key, delta in self._network.of(network.entries)]
+        traffic = [
+            NetworkUse(*key, delta.since_last, delta.total)
+            for key, delta in self._network.of(network.entries)
+        ]
         return JobIoUse(seconds, merge_mounts(uses), traffic, io.header.features, self._lost)
 
     def _note_lost(self, lost: int) -> None:

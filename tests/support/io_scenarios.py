@@ -7,12 +7,15 @@ Runs in a virtual machine with a kernel of Debian (tests/support/debian_machine.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import json
 import os
 import shutil
 import subprocess
+import sys
 import textwrap
+import time
 import traceback
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -20,9 +23,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ccagent.machine.bpf import loading, pins
+from ccagent.machine.bpf.io_hooks import missing_hooks
 from ccagent.machine.bpf.io_loading import IoOptions
-from ccagent.machine.bpf.io_records import IoReading, NetworkReading, parse_io, parse_network
-from tests.support.kernel_programs import JobGroup, hierarchy
+from ccagent.machine.bpf.io_records import (
+    IoReading,
+    NetworkReading,
+    count_lost,
+    parse_io,
+    parse_network,
+)
+from ccagent.machine.bpf.objects import objects
+from ccagent.machine.bpf.status import read_status
+from tests.support.kernel_programs import NOBODY, JobGroup, as_nobody, hierarchy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -409,7 +421,6 @@ def compare_network(root: str, name: str) -> Result:
 
 
 FIO = {
-    "libaio": ("--ioengine=libaio", "--iodepth=16", "--bs=4k", "--rw=randrw"),
     "libaio direct": ("--ioengine=libaio", "--iodepth=16", "--bs=4k", "--rw=randrw", "--direct=1"),
     "io_uring": ("--ioengine=io_uring", "--iodepth=16", "--bs=4k", "--rw=randrw"),
     "io_uring direct": (
@@ -419,47 +430,152 @@ FIO = {
         "--ioengine=io_uring", "--iodepth=8", "--bs=8k", "--rw=randrw", "--fixedbufs",
         "--registerfiles",
     ),
-    "io_uring vectors": (
-        "--ioengine=io_uring", "--iodepth=8", "--bs=8k", "--rw=randrw", "--nonvectored=0",
-    ),
     "io_uring sqpoll": (
         "--ioengine=io_uring", "--iodepth=8", "--bs=8k", "--rw=randrw", "--sqthread_poll=1",
     ),
     "io_uring async": (
         "--ioengine=io_uring", "--iodepth=8", "--bs=8k", "--rw=randrw", "--force_async=1",
     ),
-    "psync": ("--ioengine=psync", "--bs=4k", "--rw=randrw"),
     "pvsync2": ("--ioengine=pvsync2", "--bs=4k", "--rw=randrw"),
 }  # fmt: skip
 
 
-def main() -> None:
-    """Run all scenarios; print their results as JSON, by name."""
+def attempt(results: Result, name: str, scenario: Callable[[], Any]) -> None:
+    """Add the result of a scenario, or why it failed."""
+    try:
+        results[name] = scenario()
+    except Exception:  # noqa: BLE001 - the test that looks for the result shows it
+        results[name] = {"error": traceback.format_exc()}
+
+
+def count_known_programs() -> Result:
+    """Run all programs whose I/O is known."""
     results: Result = {}
-
-    def attempt(name: str, scenario: Callable[[], Result]) -> None:
-        try:
-            results[name] = scenario()
-        except Exception:  # noqa: BLE001 - the test that looks for the result shows it
-            results[name] = {"error": traceback.format_exc()}
-
-    loaded = loading.load(DIRECTORY, io=IoOptions())
-    results["load"] = {"left_out": dict(loaded.left_out), "complaint": loaded.complaint}
     with hierarchy("v2") as root, file_systems() as places:
         for kind, place in places.items():
             for name in SCRIPTS:
-                attempt(f"{kind} {name}", partial(compare, root, place, name))
+                attempt(results, f"{kind} {name}", partial(compare, root, place, name))
         ext4 = places["ext4"]
         dd = ["if=/dev/zero", "of=d", "bs=1M", "count=8", "conv=notrunc"]
-        attempt("dd", partial(run_dd, root, ext4, *dd))
-        attempt("dd direct", partial(run_dd, root, ext4, *dd, "oflag=direct"))
+        attempt(results, "dd", partial(run_dd, root, ext4, *dd))
+        attempt(results, "dd direct", partial(run_dd, root, ext4, *dd, "oflag=direct"))
         read = ["if=d", "of=/dev/null", "bs=64K", "iflag=direct"]
-        attempt("dd direct read", partial(run_dd, root, ext4, *read))
+        attempt(results, "dd direct read", partial(run_dd, root, ext4, *read))
         for name, options in FIO.items():
-            attempt(f"fio {name}", partial(run_fio, root, ext4, *options))
+            attempt(results, f"fio {name}", partial(run_fio, root, ext4, *options))
         for name in NETWORK:
-            attempt(f"network {name}", partial(compare_network, root, name))
-    results["lost"] = {"io": sum(read_io().lost), "network": sum(read_network().lost)}
+            attempt(results, f"network {name}", partial(compare_network, root, name))
+    with hierarchy("v1") as root:
+        attempt(results, "v1", partial(compare, root, "/tmp/v1", "read_write", version="v1"))
+    results["lost"] = count_lost(read_io(), read_network())
+    return results
+
+
+def read_without_privilege() -> Result:
+    """Read a thousand times as a user of the group, and once as another one."""
+    loading.load(DIRECTORY, group=NOBODY, io=IoOptions())
+    read = f"""
+from ccagent.agents.jobio.usage import read_counters
+from ccagent.machine.node import Node
+node = Node()
+for _ in range(1000):
+    io, network = read_counters(node, "{DIRECTORY}")
+print(len(io.entries) > 0)
+"""
+    allowed, denied = as_nobody(read), as_nobody(read, group=NOBODY - 1)
+    modes = {
+        name: f"{os.stat(Path(DIRECTORY, name)).st_mode & 0o7777:04o}"
+        for name in (pins.IO, pins.NETWORK, pins.IO_PROGRAMS)
+    }
+    return {"allowed": allowed.stdout + allowed.stderr, "denied": denied.stderr, "modes": modes}
+
+
+def unload() -> Result:
+    """Unload everything; return the programs of the kernel before, loaded and after."""
+    found: Result = {"loaded": len(own_programs())}
+    status = read_status(DIRECTORY)
+    found["status"] = [status.state, status.io, status.not_counted, status.problems]
+    loading.unload_io(DIRECTORY)
+    found["without io"] = sorted(os.listdir(DIRECTORY))
+    loading.unload(DIRECTORY)
+    for _ in range(100):
+        if not own_programs():
+            break
+        time.sleep(0.1)
+    found["unloaded"] = own_programs()
+    found["left"] = os.path.exists(DIRECTORY) or DIRECTORY in Path("/proc/mounts").read_text()
+    return found
+
+
+def own_programs() -> list[int]:
+    """Return the kernel's numbers of all programs."""
+    library = ctypes.CDLL("libbpf.so.1", use_errno=True)
+    number, found = ctypes.c_uint32(0), list[int]()
+    while not library.bpf_prog_get_next_id(number, ctypes.byref(number)):
+        found.append(number.value)
+    return found
+
+
+def do_without() -> Result:
+    """Load as on a kernel without some functions."""
+    lacking = frozenset({"vfs_readv", "security_inode_mkdir", "tcp_recvmsg"})
+    loaded = loading.load(DIRECTORY, io=IoOptions(lacking=lacking))
+    found = read_io()
+    missing = [hook.counts for hook in missing_hooks(found.header.features)]
+    with hierarchy("v2") as root:
+        counted = compare(root, "/mnt/p", "vectors")
+    loading.unload(DIRECTORY)
+    return {"left_out": dict(loaded.left_out), "missing": missing, **counted}
+
+
+def overflow() -> Result:
+    """Have more jobs than there is room for."""
+    loading.load(DIRECTORY, io=IoOptions(entries=8))
+    script = """
+        fd = os.open(path("x"), os.O_WRONLY | os.O_CREAT)
+        os.write(fd, b"z" * 100)
+    """
+    os.makedirs("/mnt/q", exist_ok=True)
+    with hierarchy("v2") as root:
+        jobs = [run_in_job(root, "/mnt/q", script)[0] for _ in range(20)]
+    found = read_io()
+    written = [counts.write_bytes for key, counts in found.entries.items() if key.job in jobs]
+    loading.unload(DIRECTORY)
+    return {"jobs": len(jobs), "written": written, "lost": found.lost.write_bytes}
+
+
+def expire(built: str) -> Result:
+    """Load a build that keeps ended jobs for a second; return when an entry is there."""
+    loading.load(DIRECTORY, programs=objects(built), io=IoOptions(has_time=True))
+    script = """
+        fd = os.open(path("x"), os.O_WRONLY | os.O_CREAT)
+        os.write(fd, b"z" * 100)
+    """
+    os.makedirs("/mnt/r", exist_ok=True)
+    with hierarchy("v2") as root:
+        job, _ = run_in_job(root, "/mnt/r", script)
+
+    def is_there() -> bool:
+        return any(key.job == job for key in read_io().entries)
+
+    time.sleep(2)
+    found: Result = {"first": is_there(), "ns": counted(job, "/mnt/r").get("write_ns", 0)}
+    found["last"] = [is_there() for _ in range(3)]
+    loading.unload(DIRECTORY)
+    return found
+
+
+def main() -> None:
+    """Run all scenarios; print their results as JSON, by name."""
+    loaded = loading.load(DIRECTORY, io=IoOptions())
+    results: Result = {"left_out": dict(loaded.left_out), "complaint": loaded.complaint}
+    results |= count_known_programs()
+    attempt(results, "unprivileged", read_without_privilege)
+    attempt(results, "unload", unload)
+    attempt(results, "lacking", do_without)
+    attempt(results, "overflow", overflow)
+    if len(sys.argv) > 1:
+        attempt(results, "expire", partial(expire, sys.argv[1]))
     print(json.dumps(results))
 
 

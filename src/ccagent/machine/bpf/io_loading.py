@@ -35,6 +35,7 @@ _SETTINGS = struct.Struct("<QII")
 """struct settings in io.bpf.c: features, CPUs, whether times are measured."""
 
 _ENTRIES = 1024
+_FEWEST_ENTRIES = 64
 _NETWORK_ENTRIES = 512
 _LARGEST_MAP = 64 * 1024 * 1024
 _VALUE = 30 * 8
@@ -46,11 +47,12 @@ class IoOptions(NamedTuple):
     """How the programs for I/O are loaded.
 
     has_time: measure the time in reads and writes. lacking: functions to do without, as if the
-    kernel did not have them.
+    kernel did not have them. entries: jobs times file systems for which there is room.
     """
 
     has_time: bool = False
     lacking: frozenset[str] = frozenset()
+    entries: int = _ENTRIES
 
 
 class LoadedIo(NamedTuple):
@@ -76,7 +78,7 @@ def load_io(
     # Each round leaves out a program at least.
     while True:
         try:
-            _load_once(library, content, directory, usable, has_time=has_time)
+            _load_once(library, content, directory, usable, options)
             break
         except CcagentError as error:
             _unpin(directory)
@@ -118,13 +120,18 @@ def _select(
 
 
 def _load_once(
-    library: Libbpf, content: bytes, directory: str, usable: Mapping[str, IoHook], *, has_time: bool
+    library: Libbpf,
+    content: bytes,
+    directory: str,
+    usable: Mapping[str, IoHook],
+    options: IoOptions,
 ) -> None:
     cpus = library.possible_cpus()
-    features = features_of(frozenset(usable), has_time=has_time)
+    features = features_of(frozenset(usable), has_time=options.has_time)
+    entries = min(options.entries, max(_FEWEST_ENTRIES, _LARGEST_MAP // (_VALUE * cpus)))
     with Object(library, _NAME, content) as programs:
-        programs.set_constants(_SETTINGS.pack(features, cpus, has_time))
-        programs.set_entries("io", max(64, min(_ENTRIES, _LARGEST_MAP // (_VALUE * cpus))))
+        programs.set_constants(_SETTINGS.pack(features, cpus, options.has_time))
+        programs.set_entries("io", entries)
         programs.set_entries("network", _NETWORK_ENTRIES)
         for hook in (*HOOKS, *TIMERS):
             if hook.program not in usable:
