@@ -152,6 +152,8 @@ def test_the_help_imports_no_agent() -> None:
         "energy.commands",
         "fast",
         "fast.commands",
+        "jobio",
+        "jobio.commands",
         "lustre",
         "lustre.commands",
         "metrics",
