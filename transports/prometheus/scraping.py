@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError, ProgramError
 from ccagent.log import logger
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
     from ccagent.transports.prometheus.collector import Collector
     from ccagent.transports.prometheus.exposition import Block
+    from ccagent.transports.prometheus.family import Rows
 
 _NODE = "node_exporter"
 _DURATIONS = {
@@ -44,22 +45,32 @@ _SUCCESSES = {
 
 PATIENCE = 0.25
 """Seconds for which one collector may hold up the others; then they go on without it."""
+_SLOW_AFTER = 1.0
+"""Seconds after which a reading counts as hanging: a later scrape does not wait for it."""
+_LOOK_EVERY = 0.005
+
+
+class Outcome(NamedTuple):
+    """Outcome of a reading. seconds: its duration. end: when it ended, by the steady clock."""
+
+    blocks: list[Block]
+    is_successful: bool
+    seconds: float
+    end: float
 
 
 class CollectorRun:
     """A collector with the encoder of its samples and the outcome of its last reading.
 
-    seconds: duration. is_successful: whether it could read something. is_running: a reading that
-    hangs is left alone, and no other is started.
+    begun: when the reading that runs now was begun, None if none runs. One that hangs is left
+    alone, and no other is started.
     """
 
     def __init__(self, collector: Collector, group: str) -> None:
         self.collector = collector
         self.group = group
-        self.seconds = 0.0
-        self.is_successful = False
-        self.is_running = False
-        self.blocks: list[Block] = []
+        self.begun: float | None = None
+        self.outcome = Outcome([], False, 0.0, 0.0)
         self._encoder = SampleEncoder()
 
     @property
@@ -69,7 +80,7 @@ class CollectorRun:
 
     def run(self, node: Node) -> None:
         """Read once. Never raises; what nobody foresaw is logged with its traceback."""
-        begin = time.perf_counter()
+        begin = time.monotonic()
         blocks: list[Block] = []
         is_successful = False
         try:
@@ -81,22 +92,19 @@ class CollectorRun:
             logger.warning("exporter: %s: %s", self.name, error)
         except Exception:  # noqa: BLE001 - the others go on
             logger.exception("exporter: %s: unforeseen error", self.name)
-        self.blocks = blocks
-        self.is_successful = is_successful
-        self.seconds = time.perf_counter() - begin
+        end = time.monotonic()
+        self.outcome = Outcome(blocks, is_successful, end - begin, end)
 
 
 class _Round:
-    """Runs collectors one after the other in a thread, until it is abandoned."""
+    """Runs collectors one after the other in a thread, until one of them is left behind."""
 
-    def __init__(self, runs: Sequence[CollectorRun], node: Node, lock: threading.Lock) -> None:
+    def __init__(self, runs: Sequence[CollectorRun], node: Node) -> None:
         self._left = [*reversed(runs)]
         self._node = node
-        self._lock = lock
-        self._changed = threading.Condition(lock)
-        self._is_abandoned = False
-        self.current: CollectorRun | None = None
-        self.done: list[tuple[CollectorRun, list[Block], bool, float]] = []
+        self._changed = threading.Condition()
+        self._done = 0
+        self._count = len(runs)
         try:
             threading.Thread(target=self._work, name="exporter-collect", daemon=True).start()
         except RuntimeError as error:
@@ -105,41 +113,27 @@ class _Round:
     def wait(self, deadline: float) -> list[CollectorRun]:
         """Wait for the end, or until one takes too long; return those that were not begun."""
         with self._changed:
-            while True:
-                count = len(self.done)
-                limit = min(deadline, time.monotonic() + PATIENCE)
-                self._changed.wait_for(
-                    lambda count=count: self._is_over or len(self.done) > count,
-                    max(0.0, limit - time.monotonic()),
-                )
-                if self._is_over:
-                    return []
-                if len(self.done) == count:  # one takes long, or the time is over
-                    self._is_abandoned = True
+            while self._done < self._count:
+                count = self._done
+                limit = min(deadline, time.monotonic() + PATIENCE) - time.monotonic()
+                self._changed.wait_for(lambda count=count: self._done > count, max(0.0, limit))
+                if self._done == count:
                     left, self._left = self._left, []
                     return [*reversed(left)]
-
-    @property
-    def _is_over(self) -> bool:
-        return not self._left and self.current is None
+        return []
 
     def _work(self) -> None:
         while True:
             with self._changed:
                 if not self._left:
-                    self._changed.notify_all()
                     return
-                run = self.current = self._left.pop()
-                run.is_running = True
+                run = self._left.pop()
+                run.begun = time.monotonic()
             run.run(self._node)
             with self._changed:
-                run.is_running = False
-                self.done.append((run, run.blocks, run.is_successful, run.seconds))
-                run.blocks = []
-                self.current = None
+                run.begun = None
+                self._done += 1
                 self._changed.notify_all()
-                if self._is_abandoned:
-                    return
 
 
 class Scraper:
@@ -148,14 +142,12 @@ class Scraper:
     def __init__(self, node: Node, collectors: Mapping[str, Sequence[Collector]]) -> None:
         self._node = node
         self._runs = [CollectorRun(c, group) for group, each in collectors.items() for c in each]
-        self._lock = threading.Lock()
         self._turn = threading.Lock()
-        self._encoder = SampleEncoder()
 
     @property
     def names(self) -> list[str]:
-        """The names of the collectors."""
-        return [run.name for run in self._runs]
+        """The names of the collectors, each once."""
+        return [*dict.fromkeys(run.name for run in self._runs)]
 
     def scrape(
         self,
@@ -164,69 +156,67 @@ class Scraper:
         exclude: Collection[str] = (),
     ) -> list[Block]:
         """Return the families of the collectors that answer within `seconds`."""
-        deadline = time.monotonic() + seconds
+        begin = time.monotonic()
+        deadline = begin + seconds
         chosen = [
             run
             for run in self._runs
             if (not include or run.name in include) and run.name not in exclude
         ]
-        if not self._turn.acquire(timeout=max(0.0, seconds)):
-            return self._encode_outcomes(chosen, {})
-        try:
-            return self._scrape(chosen, deadline)
-        finally:
-            self._turn.release()
+        if self._turn.acquire(timeout=max(0.0, seconds)):
+            try:
+                awaited = self._read(chosen, deadline)
+            finally:
+                self._turn.release()
+            while time.monotonic() < deadline and any(r.outcome.end < begin for r in awaited):
+                time.sleep(_LOOK_EVERY)
+        return self._collect(chosen, begin)
 
-    def _scrape(self, chosen: list[CollectorRun], deadline: float) -> list[Block]:
-        with self._lock:
-            left = [run for run in chosen if not run.is_running]
-        rounds: list[_Round] = []
-        while left and time.monotonic() < deadline:
-            rounds.append(_Round(left, self._node, self._lock))
-            left = rounds[-1].wait(deadline)
-        self._wait_for_slow(rounds, deadline)
-        with self._lock:
-            done = {each[0]: each for round_ in rounds for each in round_.done}
+    def _read(self, chosen: list[CollectorRun], deadline: float) -> list[CollectorRun]:
+        """Start the readings; return the collectors that are worth waiting for."""
+        now = time.monotonic()
+        left: list[CollectorRun] = []
+        awaited: list[CollectorRun] = []
         for run in chosen:
-            if run not in done:
-                logger.warning("exporter: %s: not finished in time; left out", run.name)
+            begun = run.begun
+            if begun is None:
+                left.append(run)
+            if begun is None or now - begun < _SLOW_AFTER:
+                awaited.append(run)
+        while left and time.monotonic() < deadline:
+            left = _Round(left, self._node).wait(deadline)
+        return awaited
+
+    def _collect(self, chosen: list[CollectorRun], begin: float) -> list[Block]:
+        outcomes = {run: run.outcome for run in chosen if run.outcome.end >= begin}
         blocks: dict[Family, str] = {}
         for run in chosen:
-            for family, lines in done[run][1] if run in done else ():
+            if run not in outcomes:
+                logger.warning("exporter: %s: not finished in time; left out", run.name)
+                continue
+            for family, lines in outcomes[run].blocks:
                 blocks[family] = blocks.get(family, "") + lines
-        outcomes = {run: (each[2], each[3]) for run, each in done.items()}
         return [*blocks.items(), *self._encode_outcomes(chosen, outcomes)]
 
-    def _wait_for_slow(self, rounds: list[_Round], deadline: float) -> None:
-        """Wait for collectors that were slow, while there is time."""
-        for each in rounds:
-            while each.current is not None and time.monotonic() < deadline:
-                time.sleep(0.005)
-
     def _encode_outcomes(
-        self, chosen: list[CollectorRun], outcomes: Mapping[CollectorRun, tuple[bool, float]]
+        self, chosen: list[CollectorRun], outcomes: Mapping[CollectorRun, Outcome]
     ) -> list[Block]:
-        missing = (False, 0.0)
-        found: list[Block] = []
+        missing = Outcome([], False, 0.0, 0.0)
+        families: list[tuple[Family, Rows]] = []
         for group in ("", _NODE):
-            runs = [run for run in chosen if (run.group == _NODE) == (group == _NODE)]
-            found += self._encoder.encode(
-                [
-                    (
-                        _DURATIONS[group],
-                        [((run.name,), outcomes.get(run, missing)[1]) for run in runs],
-                    ),
-                    (
-                        _SUCCESSES[group],
-                        [((run.name,), int(outcomes.get(run, missing)[0])) for run in runs],
-                    ),
-                ]
-            )
-        return found
+            found = [
+                ((run.name,), outcomes.get(run, missing))
+                for run in chosen
+                if (run.group == _NODE) == (group == _NODE)
+            ]
+            seconds = [(labels, round(each.seconds, 6)) for labels, each in found]
+            families.append((_DURATIONS[group], seconds))
+            successes = [(labels, int(each.is_successful)) for labels, each in found]
+            families.append((_SUCCESSES[group], successes))
+        return SampleEncoder().encode(families)
 
     def close(self) -> None:
         """Close the collectors that do not hang."""
         for run in self._runs:
-            if not run.is_running:
+            if run.begun is None:
                 run.collector.close()
-

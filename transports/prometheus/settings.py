@@ -103,7 +103,7 @@ class ExporterSettings(Settings, frozen=True, kw_only=True):
         tuple[str, ...],
         Meta(
             description="ADDRESS:PORT, or systemd for the sockets that it passes; others than"
-            " loopback need certificate-file and users-file"
+            " loopback need certificate-file, and users-file or client-ca-file"
         ),
     ] = ("127.0.0.1:9500",)
     names: Annotated[
@@ -203,8 +203,8 @@ def _find_problems(settings: ExporterSettings) -> Iterator[str]:
             continue
         if not (address.is_loopback or settings.is_protected or settings.insecure):
             yield (
-                f"listen: {text!r} is open to the network: set certificate-file and users-file,"
-                " or insecure = true"
+                f"listen: {text!r} is open to the network: set certificate-file and users-file or"
+                " client-ca-file, or insecure = true"
             )
     if not settings.names:
         yield f"names: at least one is needed{nearest('', [*NAME_SETS])}"
