@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
     from ccagent.transports.prometheus.family import Family, Rows
     from ccagent.transports.prometheus.settings import ExporterSettings
+    from ccagent.transports.prometheus.sources import NodeSources
 
 
 class Collector(ABC):
@@ -25,8 +26,9 @@ class Collector(ABC):
 
     name: ClassVar[str]
 
-    def __init__(self, settings: ExporterSettings) -> None:
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         self.settings = settings
+        self.sources = sources
 
     @abstractmethod
     def collect(self, node: Node) -> Iterable[tuple[Family, Rows]]:

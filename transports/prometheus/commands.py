@@ -83,14 +83,17 @@ def scrape_once(
     from ccagent.machine.node import Node
     from ccagent.transports.prometheus.registry import make_collectors
     from ccagent.transports.prometheus.scraping import Scraper
+    from ccagent.transports.prometheus.sources import NodeSources
 
     general = configuration.settings
     node = Node(hostname=general.hostname, cluster=general.cluster)
-    scraper = Scraper(node, make_collectors(settings))
+    sources = NodeSources(settings)
+    scraper = Scraper(node, make_collectors(settings, sources))
     try:
         blocks = scraper.scrape(settings.time_limit.seconds)
     finally:
         scraper.close()
+        sources.close()
     prefixes = (*leaves_out,)
     return [each for each in blocks if not (prefixes and each[0].name.startswith(prefixes))]
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from ccagent.transports.prometheus.collector import Collector
     from ccagent.transports.prometheus.settings import ExporterSettings
+    from ccagent.transports.prometheus.sources import NodeSources
 
 _NODE = "ccagent.transports.prometheus.node_exporter"
 _HERE = "ccagent.transports.prometheus"
@@ -18,7 +19,6 @@ COLLECTORS: dict[str, dict[str, str]] = {
     "ccagent": {
         "own": f"{_HERE}.own_metrics:OwnCollector",
         "jobs": f"{_HERE}.job_metrics:JobCollector",
-        "readers": f"{_HERE}.reader_metrics:ReaderCollector",
         "gpus": f"{_HERE}.gpu_metrics:GpuCollector",
     },
     "node_exporter": {
@@ -75,7 +75,9 @@ def collector_names() -> list[str]:
     return [name for names in COLLECTORS.values() for name in names]
 
 
-def make_collectors(settings: ExporterSettings) -> dict[str, list[Collector]]:
+def make_collectors(
+    settings: ExporterSettings, sources: NodeSources
+) -> dict[str, list[Collector]]:
     """Return the collectors that a configuration asks for, by set of names."""
     found: dict[str, list[Collector]] = {}
     for name_set in dict.fromkeys(settings.names):
@@ -84,7 +86,9 @@ def make_collectors(settings: ExporterSettings) -> dict[str, list[Collector]]:
             for name in COLLECTORS[name_set]
             if _is_chosen(name, settings.collectors) and name not in settings.exclude
         ]
-        found[name_set] = [_load(COLLECTORS[name_set][name])(settings) for name in chosen]
+        found[name_set] = [
+            _load(COLLECTORS[name_set][name])(settings, sources) for name in chosen
+        ]
     return found
 
 

@@ -14,6 +14,7 @@ from ccagent.transports.prometheus.pages import Pages
 from ccagent.transports.prometheus.passwords import PasswordFile
 from ccagent.transports.prometheus.registry import make_collectors
 from ccagent.transports.prometheus.scraping import Scraper
+from ccagent.transports.prometheus.sources import NodeSources
 
 if TYPE_CHECKING:
     import socket
@@ -38,7 +39,8 @@ class ExporterService:
         self.settings = settings
         self._tls = _make_tls(settings)
         self._passwords = _read_users(settings)
-        self._collectors = make_collectors(settings)
+        self._sources = NodeSources(settings)
+        self._collectors = make_collectors(settings, self._sources)
         self._closing = threading.Event()
         self._servers: list[ExporterServer] = []
         self._open: set[Address] = set()
@@ -69,6 +71,7 @@ class ExporterService:
             self._servers.clear()
         if self._answers is not None:
             self._answers.close()
+        self._sources.close()
 
     def _listen(self) -> bool:
         """Listen where it is possible; return whether all addresses are open."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
     from ccagent.transports.prometheus.family import Family, Labels, Rows
     from ccagent.transports.prometheus.settings import ExporterSettings
+    from ccagent.transports.prometheus.sources import NodeSources
 
 _CPU = counter("node_cpu_seconds_total", "Seconds the CPUs spent in each mode.", "cpu", "mode")
 _GUEST = counter(
@@ -44,8 +45,8 @@ class CpuCollector(Collector):
 
     name = "cpu"
 
-    def __init__(self, settings: ExporterSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
         self._before: dict[int, tuple[int, ...]] = {}
         self._labels: dict[int, tuple[tuple[Labels, ...], tuple[Labels, ...]]] = {}
         self._throttled: list[tuple[str, str, str]] | None = None

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
     from ccagent.transports.prometheus.family import Labels, Rows
     from ccagent.transports.prometheus.settings import ExporterSettings
+    from ccagent.transports.prometheus.sources import NodeSources
 
 _SECTOR = 512
 _DEVICE = ("device",)
@@ -71,8 +72,8 @@ class DiskCollector(Collector):
 
     name = "diskstats"
 
-    def __init__(self, settings: ExporterSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
         self._excluded = re.compile(settings.node_exporter.disk_exclude)
         self._info: dict[tuple[str, str, str], Labels] = {}
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ccagent.machine.procfs.mountinfo import Mount
     from ccagent.transports.prometheus.family import Family, Labels, Rows
     from ccagent.transports.prometheus.settings import ExporterSettings
+    from ccagent.transports.prometheus.sources import NodeSources
 
 _LABELS = ("device", "fstype", "mountpoint")
 _SIZE = gauge("node_filesystem_size_bytes", "Filesystem size in bytes.", *_LABELS)
@@ -67,8 +68,8 @@ class FilesystemCollector(Collector):
 
     name = "filesystem"
 
-    def __init__(self, settings: ExporterSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
         chosen = settings.node_exporter
         self._points = re.compile(chosen.filesystem_exclude)
         self._types = re.compile(chosen.filesystem_types_exclude)

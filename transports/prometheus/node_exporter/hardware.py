@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
     from ccagent.transports.prometheus.family import Labels, Rows
     from ccagent.transports.prometheus.settings import ExporterSettings
+    from ccagent.transports.prometheus.sources import NodeSources
 
 _HWMON = "sys/class/hwmon"
 _SENSOR = re.compile(
@@ -98,8 +99,8 @@ class HwmonCollector(Collector):
 
     name = "hwmon"
 
-    def __init__(self, settings: ExporterSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
         self._families: dict[str, Family] = {}
         self._values: list[_Value] = []
         self._chips: list[tuple[Labels, float]] = []
@@ -286,8 +287,8 @@ class RaplCollector(Collector):
 
     name = "rapl"
 
-    def __init__(self, settings: ExporterSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
         self._families: dict[str, Family] = {}
         self._before: dict[str, int] = {}
         self._wrapped: dict[str, int] = {}

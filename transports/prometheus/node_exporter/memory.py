@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
     from ccagent.transports.prometheus.family import Family, Rows
     from ccagent.transports.prometheus.settings import ExporterSettings
+    from ccagent.transports.prometheus.sources import NodeSources
 
 _LINE = re.compile(rb"^([\x21-\x39\x3b-\x7e]+): *([0-9]{1,18})( kB)?$", re.MULTILINE)
 _EVENTS = re.compile(r"(oom_kill|pgpg|pswp|pg.*fault).*")
@@ -44,8 +45,8 @@ class MeminfoCollector(Collector):
 
     name = "meminfo"
 
-    def __init__(self, settings: ExporterSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
         self._families = FamilyTable("gauge", "node_memory_{}", "Memory information field {}.")
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
@@ -61,8 +62,8 @@ class VmstatCollector(Collector):
 
     name = "vmstat"
 
-    def __init__(self, settings: ExporterSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
         self._families = FamilyTable(
             "untyped", "node_vmstat_{}", "/proc/vmstat information field {}."
         )

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
     from ccagent.transports.prometheus.family import Family, Labels, Rows
     from ccagent.transports.prometheus.settings import ExporterSettings
+    from ccagent.transports.prometheus.sources import NodeSources
 
 _COLUMNS = (
     *(
@@ -52,8 +53,8 @@ class NetdevCollector(Collector):
 
     name = "netdev"
 
-    def __init__(self, settings: ExporterSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
         self._excluded = re.compile(settings.node_exporter.network_exclude)
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
@@ -149,8 +150,8 @@ class NetstatCollector(Collector):
 
     name = "netstat"
 
-    def __init__(self, settings: ExporterSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
         self._families: dict[tuple[str, str], Family | None] = {}
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
@@ -189,8 +190,8 @@ class SockstatCollector(Collector):
 
     name = "sockstat"
 
-    def __init__(self, settings: ExporterSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
         self._families: dict[tuple[str, str], Family | None] = {}
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
     from ccagent.transports.prometheus.family import Labels, Rows
     from ccagent.transports.prometheus.settings import ExporterSettings
+    from ccagent.transports.prometheus.sources import NodeSources
 
 _UNAME = gauge(
     "node_uname_info", "Labeled system information as provided by the uname system call.",
@@ -265,8 +266,8 @@ class DmiCollector(Collector):
 
     name = "dmi"
 
-    def __init__(self, settings: ExporterSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
         self._family: Family | None = None
         self._values: Labels = ()
 
