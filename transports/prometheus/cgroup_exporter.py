@@ -55,24 +55,25 @@ class CgroupExporterCollector(Collector):
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
         """Read the control groups of jobs. Raise NotHereError if Slurm has made none."""
         jobs, _ = self.sources.jobs.get(node)
-        names = {each.job: (name_group(each.group),) for each in jobs}
+        names: dict[int, Labels] = {each.job: (name_group(each.group),) for each in jobs}
         for field, family in _TIMES:
             yield family, self._rows(jobs, names, field, 1e9)
         yield from self._cpus(node, jobs, names)
-        yield _RSS, [
-            (names[each.job], rss) for each in jobs if (rss := find_rss(each)) is not None
-        ]
+        yield _RSS, [(names[each.job], rss) for each in jobs if (rss := find_rss(each)) is not None]
         for family, field in (
             (_CACHE, "mem_file"), (_USED, "mem_used"), (_FAILURES, "mem_failures"),
             (_SWAP, "swap_used"), (_SWAP_FAILURES, "swap_failures"),
         ):  # fmt: skip
             yield family, self._rows(jobs, names, field)
         yield _TOTAL, [(names[each.job], limit_of(each, each.counters.mem_limit)) for each in jobs]
-        yield _SWAP_TOTAL, [
-            (names[each.job], limit_of(each, each.counters.swap_limit))
-            for each in jobs
-            if each.counters.swap_used is not None
-        ]
+        yield (
+            _SWAP_TOTAL,
+            [
+                (names[each.job], limit_of(each, each.counters.swap_limit))
+                for each in jobs
+                if each.counters.swap_used is not None
+            ],
+        )
         for resource, family in _PRESSURES.items():
             rows: list[tuple[Labels, float]] = []
             for each in jobs:
@@ -81,10 +82,13 @@ class CgroupExporterCollector(Collector):
                     if value is not None:
                         rows.append(((*names[each.job], extent), value / 1e6))
             yield family, rows
-        yield _INFO, [
-            ((*names[each.job], each.identity.user, str(each.identity.uid), str(each.job)), 1)
-            for each in jobs
-        ]
+        yield (
+            _INFO,
+            [
+                ((*names[each.job], each.identity.user, str(each.identity.uid), str(each.job)), 1)
+                for each in jobs
+            ],
+        )
 
     @staticmethod
     def _rows(

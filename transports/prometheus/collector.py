@@ -37,7 +37,7 @@ class Collector(ABC):
         Raises NotHereError where the machine has nothing of the subject, else CcagentError.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have nothing to close
         """Close open files and processes."""
 
     def warn(self, problem: object) -> None:

@@ -58,9 +58,7 @@ def password(user: str) -> None:
     from ccagent.transports.prometheus.passwords import make_line
 
     if sys.stdin.isatty():
-        secret: str = click.prompt(
-            "Password", hide_input=True, confirmation_prompt=True, err=True
-        )
+        secret: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     else:
         secret = sys.stdin.readline().rstrip("\r\n")
     click.echo(make_line(user, secret))

@@ -90,9 +90,7 @@ def untyped(name: str, text: str, *labels: str) -> Family:
 class FamilyTable:
     """Families that are named by the kernel: made when they are first seen, at most `most`."""
 
-    def __init__(
-        self, kind: Kind, name: str, text: str, *labels: str, most: int = 2000
-    ) -> None:
+    def __init__(self, kind: Kind, name: str, text: str, *labels: str, most: int = 2000) -> None:
         self._kind: Kind = kind
         self._name = name
         self._text = text

@@ -81,12 +81,15 @@ class GpuCollector(Collector):
                 value = getattr(card, field)
                 rows.append((labels[card.index], value * factor if factor >= 1 else value / 100))
             yield family, rows
-        yield _ENERGY, [
-            (labels[index], detail.value / 1000)
-            for index, details in reading.details.items()
-            for detail in details
-            if detail.name == "energy" and index in labels
-        ]
+        yield (
+            _ENERGY,
+            [
+                (labels[index], detail.value / 1000)
+                for index, details in reading.details.items()
+                for detail in details
+                if detail.name == "energy" and index in labels
+            ],
+        )
         yield from self._of_jobs(cards, labels)
         if self._files is not None:
             self._files.write(cards)

@@ -68,10 +68,8 @@ class ExporterConnection:
                 self._shake_hands(now)
             if self.state == "reading":
                 return self._read(now)
-            if self.state == "writing":
-                self._write(now)
-                if self.state == "reading" and self._received:
-                    return self._take_request(now)
+            if self.state == "writing" and self._write(now) and self._received:
+                return self._take_request(now)
         except ssl.SSLWantReadError:
             self.events = _READ
         except ssl.SSLWantWriteError:
@@ -116,9 +114,10 @@ class ExporterConnection:
             return None
         head = bytes(self._received[:end])
         del self._received[: end + 4]
+        if end > LARGEST_HEAD:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "head too large", now)
+            return None
         try:
-            if len(head) > LARGEST_HEAD:
-                raise BadRequestError("head too large", HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
             request = parse_request(head)
         except BadRequestError as error:
             self._refuse(error.status, str(error), now)
@@ -141,14 +140,16 @@ class ExporterConnection:
         self._to_send = memoryview(encoded)
         self._enter("writing", now)
 
-    def _write(self, now: float) -> None:
+    def _write(self, now: float) -> bool:
+        """Send the answer. Return whether the connection is kept for another request."""
         while self._to_send:
             sent = self.socket.send(self._to_send[:_PIECE])
             self._to_send = self._to_send[sent:]
-        if self._keeps_alive:
-            self._enter("reading", now)
-        else:
+        if not self._keeps_alive:
             self.state = "closed"
+            return False
+        self._enter("reading", now)
+        return True
 
     def close(self) -> None:
         """Close the socket, without a farewell that could block."""

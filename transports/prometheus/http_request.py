@@ -74,7 +74,7 @@ def choose_format(accept: str) -> str:
     best, chosen = 0.0, TEXT
     for item in accept.split(",")[:64]:
         kind, *parameters = (part.strip().lower() for part in item.split(";"))
-        values = dict(part.partition("=")[::2] for part in parameters)
+        values = _parameters(parameters)
         version = values.get("version", "").strip('"')
         if kind == "application/openmetrics-text" and version in _OPENMETRICS_VERSIONS:
             form = OPENMETRICS.replace("1.0.0", version or "1.0.0")
@@ -92,7 +92,7 @@ def accepts_gzip(accept_encoding: str) -> bool:
     """Return whether a header Accept-Encoding permits gzip."""
     for item in accept_encoding.split(",")[:64]:
         name, *parameters = (part.strip().lower() for part in item.split(";"))
-        values = dict(part.partition("=")[::2] for part in parameters)
+        values = _parameters(parameters)
         if name in {"gzip", "*"} and _number(values.get("q", "1"), 0.0) > 0:
             return True
     return False
@@ -104,6 +104,10 @@ def scrape_seconds(timeout: str, default: float) -> float:
     if seconds <= 0:
         return default
     return seconds - _OFFSET if seconds > 2 * _OFFSET else seconds / 2
+
+
+def _parameters(parts: list[str]) -> dict[str, str]:
+    return {name: value for name, _, value in (part.partition("=") for part in parts)}
 
 
 def _number(text: str, default: float) -> float:

@@ -252,4 +252,3 @@ class ExporterServer:
         for each in (*self._sockets, self._reader, self._writer):
             each.close()
         self._selector.close()
-

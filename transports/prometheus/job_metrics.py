@@ -74,7 +74,7 @@ _VALUES: tuple[tuple[str, Family, float], ...] = (
         "mem_rss",
         gauge(
             "ccagent_job_memory_rss_bytes",
-            "Memory that the job's programs hold: anonymous and shared, without the cache of files.",
+            "Memory that the job's programs hold: anonymous and shared, no cache of files.",
             "jobid",
         ),
         1,

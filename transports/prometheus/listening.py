@@ -17,7 +17,9 @@ _FIRST = 3
 _BACKLOG = 128
 
 
-def open_sockets(settings: ExporterSettings, open_before: set[Address]) -> dict[Address, socket.socket]:
+def open_sockets(
+    settings: ExporterSettings, open_before: set[Address]
+) -> dict[Address, socket.socket]:
     """Return the listening sockets of the addresses that can be had, without those open before.
 
     One that another process has is logged.

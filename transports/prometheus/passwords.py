@@ -44,7 +44,7 @@ class PasswordHash(NamedTuple):
 
     def matches(self, password: bytes) -> bool:
         """Compute the hash of a password and compare it, in a time that says nothing."""
-        found = _scrypt(password, self.salt, self.n, self.r, self.p, len(self.value))
+        found = _scrypt(password, self)
         return hmac.compare_digest(found, self.value)
 
 
@@ -58,9 +58,9 @@ def make_line(name: str, password: str) -> str:
         raise ConfigurationError(f"user {name!r}: no spaces and no ':', at most 128 characters")
     if not password:
         raise ConfigurationError("the password is empty")
-    salt = os.urandom(_SALT)
-    value = _scrypt(password.encode(), salt, 1 << _LOG2_N, _R, _P, _HASH)
-    parts = (base64.b64encode(each).decode() for each in (salt, value))
+    made = PasswordHash(1 << _LOG2_N, _R, _P, os.urandom(_SALT), bytes(_HASH))
+    value = _scrypt(password.encode(), made)
+    parts = (base64.b64encode(each).decode() for each in (made.salt, value))
     return f"{name}:scrypt${_LOG2_N}${_R}${_P}${'$'.join(parts)}"
 
 
@@ -191,7 +191,14 @@ def parse_basic(authorization: str) -> tuple[str, bytes] | None:
     return name.decode("utf-8", "replace"), password
 
 
-def _scrypt(password: bytes, salt: bytes, n: int, r: int, p: int, length: int) -> bytes:
+def _scrypt(password: bytes, form: PasswordHash) -> bytes:
+    """Return the hash of a password with the parameters and the length of another one."""
     return hashlib.scrypt(
-        password, salt=salt, n=n, r=r, p=p, maxmem=2 * _MOST_MEMORY, dklen=length
+        password,
+        salt=form.salt,
+        n=form.n,
+        r=form.r,
+        p=form.p,
+        maxmem=2 * _MOST_MEMORY,
+        dklen=len(form.value),
     )

@@ -75,9 +75,7 @@ def collector_names() -> list[str]:
     return [name for names in COLLECTORS.values() for name in names]
 
 
-def make_collectors(
-    settings: ExporterSettings, sources: NodeSources
-) -> dict[str, list[Collector]]:
+def make_collectors(settings: ExporterSettings, sources: NodeSources) -> dict[str, list[Collector]]:
     """Return the collectors that a configuration asks for, by set of names."""
     found: dict[str, list[Collector]] = {}
     for name_set in dict.fromkeys(settings.names):
@@ -86,9 +84,7 @@ def make_collectors(
             for name in COLLECTORS[name_set]
             if _is_chosen(name, settings.collectors) and name not in settings.exclude
         ]
-        found[name_set] = [
-            _load(COLLECTORS[name_set][name])(settings, sources) for name in chosen
-        ]
+        found[name_set] = [_load(COLLECTORS[name_set][name])(settings, sources) for name in chosen]
     return found
 
 

@@ -116,7 +116,7 @@ class _Round:
             while self._done < self._count:
                 count = self._done
                 limit = min(deadline, time.monotonic() + PATIENCE) - time.monotonic()
-                self._changed.wait_for(lambda count=count: self._done > count, max(0.0, limit))
+                self._changed.wait(max(0.0, limit))
                 if self._done == count:
                     left, self._left = self._left, []
                     return [*reversed(left)]

@@ -23,9 +23,7 @@ NAME_SETS = (
 SYSTEMD = "systemd"
 """In `listen`: the sockets that systemd passes."""
 
-NameSet = Literal[
-    "ccagent", "node_exporter", "cgroup_exporter", "dcgm", "lustre", "ceems", "slurm"
-]
+NameSet = Literal["ccagent", "node_exporter", "cgroup_exporter", "dcgm", "lustre", "ceems", "slurm"]
 
 
 class Address(NamedTuple):
@@ -73,9 +71,7 @@ class NodeExporterSettings(Settings, frozen=True, kw_only=True):
     ] = r"^(ram|loop|fd|(h|s|v|xv)d[a-z]|nvme\d+n\d+p)\d+$"
     filesystem_exclude: Annotated[
         str, Meta(description="mount points without node_filesystem_*; a regular expression")
-    ] = (
-        r"^/(dev|proc|run|sys|mnt|media|var/lib/docker/.+|var/lib/containers/storage/.+)($|/)"
-    )
+    ] = r"^/(dev|proc|run|sys|mnt|media|var/lib/docker/.+|var/lib/containers/storage/.+)($|/)"
     filesystem_types_exclude: Annotated[
         str, Meta(description="types of file systems likewise; a regular expression")
     ] = (
@@ -117,9 +113,7 @@ class ExporterSettings(Settings, frozen=True, kw_only=True):
     certificate_file: Annotated[
         str, Meta(description="our certificate with its chain, PEM; empty: no TLS")
     ] = ""
-    key_file: Annotated[
-        str, Meta(description="the key of that certificate, not encrypted")
-    ] = ""
+    key_file: Annotated[str, Meta(description="the key of that certificate, not encrypted")] = ""
     client_ca_file: Annotated[
         str, Meta(description="clients need a certificate of one of these; empty: none")
     ] = ""
@@ -138,13 +132,15 @@ class ExporterSettings(Settings, frozen=True, kw_only=True):
         bool, Meta(description="listen beyond loopback without TLS or without a password")
     ] = False
     clients: Annotated[
-        int, Meta(ge=1, le=1000, description="connections at a time; the longest idle one gives way")
+        int,
+        Meta(ge=1, le=1000, description="connections at a time; the longest idle one gives way"),
     ] = 40
     client_timeout: Annotated[
         Duration, Meta(description="within which a client must send a request and take the answer")
     ] = Duration("10s")
     time_limit: Annotated[
-        Duration, Meta(description="of a scrape, if the client names none; late collectors are left out")
+        Duration,
+        Meta(description="of a scrape, if the client names none; late collectors are left out"),
     ] = Duration("9500ms")
     min_interval: Annotated[
         Duration, Meta(description="a scrape this soon after another gets the same values")
@@ -152,6 +148,9 @@ class ExporterSettings(Settings, frozen=True, kw_only=True):
     max_jobs: Annotated[
         int, Meta(ge=0, description="jobs with series of their own; further ones are counted")
     ] = 200
+    max_lustre_jobs: Annotated[
+        int, Meta(ge=0, description="job ids of Lustre's job_stats with series of their own")
+    ] = 2000
     job_info: Annotated[
         Literal["environment", "none"],
         Meta(
@@ -193,6 +192,20 @@ class ExporterSettings(Settings, frozen=True, kw_only=True):
 
 
 def _find_problems(settings: ExporterSettings) -> Iterator[str]:
+    yield from _find_wrong_addresses(settings)
+    yield from _find_wrong_files(settings)
+    yield from _find_wrong_names(settings)
+    if not settings.path.startswith("/") or settings.path == "/" or "?" in settings.path:
+        yield f"path: {settings.path!r}: begins with '/' and has more, such as /metrics"
+    if not 0.5 <= settings.time_limit.seconds <= 600:
+        yield "time-limit: from 500ms to 10m"
+    if not 1 <= settings.client_timeout.seconds <= 600:
+        yield "client-timeout: from 1s to 10m"
+    if settings.min_interval.seconds > 60:
+        yield "min-interval: 60s at most"
+
+
+def _find_wrong_addresses(settings: ExporterSettings) -> Iterator[str]:
     for text in settings.listen:
         if text == SYSTEMD:
             continue
@@ -206,10 +219,9 @@ def _find_problems(settings: ExporterSettings) -> Iterator[str]:
                 f"listen: {text!r} is open to the network: set certificate-file and users-file or"
                 " client-ca-file, or insecure = true"
             )
-    if not settings.names:
-        yield f"names: at least one is needed{nearest('', [*NAME_SETS])}"
-    if not settings.path.startswith("/") or settings.path == "/" or "?" in settings.path:
-        yield f"path: {settings.path!r}: begins with '/' and has more, such as /metrics"
+
+
+def _find_wrong_files(settings: ExporterSettings) -> Iterator[str]:
     if bool(settings.certificate_file) != bool(settings.key_file):
         yield "certificate-file, key-file: both or none"
     if settings.client_ca_file and not settings.certificate_file:
@@ -223,15 +235,14 @@ def _find_problems(settings: ExporterSettings) -> Iterator[str]:
     ):
         if path and not path.startswith("/"):
             yield f"{key}: an absolute path is needed"
-    if not 0.5 <= settings.time_limit.seconds <= 600:
-        yield "time-limit: from 500ms to 10m"
-    if not 1 <= settings.client_timeout.seconds <= 600:
-        yield "client-timeout: from 1s to 10m"
-    if settings.min_interval.seconds > 60:
-        yield "min-interval: 60s at most"
+
+
+def _find_wrong_names(settings: ExporterSettings) -> Iterator[str]:
     from ccagent.machine.gpu.presence import vendor_directories
     from ccagent.transports.prometheus.registry import collector_names
 
+    if not settings.names:
+        yield f"names: at least one is needed{nearest('', [*NAME_SETS])}"
     known = collector_names()
     for key, names in (("collectors", settings.collectors), ("exclude", settings.exclude)):
         for name in names:

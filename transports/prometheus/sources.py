@@ -1,4 +1,4 @@
-"""What several collectors share in one scrape: the jobs of this node, its cards, and who has them."""
+"""Readings that several collectors share in one scrape: jobs, cards, allocations."""
 
 from __future__ import annotations
 
@@ -162,9 +162,7 @@ class NodeSources:
 
             self._gpus = Gpus(
                 node,
-                GpuSettings(
-                    gpu_vendors=self._settings.gpu_vendors, gpu_time_limit=Duration("5s")
-                ),
+                GpuSettings(gpu_vendors=self._settings.gpu_vendors, gpu_time_limit=Duration("5s")),
             )
         return self._gpus
 

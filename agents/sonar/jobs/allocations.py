@@ -36,13 +36,19 @@ class ProcessOfJob(Protocol):
     """What is asked of a process: its id, its job (0: none) and its user."""
 
     @property
-    def pid(self) -> int: ...
+    def pid(self) -> int:
+        """The id of the process."""
+        ...
 
     @property
-    def job(self) -> int: ...
+    def job(self) -> int:
+        """The id of the job, 0 for none."""
+        ...
 
     @property
-    def uid(self) -> int: ...
+    def uid(self) -> int:
+        """The user."""
+        ...
 
 
 class Allocation(NamedTuple):
@@ -72,7 +78,9 @@ class Allocations:
         self._not_before: dict[int, float] = {}
         self._slurm_not_before = 0.0
 
-    def read(self, node: Node, processes: Sequence[ProcessOfJob], reading: GpuReading) -> list[Allocation]:
+    def read(
+        self, node: Node, processes: Sequence[ProcessOfJob], reading: GpuReading
+    ) -> list[Allocation]:
         """Return the allocations of the jobs that are here and have cards."""
         jobs = _jobs(node, processes)
         self._known = {job: known for job, known in self._known.items() if job in jobs}

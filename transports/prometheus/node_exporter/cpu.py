@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import lt
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.cgroup.pressure import parse_pressure
@@ -59,9 +59,12 @@ class CpuCollector(Collector):
         for cpu, ticks in times.items():
             old = before.get(cpu)
             # idle and iowait go back a little now and then (kernel/time/tick-sched.c).
-            if old is not None and any(map(lt, ticks, old)):
-                if old[_IDLE] - ticks[_IDLE] < _RETREAT * hertz:
-                    times[cpu] = tuple(map(max, ticks, old))
+            if (
+                old is not None
+                and any(map(lt, ticks, old))
+                and old[_IDLE] - ticks[_IDLE] < _RETREAT * hertz
+            ):
+                times[cpu] = tuple(map(max, ticks, old))
         self._before = times
         rows: list[tuple[Labels, float]] = []
         guests: list[tuple[Labels, float]] = []
@@ -90,16 +93,16 @@ class CpuCollector(Collector):
             ]  # fmt: skip
         cores: dict[Labels, float] = {}
         packages: dict[Labels, float] = {}
-        for name, package, core in self._throttled:
+        for name, chip, inner in self._throttled:
             where = f"{_CPUS}/{name}/thermal_throttle"
-            if (package, core) not in cores:
+            if (chip, inner) not in cores:
                 count = read_number(node, f"{where}/core_throttle_count")
                 if count is not None:
-                    cores[package, core] = count
-            if (package,) not in packages:
+                    cores[chip, inner] = count
+            if (chip,) not in packages:
                 count = read_number(node, f"{where}/package_throttle_count")
                 if count is not None:
-                    packages[package,] = count
+                    packages[chip,] = count
         yield _CORE_THROTTLES, cores.items()
         yield _PACKAGE_THROTTLES, packages.items()
 
@@ -176,18 +179,18 @@ class SchedstatCollector(Collector):
 
 
 _PRESSURE = {
-    ("cpu", "some"): ("cpu_waiting", "Total time in seconds that processes have waited for CPU"
-                      " time"),
-    ("io", "some"): ("io_waiting", "Total time in seconds that processes have waited due to IO"
-                     " congestion"),
-    ("io", "full"): ("io_stalled", "Total time in seconds no process could make progress due to IO"
-                     " congestion"),
-    ("memory", "some"): ("memory_waiting", "Total time in seconds that processes have waited for"
-                         " memory"),
-    ("memory", "full"): ("memory_stalled", "Total time in seconds no process could make progress"
-                         " due to memory congestion"),
-    ("irq", "full"): ("irq_stalled", "Total time in seconds no process could make progress due to"
-                      " IRQ congestion"),
+    ("cpu", "some"): ("cpu_waiting", ("Total time in seconds that processes have waited for CPU"
+                      " time")),
+    ("io", "some"): ("io_waiting", ("Total time in seconds that processes have waited due to IO"
+                     " congestion")),
+    ("io", "full"): ("io_stalled", ("Total time in seconds no process could make progress due to IO"
+                     " congestion")),
+    ("memory", "some"): ("memory_waiting", ("Total time in seconds that processes have waited for"
+                         " memory")),
+    ("memory", "full"): ("memory_stalled", ("Total time in seconds no process could make progress"
+                         " due to memory congestion")),
+    ("irq", "full"): ("irq_stalled", ("Total time in seconds no process could make progress due to"
+                      " IRQ congestion")),
 }  # fmt: skip
 _PRESSURES = {
     key: counter(f"node_pressure_{name}_seconds_total", text)

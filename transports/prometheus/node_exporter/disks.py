@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ccagent.machine.parsed import read_parsed
 from ccagent.transports.prometheus.collector import Collector, read_text
-from ccagent.transports.prometheus.family import Family, counter, gauge
+from ccagent.transports.prometheus.family import Family, gauge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,9 +48,7 @@ _INFO = gauge(
     "node_disk_info", "Info of /sys/block/<block_device>.",
     "device", "major", "minor", "path", "wwn", "model", "serial", "revision",
 )  # fmt: skip
-_UDEV = re.compile(
-    r"^E:(ID_PATH|ID_WWN|ID_MODEL|ID_SERIAL_SHORT|ID_REVISION)=(.*)$", re.MULTILINE
-)
+_UDEV = re.compile(r"^E:(ID_PATH|ID_WWN|ID_MODEL|ID_SERIAL_SHORT|ID_REVISION)=(.*)$", re.MULTILINE)
 _LINE = re.compile(rb"^ *([0-9]{1,7}) +([0-9]{1,7}) (\S+)((?: [0-9]{1,20})+)$", re.MULTILINE)
 
 

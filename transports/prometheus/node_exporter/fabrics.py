@@ -70,8 +70,8 @@ _COUNTERS: dict[str, tuple[str, int, str]] = {
         "Number of incoming VL15 packets dropped due to resource limitations."),
     "counters/excessive_buffer_overrun_errors": (
         "excessive_buffer_overrun_errors_total", 1,
-        "Number of times that OverrunErrors consecutive flow control update periods occurred,"
-        " each having at least one overrun error."),
+        ("Number of times that OverrunErrors consecutive flow control update periods occurred,"
+        " each having at least one overrun error.")),
     "counters/link_downed": (
         "link_downed_total", 1,
         "Number of times the link failed to recover from an error state and went down"),
@@ -80,8 +80,8 @@ _COUNTERS: dict[str, tuple[str, int, str]] = {
         "Number of times the link successfully recovered from an error state"),
     "counters/local_link_integrity_errors": (
         "local_link_integrity_errors_total", 1,
-        "Number of times that the count of local physical errors exceeded the threshold specified"
-        " by LocalPhyErrors."),
+        ("Number of times that the count of local physical errors exceeded the threshold specified"
+        " by LocalPhyErrors.")),
     "counters_ext/port_multicast_rcv_packets": (
         "legacy_multicast_packets_received_total", 1, "Number of multicast packets received"),
     "counters_ext/port_multicast_xmit_packets": (
@@ -223,7 +223,7 @@ class NfsCollector(Collector):
             numbers = found.get(f"proc{version}", [])
             names = NFS3 if version == 3 else operations4(len(numbers))
             for name, number in zip(names, numbers, strict=False):
-                rows.append(((str(version), name_method(name, version)), number))  # noqa: PERF401
+                rows.append(((str(version), name_method(name, version)), number))
         yield _REQUESTS, rows
 
 

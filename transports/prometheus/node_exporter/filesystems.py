@@ -104,7 +104,7 @@ class FilesystemCollector(Collector):
             mounts = read_parsed(node, _INIT, parse_mountinfo)
         except CcagentError:
             mounts = read_parsed(node, MOUNTINFO, parse_mountinfo)
-        found = {
+        found: dict[Labels, Mount] = {
             (mount.source, mount.type, mount.point): mount
             for mount in mounts
             if not self._points.search(mount.point) and not self._types.search(mount.type)

@@ -39,47 +39,47 @@ def clean_name(name: str) -> str:
     return _UNCLEAN.sub("_", name.lower()).strip("_")
 
 
+_SPECIAL = {
+    "beep_enable": ("beep_enabled", 1, "Hardware beep enabled"),
+    "vrm": ("voltage_regulator_version", 1, "Hardware voltage regulator"),
+    "update_interval": ("update_interval_seconds", 1e-3, "Hardware monitor update interval"),
+}
+"""Files that are no sensors: name, factor and help."""
+_INTERVALS = frozenset({"average_interval", "average_interval_min", "average_interval_max"})
+_SPEEDS = frozenset({"input", "min", "max", "target"})
+_UNITS: dict[str, tuple[str, float, str]] = {
+    "in": ("_volts", 1e-3, "voltage"),
+    "cpu": ("_volts", 1e-3, "voltage"),
+    "temp": ("_celsius", 1e-3, "temperature"),
+    "curr": ("_amps", 1e-3, "current"),
+    "energy": ("_joule_total", 1e-6, "joules used so far"),
+    "power": ("_watt", 1e-6, "power usage in watts"),
+    "humidity": ("", 1e-6, "humidity, as a ratio"),
+    "fan": ("_rpm", 1, "fan revolutions per minute"),
+}
+"""Suffix, factor and help by kind of sensor."""
+
+
 def name_sensor(kind: str, element: str) -> tuple[str, float, str]:
     """Return metric, factor and help of a file of a sensor, such as `temp` and `crit`."""
+    if kind in _SPECIAL:
+        name, factor, text = _SPECIAL[kind]
+        return f"node_hwmon_{name}", factor, text
     shown = element or "input"
-    if kind in {"beep_enable", "vrm", "update_interval"}:
-        return {
-            "beep_enable": ("node_hwmon_beep_enabled", 1, "Hardware beep enabled"),
-            "vrm": ("node_hwmon_voltage_regulator_version", 1,
-                    "Hardware voltage regulator version"),
-            "update_interval": ("node_hwmon_update_interval_seconds", 1e-3,
-                                "Hardware monitor update interval"),
-        }[kind]  # fmt: skip
     name = f"node_hwmon_{kind}" + ("" if shown == "input" else f"_{clean_name(element)}")
     if element in {"fault", "alarm"}:
         return name, 1, f"Hardware sensor {element} status ({kind})"
     if element == "beep":
         return f"{name}_enabled", 1, "Hardware monitor sensor has beeping enabled"
-    match kind:
-        case "in" | "cpu":
-            return f"{name}_volts", 1e-3, f"Hardware monitor for voltage ({shown})"
-        case "temp" if element != "type":
-            return f"{name}_celsius", 1e-3, f"Hardware monitor for temperature ({shown})"
-        case "curr":
-            return f"{name}_amps", 1e-3, f"Hardware monitor for current ({shown})"
-        case "energy":
-            return f"{name}_joule_total", 1e-6, f"Hardware monitor for joules used so far ({shown})"
-        case "power" if element == "accuracy":
-            return name, 1e-6, "Hardware monitor power meter accuracy, as a ratio"
-        case "power" if element in {
-            "average_interval", "average_interval_min", "average_interval_max",
-        }:  # fmt: skip
-            return f"{name}_seconds", 1e-3, f"Hardware monitor power usage update interval ({shown})"
-        case "power":
-            return f"{name}_watt", 1e-6, f"Hardware monitor for power usage in watts ({shown})"
-        case "humidity":
-            return name, 1e-6, f"Hardware monitor for humidity, as a ratio ({shown})"
-        case "fan" if shown in {"input", "min", "max", "target"}:
-            return f"{name}_rpm", 1, f"Hardware monitor for fan revolutions per minute ({shown})"
-        case "freq":
-            return f"{name}_mhz", 1e-6, f"Hardware monitor for frequency in MHz ({shown})"
-        case _:
-            return name, 1, f"Hardware monitor {kind} element {element}"
+    if kind == "power" and element == "accuracy":
+        return name, 1e-6, "Hardware monitor power meter accuracy, as a ratio"
+    if kind == "power" and element in _INTERVALS:
+        return f"{name}_seconds", 1e-3, f"Hardware monitor power usage update interval ({shown})"
+    is_plain = (kind == "temp" and element == "type") or (kind == "fan" and shown not in _SPEEDS)
+    if kind not in _UNITS or is_plain:
+        return name, 1, f"Hardware monitor {kind} element {element}"
+    suffix, factor, what = _UNITS[kind]
+    return name + suffix, factor, f"Hardware monitor for {what} ({shown})"
 
 
 class _Value:

@@ -1,7 +1,8 @@
-"""Network interfaces and protocols: netdev, netclass, netstat, sockstat, softnet, arp and others."""
+"""Network interfaces and protocols: netdev, netclass, netstat, sockstat, softnet and others."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING
 
@@ -114,7 +115,9 @@ class NetclassCollector(Collector):
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
         """Read /sys/class/net."""
-        devices = [name for name in sorted(node.list(_CLASS)) if node.exists(f"{_CLASS}/{name}/mtu")]
+        devices = [
+            name for name in sorted(node.list(_CLASS)) if node.exists(f"{_CLASS}/{name}/mtu")
+        ]
         states: list[tuple[Labels, float]] = []
         infos: list[tuple[Labels, float]] = []
         for device in devices:
@@ -158,10 +161,8 @@ class NetstatCollector(Collector):
         """Read /proc/net/netstat, snmp and snmp6."""
         yield from self._of([*read_parsed(node, "proc/net/netstat", _pairs)])
         yield from self._of([*read_parsed(node, "proc/net/snmp", _pairs)])
-        try:
+        with contextlib.suppress(NotHereError):  # IPv6 is off
             yield from self._of([*read_parsed(node, "proc/net/snmp6", parse_snmp6)])
-        except NotHereError:
-            pass  # IPv6 is off
 
     def _of(self, values: list[tuple[str, str, int]]) -> Iterator[tuple[Family, Rows]]:
         for protocol, field, value in values:
@@ -197,10 +198,8 @@ class SockstatCollector(Collector):
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
         """Read /proc/net/sockstat and sockstat6."""
         found = read_parsed(node, "proc/net/sockstat", parse_sockstat)
-        try:
+        with contextlib.suppress(NotHereError):  # IPv6 is off
             found |= read_parsed(node, "proc/net/sockstat6", parse_sockstat)
-        except NotHereError:
-            pass  # IPv6 is off
         for protocol, numbers in found.items():
             for state, value in numbers.items():
                 yield from self._yield(protocol, state, value)
@@ -312,8 +311,10 @@ _STATISTICS = {
         ("drop", "Number of packets dropped due to conntrack failure."),
         (
             "early_drop",
-            "Number of dropped conntrack entries to make room for new ones, if maximum table size "
-            "was reached.",
+            (
+                "Number of dropped conntrack entries to make room for new ones, if maximum table"
+                " size was reached."
+            ),
         ),
         (
             "search_restart",
@@ -359,7 +360,9 @@ def _sum_columns(content: bytes) -> dict[str, int]:
     return sums
 
 
-_BONDS = gauge("node_bonding_slaves", "Number of configured slaves per bonding interface.", "master")
+_BONDS = gauge(
+    "node_bonding_slaves", "Number of configured slaves per bonding interface.", "master"
+)
 _ACTIVE = gauge("node_bonding_active", "Number of active slaves per bonding interface.", "master")
 
 
@@ -382,4 +385,3 @@ class BondingCollector(Collector):
             active.append(((master,), states.count("up")))
         yield _BONDS, slaves
         yield _ACTIVE, active
-

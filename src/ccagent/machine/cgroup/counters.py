@@ -40,11 +40,14 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
     which lacks these, anonymous memory and mapped files.
     oom_kills: processes killed for want of memory. cpu_time, cpu_throttled: ns so far.
     io_read, io_write: B from and to block devices so far. pressure_*: us so far in which a task
-    waited. Only with details: cpu_user, cpu_system: ns so far. cpus: hwthreads that it may use.
-    mem_swapcached: B in swap space and in memory. mem_failures: how often its memory was not enough.
-    swap_used, swap_limit: B of swap space, on version 1 of memory and swap space; swap_failures: how
-    often that was not enough. pressure_*_full: us so far in which no task worked. is_continued: the sums are over the same control groups as at the reading before.
+    waited. is_continued: the sums are over the same control groups as at the reading before.
     is_new: Slurm made the job's control groups since that reading, so they counted from 0.
+
+    Only with details: cpu_user, cpu_system: ns so far. cpus: hwthreads that the job may use.
+    mem_swapcached: B in swap space and in memory. mem_failures: how often memory was not enough.
+    swap_used, swap_limit: B of swap space, on version 1 of memory and swap space together.
+    swap_failures: how often that was not enough. pressure_*_full: us so far in which no task
+    worked.
     """
 
     mem_used: int | None = None

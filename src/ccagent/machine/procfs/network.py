@@ -73,17 +73,12 @@ def parse_softnet(content: bytes) -> list[Softnet]:
     for index, line in enumerate(content.splitlines()):
         try:
             words = [int(word, 16) for word in line.split()]
-            found.append(
-                Softnet(
-                    words[12] if len(words) > 12 else index,
-                    *words[:3],
-                    words[9] if len(words) > 9 else None,
-                    words[10] if len(words) > 10 else None,
-                    words[11] if len(words) > 11 else None,
-                )
-            )
-        except (ValueError, TypeError) as error:
+            processed, dropped, squeezed = words[:3]
+        except ValueError as error:
             raise UnparsableError(f"not counters: {line[:80]!r}") from error
+        more: list[int | None] = [*words, *[None] * 13]
+        cpu = words[12] if len(words) > 12 else index
+        found.append(Softnet(cpu, processed, dropped, squeezed, more[9], more[10], more[11]))
     return found
 
 
