@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -99,15 +100,14 @@ def _list_processes(node: Node, directory: JobDirectory) -> list[int]:
     while waiting and read < _MOST_GROUPS:
         path, depth = waiting.pop()
         read += 1
-        try:
-            # On version 2 processes are at the leaves only.
-            if depth and (directory.controller != V2 or depth > 2):
+        # On version 2 processes are at the leaves only.
+        if depth and (directory.controller != V2 or depth > 2):
+            with contextlib.suppress(CcagentError, ValueError):
                 found += map(int, node.read(f"{path}/cgroup.procs").split())
-            if depth < _DEEPEST:
+        if depth < _DEEPEST:
+            with contextlib.suppress(CcagentError):
                 names = node.directories(path)
                 waiting += [(f"{path}/{n}", depth + 1) for n in names if _PART.fullmatch(n)]
-        except (CcagentError, ValueError):
-            continue
     return found
 
 
