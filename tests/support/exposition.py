@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import NamedTuple
 
-from prometheus_client.openmetrics.parser import (
-    text_string_to_metric_families as parse_openmetrics,
-)
-from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client import Metric
+
+_PARSERS: dict[str, Callable[[str], Iterable[Metric]]] = {
+    form: vars(import_module(module))["text_string_to_metric_families"]
+    for form, module in (
+        ("text", "prometheus_client.parser"),
+        ("openmetrics", "prometheus_client.openmetrics.parser"),
+    )
+}
+"""The parsers of the official library, of which one has no types."""
 
 Series = tuple[str, frozenset[tuple[str, str]]]
 
@@ -22,9 +30,8 @@ class Known(NamedTuple):
 
 def parse(document: str, form: str = "text") -> dict[Series, Known]:
     """Parse a document in the text format, or in OpenMetrics. A series may stand there once."""
-    families = parse_openmetrics(document) if form == "openmetrics" else parse_text(document)
     found: dict[Series, Known] = {}
-    for family in families:
+    for family in _PARSERS[form](document):
         for sample in family.samples:
             name = sample.name
             if form == "text" and f"\n{name}" not in document and name.endswith("_total"):

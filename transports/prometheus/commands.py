@@ -6,7 +6,6 @@ import sys
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from ccagent.cli.command_options import HelpfulGroup, add_file_options
 from ccagent.errors import ConfigurationError
@@ -112,5 +111,7 @@ def _read(options: Options, names: str) -> tuple[Configuration, ExporterSettings
                 raise ConfigurationError(
                     f"--names: {name!r} is unknown{nearest(name, [*NAME_SETS])}"
                 )
-        settings = msgspec.structs.replace(settings, names=chosen)
+        from msgspec.structs import replace
+
+        settings = replace(settings, names=chosen)
     return configuration, settings

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ccagent.transports.prometheus.http_request import (
     LARGEST_HEAD,
-    BadRequestError,
+    MalformedRequestError,
     encode_answer,
     parse_request,
     text_answer,
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from ccagent.transports.prometheus.http_request import Answer, Request
+    from ccagent.transports.prometheus.http_request import ExporterAnswer, Request
 
 State = Literal["handshake", "reading", "working", "writing", "closed"]
 
@@ -119,7 +119,7 @@ class ExporterConnection:
             return None
         try:
             request = parse_request(head)
-        except BadRequestError as error:
+        except MalformedRequestError as error:
             self._refuse(error.status, str(error), now)
             return None
         self._keeps_alive = request.keeps_alive
@@ -133,7 +133,7 @@ class ExporterConnection:
         self._keeps_alive = self._is_head = False
         self.answer(text_answer(status, text), now)
 
-    def answer(self, answer: Answer, now: float) -> None:
+    def answer(self, answer: ExporterAnswer, now: float) -> None:
         """Take the answer to the request; `step` sends it."""
         keeps = self._keeps_alive
         encoded = encode_answer(answer, keeps_alive=keeps, with_body=not self._is_head)

@@ -28,7 +28,7 @@ class Request(NamedTuple):
     keeps_alive: bool
 
 
-class BadRequestError(ValueError):
+class MalformedRequestError(ValueError):
     """A request that is no HTTP, or asks for what can't be had. status: of the answer."""
 
     def __init__(self, text: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
@@ -36,7 +36,7 @@ class BadRequestError(ValueError):
         self.status = status
 
 
-class Answer(NamedTuple):
+class ExporterAnswer(NamedTuple):
     """An answer before it is encoded."""
 
     status: HTTPStatus
@@ -46,20 +46,20 @@ class Answer(NamedTuple):
 
 
 def parse_request(head: bytes) -> Request:
-    """Parse a head without the empty line that ends it. Raises BadRequestError."""
+    """Parse a head without the empty line that ends it. Raises MalformedRequestError."""
     lines = head.decode("latin-1").split("\r\n")
     found = _LINE.fullmatch(lines[0])
     if found is None:
-        raise BadRequestError("no HTTP/1.1 request")
+        raise MalformedRequestError("no HTTP/1.1 request")
     headers: dict[str, str] = {}
     for line in lines[1:]:
         field = _FIELD.fullmatch(line)
         if field is None:
-            raise BadRequestError("a header is malformed")
+            raise MalformedRequestError("a header is malformed")
         name = field[1].lower()
         headers[name] = f"{headers[name]}, {field[2]}" if name in headers else field[2]
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-        raise BadRequestError("no body is taken", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        raise MalformedRequestError("no body is taken", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
     path, _, query = found[2].partition("?")
     connection = headers.get("connection", "").lower()
     keeps = connection != "close" if found[3] == "1" else connection == "keep-alive"
@@ -118,7 +118,7 @@ def _number(text: str, default: float) -> float:
     return value if math.isfinite(value) else default
 
 
-def encode_answer(answer: Answer, *, keeps_alive: bool, with_body: bool = True) -> bytes:
+def encode_answer(answer: ExporterAnswer, *, keeps_alive: bool, with_body: bool = True) -> bytes:
     """Return the bytes of an answer."""
     lines = [
         f"HTTP/1.1 {answer.status.value} {answer.status.phrase}",
@@ -134,6 +134,6 @@ def encode_answer(answer: Answer, *, keeps_alive: bool, with_body: bool = True) 
     return head + answer.body if with_body else head
 
 
-def text_answer(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> Answer:
+def text_answer(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> ExporterAnswer:
     """Return an answer of one line of text."""
-    return Answer(status, "text/plain; charset=utf-8", f"{text}\n".encode(), headers)
+    return ExporterAnswer(status, "text/plain; charset=utf-8", f"{text}\n".encode(), headers)

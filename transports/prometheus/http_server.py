@@ -21,7 +21,7 @@ from ccagent.transports.prometheus.http_request import text_answer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ccagent.transports.prometheus.http_request import Answer, Request
+    from ccagent.transports.prometheus.http_request import ExporterAnswer, Request
     from ccagent.transports.prometheus.tls import TlsContext
 
 _IDLE = 300.0
@@ -36,7 +36,9 @@ class AnswerWorkers:
     """Threads that make answers, started when they are needed."""
 
     def __init__(
-        self, answer: Callable[[Request], Answer], hand_back: Callable[[int, Answer], None]
+        self,
+        answer: Callable[[Request], ExporterAnswer],
+        hand_back: Callable[[int, ExporterAnswer], None],
     ) -> None:
         self._answer = answer
         self._hand_back = hand_back
@@ -88,7 +90,7 @@ class ExporterServer:
     def __init__(
         self,
         sockets: Sequence[socket.socket],
-        answer: Callable[[Request], Answer],
+        answer: Callable[[Request], ExporterAnswer],
         *,
         tls: TlsContext | None = None,
         most: int = 40,
@@ -101,7 +103,7 @@ class ExporterServer:
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, ExporterConnection] = {}
         self._numbers = 0
-        self._answers: queue.SimpleQueue[tuple[int, Answer]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[int, ExporterAnswer]] = queue.SimpleQueue()
         self._reader, self._writer = socket.socketpair()
         self._closing = threading.Event()
         self._workers = AnswerWorkers(answer, self._hand_back)
@@ -124,7 +126,7 @@ class ExporterServer:
             self._thread.join(seconds)
         self._workers.close()
 
-    def _hand_back(self, number: int, answer: Answer) -> None:
+    def _hand_back(self, number: int, answer: ExporterAnswer) -> None:
         self._answers.put((number, answer))
         self._wake()
 

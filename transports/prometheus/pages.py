@@ -12,7 +12,7 @@ from ccagent import __version__
 from ccagent.transports.prometheus.exposition import join_openmetrics, join_text
 from ccagent.transports.prometheus.http_request import (
     TEXT,
-    Answer,
+    ExporterAnswer,
     accepts_gzip,
     choose_format,
     scrape_seconds,
@@ -45,7 +45,7 @@ _PAGE = """\
 _CHALLENGE = ("WWW-Authenticate", 'Basic realm="ccagent", charset="UTF-8"')
 
 
-class Pages:
+class ExporterPages:
     """Makes the answers to requests. scrape: seconds, collectors to use and not to use."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Pages:
         self._names = names
         self._passwords = passwords
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> ExporterAnswer:
         """Return the answer to a request."""
         if self._passwords is not None:
             try:
@@ -82,7 +82,7 @@ class Pages:
             return self._landing()
         return text_answer(HTTPStatus.NOT_FOUND, f"not found; metrics are at {self._settings.path}")
 
-    def _metrics(self, request: Request) -> Answer:
+    def _metrics(self, request: Request) -> ExporterAnswer:
         try:
             fields = parse_qsl(request.query, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
         except ValueError:
@@ -106,13 +106,13 @@ class Pages:
             packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
             body = packer.compress(body) + packer.flush()
             headers = (*headers, ("Content-Encoding", "gzip"))
-        return Answer(HTTPStatus.OK, content_type, body, headers)
+        return ExporterAnswer(HTTPStatus.OK, content_type, body, headers)
 
-    def _landing(self) -> Answer:
+    def _landing(self) -> ExporterAnswer:
         page = _PAGE.format(
             version=html.escape(__version__),
             path=html.escape(self._settings.path),
             names=html.escape(", ".join(self._names)),
         )
         policy = ("Content-Security-Policy", "default-src 'none'")
-        return Answer(HTTPStatus.OK, "text/html; charset=utf-8", page.encode(), (policy,))
+        return ExporterAnswer(HTTPStatus.OK, "text/html; charset=utf-8", page.encode(), (policy,))

@@ -10,7 +10,7 @@ from ccagent.errors import ConfigurationError
 from ccagent.log import logger
 from ccagent.transports.prometheus.http_server import ExporterServer
 from ccagent.transports.prometheus.listening import open_sockets, passed_sockets
-from ccagent.transports.prometheus.pages import Pages
+from ccagent.transports.prometheus.pages import ExporterPages
 from ccagent.transports.prometheus.passwords import PasswordFile
 from ccagent.transports.prometheus.registry import make_collectors
 from ccagent.transports.prometheus.scraping import Scraper
@@ -45,7 +45,7 @@ class ExporterService:
         self._servers: list[ExporterServer] = []
         self._open: set[Address] = set()
         self._answers: AnswerCache | None = None
-        self._pages: Pages | None = None
+        self._pages: ExporterPages | None = None
         self._lock = threading.Lock()
         self.ports: list[int] = []
         """The ports that it listens at."""
@@ -54,7 +54,9 @@ class ExporterService:
         """Start to listen. An address that another process has is tried again."""
         scraper = Scraper(node, self._collectors)
         self._answers = AnswerCache(scraper, self.settings.min_interval.seconds)
-        self._pages = Pages(self.settings, self._answers.scrape, scraper.names, self._passwords)
+        self._pages = ExporterPages(
+            self.settings, self._answers.scrape, scraper.names, self._passwords
+        )
         try:
             self._serve(passed_sockets(self.settings))
         except ConfigurationError as error:

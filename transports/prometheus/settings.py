@@ -239,7 +239,7 @@ def _find_wrong_files(settings: ExporterSettings) -> Iterator[str]:
 
 def _find_wrong_names(settings: ExporterSettings) -> Iterator[str]:
     from ccagent.machine.gpu.presence import vendor_directories
-    from ccagent.transports.prometheus.registry import collector_names
+    from ccagent.transports.prometheus.collector_names import collector_names
 
     if not settings.names:
         yield f"names: at least one is needed{nearest('', [*NAME_SETS])}"

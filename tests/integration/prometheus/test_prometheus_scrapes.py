@@ -46,9 +46,7 @@ def test_openmetrics_with_tls_and_a_password(
     assert "out of order" not in text.lower()
 
 
-def test_counters_go_on_over_a_restart_of_the_agent(
-    exporter: Exporter, prometheus: Start
-) -> None:
+def test_counters_go_on_over_a_restart_of_the_agent(exporter: Exporter, prometheus: Start) -> None:
     exporter.serve('names = ["node_exporter"]')
     target = {"static_configs": [{"targets": [f"127.0.0.1:{exporter.port}"]}], "job_name": "node"}
     server = prometheus([target])

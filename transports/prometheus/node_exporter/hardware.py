@@ -263,7 +263,7 @@ _PRESENT = gauge(
 
 
 class PowerSupplyCollector(Collector):
-    """Whether power supplies are there and deliver power."""
+    """Power supplies that are there, and that deliver power."""
 
     name = "powersupplyclass"
 

@@ -235,7 +235,7 @@ _MODE = gauge("node_selinux_current_mode", "Current SELinux enforcement mode")
 
 
 class SelinuxCollector(Collector):
-    """Whether SELinux is on, and enforces."""
+    """SELinux: off, permissive or enforcing."""
 
     name = "selinux"
 

@@ -24,9 +24,7 @@ def documents(family: Family, rows: list[tuple[tuple[str, ...], float]]) -> tupl
 
 
 @given(st.dictionaries(st.tuples(TEXTS, TEXTS), NUMBERS, min_size=1, max_size=5), TEXTS)
-def test_any_labels_and_numbers_come_back(
-    rows: dict[tuple[str, str], float], text: str
-) -> None:
+def test_any_labels_and_numbers_come_back(rows: dict[tuple[str, str], float], text: str) -> None:
     family = gauge("some_bytes", text or "x", "first", "second")
     for form, document in zip(
         ("text", "openmetrics"), documents(family, [*rows.items()]), strict=True

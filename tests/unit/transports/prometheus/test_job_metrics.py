@@ -59,7 +59,7 @@ def add_v1(node: TreeNode, job: int, pid: int) -> None:
 def test_a_job_of_version_2(node: TreeNode) -> None:
     add_v2(
         node, 12, 100,
-        "A=b\0SLURM_JOB_ACCOUNT=chem\0SLURM_JOB_PARTITION=long\0SLURM_JOB_NAME=a\"b\nc\0",
+        'A=b\0SLURM_JOB_ACCOUNT=chem\0SLURM_JOB_PARTITION=long\0SLURM_JOB_NAME=a"b\nc\0',
     )  # fmt: skip
     found = collected(make(JobCollector), node)
     assert found == {

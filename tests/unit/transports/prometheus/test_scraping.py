@@ -93,9 +93,7 @@ def test_one_that_hangs_costs_its_own_families_and_no_later_scrape_waits(
         assert time.monotonic() < deadline
 
 
-def test_one_that_is_only_slow_is_waited_for(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_is_only_slow_is_waited_for(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scraping, "PATIENCE", 0.02)
     slow = Scripted("hanging", hangs=True)
     threading.Timer(0.1, slow.go_on.set).start()

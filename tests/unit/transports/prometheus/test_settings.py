@@ -40,7 +40,9 @@ def test_what_is_no_address(text: str) -> None:
     assert "listen" in problems(listen=[text])
 
 
-@pytest.mark.parametrize("text", ["127.0.0.1:1", "127.8.0.1:1", "[::1]:1", "localhost:1", "systemd"])
+@pytest.mark.parametrize(
+    "text", ["127.0.0.1:1", "127.8.0.1:1", "[::1]:1", "localhost:1", "systemd"]
+)
 def test_loopback_needs_nothing(text: str) -> None:
     assert not problems(listen=[text])
 
