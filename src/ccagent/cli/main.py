@@ -26,6 +26,7 @@ _COMMANDS = {
     "config": "ccagent.config.commands",
     "control": "ccagent.controls.commands",
     "job": "ccagent.views.job.commands",
+    "export": "ccagent.transports.prometheus.commands",
     "kernel": "ccagent.machine.bpf.commands",
     "outbox": "ccagent.cli.outbox",
     "sinks": "ccagent.cli.sinks",
