@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ccagent.stores.metrics.catalogue import MetricCatalogue
-from ccagent.stores.metrics.checkpoint_files import file_name
+from ccagent.stores.metrics.line_keys import file_name
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.store import MetricStore
 

@@ -10,13 +10,13 @@ import contextlib
 import os
 import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
-from urllib.parse import quote, unquote
 
 from ccagent.errors import UnparsableError
 from ccagent.log import logger
 from ccagent.stores.metrics.checkpoint_binary import decode_binary, encode_binary
 from ccagent.stores.metrics.checkpoint_json import decode_json, encode_json
 from ccagent.stores.metrics.checkpoint_levels import collect_level, restore_level
+from ccagent.stores.metrics.line_keys import file_name, original_name
 from ccagent.stores.metrics.reference_log import as_levels, decode_reference_log
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ _SUFFIXES = {"json": "json", "binary": "bin"}
 _LOG = "current.wal"
 _LARGEST = 1 << 30
 _LONGEST_STRETCH = 10**7
-_PLAIN = "".join(chr(c) for c in range(33, 127) if chr(c) not in "/%\\")
 
 
 class NodeDirectory(NamedTuple):
@@ -41,18 +40,6 @@ class NodeDirectory(NamedTuple):
     cluster: str
     node: str
     path: str
-
-
-def file_name(name: str) -> str:
-    """Return the name of a file or directory that stands for a name."""
-    quoted = quote(name, safe=_PLAIN)
-    return "%2E" + quoted[1:] if quoted.startswith(".") else quoted
-
-
-def original_name(found: str) -> str:
-    """Return the name that a file or directory stands for."""
-    name = unquote(found)
-    return name if file_name(name) == found else found
 
 
 def find_nodes(directory: str) -> Iterator[NodeDirectory]:
@@ -95,20 +82,42 @@ def write_checkpoint(
     if level.is_empty():
         return 0
     encode = encode_json if form == "json" else encode_binary
-    folder = os.path.join(directory, *(file_name(name) for name in node.path))
-    os.makedirs(folder, 0o755, exist_ok=True)
-    target = os.path.join(folder, f"{start}.{_SUFFIXES[form]}")
+    target = f"{start}.{_SUFFIXES[form]}"
+    os.makedirs(directory, 0o755, exist_ok=True)
+    folder = _open_folder(directory, [file_name(name) for name in node.path])
+    try:
+        _write_file(folder, target, encode(level, start, end))
+    finally:
+        os.close(folder)
+    return level.count()
+
+
+def _open_folder(directory: str, names: list[str]) -> int:
+    """Open a directory, made where it is missing; below `directory` no link is followed."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    descriptor = os.open(directory, flags)
+    for name in names:
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o755, dir_fd=descriptor)
+            below = os.open(name, flags | os.O_NOFOLLOW, dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+        descriptor = below
+    return descriptor
+
+
+def _write_file(folder: int, target: str, data: bytes) -> None:
     partial = f"{target}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        with open(os.open(partial, flags, 0o644), "wb") as file:
-            file.write(encode(level, start, end))
-        os.replace(partial, target)
+        with open(os.open(partial, flags, 0o644, dir_fd=folder), "wb") as file:
+            file.write(data)
+        os.replace(partial, target, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:
         with contextlib.suppress(OSError):
-            os.unlink(partial)
+            os.unlink(partial, dir_fd=folder)
         raise
-    return level.count()
 
 
 def remove_checkpoints(directory: str, oldest: int) -> int:

@@ -79,7 +79,8 @@ def restore_level(store: MetricStore, path: Path, level: CheckpointLevel) -> int
     for below, metric, one in found:
         known = store.catalogue.get(metric)
         if known is not None and store.find(below, metric) is None:
-            new.setdefault((one.start, one.frequency), []).append((below, metric))
+            step = store.changed_steps.configured(metric, one.frequency)
+            new.setdefault((one.start, step), []).append((below, metric))
     for (start, frequency), wanted in new.items():
         store.add(wanted, start, frequency)
     count = 0

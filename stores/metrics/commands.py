@@ -63,7 +63,13 @@ def metrics(ctx: click.Context, /, **options: Any) -> None:
 @_with_options
 def check(**options: Any) -> None:
     """Check the configuration; exit status 2 if it can't be used."""
+    _need_extra()
     settings = _settings(**options)
+    from ccagent.stores.metrics.checking import find_problems
+
+    problems = find_problems(settings)
+    if problems:
+        raise ConfigurationError(*problems)
     click.echo(f"metrics: {', '.join(sorted(settings.metrics))}")
     click.echo(f"listens on {settings.listen}, keeps {settings.retention} in memory")
 
@@ -128,7 +134,7 @@ def _settings(
         try:
             every = StoredMetricSettings(frequency=Duration(frequency), aggregation="avg")
         except ValueError as error:
-            raise ConfigurationError(f"--frequency: {error}") from None
+            raise ConfigurationError(f"--frequency: {error}") from error
         changes["metrics"] = {WILDCARD: every}
     if config is None:
         return check_settings(structs.replace(StoreSettings(), **changes), "command line")

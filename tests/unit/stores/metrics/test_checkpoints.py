@@ -18,9 +18,7 @@ from ccagent.errors import UnparsableError
 from ccagent.stores.metrics.checkpoint_binary import decode_binary, encode_binary
 from ccagent.stores.metrics.checkpoint_files import (
     CheckpointFormat,
-    file_name,
     find_nodes,
-    original_name,
     read_checkpoints,
     remove_checkpoints,
     write_checkpoint,
@@ -28,6 +26,7 @@ from ccagent.stores.metrics.checkpoint_files import (
 from ccagent.stores.metrics.checkpoint_json import decode_json, encode_json
 from ccagent.stores.metrics.checkpoint_levels import collect_level
 from ccagent.stores.metrics.checkpointing import Checkpointer
+from ccagent.stores.metrics.line_keys import file_name, original_name
 from ccagent.stores.metrics.store import MetricStore
 from tests.unit.stores.metrics.support import NOW, data, new_store
 from tests.unit.stores.metrics.test_ingest import stored
