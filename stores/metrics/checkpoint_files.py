@@ -84,7 +84,7 @@ def write_checkpoint(
     encode = encode_json if form == "json" else encode_binary
     target = f"{start}.{_SUFFIXES[form]}"
     os.makedirs(directory, 0o755, exist_ok=True)
-    folder = _open_folder(directory, [file_name(name) for name in node.path])
+    folder = open_folder(directory, [file_name(name) for name in node.path])
     try:
         _write_file(folder, target, encode(level, start, end))
     finally:
@@ -92,7 +92,7 @@ def write_checkpoint(
     return level.count()
 
 
-def _open_folder(directory: str, names: list[str]) -> int:
+def open_folder(directory: str, names: list[str]) -> int:
     """Open a directory, made where it is missing; below `directory` no link is followed."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     descriptor = os.open(directory, flags)

@@ -96,8 +96,9 @@ class Checkpointer:
                 self._until, self._until - now,
             )  # fmt: skip
             self._until = 0
-        found = _Range(max(self._until, oldest), now + 1 - settling)
-        return found if found.start < found.end else None
+        end = now + 1 - settling
+        found = _Range(min(end, max(self._until, oldest)), end)
+        return found if found.start < found.end or self._behind else None
 
     def _nodes(self) -> Iterator[StoreLevel]:
         for cluster in list(self._store.root.children.values()):
@@ -121,7 +122,7 @@ class Checkpointer:
         return count
 
     def _finish(self, asked: _Range, count: int) -> None:
-        self._until = asked.end
+        self._until = max(self._until, asked.end)
         root = self._store.root
         self._behind = {
             name: since for name, since in self._behind.items() if root.find(name) is not None

@@ -165,6 +165,8 @@ class StoreConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """Refuse a request before its body, if it can't be answered."""
         self._is_in_header = False
+        if self._is_refused:
+            return
         asked = self._head
         route = self._api.route(self._parser.get_method(), asked.url)
         refusal = asked.refusal

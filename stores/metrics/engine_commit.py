@@ -68,10 +68,10 @@ class EngineCommit:
                 try:
                     await asyncio.to_thread(self._write, texts, lines)
                 except (CcagentError, OSError, ValueError) as error:
-                    problem = StoreLogError(str(error))
+                    problem = StoreLogError(f"the engine does not answer: {error}")
                 except Exception as error:  # noqa: BLE001 - those who wait must get an answer
                     logger.exception("engine: an import failed")
-                    problem = StoreLogError(str(error))
+                    problem = StoreLogError(f"the engine does not answer: {error}")
                 self._report(problem)
                 self._answer(waiting, problem)
         finally:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 
 LONGEST_NAME = 255
+_MOST_BYTES = 12
+"""Bytes of a character in the name of a file: four with a percent sign each."""
 _PLAIN = "".join(chr(c) for c in range(33, 127) if chr(c) not in "/%\\")
 
 
@@ -50,6 +52,6 @@ def level_path(tags: Mapping[str, str], cluster: str) -> Path:
     path = tuple(text for text in (cluster, node, name, part) if text)
     for text in path:
         # Names of clusters and nodes are those of directories.
-        if len(text) * 3 > LONGEST_NAME and len(file_name(text)) > LONGEST_NAME:
+        if len(text) * _MOST_BYTES > LONGEST_NAME and len(file_name(text)) > LONGEST_NAME:
             raise ValueError(f"a name has more than {LONGEST_NAME} bytes: {text[:40]}...")
     return path

@@ -37,8 +37,8 @@ class TableForm(NamedTuple):
 
 
 def _begin_json(request: TableRequest) -> bytes:
-    found = {"cluster": request.cluster, "from": request.start, "to": request.end, "series": []}
-    return orjson.dumps(found)[: -len("]}")]
+    found = {"cluster": request.cluster, "from": request.start, "to": request.end}
+    return orjson.dumps(found)[:-1] + b',"series":['
 
 
 def _json_row(row: TableRow, is_first: bool) -> bytes:

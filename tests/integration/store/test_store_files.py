@@ -98,12 +98,12 @@ def test_old_values_go_into_the_archive(tmp_path: Path) -> None:
 
 
 def test_values_older_than_the_retention_are_released_and_archived(tmp_path: Path) -> None:
-    (tmp_path / "store.toml").write_text(
-        f'retention = "3s"\n[archive]\ndirectory = "{tmp_path / "archive"}"\n'
-    )
+    archive = f'[archive]\ndirectory = "{tmp_path / "archive"}"\n'
+    (tmp_path / "store.toml").write_text(archive)
     with RunningStore(tmp_path / "store", "--config", str(tmp_path / "store.toml")) as store:
         fill(store)
         store.stop()
+        (tmp_path / "store.toml").write_text(f'retention = "3s"\n{archive}')
         store.start()  # the segment of the first run is complete
         deadline = time.monotonic() + 60
         while not list(tmp_path.glob("archive/fox/*.parquet")):
@@ -114,12 +114,19 @@ def test_values_older_than_the_retention_are_released_and_archived(tmp_path: Pat
             time.sleep(0.1)
         # Memory has let them go; a query reaches into the archive, and finds what is newer too.
         assert store.ask("GET", "/api/debug/").json() == {"data": {}}
-        store.write(f"load,hostname=n1,type=node value=7 {BEGIN + 1800}\n")
+        now = int(time.time())
+        store.write(f"load,hostname=n1,type=node value=7 {now}\n")
         power = {"metric": "power", "host": "n1"}
-        load, sockets = store.query(BEGIN, BEGIN + 3600, HOUR, power)
+        load, sockets = store.query(BEGIN, now + 60, HOUR, power)
         values = [round(step + 0.045, 3) for step in range(30)]
-        assert load[0]["data"] == [*values, 7]
+        assert load[0]["data"][:30] == values
+        assert load[0]["data"][-1] == 7
         assert sockets[0]["data"] == list(range(30))
+        table = {"cluster": "fox", "from": BEGIN, "to": now + 60, "metrics": ["load", "power"]}
+        answer = store.ask("POST", "/api/query?version=2", json.dumps(table)).json()["series"]
+        assert [(one["metric"], one["count"]) for one in answer] == [("load", 31), ("power", 30)]
+        answer = store.ask("POST", "/api/query?version=2", json.dumps(table | {"from": now - 10}))
+        assert [one["count"] for one in answer.json()["series"]] == [1]
 
 
 def export(tmp_path: Path, *arguments: str) -> str:
