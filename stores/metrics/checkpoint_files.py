@@ -15,7 +15,11 @@ from ccagent.errors import UnparsableError
 from ccagent.log import logger
 from ccagent.stores.metrics.checkpoint_binary import decode_binary, encode_binary
 from ccagent.stores.metrics.checkpoint_json import decode_json, encode_json
-from ccagent.stores.metrics.checkpoint_levels import collect_level, restore_level
+from ccagent.stores.metrics.checkpoint_levels import (
+    CheckpointLevel,
+    collect_slices,
+    restore_level,
+)
 from ccagent.stores.metrics.line_keys import file_name, original_name
 from ccagent.stores.metrics.reference_log import as_levels, decode_reference_log
 
@@ -31,6 +35,7 @@ _NAME = re.compile(r"([0-9]{1,12})\.(json|bin)")
 _SUFFIXES = {"json": "json", "binary": "bin"}
 _LOG = "current.wal"
 _LARGEST = 1 << 30
+_BUFFER = 1 << 20
 _LONGEST_STRETCH = 10**7
 
 
@@ -78,18 +83,34 @@ def write_checkpoint(
 
     Raises OSError.
     """
-    level = collect_level(node, start, end)
+    count = 0
+    for count in write_slices(node, directory, form, start, end):  # noqa: B007 - the last one
+        pass
+    return count
+
+
+def write_slices(
+    node: StoreLevel, directory: str, form: CheckpointFormat, start: int, end: int
+) -> Iterator[int]:
+    """Write a checkpoint as `write_checkpoint` does; others may get a turn after each series.
+
+    Yields 0, and the number of values at the end.
+    """
+    level = CheckpointLevel()
+    for _ in collect_slices(node, start, end, level):
+        yield 0
     if level.is_empty():
-        return 0
-    encode = encode_json if form == "json" else encode_binary
+        return
+    parts = encode_json(level, start, end) if form == "json" else encode_binary(level, start, end)
     target = f"{start}.{_SUFFIXES[form]}"
     os.makedirs(directory, 0o755, exist_ok=True)
     folder = open_folder(directory, [file_name(name) for name in node.path])
     try:
-        _write_file(folder, target, encode(level, start, end))
+        for _ in _write_file(folder, target, parts):
+            yield 0
     finally:
         os.close(folder)
-    return level.count()
+    yield level.count()
 
 
 def open_folder(directory: str, names: list[str]) -> int:
@@ -107,14 +128,18 @@ def open_folder(directory: str, names: list[str]) -> int:
     return descriptor
 
 
-def _write_file(folder: int, target: str, data: bytes) -> None:
+def _write_file(folder: int, target: str, parts: Iterator[bytes]) -> Iterator[None]:
+    """Write a file part by part, and give it its name at the end."""
     partial = f"{target}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(partial, flags, 0o644, dir_fd=folder)
     try:
-        with open(os.open(partial, flags, 0o644, dir_fd=folder), "wb") as file:
-            file.write(data)
+        with open(descriptor, "wb", _BUFFER) as file:
+            for part in parts:
+                file.write(part)
+                yield
         os.replace(partial, target, src_dir_fd=folder, dst_dir_fd=folder)
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(partial, dir_fd=folder)
         raise

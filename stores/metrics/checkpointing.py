@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.log import logger, printable
-from ccagent.stores.metrics.checkpoint_files import remove_checkpoints, write_checkpoint
+from ccagent.stores.metrics.checkpoint_files import remove_checkpoints, write_slices
 from ccagent.stores.metrics.checkpoint_state import (
     CheckpointState,
     NodeBehind,
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 _SETTLING = 300
 """Seconds in which values arrive: those of the last five minutes wait for the next checkpoint."""
+
+
+_SLICE = 0.005
+"""Seconds of work after which others get their turn."""
 
 
 class _Range(NamedTuple):
@@ -57,14 +62,18 @@ class Checkpointer:
         self._behind = {(one.cluster, one.node): one.since for one in found.behind}
 
     async def write(self) -> None:
-        """Write a checkpoint; other work goes on between two nodes."""
+        """Write a checkpoint; others get a turn every few milliseconds."""
         asked = self._range(_SETTLING)
         if asked is None:
             return
         count = 0
+        begin = time.perf_counter()
         for node in self._nodes():
-            count += self._write_node(node, asked)
-            await asyncio.sleep(0)
+            for written in self._write_node(node, asked):
+                count += written
+                if time.perf_counter() - begin > _SLICE:
+                    await asyncio.sleep(0)
+                    begin = time.perf_counter()
         self._finish(asked, count)
 
     def write_at_once(self) -> int:
@@ -72,7 +81,7 @@ class Checkpointer:
         asked = self._range(0)
         if asked is None:
             return 0
-        count = sum(self._write_node(node, asked) for node in self._nodes())
+        count = sum(sum(self._write_node(node, asked)) for node in self._nodes())
         self._finish(asked, count)
         return count
 
@@ -104,22 +113,22 @@ class Checkpointer:
         for cluster in list(self._store.root.children.values()):
             yield from list(cluster.children.values())
 
-    def _write_node(self, node: StoreLevel, asked: _Range) -> int:
+    def _write_node(self, node: StoreLevel, asked: _Range) -> Iterator[int]:
+        """Write the file of a node in slices; yield numbers of values that are written."""
         name = node.path[0], node.path[1]
         oldest = int(self._store.now()) - self._retention
         start = max(oldest, min(asked.start, self._behind.get(name, asked.start)))
         try:
-            count = write_checkpoint(node, self._directory, self._form, start, asked.end)
+            yield from write_slices(node, self._directory, self._form, start, asked.end)
         except Exception as error:  # noqa: BLE001 - one node must not cost the others
             self._behind[name] = start
-            reason = getattr(error, "strerror", None) or str(error)
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             logger.error(
                 "checkpoint of %s: %s; the log keeps its values, and the next checkpoint tries"
                 " again", printable("/".join(name)), reason,
             )  # fmt: skip
-            return 0
-        self._behind.pop(name, None)
-        return count
+        else:
+            self._behind.pop(name, None)
 
     def _finish(self, asked: _Range, count: int) -> None:
         self._until = max(self._until, asked.end)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ccagent.stores.metrics.checkpoint_files import read_checkpoints
+from ccagent.stores.metrics.checkpoint_files import read_checkpoints, write_slices
 from ccagent.stores.metrics.checkpointing import Checkpointer
 from tests.unit.stores.metrics.support import NOW, new_store
 from tests.unit.stores.metrics.test_ingest import stored
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from ccagent.stores.metrics.store import MetricStore
@@ -61,16 +62,12 @@ def test_a_node_that_failed_is_written_by_the_next_one(
 def test_an_unforeseen_error_costs_its_node(
     store: MetricStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ccagent.stores.metrics import checkpointing
-
-    write = checkpointing.write_checkpoint
-
-    def fail(node: Any, *more: Any) -> int:
+    def fail(node: Any, *more: Any) -> Iterator[int]:
         if node.path[1] == "n1":
             raise MemoryError
-        return write(node, *more)
+        return write_slices(node, *more)
 
-    monkeypatch.setattr(checkpointing, "write_checkpoint", fail)
+    monkeypatch.setattr("ccagent.stores.metrics.checkpointing.write_slices", fail)
     assert checkpointer(store, tmp_path).write_at_once() == 30
     monkeypatch.undo()
     assert checkpointer(store, tmp_path).write_at_once() == 30

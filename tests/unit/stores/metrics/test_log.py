@@ -179,7 +179,7 @@ def test_second_descriptions_come_a_megabyte_later(tmp_path: Path) -> None:
     ((_, path),) = list_segments(str(tmp_path))
     data = Path(path).read_bytes()
     records = [one for one in read_records(memoryview(data)) if isinstance(one, LogRecord)]
-    assert [n for n, one in enumerate(records) if one.kind == GROUP][0] == 0
+    assert records[0].kind == GROUP
     assert sum(one.kind == GROUP for one in records) == 2
 
 
