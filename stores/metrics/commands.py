@@ -50,7 +50,7 @@ def metrics(ctx: click.Context, /, **options: Any) -> None:
     if ctx.invoked_subcommand is not None:
         return
     _need_extra()
-    settings = _settings(**options)
+    settings = _checked(**options)
     from ccagent.stores.metrics.server import run_store
 
     try:
@@ -64,12 +64,7 @@ def metrics(ctx: click.Context, /, **options: Any) -> None:
 def check(**options: Any) -> None:
     """Check the configuration; exit status 2 if it can't be used."""
     _need_extra()
-    settings = _settings(**options)
-    from ccagent.stores.metrics.checking import find_problems
-
-    problems = find_problems(settings)
-    if problems:
-        raise ConfigurationError(*problems)
+    settings = _checked(**options)
     click.echo(f"metrics: {', '.join(sorted(settings.metrics))}")
     click.echo(f"listens on {settings.listen}, keeps {settings.retention} in memory")
 
@@ -99,6 +94,17 @@ def export(form: str, target: str, **options: Any) -> None:
     from ccagent.stores.metrics.exporting import export_values
 
     click.echo(f"exported: {export_values(settings, form, target)} values")
+
+
+def _checked(**options: Any) -> StoreSettings:
+    """Return settings that a store can start with. Raises ConfigurationError."""
+    settings = _settings(**options)
+    from ccagent.stores.metrics.checking import find_problems
+
+    problems = find_problems(settings)
+    if problems:
+        raise ConfigurationError(*problems)
+    return settings
 
 
 def _settings(
