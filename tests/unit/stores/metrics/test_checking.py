@@ -106,7 +106,10 @@ def test_other_problems(text: str, reason: str, tmp_path: Path) -> None:
 def test_a_directory_that_can_not_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    def refuse(*_: object) -> bool:  # root may write everywhere
+        return False
+
+    monkeypatch.setattr(os, "access", refuse)
     assert "may not read and write" in problems(tmp_path, f'data = "{tmp_path}"\n')[0]
 
 
