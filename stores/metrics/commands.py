@@ -50,7 +50,7 @@ def metrics(ctx: click.Context, /, **options: Any) -> None:
     if ctx.invoked_subcommand is not None:
         return
     _need_extra()
-    settings = _settings(**options)
+    settings = _checked(**options)
     from ccagent.stores.metrics.server import run_store
 
     try:
@@ -63,7 +63,8 @@ def metrics(ctx: click.Context, /, **options: Any) -> None:
 @_with_options
 def check(**options: Any) -> None:
     """Check the configuration; exit status 2 if it can't be used."""
-    settings = _settings(**options)
+    _need_extra()
+    settings = _checked(**options)
     click.echo(f"metrics: {', '.join(sorted(settings.metrics))}")
     click.echo(f"listens on {settings.listen}, keeps {settings.retention} in memory")
 
@@ -93,6 +94,17 @@ def export(form: str, target: str, **options: Any) -> None:
     from ccagent.stores.metrics.exporting import export_values
 
     click.echo(f"exported: {export_values(settings, form, target)} values")
+
+
+def _checked(**options: Any) -> StoreSettings:
+    """Return settings that a store can start with. Raises ConfigurationError."""
+    settings = _settings(**options)
+    from ccagent.stores.metrics.checking import find_problems
+
+    problems = find_problems(settings)
+    if problems:
+        raise ConfigurationError(*problems)
+    return settings
 
 
 def _settings(
@@ -128,7 +140,7 @@ def _settings(
         try:
             every = StoredMetricSettings(frequency=Duration(frequency), aggregation="avg")
         except ValueError as error:
-            raise ConfigurationError(f"--frequency: {error}") from None
+            raise ConfigurationError(f"--frequency: {error}") from error
         changes["metrics"] = {WILDCARD: every}
     if config is None:
         return check_settings(structs.replace(StoreSettings(), **changes), "command line")
