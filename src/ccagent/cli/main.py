@@ -25,10 +25,11 @@ _COMMANDS = {
     "agents": "ccagent.cli.sinks",
     "config": "ccagent.config.commands",
     "control": "ccagent.controls.commands",
+    "jobstats": "ccagent.stores.jobstats.query_commands",
     "kernel": "ccagent.machine.bpf.commands",
     "outbox": "ccagent.cli.outbox",
     "sinks": "ccagent.cli.sinks",
-    "store": "ccagent.stores.metrics.commands",
+    "store": "ccagent.stores.commands",
 }
 """Commands and the modules that define them, imported when they are used."""
 
