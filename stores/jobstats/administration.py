@@ -30,7 +30,7 @@ from ccagent.stores.jobstats.partitions import TimePartitions, list_partitions
 from ccagent.stores.metrics.settings import split_address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from ccagent.stores.jobstats.settings import JobstatsStoreSettings
 
@@ -39,7 +39,9 @@ _SECONDS = 5.0
 
 
 @contextlib.contextmanager
-def open_connection(settings: JobstatsStoreSettings) -> Iterator[psycopg.Connection[Any]]:
+def open_connection(
+    settings: JobstatsStoreSettings,
+) -> Generator[psycopg.Connection[Any], None, None]:
     """Open a connection to the store's database, which is started if it is the store's own.
 
     The connection is in autocommit. Raises ConfigurationError for what can't be reached or done.
@@ -182,7 +184,9 @@ def _ask_store(settings: JobstatsStoreSettings) -> tuple[list[str], bool]:
 
 
 @contextlib.contextmanager
-def _connect(database: Database, *, patient: bool) -> Iterator[psycopg.Connection[Any]]:
+def _connect(
+    database: Database, *, patient: bool
+) -> Generator[psycopg.Connection[Any], None, None]:
     """Connect; a server that was just started may need a while."""
     deadline = time.monotonic() + (_START_WITHIN if patient else 0.0)
     while True:

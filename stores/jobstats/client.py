@@ -104,10 +104,12 @@ def _ask_database(place: StorePlace, query: Callable[[Any], T]) -> T:
 
     conninfo = make_database_conninfo(place.database, place.password_file)
     try:
-        with connect(conninfo, describe_database(conninfo)) as connection:
-            with connection.transaction():
-                begin_reading(connection, _SECONDS)
-                return query(connection)
+        with (
+            connect(conninfo, describe_database(conninfo)) as connection,
+            connection.transaction(),
+        ):
+            begin_reading(connection, _SECONDS)
+            return query(connection)
     except DatabaseAwayError as error:
         raise UnansweredError(str(error)) from None
     except psycopg.Error as error:

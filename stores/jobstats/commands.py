@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ccagent.stores.jobstats.settings import JobstatsStoreSettings
 
 _DEFAULT = "/etc/ccagent/jobstats-store.toml"
+_KEYS = ("data", "database", "listen", "token_file")
 _PACKAGES = ("psycopg", "psycopg_pool", "starlette", "uvicorn", "httptools")
 
 
@@ -107,28 +108,19 @@ def need_query_packages() -> None:
     need_packages(("psycopg", "psycopg_pool"))
 
 
-def _settings(
-    config: str | None,
-    data: str | None,
-    database: str | None,
-    listen: str | None,
-    token_file: str | None,
-    verbose: int,
-) -> JobstatsStoreSettings:
+def _settings(**options: Any) -> JobstatsStoreSettings:
+    """Return the settings of the options, here or before the subcommand."""
     import os
 
     from ccagent import log
     from ccagent.stores.jobstats.configuration import read_jobstats_settings
 
-    log.configure(verbose)
     context = click.get_current_context()
     above = context.parent.params if context.parent is not None else {}
-    given = {
-        "data": data, "database": database, "listen": listen, "token_file": token_file
-    }  # fmt: skip
-    changes = {key: value or above.get(key) for key, value in given.items()}
-    changes = {key: value for key, value in changes.items() if value}
-    config = config or above.get("config")
+    log.configure(options["verbose"] or above.get("verbose") or 0)
+    given = {name: options[name] or above.get(name) for name in _KEYS}
+    changes = {key: value for key, value in given.items() if value}
+    config = options["config"] or above.get("config")
     if config is None and os.path.exists(_DEFAULT):
         config = _DEFAULT
     return read_jobstats_settings(config, changes)

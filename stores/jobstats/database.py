@@ -14,7 +14,7 @@ from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import logger, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from psycopg import Connection
 
@@ -59,7 +59,7 @@ class Database:
         self._pool.close(timeout=5.0)
 
     @contextlib.contextmanager
-    def connection(self) -> Iterator[Connection[Any]]:
+    def connection(self) -> Generator[Connection[Any], None, None]:
         """Lend a connection for one transaction, committed at the end.
 
         Raises DatabaseAwayError for what passes; other errors are those of psycopg.
@@ -99,7 +99,7 @@ def make_database_conninfo(url: str, password_file: str = "") -> str:
         known.setdefault("keepalives_interval", 5)
         known.setdefault("keepalives_count", 3)
         known.setdefault("tcp_user_timeout", 30_000)
-        return make_conninfo(**(known | more))
+        return make_conninfo("", **(known | more))
     except psycopg.Error:
         # The cause repeats the URL.
         raise ConfigurationError("database: expected postgresql://USER@HOST/NAME") from None

@@ -12,7 +12,6 @@ import pwd
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from importlib.util import find_spec
@@ -183,7 +182,9 @@ class EmbeddedPostgres:
             # Ctrl-C in a terminal is for the store, which finishes what is in hand before.
             start_new_session=True,
             preexec_fn=_end_with_parent,  # noqa: PLW1509 - one call of libc, which is loaded
-            **self._identity(),
+            user=self._uid,
+            group=self._gid,
+            extra_groups=self._groups,
         )
 
     def _end_earlier(self) -> None:
@@ -208,7 +209,9 @@ class EmbeddedPostgres:
                 check=False,
                 cwd="/",
                 env=_environment(),
-                **self._identity(),
+                user=self._uid,
+                group=self._gid,
+                extra_groups=self._groups,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ConfigurationError(f"data: {program}: {error}") from None
@@ -227,7 +230,7 @@ class EmbeddedPostgres:
             done = subprocess.run(
                 ["/bin/sh", "-c", 'cd "$1"', "sh", path],
                 stderr=subprocess.DEVNULL, check=False, cwd="/", env=_environment(),
-                **self._identity(),
+                user=self._uid, group=self._gid, extra_groups=self._groups,
             )  # fmt: skip
             if done.returncode:
                 raise ConfigurationError(
@@ -269,10 +272,20 @@ class EmbeddedPostgres:
         """Return the system users who may use the database."""
         return {self._user.name, *(("root",) if os.geteuid() == 0 else ())}
 
-    def _identity(self) -> dict[str, object]:
-        if os.geteuid() != 0:
-            return {}
-        return {"user": self._user.uid, "group": self._user.gid, "extra_groups": []}
+    @property
+    def _uid(self) -> int | None:
+        """The user of a program that is started; None for our own."""
+        return self._user.uid if os.geteuid() == 0 else None
+
+    @property
+    def _gid(self) -> int | None:
+        """The group of a program that is started."""
+        return self._user.gid if os.geteuid() == 0 else None
+
+    @property
+    def _groups(self) -> list[int] | None:
+        """The other groups of a program that is started: as root, none of root's."""
+        return [] if os.geteuid() == 0 else None
 
     def _last_words(self) -> str:
         """Return the last line of PostgreSQL's log."""
@@ -336,10 +349,9 @@ def _environment() -> dict[str, str]:
     return {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
 
 
-_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def _end_with_parent() -> None:
     """Have the kernel send SIGINT, an orderly end, when the store is gone, however it ended."""
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)

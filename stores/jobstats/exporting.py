@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -26,14 +27,18 @@ def write_export(place: StorePlace, values: dict[str, str], path: str) -> int:
 
     Raises ConfigurationError, UnansweredError.
     """
-    write = _writers().get(os.path.splitext(path)[1])
-    if write is None:
+    is_parquet = path.endswith(".parquet")
+    if not is_parquet and not path.endswith(".csv"):
         raise ConfigurationError(f"{path}: expected a name that ends with .parquet or .csv")
-    if path.endswith(".parquet") and not find_spec("pyarrow"):
+    if is_parquet and not find_spec("pyarrow"):
         raise ConfigurationError(f"Parquet needs pyarrow: {install_command('pyarrow')}")
     new = f"{path}.{os.getpid()}.part"
     try:
-        count = write(read_export(place, values), new, values.get("anonymous") == "1")
+        pieces = read_export(place, values)
+        if is_parquet:
+            count = _write_parquet(pieces, new, is_anonymous=values.get("anonymous") == "1")
+        else:
+            count = _write_csv(pieces, new)
         os.replace(new, path)
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror or error}") from error
@@ -43,12 +48,7 @@ def write_export(place: StorePlace, values: dict[str, str], path: str) -> int:
     return count
 
 
-def _writers() -> dict[str, Any]:
-    return {".csv": _write_csv, ".parquet": _write_parquet}
-
-
-def _write_csv(pieces: Iterator[bytes], path: str, is_anonymous: bool) -> int:
-    del is_anonymous
+def _write_csv(pieces: Iterator[bytes], path: str) -> int:
     lines = 0
     with open(path, "xb") as file:
         for piece in pieces:
@@ -57,9 +57,10 @@ def _write_csv(pieces: Iterator[bytes], path: str, is_anonymous: bool) -> int:
     return max(0, lines - 1)
 
 
-def _write_parquet(pieces: Iterator[bytes], path: str, is_anonymous: bool) -> int:
-    import pyarrow as pa
-    from pyarrow import csv, parquet
+def _write_parquet(pieces: Iterator[bytes], path: str, *, is_anonymous: bool) -> int:
+    pa: Any = import_module("pyarrow")
+    csv: Any = import_module("pyarrow.csv")
+    parquet: Any = import_module("pyarrow.parquet")
 
     types: dict[str, Any] = dict.fromkeys(export_columns(is_anonymous=is_anonymous), pa.string())
     types |= dict.fromkeys(_TIMES, pa.timestamp("us", tz="UTC"))
@@ -75,7 +76,7 @@ def _write_parquet(pieces: Iterator[bytes], path: str, is_anonymous: bool) -> in
         ),
         parse_options=csv.ParseOptions(newlines_in_values=True),
     )
-    rows = 0
+    rows: int = 0
     with parquet.ParquetWriter(path, reader.schema, compression="zstd") as writer:
         for batch in reader:
             writer.write_batch(batch)

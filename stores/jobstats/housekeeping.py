@@ -50,21 +50,28 @@ def prepare_database(
             for form in formats.names:
                 if form not in namespaces:
                     namespaces[form] = _find_namespace(connection, form)
-            if has_timescale(connection):
-                apply_policies(connection, settings)
-                return None
-            logger.info("TimescaleDB is not there: partitions of %s instead", settings.partition)
-            partitions = TimePartitions(int(settings.partition.seconds))
-            with connection.transaction():
-                partitions.ensure_ahead(connection, datetime.now(UTC))
-            partitions.remember(connection)
-            return partitions
+            return _prepare_tables(connection, settings)
         except psycopg.OperationalError as error:
             raise DatabaseAwayError(f"database: {describe_error(error)}") from error
         except psycopg.Error as error:
             raise ConfigurationError(
                 f"database {database.place}: {describe_error(error)}"
             ) from None
+
+
+def _prepare_tables(
+    connection: Connection[Any], settings: SeriesTableSettings
+) -> TimePartitions | None:
+    """Set TimescaleDB's policies, or make the first partitions."""
+    if has_timescale(connection):
+        apply_policies(connection, settings)
+        return None
+    logger.info("TimescaleDB is not there: partitions of %s instead", settings.partition)
+    partitions = TimePartitions(int(settings.partition.seconds))
+    with connection.transaction():
+        partitions.ensure_ahead(connection, datetime.now(UTC))
+    partitions.remember(connection)
+    return partitions
 
 
 def keep_house(

@@ -6,7 +6,7 @@ the delta of the rows that follow is computed again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, LiteralString, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.stores.jobstats.operations import COLUMNS
 
@@ -124,10 +124,10 @@ class TableStatements(NamedTuple):
     copy: into the staging table; types: of its columns.
     """
 
-    create_stage: LiteralString
-    copy: LiteralString
+    create_stage: bytes
+    copy: bytes
     types: tuple[str, ...]
-    insert: LiteralString
+    insert: bytes
 
 
 def make_statements(kind: TargetKind) -> TableStatements:
@@ -158,13 +158,10 @@ def make_statements(kind: TargetKind) -> TableStatements:
     )
     # Every part is a constant of this package: no value of a request is in a statement.
     return TableStatements(
-        cast(
-            "LiteralString",
-            f"CREATE TEMP TABLE IF NOT EXISTS {stage} ({defined}) ON COMMIT DELETE ROWS",
-        ),
-        cast("LiteralString", f"COPY {stage} FROM STDIN (FORMAT BINARY)"),
+        (f"CREATE TEMP TABLE IF NOT EXISTS {stage} ({defined}) ON COMMIT DELETE ROWS").encode(),
+        (f"COPY {stage} FROM STDIN (FORMAT BINARY)").encode(),
         tuple(sql_type for _, sql_type in types),
-        cast("LiteralString", insert),
+        (insert).encode(),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from importlib import resources
 from string import Template
-from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
@@ -93,7 +93,7 @@ def migrate(connection: Connection[Any], settings: SeriesTableSettings) -> list[
         for one in pending:
             text = fill_migration(one, settings, is_timescale=is_timescale)
             with connection.transaction():
-                connection.execute(cast("LiteralString", text))
+                connection.execute(text.encode())
                 connection.execute(
                     "INSERT INTO migrations (number, name) VALUES (%s, %s)", [one.number, one.name]
                 )

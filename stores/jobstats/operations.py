@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 TargetKind = Literal["ost", "mdt"]
 """The kind of a target, and the name of its table."""
@@ -39,7 +42,7 @@ _TARGET = re.compile(r"-(MDT|OST)[0-9a-fA-F]{4}$")
 _MDT_ONLY = frozenset(MDT) - {*OST, "getattr", "statfs"}
 
 
-def kind_of_target(target: str, fields: object) -> TargetKind:
+def kind_of_target(target: str, fields: Iterable[str]) -> TargetKind:
     """Return the kind of a target, by its name, else by the operations of a record.
 
     `fields`: the names in the record.
@@ -47,5 +50,4 @@ def kind_of_target(target: str, fields: object) -> TargetKind:
     match = _TARGET.search(target)
     if match is not None:
         return "mdt" if match[1] == "MDT" else "ost"
-    names = fields if isinstance(fields, (dict, set, frozenset)) else ()
-    return "ost" if _MDT_ONLY.isdisjoint(names) else "mdt"
+    return "ost" if _MDT_ONLY.isdisjoint(fields) else "mdt"

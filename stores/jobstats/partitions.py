@@ -43,19 +43,12 @@ class TimePartitions:
         # One process at a time; what another one has just made is seen.
         connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('partitions', 0))")
         covered = list_partitions(connection, "mdt")
-        for start in sorted(missing):
-            end = start + self._width
-            # Beside partitions of another length, only the gap is filled.
-            for _, first, last in sorted(covered, key=lambda one: one[1]):
-                if first <= start < last:
-                    start = last
-                elif start < first < end:
-                    end = first
-            if start >= end:
-                continue
-            for kind in KINDS:
-                connection.execute(_create(kind, start, end))
-            covered.append(("", start, end))
+        for wanted in sorted(missing):
+            start, end = _fit(wanted, wanted + self._width, covered)
+            if start < end:
+                for kind in KINDS:
+                    connection.execute(_create(kind, start, end))
+                covered.append(("", start, end))
 
     def remember(self, connection: Connection[Any]) -> None:
         """Remember the partitions that are committed."""
@@ -100,6 +93,18 @@ def drop_partitions(connection: Connection[Any], before: datetime) -> int:
                     connection.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(name)))
                 dropped += 1
     return dropped
+
+
+def _fit(
+    start: datetime, end: datetime, covered: list[tuple[str, datetime, datetime]]
+) -> tuple[datetime, datetime]:
+    """Return what partitions of another length leave free of a time."""
+    for _, first, last in sorted(covered, key=lambda one: one[1]):
+        if first <= start < last:
+            start = last
+        elif start < first < end:
+            end = first
+    return start, end
 
 
 def _create(kind: str, start: datetime, end: datetime) -> sql.Composed:

@@ -98,7 +98,7 @@ def find_top(connection: Connection[Any], request: TopRequest) -> TopAnswer:
     filters = [_FILTERS[name].format(value) for name, value in request.filters.items()]
     needs_jobs = request.by in _OF_JOBS or not _OF_JOBS.isdisjoint(request.filters)
     jobs = _JOBS if needs_jobs else sql.SQL("")
-    wanted = sql.SQL("")
+    wanted: sql.Composable = sql.SQL("")
     if filters:
         wanted = sql.SQL(
             " AND o.time_series_id = ANY (ARRAY("

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from ccagent.config.duration import Duration
 from ccagent.errors import CcagentError
@@ -18,6 +18,7 @@ TopGroup = Literal[
 GROUPS: tuple[TopGroup, ...] = get_args(TopGroup)
 FILTERS = ("job", "user", "node", "target", "executable", "account", "project", "partition")
 
+_GROUP_NAMES: dict[str, TopGroup] = {name: name for name in GROUPS}
 _LONGEST = 1024
 _MOST_STEPS = 10_000
 _COLUMNS = ("read_bytes", "write_bytes")
@@ -75,7 +76,8 @@ def parse_range(values: Mapping[str, str], now: datetime) -> TimeRange:
 def parse_top(values: Mapping[str, str], now: datetime) -> TopRequest:
     """Read the parameters of `top`. Raises QueryError."""
     by = values.get("by", "job")
-    if by not in GROUPS:
+    group = _GROUP_NAMES.get(by)
+    if group is None:
         raise QueryError(f"by: {printable(by[:40])!r} is none of {', '.join(GROUPS)}")
     sort = _operation(values.get("sort", "read_bytes"))
     columns = values.get("columns")
@@ -83,7 +85,7 @@ def parse_top(values: Mapping[str, str], now: datetime) -> TopRequest:
     filters = {name: values[name][:_LONGEST] for name in FILTERS if values.get(name)}
     return TopRequest(
         parse_range(values, now),
-        cast("TopGroup", by),
+        group,
         sort,
         tuple(dict.fromkeys([sort, *names] if sort not in names else names))[:40],
         _number(values, "limit", 20, 100_000),

@@ -21,7 +21,7 @@ from ccagent.stores.jobstats.tokens import TokenTable
 from ccagent.stores.metrics.settings import split_address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from ccagent.stores.jobstats.embedded import EmbeddedPostgres
     from ccagent.stores.jobstats.settings import JobstatsStoreSettings
@@ -39,7 +39,7 @@ class _HttpServer(uvicorn.Server):
     """Leaves signals to the store."""
 
     @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
+    def capture_signals(self) -> Generator[None, None, None]:
         """Install no handler."""
         yield
 
@@ -101,9 +101,10 @@ class JobstatsServer:
         notifier.stopping()
         server.should_exit = True
         await serving
-        for task in (*tasks, waiting):
+        waiting.cancel()
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, waiting, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._failure is not None:
             raise self._failure
 

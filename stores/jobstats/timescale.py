@@ -5,7 +5,7 @@ The retention of observations is the store's own work, with TimescaleDB and with
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, LiteralString, cast
+from typing import TYPE_CHECKING, Any
 
 from ccagent.stores.jobstats.operations import KINDS
 
@@ -50,7 +50,7 @@ def list_policies(settings: SeriesTableSettings) -> list[str]:
 def apply_policies(connection: Connection[Any], settings: SeriesTableSettings) -> None:
     """Make the policies what the settings say. The connection is in autocommit."""
     for statement in list_policies(settings):
-        connection.execute(cast("LiteralString", statement))
+        connection.execute(statement.encode())
 
 
 def drop_chunks(connection: Connection[Any], before: datetime) -> int:
