@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ccagent.stores.jobstats.service import JobstatsService
     from ccagent.stores.jobstats.tokens import TokenRole, TokenTable
 
-_RETRY_AFTER = "5"
+_RETRY_AFTER = "2"
 _QUERY_THREADS = 2
 _MOST_EXPORTS = 2
 _LONGEST_EXPORT = 3600.0

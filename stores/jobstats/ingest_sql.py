@@ -21,6 +21,12 @@ _COMMON = (
 _KEY = ("time_series_id", "server", "timestamp")
 _RAW = ("snapshot_time", "start_time", "reset", "others")
 
+_SAME_START = (
+    "c.start_time BETWEEN {0}.start_time - INTERVAL '1 second' "
+    "AND {0}.start_time + INTERVAL '1 second'"
+)
+"""Lustre 2.15.0 prints times since boot, which differ a little after a restart of the sender."""
+
 _INSERT = """
 WITH fresh AS MATERIALIZED (
     SELECT DISTINCT ON (time_series_id, server, timestamp) *
@@ -68,20 +74,31 @@ numbered AS MATERIALIZED (
 linked AS (
     SELECT
         c.*,
-        -- An entry that one reading skipped has not begun anew: the zeros between don't count.
         coalesce(q.timestamp, p.timestamp) AS since,
-        q.n IS NULL AND c.reset IN ('start_time', 'absent', 'decreased') AS counts_anew,
+        q.n IS NULL AND (
+            -- A sender that was killed says again what is known already: nothing counts twice.
+            c.reset = 'start_time' AND NOT coalesce({same_start_p}, false)
+            OR c.reset = 'absent' AND p.snapshot_time IS NULL
+            OR c.reset = 'decreased' AND NOT coalesce(
+                c.snapshot_time = p.snapshot_time AND {same_counters}, false
+            )
+            -- It may also be that the record with the reset was lost.
+            OR c.start_time > p.snapshot_time + INTERVAL '1 second'
+        ) AS counts_anew,
         p.n IS NULL AS is_first,
         CASE WHEN q.n IS NULL THEN p.others ELSE q.others END AS before_others,
         {before}
     FROM numbered c
     LEFT JOIN numbered p
         ON p.time_series_id = c.time_series_id AND p.server = c.server AND p.n = c.n - 1
+    -- What stands before the zeros of an entry that one reading skipped, so that it is the same
+    -- one, or of a killed sender that has forgotten it: then these zeros don't count.
     LEFT JOIN numbered q
-        ON c.reset = 'absent' AND p.snapshot_time IS NULL
+        ON p.snapshot_time IS NULL
         AND q.time_series_id = c.time_series_id AND q.server = c.server AND q.n = c.n - 2
+        AND (c.reset = 'absent' OR c.reset IS NULL AND q.timestamp > c.timestamp - INTERVAL '1 day')
         AND (
-            c.start_time = q.start_time
+            {same_start_q}
             OR c.start_time IS NULL AND q.start_time IS NULL AND (
                 c.snapshot_time = q.snapshot_time
                 OR c.snapshot_time > q.snapshot_time
@@ -141,6 +158,9 @@ def make_statements(kind: TargetKind) -> TableStatements:
         stage=stage,
         table=kind,
         columns=columns,
+        same_counters=" AND ".join(f"c.{name} = p.{name}" for name in names),
+        same_start_p=_SAME_START.format("p"),
+        same_start_q=_SAME_START.format("q"),
         key=", ".join(_KEY),
         raw=", ".join(_RAW),
         names=", ".join(names),
