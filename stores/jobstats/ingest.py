@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from ccagent.stores.jobstats.database import Database
     from ccagent.stores.jobstats.operations import TargetKind
     from ccagent.stores.jobstats.partitions import TimePartitions
-    from ccagent.stores.jobstats.records import Observation
+    from ccagent.stores.jobstats.records import JobstatsObservation
     from ccagent.stores.jobstats.series_cache import KnownSeries, SeriesCache, SeriesKey
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('server ' || %s, 0))"
 
 
-class IngestCounters(msgspec.Struct):
+class ArrayCounters(msgspec.Struct):
     """What the store has done since its start."""
 
     arrays: int = 0
@@ -78,7 +78,7 @@ class ArrayIngest:
         self._future = future
         self._most = most_records
         self._now = now
-        self.counters = IngestCounters()
+        self.counters = ArrayCounters()
 
     def store(self, body: bytes, sender: str | None) -> StoredArray:
         """Store an array, or nothing of it; the same array again changes nothing.
@@ -105,7 +105,7 @@ class ArrayIngest:
             len(observations), stored, len(kept) - stored, len(observations) - len(kept), updated
         )
 
-    def _store(self, observations: list[Observation]) -> tuple[int, int]:
+    def _store(self, observations: list[JobstatsObservation]) -> tuple[int, int]:
         times = {each.timestamp for each in observations}
         stored = updated = 0
         with self._database.connection() as connection:
@@ -129,7 +129,7 @@ class ArrayIngest:
 
 
 def _make_rows(
-    observations: list[Observation], series: dict[SeriesKey, KnownSeries]
+    observations: list[JobstatsObservation], series: dict[SeriesKey, KnownSeries]
 ) -> dict[TargetKind, list[tuple[Any, ...]]]:
     """Return the rows for the staging table of each kind."""
     found: dict[TargetKind, list[tuple[Any, ...]]] = {"ost": [], "mdt": []}

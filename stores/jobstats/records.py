@@ -73,7 +73,7 @@ class SenderError(RecordError):
     """A record of another server than the sender's."""
 
 
-class Observation(NamedTuple):
+class JobstatsObservation(NamedTuple):
     """A checked record.
 
     counters: all of them, by name. supplied: the id of the series, if the sender made one.
@@ -111,13 +111,13 @@ def decode_records(body: bytes, most: int) -> list[JobstatsRecord]:
 
 def check_records(
     records: list[JobstatsRecord], sender: str | None, latest: datetime
-) -> list[Observation]:
+) -> list[JobstatsObservation]:
     """Return checked records. Raises RefusedArrayError with those that can never be stored.
 
     sender: the only server whose records are taken; None: any. latest: a time that no observation
     can have.
     """
-    found: list[Observation] = []
+    found: list[JobstatsObservation] = []
     refused: list[RefusedRecord] = []
     is_forbidden = False
     for number, record in enumerate(records, 1):
@@ -144,7 +144,7 @@ def split_counters(
 
 def _check_record(
     number: int, record: JobstatsRecord, sender: str | None, latest: datetime
-) -> Observation:
+) -> JobstatsObservation:
     target = _text(record, "target", _LONGEST_NAME)
     entry_id = _text(record, "entry_id", _LONGEST_ENTRY)
     server = _text(record, "server", _LONGEST_NAME) if "server" in record else sender or ""
@@ -160,7 +160,7 @@ def _check_record(
     malformed = record.get("malformed", False)
     if not isinstance(malformed, bool):
         raise RecordError("malformed: not a boolean")
-    return Observation(
+    return JobstatsObservation(
         number,
         target,
         entry_id,

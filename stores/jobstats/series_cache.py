@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from ccagent.stores.jobstats.operations import TargetKind
-    from ccagent.stores.jobstats.records import Observation
+    from ccagent.stores.jobstats.records import JobstatsObservation
 
 _MOST = 200_000
 _FORGET_AFTER = 86400.0
@@ -74,7 +74,7 @@ class SeriesCache:
         return len(self._known)
 
     def find(
-        self, connection: Connection[Any], observations: Iterable[Observation]
+        self, connection: Connection[Any], observations: Iterable[JobstatsObservation]
     ) -> dict[SeriesKey, KnownSeries]:
         """Return the series of all observations, in the transaction of the connection.
 
@@ -86,7 +86,7 @@ class SeriesCache:
             self._known, self._since = {}, now
         known = self._known
         found: dict[SeriesKey, KnownSeries] = {}
-        missing: dict[SeriesKey, Observation] = {}
+        missing: dict[SeriesKey, JobstatsObservation] = {}
         for each in observations:
             key = (each.target, each.entry_id, each.supplied)
             series = known.get(key)
@@ -105,7 +105,7 @@ class SeriesCache:
         self._known.update(found)
 
     def _write(
-        self, connection: Connection[Any], missing: dict[SeriesKey, Observation]
+        self, connection: Connection[Any], missing: dict[SeriesKey, JobstatsObservation]
     ) -> dict[SeriesKey, KnownSeries]:
         rows = {key: self._make_row(each) for key, each in missing.items()}
         # In one order for all processes, so that none waits for another in a circle.
@@ -127,7 +127,7 @@ class SeriesCache:
             raise RefusedArrayError("ids of other series, so no record is stored", refused)
         return found
 
-    def _make_row(self, each: Observation) -> tuple[Any, ...]:
+    def _make_row(self, each: JobstatsObservation) -> tuple[Any, ...]:
         """Return a row of metadata; what the sender has not parsed is parsed here."""
         meaning = self._formats.parse(each.entry_id)
         parts, form = each.parts, None

@@ -142,7 +142,7 @@ class JobstatsServer:
             await asyncio.sleep(_HOUSEKEEPING_EVERY)
 
     async def _watch(self, notifier: Notifier, stopping: asyncio.Event) -> None:
-        """Tell the service manager that the loop runs, and watch PostgreSQL."""
+        """Notify the service manager that the loop runs, and watch PostgreSQL."""
         while True:
             notifier.alive()
             if self._postgres is not None:

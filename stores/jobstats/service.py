@@ -59,7 +59,7 @@ class JobstatsService:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the database was reached and has its tables."""
+        """True when the database was reached and has its tables."""
         return self._ingest is not None
 
     def prepare(self) -> None:

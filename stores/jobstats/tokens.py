@@ -56,7 +56,7 @@ class TokenTable:
 
     @property
     def is_open(self) -> bool:
-        """Whether no token is needed."""
+        """True if no token is needed."""
         return self._file is None
 
     def check(self, authorization: str, role: TokenRole) -> str | None:

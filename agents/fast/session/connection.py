@@ -221,7 +221,7 @@ class FastConnection:
         try:
             self._client.shake_hands(options)
         except (OSError, ValueError, IndexError) as error:
-            raise MqttLostError(self._explained(error)) from None
+            raise MqttLostError(self._explained(error)) from error
         deadline = time.monotonic() + options.seconds
         while not self._is_ready:
             rest = deadline - time.monotonic()
