@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -130,15 +129,9 @@ def store(tmp_path: Path, database: str) -> Iterator[RunningJobstatsStore]:
         yield running
 
 
-@contextmanager
-def connected(url: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(url) as connection:
-        yield connection
-
-
 def check_totals(day: LustreDay, database: str) -> None:
     truth = day.truth()
-    with connected(database) as connection:
+    with psycopg.connect(database) as connection:
         stored = {
             (target, entry, name): int(n) for target, entry, name, n in connection.execute(TOTALS)
         }

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
@@ -264,16 +265,10 @@ def test_several_stores_share_a_database(tmp_path: Path, database: str) -> None:
             [zeros(0, entry_id=f"{k}:1:c1"), record(120, {"write_bytes": k}, entry_id=f"{k}:1:c1")]
             for k in range(40)
         ]
-        threads = [
-            threading.Thread(target=lambda s=store, a=array: answers.append(s.post(a).status))
-            for array in arrays
-            for store in (one, other)
-        ]
-        answers: list[int] = []
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(16) as pool:
+            to_one = pool.map(lambda array: one.post(array).status, arrays)
+            to_other = pool.map(lambda array: other.post(array).status, arrays)
+            answers = [*to_one, *to_other]
     assert set(answers) == {200}
     assert (count(database), count(database, "metadata")) == (80, 40)
     with psycopg.connect(database) as connection:
