@@ -37,12 +37,7 @@ def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@click.group(cls=HelpfulGroup)
-def store() -> None:
-    """Run a store that receives what agents send."""
-
-
-@store.group(cls=HelpfulGroup, invoke_without_command=True)
+@click.group(cls=HelpfulGroup, invoke_without_command=True)
 @_with_options
 @click.pass_context
 def metrics(ctx: click.Context, /, **options: Any) -> None:

@@ -25,12 +25,13 @@ _COMMANDS = {
     "agents": "ccagent.cli.sinks",
     "config": "ccagent.config.commands",
     "control": "ccagent.controls.commands",
-    "job": "ccagent.views.job.commands",
     "export": "ccagent.transports.prometheus.commands",
+    "job": "ccagent.views.job.commands",
+    "jobstats": "ccagent.stores.jobstats.query_commands",
     "kernel": "ccagent.machine.bpf.commands",
     "outbox": "ccagent.cli.outbox",
     "sinks": "ccagent.cli.sinks",
-    "store": "ccagent.stores.metrics.commands",
+    "store": "ccagent.stores.commands",
     "top": "ccagent.views.top.commands",
 }
 """Commands and the modules that define them, imported when they are used."""
