@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 600
 _LONGEST = 400 * 86400
+_ROUND = (
+    10, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 14400, 21600, 43200, 86400,
+)  # fmt: skip
 
 
 class TimeGrid(NamedTuple):
@@ -42,18 +45,19 @@ class SeriesBuckets(NamedTuple):
 
 
 def make_grid(start: int, end: int, frequency: int, points: int = MOST_POINTS) -> TimeGrid:
-    """Return a grid over [start, end), in multiples of a time step that begin at round times."""
+    """Return a grid over [start, end): buckets of a round length that begin at round times."""
     end = max(start + 1, end)
     start = max(start, end - _LONGEST)
     frequency = max(1, frequency)
-    width = frequency * max(1, -(-(end - start) // (points * frequency)))
-    first = start // width * width
-    count = -(-(end - first) // width)
-    if count > points:  # one bucket more than fits, since the first begins earlier
-        width += frequency
+    steps = [frequency, *(one for one in _ROUND if one % frequency == 0 and one > frequency)]
+    for width in steps:
         first = start // width * width
         count = -(-(end - first) // width)
-    return TimeGrid(first, width, count)
+        if count <= points:
+            return TimeGrid(first, width, count)
+    width = frequency * -(-(end - start + steps[-1]) // (points * frequency))
+    first = start // width * width
+    return TimeGrid(first, width, -(-(end - first) // width))
 
 
 def read_rows(found: Sequence[StoredSeries], grid: TimeGrid, frequency: int) -> Values:
