@@ -10,6 +10,7 @@ from tests.unit.views.job.support import HOUR, card, job, node
 def test_cpu_is_of_all_cores_for_all_the_time() -> None:
     found = compute_efficiency(job(node(), node("n2", cpu_seconds=0.0)))
     assert found.cpu == UsedShare(0.95 * 16 * 2 * HOUR, 2 * 16 * 2 * HOUR, 2)
+    assert found.cpu is not None
     assert found.cpu.percent == 47.5
 
 
