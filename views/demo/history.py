@@ -179,7 +179,8 @@ def _start_event(job: PlacedJob) -> dict[str, Any]:
     ]
     return {
         "jobId": job.number, "cluster": CLUSTER, "user": asked.user, "project": asked.account,
-        "partition": asked.partition, "startTime": job.start, "shared": "multi_user",
+        "partition": asked.partition, "startTime": job.start,
+        "shared": "none" if asked.is_exclusive else "multi_user",
         "walltime": int(asked.limit * 3600), "numHwthreads": asked.cores * len(job.parts),
         "numAcc": len(asked.gpu) * len(job.parts), "metaData": {"jobName": asked.name},
         "requestedMemory": int(asked.memory * 1024 * len(job.parts)), "resources": resources,

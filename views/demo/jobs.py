@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-Shape = Literal["steady", "starts-only", "fades", "waves", "grows"]
+Shape = Literal["steady", "starts-only", "stops", "fades", "waves", "grows"]
 
 FIRST_JOB = 4711001
 
@@ -43,6 +43,7 @@ class DemoJob(msgspec.Struct, frozen=True, kw_only=True):
     gpu: tuple[float | None, ...] = ()
     gpu_memory: float = 0.5
     kept: float = 1.0
+    is_exclusive: bool = False
 
 
 def demo_jobs() -> list[DemoJob]:
@@ -104,10 +105,11 @@ def _shown() -> list[DemoJob]:
                 began=18, hours=5, limit=12),
         DemoJob(name="planned", user="grace", account="chem", shows="just not time", cores=32,
                 memory=96, began=22, hours=5, limit=7.5),
-        DemoJob(name="omp-too-many", user="heidi", account="geo", shows="oversubscribed", cores=16,
-                threads=2.6, began=4, limit=12),
+        DemoJob(name="omp-too-many", user="heidi", account="geo", shows="oversubscribed", cores=64,
+                memory=200, threads=2.6, began=4, limit=12, is_exclusive=True),
         DemoJob(name="omp-right", user="heidi", account="geo", shows="just not oversubscribed",
-                cores=16, threads=1.1, began=4, limit=12),
+                cores=64, memory=200, threads=1.1, began=4, limit=12,
+                is_exclusive=True),
         DemoJob(name="scatter", user="ivan", account="stat", shows="fragmented", nodes=4, cores=4,
                 memory=16, began=7, hours=4, limit=6),
         DemoJob(name="whole", user="ivan", account="stat", shows="just not fragmented", nodes=2,
@@ -118,7 +120,7 @@ def _shown() -> list[DemoJob]:
                 partition="gpu", cores=20, memory=100, cpu=0.85, began=13, hours=4, limit=6,
                 gpu=(77,)),
         DemoJob(name="ensemble", user="mallory", account="geo", shows="ended-early", cores=32,
-                memory=96, shape="starts-only", cpu=0.99, began=8, hours=6, limit=8),
+                memory=96, shape="stops", cpu=0.99, began=8, hours=6, limit=8),
         DemoJob(name="ensemble-2", user="mallory", account="geo", shows="just not ended-early",
                 cores=32, memory=96, shape="fades", cpu=0.99, began=15, hours=6, limit=8),
         DemoJob(name="test.sh", user="alice", account="phys", shows="short", cores=2, memory=4,

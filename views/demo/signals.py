@@ -58,8 +58,10 @@ def activity(shape: Shape, progress: Values) -> Values:
     """Return how busy a program is, from 0 to 1, at each part of its way."""
     if shape == "starts-only":
         return np.where(progress < 0.6, 1.0, 0.02)
+    if shape == "stops":
+        return np.where(progress < 0.67, 1.0, 0.04)
     if shape == "fades":
-        return np.where(progress < 0.66, 1.0, 0.2)
+        return np.where(progress < 0.67, 1.0, 0.2)
     if shape == "waves":
         return 0.97 + 0.03 * np.sin(progress * 40)
     return np.ones_like(progress)
@@ -119,6 +121,7 @@ def card_signals(job: PlacedJob, number: int, index: int, steps: TimeSteps) -> d
         "acc_power": 65 + 3.3 * used * noise,
         "acc_temperature": 34 + 0.4 * used,
     }
+    found["acc_mem_share"] = 100 * found["acc_mem_used"] / (CARD_MEMORY * GIB)
     if mean is None:
         del found["acc_utilization"]
         found["acc_mem_used"] = np.full(steps.count, memory)
@@ -132,6 +135,7 @@ def idle_card(steps: TimeSteps, key: int) -> dict[str, Values]:
     return {
         "acc_utilization": np.zeros(steps.count),
         "acc_mem_used": 0.6 * noise,
+        "acc_mem_share": 0.7 * noise,
         "acc_power": 62 * noise,
         "acc_temperature": 33 * noise,
     }

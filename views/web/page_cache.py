@@ -6,13 +6,14 @@ import asyncio
 import gzip
 import hashlib
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
 
+T = TypeVar("T")
+
 SECONDS = 15.0
-_MOST_BYTES = 64 << 20
 _FEWEST_TO_PACK = 1024
 
 
@@ -25,26 +26,46 @@ class MadePage(NamedTuple):
     packed: bytes
     tag: str
 
+    @property
+    def size(self) -> int:
+        """Return the bytes that it takes."""
+        return len(self.body) + len(self.packed)
 
-class PageCache:
-    """Keeps pages for some seconds. What two people ask for at once is made once."""
 
-    def __init__(self, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+def pack_page(status: int, kind: str, body: bytes) -> MadePage:
+    """Return a page with its packed body."""
+    packed = gzip.compress(body, 4, mtime=0) if len(body) >= _FEWEST_TO_PACK else b""
+    return MadePage(status, kind, body, packed, hashlib.blake2b(body, digest_size=12).hexdigest())
+
+
+class TimedCache(Generic[T]):
+    """Keeps things for some seconds, the oldest go first. What two ask for at once is made once.
+
+    most: sum of the sizes of what is kept.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        size: Callable[[T], int],
+        *,
+        seconds: float = SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most = most
+        self._size_of = size
         self._seconds = seconds
         self._clock = clock
-        self._pages: dict[Hashable, tuple[float, MadePage]] = {}
-        self._making: dict[Hashable, asyncio.Task[MadePage]] = {}
+        self._kept: dict[Hashable, tuple[float, T]] = {}
+        self._making: dict[Hashable, asyncio.Task[T]] = {}
         self._size = 0
         self.made = 0
-        """Number of pages that were made."""
+        """How many were made."""
 
-    async def get(
-        self, key: Hashable, make: Callable[[], Awaitable[tuple[int, str, bytes]]]
-    ) -> MadePage:
-        """Return the page of a key, made by `make` if there is none. Raises what that raises."""
-        now = self._clock()
-        found = self._pages.get(key)
-        if found is not None and now < found[0]:
+    async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
+        """Return the thing of a key, made by `make` if there is none. Raises what that raises."""
+        found = self._kept.get(key)
+        if found is not None and self._clock() < found[0]:
             return found[1]
         task = self._making.get(key)
         if task is None:
@@ -54,29 +75,20 @@ class PageCache:
         # A viewer who leaves must not take the page from the others.
         return await asyncio.shield(task)
 
-    async def _make(
-        self, key: Hashable, make: Callable[[], Awaitable[tuple[int, str, bytes]]]
-    ) -> MadePage:
-        status, kind, body = await make()
+    async def _make(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
+        thing = await make()
         self.made += 1
-        packed = gzip.compress(body, 4, mtime=0) if len(body) >= _FEWEST_TO_PACK else b""
-        tag = hashlib.blake2b(body, digest_size=12).hexdigest()
-        page = MadePage(status, kind, body, packed, tag)
-        if status == 200:
-            self._keep(key, page)
-        return page
-
-    def _keep(self, key: Hashable, page: MadePage) -> None:
         now = self._clock()
-        for old in [one for one, (until, _) in self._pages.items() if until <= now]:
+        for old in [one for one, (until, _) in self._kept.items() if until <= now]:
             self._drop(old)
         self._drop(key)
-        self._pages[key] = (now + self._seconds, page)
-        self._size += len(page.body) + len(page.packed)
-        while self._size > _MOST_BYTES and self._pages:
-            self._drop(next(iter(self._pages)))
+        self._kept[key] = (now + self._seconds, thing)
+        self._size += self._size_of(thing)
+        while self._size > self._most and self._kept:
+            self._drop(next(iter(self._kept)))
+        return thing
 
     def _drop(self, key: Hashable) -> None:
-        found = self._pages.pop(key, None)
+        found = self._kept.pop(key, None)
         if found is not None:
-            self._size -= len(found[1].body) + len(found[1].packed)
+            self._size -= self._size_of(found[1])

@@ -25,6 +25,7 @@ _COMMANDS = {
     "agents": "ccagent.cli.sinks",
     "config": "ccagent.config.commands",
     "control": "ccagent.controls.commands",
+    "demo": "ccagent.views.demo.commands",
     "kernel": "ccagent.machine.bpf.commands",
     "outbox": "ccagent.cli.outbox",
     "sinks": "ccagent.cli.sinks",
