@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import groupby, pairwise
 from statistics import median_low
 from typing import TYPE_CHECKING
 
@@ -24,18 +24,24 @@ def measure_job(
     now: float,
     hardware: Mapping[str, NodeHardware] | None = None,
 ) -> JobFigures:
-    """Return the figures of a job. now: seconds since 1970. hardware: of nodes, by name."""
+    """Return the figures of a job. now: seconds since 1970. hardware: of nodes, by name.
+
+    The series of a node follow each other, so that those of one node are held at a time.
+    """
     details = facts.details
     stop = facts.stop if facts.stop is not None else now
     elapsed = max(0.0, stop - facts.start)
-    by_node: dict[str, dict[tuple[str, str], JobSeries]] = {}
-    for one in series:
-        by_node.setdefault(one.node, {})[one.metric, one.card] = one
-    nodes = tuple(
-        _measure_node(facts, name, by_node.get(name, {}), elapsed, (hardware or {}).get(name))
-        for name in facts.nodes
-    )
-    period = _find_period(by_node)
+    found: dict[str, NodeFigures] = {}
+    period = 0.0
+    for name, each in groupby(series, key=_node_of):
+        of_node = {(one.metric, one.card): one for one in each}
+        period = period or _find_period(of_node)
+        known = (hardware or {}).get(name)
+        found[name] = _measure_node(facts, name, of_node, elapsed, known)
+    for name in facts.nodes:
+        if name not in found:
+            known = (hardware or {}).get(name)
+            found[name] = _measure_node(facts, name, {}, elapsed, known)
     return JobFigures(
         job=facts.job,
         cluster=facts.cluster,
@@ -54,8 +60,12 @@ def measure_job(
         expected_samples=_expect_samples(elapsed, period, is_running=facts.stop is None),
         is_exclusive=details.is_exclusive,
         accounted_cpu_seconds=details.cpu_seconds,
-        nodes=nodes,
+        nodes=tuple(found[name] for name in facts.nodes),
     )
+
+
+def _node_of(series: JobSeries) -> str:
+    return series.node
 
 
 def _expect_samples(elapsed: float, period: float, *, is_running: bool) -> int:
@@ -68,17 +78,14 @@ def _expect_samples(elapsed: float, period: float, *, is_running: bool) -> int:
     return max(0, int(elapsed // period) - (2 if is_running else 1))
 
 
-def _find_period(by_node: Mapping[str, Mapping[tuple[str, str], JobSeries]]) -> float:
-    """Return the usual time from one sample to the next, 0 if there are not two."""
-    for found in by_node.values():
-        one = found.get(("job_cpu_util", "")) or found.get(("job_mem_rss", ""))
-        if one is None:
-            continue
-        places = [number for number, value in enumerate(one.values) if value is not None]
-        gaps = [after - before for before, after in pairwise(places)]
-        if gaps:
-            return float(median_low(gaps[:_GAPS]) * one.step)
-    return 0.0
+def _find_period(series: Mapping[tuple[str, str], JobSeries]) -> float:
+    """Return the usual time from one sample of a node to the next, 0 if there are not two."""
+    one = series.get(("job_cpu_util", "")) or series.get(("job_mem_rss", ""))
+    if one is None:
+        return 0.0
+    places = [number for number, value in enumerate(one.values) if value is not None]
+    gaps = [after - before for before, after in pairwise(places)]
+    return float(median_low(gaps[:_GAPS]) * one.step) if gaps else 0.0
 
 
 def _measure_node(

@@ -11,7 +11,7 @@ from ccagent.config.settings import Settings
 
 
 class JobThresholds(Settings, frozen=True, kw_only=True):
-    """The keys of [views.thresholds]: when a verdict is given."""
+    """The keys of [thresholds]: when a verdict is given."""
 
     off: Annotated[list[str], Meta(description="rules that are not applied, by name")] = []
     min_runtime: Annotated[

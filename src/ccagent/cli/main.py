@@ -26,6 +26,7 @@ _COMMANDS = {
     "config": "ccagent.config.commands",
     "control": "ccagent.controls.commands",
     "demo": "ccagent.views.demo.commands",
+    "job": "ccagent.views.job.commands",
     "kernel": "ccagent.machine.bpf.commands",
     "outbox": "ccagent.cli.outbox",
     "sinks": "ccagent.cli.sinks",
