@@ -13,13 +13,16 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.views.web import links
 from ccagent.views.web.context import PageRequest
 from ccagent.views.web.data.job_search import JobSearchError
+from ccagent.views.web.not_allowed import NotAllowedError
 from ccagent.views.web.page_cache import TimedCache, pack_page
 from ccagent.views.web.pages.cluster_page import make_cluster_page
+from ccagent.views.web.pages.job_page import make_job_page
+from ccagent.views.web.pages.jobs_page import make_jobs_page
+from ccagent.views.web.pages.node_page import make_node_page
 from ccagent.views.web.rendering import (
     bokeh_file,
     bokeh_link,
@@ -30,7 +33,6 @@ from ccagent.views.web.rendering import (
 from ccagent.views.web.replies import FixedHeaders, reply
 from ccagent.views.web.segments import decode_segment
 from ccagent.views.web.sessions import Sessions
-from ccagent.views.web.words import shown_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
@@ -55,10 +57,6 @@ _KINDS = {
 }  # fmt: skip
 
 
-class NotAllowedError(CcagentError):
-    """A viewer may not see a page: the message is for the viewer."""
-
-
 class PageKind(NamedTuple):
     """A kind of page: its path, its template and how it is made."""
 
@@ -67,7 +65,13 @@ class PageKind(NamedTuple):
     make: Callable[[PageSources, PageRequest], Awaitable[Any]]
 
 
-PAGES = (PageKind("/cluster/{cluster}", "cluster.html", make_cluster_page),)
+PAGES = (
+    PageKind("/cluster/{cluster}", "cluster.html", make_cluster_page),
+    PageKind("/cluster/{cluster}/node/{node}", "node.html", make_node_page),
+    PageKind("/cluster/{cluster}/jobs", "jobs.html", make_jobs_page),
+    PageKind("/cluster/{cluster}/job/{job}", "job.html", make_job_page),
+    PageKind("/cluster/{cluster}/job/{job}/{start}", "job.html", make_job_page),
+)
 
 
 class PageApplication:
@@ -148,6 +152,8 @@ class PageApplication:
                 model = await self._model(kind, wanted)
                 plots = _chosen(model.plots, wanted.query.get("plot", ""))
                 found = {"made": self._sources.now, "plots": [one.as_json() for one in plots]}
+                if hasattr(model, "jobs") and hasattr(model, "as_csv"):
+                    found["jobs"] = model.jobs
                 return pack_page(200, "application/json", orjson.dumps(found))
 
             scope = viewer._replace(name="") if viewer.is_staff else viewer
@@ -364,6 +370,3 @@ def _packed(body: bytes) -> bytes:
     if found is None or gzip.decompress(found) != body:
         found = _packed_files[len(body)] = gzip.compress(body, 9, mtime=0)
     return found
-
-
-__all__ = ["PAGES", "NotAllowedError", "PageApplication", "PageKind", "shown_text"]

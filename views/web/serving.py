@@ -67,7 +67,7 @@ class PageServer:
         except sqlite3.Error as error:
             raise ConfigurationError(f"{settings.data}: table of jobs: {error}") from error
         sources = PageSources(
-            store, self._jobs, settings.web, simulated=simulated,
+            store, self._jobs, settings.web, thresholds=settings.web.thresholds, simulated=simulated,
             retention=int(settings.retention.seconds),
         )  # fmt: skip
         self.application = PageApplication(

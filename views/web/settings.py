@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from ccagent.config.settings import Settings
+from ccagent.views.job.thresholds import JobThresholds
 
 DEFAULT_ADDRESS = "127.0.0.1:8083"
 
@@ -28,6 +29,7 @@ class WebSettings(Settings, frozen=True, kw_only=True):
         str, Meta(description="file with what a proxy sends as X-Ccagent-Secret")
     ] = ""
     preset: Annotated[
-        Literal["clustercockpit", "spec", "base", "cc-metric-collector"],
+        Literal["clustercockpit", "spec", "base"],
         Meta(description="unit preset with which the agents send"),
     ] = "clustercockpit"
+    thresholds: JobThresholds = JobThresholds()
