@@ -37,11 +37,16 @@ def format_quantity(value: float | None, unit: str) -> str:
         return f"{_with_prefix(value) if unit != 'degC' else format_number(value)} {shown}".strip()
     if unit == "s":
         return format_short_time(value)
-    size, step = abs(value), 0
-    while size >= 1000 and step < len(_STEPS) - 1:
-        size /= 1000
+    size, step, base = abs(value), 0, base_of(unit)
+    while size >= base * 0.9995 and step < len(_STEPS) - 1:
+        size /= base
         step += 1
     return f"{format_number(math.copysign(size, value))} {_STEPS[step]}{unit}"
+
+
+def base_of(unit: str) -> int:
+    """Return the factor from a prefix to the next one: amounts of memory are as Slurm's, of 1024."""
+    return 1024 if unit == "B" else 1000
 
 
 def _with_prefix(value: float) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
 
 import orjson
 from starlette.applications import Starlette
@@ -24,13 +26,14 @@ from ccagent.views.web.pages.job_page import make_job_page
 from ccagent.views.web.pages.jobs_page import make_jobs_page
 from ccagent.views.web.pages.node_page import make_node_page
 from ccagent.views.web.rendering import (
-    bokeh_file,
-    bokeh_link,
+    BOKEH,
+    bokeh_folder,
+    bokeh_version,
     render,
     static_files,
     static_version,
 )
-from ccagent.views.web.replies import FixedHeaders, reply
+from ccagent.views.web.replies import ZOOM_POLICY, FixedHeaders, reply
 from ccagent.views.web.segments import decode_segment
 from ccagent.views.web.sessions import Sessions
 
@@ -98,7 +101,7 @@ class PageApplication:
             Route("/login", self._login, methods=["GET", "POST"]),
             Route("/logout", self._sessions.log_out, methods=["POST"]),
             Route("/static/{version}/{name}", self._static),
-            Route("/bokeh/{version}/bokeh.min.js", self._bokeh),
+            Route("/bokeh/{version}/{name}", self._bokeh),
             Route("/job/{job}", self._any_job),
         ]
         for kind in PAGES:
@@ -137,7 +140,8 @@ class PageApplication:
                 model = await self._model(kind, wanted)
                 return pack_page(200, "text/html", self._render(kind, wanted, request, model))
 
-            return reply(request, await self._pages.get(_key(kind, wanted, viewer), make))
+            more = {"Content-Security-Policy": ZOOM_POLICY} if _zooms(wanted) else {}
+            return reply(request, await self._pages.get(_key(kind, wanted, viewer), make), more)
 
         return answer
 
@@ -151,7 +155,11 @@ class PageApplication:
             async def make() -> MadePage:
                 model = await self._model(kind, wanted)
                 plots = _chosen(model.plots, wanted.query.get("plot", ""))
-                found = {"made": self._sources.now, "plots": [one.as_json() for one in plots]}
+                found = {
+                    "made": self._sources.now,
+                    "offset": time.localtime(self._sources.now).tm_gmtoff,
+                    "plots": [one.as_json() for one in plots],
+                }
                 if hasattr(model, "jobs") and hasattr(model, "as_csv"):
                     found["jobs"] = model.jobs
                 return pack_page(200, "application/json", orjson.dumps(found))
@@ -205,6 +213,8 @@ class PageApplication:
             "simulated": wanted.names["cluster"] in self._sources.simulated,
             "path": path,
             "csv_link": f"/csv{path}{query}",
+            "zooms": _zooms(wanted),
+            "zoom_link": _turn_zoom(path, wanted) if bokeh_version() and model.plots else "",
             "data_link": f"/data{path}{query}",
         }
         return render(kind.template, values, self._sources.now)
@@ -289,10 +299,10 @@ class PageApplication:
         return _file(request, body, _KINDS[name.rpartition(".")[2]])
 
     async def _bokeh(self, request: Request) -> Response:
-        path = bokeh_file()
-        if path is None or request.url.path != bokeh_link():
+        folder, name = bokeh_folder(), request.path_params["name"]
+        if folder is None or name not in BOKEH or request.path_params["version"] != bokeh_version():
             raise HTTPException(404, "no such file")
-        return _file(request, path.read_bytes(), _KINDS["js"])
+        return _file(request, (folder / name).read_bytes(), _KINDS["js"])
 
     # Errors
 
@@ -341,6 +351,18 @@ def _decoded(text: str) -> str:
         return decode_segment(text)
     except ValueError as error:
         raise HTTPException(404, str(error)) from None
+
+
+def _zooms(wanted: PageRequest) -> bool:
+    return wanted.query.get("zoom") == "1" and bool(bokeh_version())
+
+
+def _turn_zoom(path: str, wanted: PageRequest) -> str:
+    """Return the address of the same page with the other kind of plots."""
+    query = {name: text for name, text in wanted.query.items() if name != "zoom"}
+    if not _zooms(wanted):
+        query["zoom"] = "1"
+    return f"{path}?{urlencode(query)}" if query else path
 
 
 def _key(kind: PageKind, wanted: PageRequest, viewer: Viewer) -> Hashable:

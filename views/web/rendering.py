@@ -40,25 +40,35 @@ def static_version() -> str:
     return found.hexdigest()
 
 
+BOKEH = ("bokeh.min.js", "bokeh-api.min.js")
+"""Scripts of Bokeh that zooming needs."""
+
+
 @cache
-def bokeh_file() -> Path | None:
-    """Return Bokeh's script in its installed wheel, which is not imported; None without it."""
+def bokeh_folder() -> Path | None:
+    """Return where Bokeh's scripts are in its installed wheel, which is not imported."""
     spec = find_spec("bokeh")
     for place in spec.submodule_search_locations or () if spec else ():
-        path = Path(place) / "server" / "static" / "js" / "bokeh.min.js"
-        if path.is_file():
+        path = Path(place) / "server" / "static" / "js"
+        if all((path / name).is_file() for name in BOKEH):
             return path
     return None
 
 
 @cache
-def bokeh_link() -> str:
-    """Return the address of Bokeh's script; empty without it."""
-    path = bokeh_file()
-    if path is None:
+def bokeh_version() -> str:
+    """Return a text that changes with Bokeh's scripts; empty without them."""
+    folder = bokeh_folder()
+    if folder is None:
         return ""
-    status = path.stat()
-    return f"/bokeh/{status.st_size:x}{int(status.st_mtime):x}/bokeh.min.js"
+    found = [(folder / name).stat() for name in BOKEH]
+    return "".join(f"{status.st_size:x}{int(status.st_mtime):x}" for status in found)
+
+
+@cache
+def bokeh_links() -> str:
+    """Return the addresses of Bokeh's scripts; empty without them."""
+    return " ".join(f"/bokeh/{bokeh_version()}/{name}" for name in BOKEH if bokeh_version())
 
 
 def static_link(name: str) -> str:
@@ -81,7 +91,7 @@ def _environment() -> Environment:
     }
     found.globals |= {
         "static": static_link,
-        "bokeh": bokeh_link(),
+        "bokeh": bokeh_links(),
         "links": links,
         "ranges": list(RANGES),
         "version": __version__,
@@ -91,7 +101,7 @@ def _environment() -> Environment:
 
 _EMPTY = {
     "viewer": None, "cluster": None, "simulated": False, "is_demo": False, "data_link": "",
-    "made": "", "zone": "", "has_session": False,
+    "made": "", "zone": "", "has_session": False, "zooms": False, "zoom_link": "",
 }  # fmt: skip
 
 

@@ -18,6 +18,9 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
     " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+ZOOM_POLICY = POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'")
+"""Of pages on which Bokeh draws: it makes style elements. Scripts stay those of files."""
+
 _FIXED = {
     b"content-security-policy": POLICY.encode(),
     b"x-content-type-options": b"nosniff",

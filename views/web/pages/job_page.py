@@ -102,6 +102,7 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     times: ShownTime
     is_running: bool
+    is_whole: bool
 
 
 async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage | None:
@@ -142,14 +143,20 @@ async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage |
         text=format_report(report, Style(), 80),
         times=times,
         is_running=job.stop is None,
+        is_whole=_is_whole(request),
     )  # fmt: skip
 
 
 def _times(request: PageRequest, job: StoredJob, now: int) -> ShownTime:
     stop = now if job.stop is None else job.stop
-    if request.query.get("range") or request.query.get("from") or request.query.get("to"):
+    if not _is_whole(request):
         return read_times(request.query, now)
     return ShownTime(job.start, max(stop, job.start + 60), "")
+
+
+def _is_whole(request: PageRequest) -> bool:
+    """Return whether no part of the job's time is asked for."""
+    return not any(request.query.get(name) for name in ("range", "from", "to"))
 
 
 def _facts(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from markupsafe import Markup, escape
 
-from ccagent.views.web.amounts import format_clock, format_quantity
+from ccagent.views.web.amounts import base_of, format_clock, format_quantity
 from ccagent.views.web.svg.colours import series_class
 from ccagent.views.web.svg.scales import find_top, time_ticks, value_ticks
 
@@ -57,8 +57,9 @@ def draw_lines(
         [*(_largest(line.values.high) for line in lines), *(one.value for one in limits)],
         default=0.0,
     )
-    upper = top if top and highest <= top * 1.001 else find_top(highest)
-    ticks = value_ticks(upper)
+    scale = _scale(highest, unit)
+    upper = top if top and highest <= top * 1.001 else find_top(highest / scale) * scale
+    ticks = [tick * scale for tick in value_ticks(upper / scale)]
     values = "".join(
         f'<text x="52" y="{_MARGIN + HEIGHT * (1 - tick / upper) + 4:.0f}">'
         f"{escape(format_quantity(tick, unit))}</text>"
@@ -82,6 +83,14 @@ def draw_lines(
         f' {_ROWS * height / HEIGHT:.0f}" preserveAspectRatio="none">{body}</svg>'
         f'<svg class="times" width="100%" height="16" aria-hidden="true">{times}</svg>'
     )
+
+
+def _scale(highest: float, unit: str) -> float:
+    """Return the prefix of an axis, so that its steps are round in it."""
+    base = base_of(unit)
+    if base == 1000 or highest < base:
+        return 1.0
+    return float(base ** int(np.log(highest) / np.log(base)))
 
 
 def draw_sparkline(values: NDArray[np.float64], top: float | None = None, label: str = "") -> Markup:
