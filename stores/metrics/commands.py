@@ -106,6 +106,7 @@ def export(form: str, target: str, **options: Any) -> None:
 
 
 def _settings(
+    *,
     config: str | None,
     data: str | None,
     listen: str | None,

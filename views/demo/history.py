@@ -84,7 +84,9 @@ class SimulatedCluster:
         node = self.nodes[number]
         here: list[tuple[PlacedPart, Mapping[str, Values]]] = []
         threads: list[Values] = []
-        cards = {address: idle_card(steps, 1000 * number + n) for n, address in enumerate(node.cards)}
+        cards = {
+            address: idle_card(steps, 1000 * number + n) for n, address in enumerate(node.cards)
+        }
         for job, index in self._jobs_on(node, steps):
             values = job_signals(job, index, steps)
             part = job.parts[index]
@@ -93,14 +95,18 @@ class SimulatedCluster:
             for metric, each in values.items():
                 yield (f"job{job.number}",), metric, each
             for place, card in enumerate(part.cards):
-                _overlay(cards[node.cards[card]], card_signals(job, index, place, steps), steps, job)
+                _overlay(
+                    cards[node.cards[card]], card_signals(job, index, place, steps), steps, job
+                )
         found = node_signals(node, here, threads, steps, number)
         for metric, each in found.items():
             yield (), metric, each
         for core, each in enumerate(core_signals(here, steps, number)):
             yield (f"hwthread{core}",), "cpu_user", each
         for socket in range(2):
-            for metric, each in socket_signals(node, found["cpu_user"], steps, number * 2 + socket).items():
+            for metric, each in socket_signals(
+                node, found["cpu_user"], steps, number * 2 + socket
+            ).items():
                 yield (f"socket{socket}",), metric, each
         for address, metrics in cards.items():
             for metric, each in metrics.items():
@@ -132,8 +138,9 @@ def _overlay(
 ) -> None:
     """Replace the values of an idle card while a job has it."""
     is_there = steps.inside(job)
-    for metric in card:
-        card[metric] = np.where(is_there, used.get(metric, np.nan), card[metric])
+    card |= {
+        metric: np.where(is_there, used.get(metric, np.nan), idle) for metric, idle in card.items()
+    }
 
 
 def _tags(path: tuple[str, ...]) -> str:

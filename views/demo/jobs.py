@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from msgspec import structs
 
 Shape = Literal["steady", "starts-only", "stops", "fades", "waves", "grows"]
 
@@ -17,7 +18,8 @@ class DemoJob(msgspec.Struct, frozen=True, kw_only=True):
     began: hours before now. hours: how long it ran, None: it still runs. limit: hours. memory: GB
     (1024^3) asked for. cpu: share of the cores in use; a tuple: one for each node. rss, cache:
     shares of the memory, held by programs and by the page cache. gpu: percent by card, None: the
-    card can't say. kept: share of the samples that arrived. shows: the verdict that it is there for.
+    card can't say. kept: share of the samples that arrived. shows: the verdict that it is
+    there for.
     """
 
     name: str
@@ -52,21 +54,22 @@ def demo_jobs() -> list[DemoJob]:
 
 
 def _shown() -> list[DemoJob]:
-    gpu = {"partition": "gpu", "cores": 16, "memory": 120.0}
+    gpu = DemoJob(name="", user="", account="", partition="gpu", cores=16, memory=120.0, began=1)
     return [
         DemoJob(name="relax.sh", user="alice", account="phys", shows="ok", nodes=2, cores=32,
                 memory=120, began=3.4, hours=3.21, limit=4),
-        DemoJob(name="train.py", user="bob", account="ml", shows="gpu-idle", **gpu, cpu=0.4,
+        structs.replace(gpu, name="train.py", user="bob", account="ml", shows="gpu-idle", cpu=0.4,
                 began=2.08, limit=24, gpu=(42, 0)),
-        DemoJob(name="train-2.py", user="bob", account="ml", shows="just not gpu-idle", **gpu,
+        structs.replace(gpu, name="train-2.py", user="bob", account="ml", shows="just not gpu-idle",
                 cpu=0.5, began=5, hours=4.3, limit=6, gpu=(61, 30)),
-        DemoJob(name="stalled.py", user="kim", account="ml", shows="gpu-idle", **gpu, cpu=0.3,
+        structs.replace(gpu, name="stalled.py", user="kim", account="ml", shows="gpu-idle", cpu=0.3,
                 began=6.2, limit=24, shape="starts-only", gpu=(83,)),
-        DemoJob(name="infer", user="kim", account="ml", shows="gpu-low", **gpu, cpu=0.6, began=7,
+        structs.replace(gpu, name="infer", user="kim", account="ml", shows="gpu-low", cpu=0.6,
+                began=7,
                 hours=5.1, limit=8, gpu=(11,), gpu_memory=0.2),
-        DemoJob(name="tune", user="kim", account="ml", shows="gpu-low hint", **gpu, cpu=0.7,
+        structs.replace(gpu, name="tune", user="kim", account="ml", shows="gpu-low hint", cpu=0.7,
                 began=9, hours=6.4, limit=8, gpu=(21,)),
-        DemoJob(name="tune-large", user="kim", account="ml", shows="just not gpu-low", **gpu,
+        structs.replace(gpu, name="tune-large", user="kim", account="ml", shows="just not gpu-low",
                 cpu=0.7, began=9, hours=6.2, limit=8, gpu=(27,), gpu_memory=0.7),
         DemoJob(name="mpi-split", user="dave", account="chem", shows="cpu-zero", nodes=2, cores=32,
                 memory=96, cpu=(0.96, 0.0), began=4, hours=3.4, limit=4),

@@ -66,9 +66,7 @@ class _Room:
         memory = sum(each for *_, each in there) + job.memory
         if len(free) < job.cores or len(free_cards) < len(job.gpu) or memory > self.node.memory:
             return None
-        return PlacedPart(
-            self.node, tuple(free[: job.cores]), tuple(free_cards[: len(job.gpu)])
-        )
+        return PlacedPart(self.node, tuple(free[: job.cores]), tuple(free_cards[: len(job.gpu)]))
 
 
 def place_jobs(

@@ -37,14 +37,18 @@ _END_WITHIN = 5.0
 class DemoServer(StoreServer):
     """A store that is filled with a simulated cluster, and goes on with it."""
 
-    def __init__(self, settings: StoreSettings, nodes: int, announce: Callable[[DemoServer], None]) -> None:
+    def __init__(
+        self, settings: StoreSettings, nodes: int, announce: Callable[[DemoServer], None]
+    ) -> None:
         """Fill the store. Raises ConfigurationError, OSError."""
         super().__init__(settings, simulated=frozenset({CLUSTER}))
         self._announce = announce
         self._cluster = SimulatedCluster(int(self.store.now()), nodes)
         self._cluster.fill(self.store)
         for event in self._cluster.events():
-            self.events.take(Line("job", {"function": "start_job"}, "event", json.dumps(event), None))
+            self.events.take(
+                Line("job", {"function": "start_job"}, "event", json.dumps(event), None)
+            )
         self.events.take_envelope(self._cluster.envelope())
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
@@ -122,5 +126,3 @@ def describe_demo(server: DemoServer, began: float) -> str:
         f"  its report     ccagent job {job} --store http://127.0.0.1:{server.port}\n"
         f"Ready after {time.monotonic() - began:.1f} s. Ctrl-C ends it and removes everything.\n"
     )
-
-

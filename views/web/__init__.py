@@ -1,1 +1,1 @@
-"""Pages of the store: cluster, node, job and job list, made by the server, readable without scripts."""
+"""Pages of the store: cluster, node, job and job list; they can be read without scripts."""

@@ -45,7 +45,7 @@ def format_quantity(value: float | None, unit: str) -> str:
 
 
 def base_of(unit: str) -> int:
-    """Return the factor from a prefix to the next one: amounts of memory are as Slurm's, of 1024."""
+    """Return the factor from a prefix to the next one: 1024 for memory, as Slurm counts it."""
     return 1024 if unit == "B" else 1000
 
 
@@ -81,8 +81,10 @@ def format_duration(seconds: float | None) -> str:
     whole = max(0, int(seconds))
     days, rest = divmod(whole, _DAY)
     hours, rest = divmod(rest, 3600)
-    text = f"{hours:02}:{rest // 60:02}:{rest % 60:02}" if days else (
-        f"{hours}:{rest // 60:02}:{rest % 60:02}"
+    text = (
+        f"{hours:02}:{rest // 60:02}:{rest % 60:02}"
+        if days
+        else (f"{hours}:{rest // 60:02}:{rest % 60:02}")
     )
     return f"{days}-{text}" if days else text
 

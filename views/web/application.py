@@ -237,7 +237,10 @@ class PageApplication:
         if len(names) == 1:
             return RedirectResponse(links.cluster_link(names[0]), 302)
         found = [
-            {"name": name, "text": f"{len(known[name].children)} nodes" if name in known else "no nodes"}
+            {
+                "name": name,
+                "text": f"{len(known[name].children)} nodes" if name in known else "no nodes",
+            }
             for name in names
         ]
         values = {**self._common(request, viewer), "clusters": found}

@@ -152,5 +152,4 @@ def harmless(text: str) -> str:
 
 def _numbers(values: NDArray[np.float64]) -> list[float | None]:
     """Return values with five digits that count, and None for those that are missing."""
-    found = [None if value != value else float(f"{value:.5g}") for value in values.tolist()]  # noqa: PLR0124
-    return found
+    return [None if value != value else float(f"{value:.5g}") for value in values.tolist()]  # noqa: PLR0124

@@ -82,14 +82,16 @@ def _environment() -> Environment:
         loader=PackageLoader("ccagent.views.web"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    found.filters |= {
+    filters: dict[str, Any] = found.filters
+    filters |= {
         "text": shown_text,
         "quantity": format_quantity,
         "duration": format_duration,
         "age": format_age,
         "moment": format_time,
     }
-    found.globals |= {
+    names: dict[str, Any] = found.globals
+    names |= {
         "static": static_link,
         "bokeh": bokeh_links(),
         "links": links,

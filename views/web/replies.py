@@ -61,7 +61,10 @@ def reply(request: Request, page: MadePage, more: Mapping[str, str] | None = Non
         "Vary": "Cookie, Authorization, Accept-Encoding",
         **(more or {}),
     }
-    known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
+    known = [
+        one.strip().removeprefix("W/")
+        for one in request.headers.get("if-none-match", "").split(",")
+    ]
     if page.status == 200 and headers["ETag"] in known:
         return Response(status_code=304, headers=headers)
     body = page.body

@@ -21,7 +21,7 @@ from ccagent.views.web.context import PageSources
 from ccagent.views.web.data.job_search import JobSearch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from ccagent.stores.metrics.settings import StoreSettings
     from ccagent.stores.metrics.store import MetricStore
@@ -35,7 +35,7 @@ class _Uvicorn(uvicorn.Server):
     """A server that leaves signals to the store."""
 
     @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
+    def capture_signals(self) -> Generator[None]:
         """Take no signals."""
         yield
 
@@ -67,7 +67,8 @@ class PageServer:
         except sqlite3.Error as error:
             raise ConfigurationError(f"{settings.data}: table of jobs: {error}") from error
         sources = PageSources(
-            store, self._jobs, settings.web, thresholds=settings.web.thresholds, simulated=simulated,
+            store, self._jobs, settings.web, thresholds=settings.web.thresholds,
+            simulated=simulated,
             retention=int(settings.retention.seconds),
         )  # fmt: skip
         self.application = PageApplication(

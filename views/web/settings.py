@@ -22,9 +22,9 @@ class WebSettings(Settings, frozen=True, kw_only=True):
     proxies: Annotated[
         list[str], Meta(description="addresses of reverse proxies that log users in")
     ] = []
-    proxy_header: Annotated[
-        str, Meta(description="header in which a proxy names the user")
-    ] = "X-Remote-User"
+    proxy_header: Annotated[str, Meta(description="header in which a proxy names the user")] = (
+        "X-Remote-User"
+    )
     proxy_secret_file: Annotated[
         str, Meta(description="file with what a proxy sends as X-Ccagent-Secret")
     ] = ""

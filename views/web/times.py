@@ -51,7 +51,7 @@ def read_times(query: Mapping[str, str], now: int, default: str = "24h") -> Show
     name = query.get("range", "")
     if query.get("from") or query.get("to"):
         start, end = _moment(query.get("from", "")), _moment(query.get("to", ""))
-        if start is None and query.get("from") or end is None and query.get("to"):
+        if (start is None and query.get("from")) or (end is None and query.get("to")):
             return _recent(default, now, "from and to are no times")
         end = now if end is None else end
         start = end - RANGES["24h"] if start is None else start

@@ -24,16 +24,16 @@ _ROUND = (
 
 
 class TimeGrid(NamedTuple):
-    """Times of buckets: they begin at `start`, `start + step` and so on, `count` in all."""
+    """Times of buckets: they begin at `start`, `start + step` and so on, `size` in all."""
 
     start: int
     step: int
-    count: int
+    size: int
 
     @property
     def end(self) -> int:
         """The end of the last bucket."""
-        return self.start + self.step * self.count
+        return self.start + self.step * self.size
 
 
 class SeriesBuckets(NamedTuple):
@@ -55,7 +55,7 @@ def make_grid(start: int, end: int, frequency: int, points: int = MOST_POINTS) -
         count = -(-(end - first) // width)
         if count <= points:
             return TimeGrid(first, width, count)
-    width = frequency * -(-(end - start + steps[-1]) // (points * frequency))
+    width = frequency * max(1, -(-(end - start) // ((points - 1) * frequency)))
     first = start // width * width
     return TimeGrid(first, width, -(-(end - first) // width))
 
@@ -66,7 +66,7 @@ def read_rows(found: Sequence[StoredSeries], grid: TimeGrid, frequency: int) -> 
     The steps of a bucket lie together. A value belongs to the step that holds its time.
     """
     each = max(1, grid.step // frequency)
-    length = grid.count * each
+    length = grid.size * each
     rows = np.full((len(found), length), np.nan)
     for row, (group, column) in zip(rows, found, strict=True):
         first, last = group.bounds()
@@ -80,14 +80,16 @@ def read_rows(found: Sequence[StoredSeries], grid: TimeGrid, frequency: int) -> 
         if group.frequency == frequency:
             row[begin : begin + high - low] = values[: length - begin]
         else:
-            places = (group.time(low) - grid.start + group.frequency * np.arange(high - low)) // frequency
+            places = (
+                group.time(low) - grid.start + group.frequency * np.arange(high - low)
+            ) // frequency
             row[places] = values
     return rows
 
 
 def bucket(rows: Values, grid: TimeGrid) -> list[SeriesBuckets]:
     """Return the buckets of each row."""
-    shaped = rows.reshape(rows.shape[0], grid.count, -1)
+    shaped = rows.reshape(rows.shape[0], grid.size, -1)
     if shaped.shape[2] == 1:
         flat = shaped[:, :, 0]
         return [SeriesBuckets(one, one, one) for one in flat]

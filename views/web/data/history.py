@@ -42,8 +42,8 @@ class _Total:
     """A sum over parts: NaN where no part has a value."""
 
     def __init__(self, grid: TimeGrid) -> None:
-        self.sum = np.zeros(grid.count)
-        self.count = np.zeros(grid.count)
+        self.sum = np.zeros(grid.size)
+        self.count = np.zeros(grid.size)
 
     def add(self, values: Values) -> None:
         is_there = ~np.isnan(values)
@@ -96,7 +96,7 @@ def _each(found: list[StoredSeries], grid: TimeGrid) -> list[Values]:
     if not found:
         return []
     rows = read_rows(found, grid, find_frequency(found, grid))
-    return list(mean_of(rows.reshape(len(found), grid.count, -1), 2))
+    return list(mean_of(rows.reshape(len(found), grid.size, -1), 2))
 
 
 def _means(found: list[StoredSeries], grid: TimeGrid) -> Values | None:
@@ -104,4 +104,4 @@ def _means(found: list[StoredSeries], grid: TimeGrid) -> Values | None:
     if not found:
         return None
     rows = read_rows(found, grid, find_frequency(found, grid))
-    return mean_of(mean_of(rows.reshape(len(found), grid.count, -1), 2), 0)
+    return mean_of(mean_of(rows.reshape(len(found), grid.size, -1), 2), 0)

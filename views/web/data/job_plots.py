@@ -37,7 +37,9 @@ def make_plot(
     for one in series:
         by_step.setdefault(find_frequency([one[1]], grid), []).append(one)
     for named in by_step.values():
-        for (name, _), values in zip(named, read_buckets([one for _, one in named], grid), strict=True):
+        for (name, _), values in zip(
+            named, read_buckets([one for _, one in named], grid), strict=True
+        ):
             lines.append(PlotLine(name, scaled(values, factor), len(lines)))
     joined = join_lines(lines, what)
     note = f"over {len(lines)} {what}" if len(joined) < len(lines) else ""

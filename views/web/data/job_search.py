@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.errors import CcagentError
 from ccagent.stores.metrics.job_table import _job as job_of_row
@@ -76,7 +76,8 @@ class JobSearch:
         """Return the number of jobs. Raises JobSearchError."""
         where, values = _condition(wanted)
         query = f"select count(*) from jobs where {where}"  # noqa: S608 - texts are bound
-        return int((await asyncio.to_thread(self._ask, query, values))[0][0])
+        count: int = (await asyncio.to_thread(self._ask, query, values))[0][0]
+        return count
 
     async def runs(self, cluster: str, job: str) -> list[StoredJob]:
         """Return the runs of a job, the earliest first; without a cluster, of all of them."""
@@ -92,14 +93,16 @@ class JobSearch:
         query = "select distinct cluster from jobs order by cluster limit 1000"
         return [row[0] for row in await asyncio.to_thread(self._ask, query, ())]
 
-    def _ask(self, query: str, values: Sequence[object]) -> list[tuple[object, ...]]:
+    def _ask(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         with self._lock:
             self._until = time.monotonic() + _SECONDS
             try:
                 return self._database.execute(query, tuple(values)).fetchall()
             except sqlite3.OperationalError as error:
                 if "interrupted" in str(error):
-                    raise JobSearchError("the search takes too long; choose a shorter time") from None
+                    raise JobSearchError(
+                        "the search takes too long; choose a shorter time"
+                    ) from None
                 raise JobSearchError(f"the table of jobs can't be read: {error}") from error
             except (sqlite3.Error, ValueError, OverflowError) as error:
                 raise JobSearchError(f"the table of jobs can't be read: {error}") from error
@@ -123,7 +126,9 @@ def _condition(wanted: JobFilter) -> tuple[str, list[object]]:
         parts.append("exists (select 1 from json_each(jobs.nodes) where value = ?)")
         values.append(wanted.node)
     if wanted.text:
-        pattern = "%" + "".join(f"\\{c}" if c in "\\%_" else c for c in wanted.text) + "%"
+        # A pattern of SQLite ends at a NUL.
+        text = wanted.text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+        pattern = "%" + "".join(f"\\{c}" if c in "\\%_" else c for c in text) + "%"
         parts.append(
             "(job = ? or user = ? or json_extract(details, '$.account') = ?"
             " or json_extract(details, '$.name') like ? escape '\\'"

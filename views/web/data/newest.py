@@ -109,7 +109,9 @@ class NewestValues:
     def _newest_time(self, level: StoreLevel) -> tuple[int, int]:
         """Return the time of the newest block's end, and the time step."""
         last, step = 0, 60
-        groups = {id(one.group): one.group for below in level.walk() for one in below.series.values()}
+        groups = {
+            id(one.group): one.group for below in level.walk() for one in below.series.values()
+        }
         for group in groups.values():
             if group.head is not None:
                 end = group.time(group.head_first + group.head.rows - 1)

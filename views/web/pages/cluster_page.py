@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 from markupsafe import Markup
 
-from ccagent.views.web.amounts import format_age, format_number, format_quantity, format_share
+from ccagent.views.web.amounts import format_age, format_quantity, format_share
 from ccagent.views.web.data.buckets import SeriesBuckets, make_grid, mean_of, read_rows
 from ccagent.views.web.data.history import read_history
 from ccagent.views.web.data.job_search import JobFilter
@@ -23,13 +23,12 @@ from ccagent.views.web.times import ShownTime, read_times
 from ccagent.views.web.words import STATES, shown_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from ccagent.stores.metrics.job_table import StoredJob
     from ccagent.views.web.context import PageRequest, PageSources
-    from ccagent.views.web.data.measured import JobSummary
     from ccagent.views.web.data.newest import NodeNow
 
 MOST_VERDICTS = 10
@@ -111,31 +110,39 @@ async def make_cluster_page(sources: PageSources, request: PageRequest) -> Clust
     nodes = await sources.newest.of_cluster(cluster)
     running = await sources.jobs.find(JobFilter(cluster, state="running"), _MOST_JOBS)
     recent = await sources.jobs.find(
-        JobFilter(cluster, times.start, times.end, user="" if request.viewer.is_staff else request.viewer.name),
+        JobFilter(
+            cluster,
+            times.start,
+            times.end,
+            user="" if request.viewer.is_staff else request.viewer.name,
+        ),
         _MOST_JOBS,
     )
     summaries = await sources.reports.of_many(recent)
     judged = [
-        (job, one) for job, one in zip(recent, summaries, strict=True) if one.report.level in {"BAD", "hint"}
+        (job, one)
+        for job, one in zip(recent, summaries, strict=True)
+        if one.report.level in {"BAD", "hint"}
     ]
     judged.sort(key=lambda one: one[1].rank)
+    busy = {name for job in running for name in job.nodes}
     is_staff = request.viewer.is_staff
     mine = running if is_staff else [job for job in running if request.viewer.may_see(job.user)]
     return ClusterPage(
         cluster=cluster,
         times=times,
         tiles=_tiles(nodes, running, now),
-        states=_states(nodes, running, now),
+        states=_states(nodes, busy, now),
         verdicts=[make_row(*one) for one in judged[:MOST_VERDICTS]],
         verdict_count=len(judged),
         judged=len(recent),
         plots=await cluster_plots(sources, cluster, times, request.points, nodes),
-        users=_use(mine, cluster, lambda job: job.user, now),
-        accounts=_use(mine, cluster, lambda job: job.details.account, now),
+        users=_use(mine, cluster, lambda job: job.user),
+        accounts=_use(mine, cluster, lambda job: job.details.account),
         gpu_map=_gpu_map(sources, cluster, nodes, times),
         gpu_text=_gpu_text(nodes),
         node_map=_node_map(cluster, nodes, now),
-        nodes=[_listed(cluster, node, running, now) for node in nodes[:_MOST_LISTED]],
+        nodes=[_listed(cluster, node, busy, now) for node in nodes[:_MOST_LISTED]],
         node_count=len(nodes),
         problem=times.problem,
     )
@@ -151,18 +158,19 @@ async def cluster_plots(
     total = sum(node.memory_total or 0.0 for node in nodes)
     limits = (PlotLimit("all memory", total),) if total else ()
 
-    def plot(key: str, title: str, unit: str, values: NDArray[np.float64], top: float | None = None,
-             limits: tuple[PlotLimit, ...] = ()) -> PagePlot:  # fmt: skip
+    def plot(key: str, title: str, unit: str, values: NDArray[np.float64], **more: Any) -> PagePlot:
         line = PlotLine(title, SeriesBuckets(values, values, values))
-        return PagePlot(key=key, title=title, unit=unit, grid=grid, lines=(line,), top=top,
-                        limits=limits, reason="not collected here")  # fmt: skip
+        return PagePlot(
+            key=key, title=title, unit=unit, grid=grid, lines=(line,),
+            reason="not collected here", **more,
+        )  # fmt: skip
 
     plots = [
-        plot("cpu", "CPU use, mean of nodes", "%", found.cpu, 100.0),
+        plot("cpu", "CPU use, mean of nodes", "%", found.cpu, top=100.0),
         plot("memory", "Memory in use", "B", found.memory, limits=limits),
     ]
     if any(node.cards for node in nodes):
-        plots.append(plot("gpu", "GPU use, mean of cards", "%", found.gpu, 100.0))
+        plots.append(plot("gpu", "GPU use, mean of cards", "%", found.gpu, top=100.0))
     plots.append(plot("power", "Power", "W", found.power))
     return plots
 
@@ -181,34 +189,28 @@ def _tiles(nodes: Sequence[NodeNow], running: Sequence[StoredJob], now: int) -> 
     cpu = [node.cpu for node in there if node.cpu is not None]
     mean_cpu = sum(cpu) / len(cpu) if cpu else None
     found = [
-        _tile("Cores", taken, cores, f"{format_share(mean_cpu, 1)} in use", lambda v: format_number(v)),
-        _tile("Memory", asked, memory, f"{format_quantity(used, 'B')} in use", lambda v: format_quantity(v, "B")),
+        _tile("Cores", taken, cores, f"{format_share(mean_cpu, 1)} in use"),
+        _tile("Memory", asked, memory, f"{format_quantity(used, 'B')} in use", "B"),
     ]
     if cards:
-        found.append(_tile("GPUs", given, len(cards), f"{len(busy)} in use", lambda v: format_number(v)))
+        found.append(_tile("GPUs", given, len(cards), f"{len(busy)} in use"))
     total = format_quantity(sum(power), "W") if power else "unknown"
     count = f"of {len(power)} nodes" if power else "not collected here"
     found.append(ShownTile("Power", total, count, None))
     return found
 
 
-def _tile(label: str, taken: float, total: float, detail: str, text: object) -> ShownTile:
-    say = text if callable(text) else str
+def _tile(label: str, taken: float, total: float, detail: str, unit: str = "") -> ShownTile:
     if not total:
         return ShownTile(label, "unknown", detail, draw_meter(None))
-    free = max(0.0, total - taken)
-    return ShownTile(
-        label,
-        f"{say(free)} free",
-        f"{say(taken)} of {say(total)} allocated; {detail}",
-        draw_meter(taken / total),
+    free, used, whole = (
+        format_quantity(one, unit) for one in (max(0.0, total - taken), taken, total)
     )
+    text = f"{used} of {whole} allocated; {detail}"
+    return ShownTile(label, f"{free} free", text, draw_meter(taken / total))
 
 
-def _states(
-    nodes: Sequence[NodeNow], running: Sequence[StoredJob], now: int
-) -> list[StateCount]:
-    busy = {name for job in running for name in job.nodes}
+def _states(nodes: Sequence[NodeNow], busy: set[str], now: int) -> list[StateCount]:
     counts = {"busy": 0, "idle": 0, "silent": 0}
     for node in nodes:
         counts[_state(node, busy, now)] += 1
@@ -221,9 +223,9 @@ def _state(node: NodeNow, busy: set[str], now: int) -> str:
     return "busy" if node.name in busy else "idle"
 
 
-def _use(running: Sequence[StoredJob], cluster: str, key: object, now: int) -> list[UserUse]:
-    del now
-    name_of = key if callable(key) else str
+def _use(
+    running: Sequence[StoredJob], cluster: str, name_of: Callable[[StoredJob], str]
+) -> list[UserUse]:
     groups: defaultdict[str, list[StoredJob]] = defaultdict(list)
     for job in running:
         groups[name_of(job) or "unknown"].append(job)
@@ -265,11 +267,11 @@ def _gpu_map(
         level = sources.store.root.find((cluster, node.name, f"accelerator{card.name}"))
         series = level.series.get("acc_utilization") if level else None
         if series is None:
-            rows.append(np.full(grid.count, np.nan))
+            rows.append(np.full(grid.size, np.nan))
         else:
             step = series.group.frequency if grid.step % series.group.frequency == 0 else grid.step
             values = read_rows([series], grid, step)
-            rows.append(mean_of(values.reshape(1, grid.count, -1), 2)[0] / 100)
+            rows.append(mean_of(values.reshape(1, grid.size, -1), 2)[0] / 100)
         names.append(f"{shown_text(node.name)} {node.cards.index(card)}")
     return draw_heat_map(
         np.array(rows), names, (grid.start, grid.end), label="use of each GPU over time"
@@ -277,7 +279,9 @@ def _gpu_map(
 
 
 def _gpu_text(nodes: Sequence[NodeNow]) -> str:
-    known = [card.utilization for node in nodes for card in node.cards if card.utilization is not None]
+    known = [
+        card.utilization for node in nodes for card in node.cards if card.utilization is not None
+    ]
     cards = sum(len(node.cards) for node in nodes)
     if not cards:
         return ""
@@ -299,8 +303,7 @@ def _node_map(cluster: str, nodes: Sequence[NodeNow], now: int) -> Markup:
     return draw_cells(cells, label="CPU use of each node now")
 
 
-def _listed(cluster: str, node: NodeNow, running: Sequence[StoredJob], now: int) -> ListedNode:
-    busy = {name for job in running for name in job.nodes}
+def _listed(cluster: str, node: NodeNow, busy: set[str], now: int) -> ListedNode:
     gpus = [card.utilization for card in node.cards if card.utilization is not None]
     is_silent = node.is_silent(now)
     return ListedNode(

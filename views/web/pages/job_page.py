@@ -253,7 +253,11 @@ def _meters(report: JobReport) -> list[JobMeter]:
         _meter("Memory", shares.memory, _of_memory(report), state("mem-limit", "mem-excess")),
     ]
     if figures.gpu_count:
-        cards = f"mean of {shares.gpu.nodes} GPUs" if shares.gpu and shares.gpu.nodes > 1 else "of the GPU"
+        cards = (
+            f"mean of {shares.gpu.nodes} GPUs"
+            if shares.gpu and shares.gpu.nodes > 1
+            else "of the GPU"
+        )
         found.append(_meter("GPU", shares.gpu, cards, state("gpu-idle", "gpu-low")))
     else:
         found.append(JobMeter("GPU", "none", "no GPU was asked for", Markup()))
@@ -314,7 +318,11 @@ def _notes(
 def _node_row(sources: PageSources, job: StoredJob, node: NodeFigures, stop: int) -> JobNodeRow:
     cards = [card.utilization for card in node.cards]
     known = [one for one in cards if one is not None]
-    gpu = "none" if not cards else (format_quantity(sum(known) / len(known), "%") if known else "unknown")
+    gpu = (
+        "none"
+        if not cards
+        else (format_quantity(sum(known) / len(known), "%") if known else "unknown")
+    )
     return JobNodeRow(
         name=shown_text(node.name),
         link=node_link(job.cluster, node.name),
@@ -338,8 +346,9 @@ def _cores_of(
     values = read_values(series, job.start, stop)[1] if series else np.empty(0)
     if not values.size or np.isnan(values).all():
         return "unknown", "unknown", "unknown"
-    low, mean, high = np.nanmin(values), np.nanmean(values), np.nanmax(values)
-    return format_number(low / 100), format_number(mean / 100), format_number(high / 100)
+    shown = (float(one(values)) / 100 for one in (np.nanmin, np.nanmean, np.nanmax))
+    low, mean, high = (format_number(one) for one in shown)
+    return low, mean, high
 
 
 def _memory_of(node: NodeFigures) -> str:
@@ -365,7 +374,9 @@ def _footprint(sources: PageSources, job: StoredJob) -> list[tuple[str, str, str
     for name, one in sorted((job.footprint or {}).items()):
         metric = sources.metric(name)
         texts = [
-            format_quantity(float(one[key]) * metric.factor, metric.unit) if key in one else "unknown"
+            format_quantity(float(one[key]) * metric.factor, metric.unit)
+            if key in one
+            else "unknown"
             for key in ("min", "avg", "max")
         ]
         found.append((shown_text(name), texts[0], texts[1], texts[2]))

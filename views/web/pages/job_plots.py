@@ -66,9 +66,7 @@ class JobPlots:
         plots = [self._cpu(grid), self._memory(grid)]
         if self._report.figures.gpu_count:
             plots += [self._gpu(grid), self._gpu_memory(grid)]
-        plots += [
-            self._make(one, list(self._own(one.metric)), grid, _NO_JOBS) for one in _OF_JOB
-        ]
+        plots += [self._make(one, list(self._own(one.metric)), grid, _NO_JOBS) for one in _OF_JOB]
         plots += [
             made
             for one in _OF_NODES
@@ -111,7 +109,8 @@ class JobPlots:
         alike = cores[0] if cores and len(set(cores)) == 1 else None
         return make_plot(
             "cpu", "Cores in use" + (" of each node" if len(self._nodes) > 1 else ""), "", grid,
-            list(self._own("job_cpu_util")), factor=0.01, reason="" if self._has_own() else _NO_JOBS,
+            list(self._own("job_cpu_util")), factor=0.01,
+            reason="" if self._has_own() else _NO_JOBS,
             limits=[PlotLimit("cores that the job has", alike)] if alike else [],
         )  # fmt: skip
 

@@ -97,7 +97,11 @@ def show_verdict(summary: JobSummary) -> ShownVerdict:
     shape, word = STATES[report.level]
     first = report.findings[0] if report.findings else None
     return ShownVerdict(
-        report.level, shape, word, first.rule if first else "", shown_text(first.text) if first else ""
+        report.level,
+        shape,
+        word,
+        first.rule if first else "",
+        shown_text(first.text) if first else "",
     )
 
 
@@ -113,6 +117,7 @@ def describe_size(job: StoredJob, gpus: int | None) -> str:
 
 def _is_about(summary: JobSummary, subject: str) -> bool:
     return any(
-        one.level == "BAD" and (one.rule.startswith(subject) or (subject == "cpu" and one.rule == "serial"))
+        one.level == "BAD"
+        and (one.rule.startswith(subject) or (subject == "cpu" and one.rule == "serial"))
         for one in summary.report.findings
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
@@ -17,11 +18,14 @@ from ccagent.views.web.plots import PagePlot, harmless
 from ccagent.views.web.times import ShownTime, read_times
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ccagent.stores.metrics.job_table import StoredJob
     from ccagent.views.web.context import PageRequest, PageSources
     from ccagent.views.web.data.measured import JobSummary
 
 EACH = 50
+_STATE = re.compile(r"[a-z_]+")
 _MOST_JUDGED = 2000
 _MOST_WRITTEN = 5000
 _LAST_PAGE = 2000
@@ -66,6 +70,7 @@ async def make_jobs_page(sources: PageSources, request: PageRequest) -> JobsPage
     cluster, query = request.names["cluster"], request.query
     times = read_times(query, sources.now)
     text, state = query.get("q", "").strip()[:200], query.get("state", "").lower()[:40]
+    state = state if _STATE.fullmatch(state) else ""
     verdict = query.get("verdict", "")
     verdict = verdict if verdict in LEVELS else ""
     user = "" if request.viewer.is_staff else request.viewer.name
@@ -77,7 +82,9 @@ async def make_jobs_page(sources: PageSources, request: PageRequest) -> JobsPage
     if verdict:
         found = await sources.jobs.find(wanted, _MOST_JUDGED)
         summaries = await sources.reports.of_many(found)
-        pairs = [one for one in zip(found, summaries, strict=True) if one[1].report.level == verdict]
+        pairs = [
+            one for one in zip(found, summaries, strict=True) if one[1].report.level == verdict
+        ]
         pairs.sort(key=lambda one: one[1].rank)
         count = len(pairs)
         if len(found) == _MOST_JUDGED:
@@ -111,10 +118,9 @@ def _page_number(text: str) -> int:
     return min(_LAST_PAGE, max(1, int(text)))
 
 
-def _turn(cluster: str, query: object, number: int) -> str:
+def _turn(cluster: str, query: Mapping[str, str], number: int) -> str:
     """Return the address of another page of the same list."""
-    known = dict(query) if isinstance(query, dict) else {}
-    return f"{cluster_link(cluster)}/jobs?{urlencode({**known, 'page': number})}"
+    return f"{cluster_link(cluster)}/jobs?{urlencode({**query, 'page': str(number)})}"
 
 
 _FIELDS = [

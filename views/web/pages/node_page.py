@@ -113,19 +113,20 @@ def _tiles(node: NodeNow, running: Sequence[StoredJob], *, is_silent: bool) -> l
         found.append(ShownTile(f"GPU {number}", value, text, draw_meter(card.utilization)))
     if not node.cards:
         found.append(ShownTile("GPU", "none", "no card has sent values", None))
-    found.append(ShownTile("Power", format_quantity(node.power, "W"), "processors, memory and cards", None))
+    found.append(
+        ShownTile("Power", format_quantity(node.power, "W"), "processors, memory and cards", None)
+    )
     found.append(ShownTile("Load", format_number(node.load), "mean of a minute", None))
     return found
 
 
 def _facts(node: NodeNow) -> list[tuple[str, str]]:
-    found = [
+    return [
         ("hardware threads", str(node.cores) if node.cores else "unknown"),
         ("memory", format_quantity(node.memory_total, "B")),
         ("GPUs", ", ".join(shown_text(card.name) for card in node.cards) or "none"),
         ("values every", f"{node.step} s"),
     ]
-    return found
 
 
 def _find_metrics(level: StoreLevel) -> dict[str, list[NamedSeries]]:
@@ -183,8 +184,15 @@ def _map(title: str, parts: list[tuple[str, StoredSeries]], times: ShownTime) ->
     grid = make_grid(times.start, times.end, step, 96)
     width = step if grid.step % step == 0 else grid.step
     rows = read_rows(series, grid, width)
-    means = mean_of(rows.reshape(len(series), grid.count, -1), 2) / 100
+    means = mean_of(rows.reshape(len(series), grid.size, -1), 2) / 100
     height = 12 if len(parts) <= 16 else 6
-    names = [shown_text(name) if height > 6 or not number % 8 else "" for number, (name, _) in enumerate(parts)]
-    text = f"{title}: mean {format_share(float(np.nanmean(means)), 1)}" if means.size and not np.isnan(means).all() else title
+    names = [
+        shown_text(name) if height > 6 or not number % 8 else ""
+        for number, (name, _) in enumerate(parts)
+    ]
+    text = (
+        f"{title}: mean {format_share(float(np.nanmean(means)), 1)}"
+        if means.size and not np.isnan(means).all()
+        else title
+    )
     return draw_heat_map(means, names, (grid.start, grid.end), height=height, label=text)

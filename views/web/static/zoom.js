@@ -79,7 +79,7 @@
       height: 230, sizing_mode: "stretch_width", x_axis_type: "datetime", x_range: makeRange(offset),
       tools: "xpan,xwheel_zoom,xbox_zoom,reset,save", active_drag: "xbox_zoom", toolbar_location: "above",
       background_fill_color: ground, border_fill_color: ground, outline_line_color: edge,
-      y_range: new Bokeh.DataRange1d({ start: 0, ...(data.top ? { end: data.top / factor } : {}) }),
+      y_range: new Bokeh.Range1d({ start: 0, end: Math.max(data.top || 0, largest * 1.06 || 1) / factor }),
     });
     plot.yaxis.axis_label = unit || null;
     for (const axis of [plot.xaxis, plot.yaxis]) {

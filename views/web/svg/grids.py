@@ -88,6 +88,7 @@ def draw_cells(cells: Sequence[GridCell], across: int = 40, label: str = "") -> 
     rows = -(-len(cells) // across)
     width, height = across * _CELL - _GAP, max(1, rows * _CELL - _GAP)
     return Markup(  # noqa: S704 - titles and links are escaped
-        f'<svg class="cells" role="group" aria-label="{escape(label)}" viewBox="0 0 {width} {height}"'
+        f'<svg class="cells" role="group" aria-label="{escape(label)}"'
+        f' viewBox="0 0 {width} {height}"'
         f' width="{width}" height="{height}">{"".join(parts)}</svg>'
     )

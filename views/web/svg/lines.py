@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -72,14 +73,16 @@ def draw_lines(
         for tick in time_ticks(grid.start, grid.end)
         if 0.03 < (tick - grid.start) / span < 0.97
     )
-    body = _draw_grid(ticks, upper, grid) + "".join(
-        _draw_line(line, upper) for line in lines
-    ) + "".join(_draw_limit(one, upper, grid) for one in limits)
+    body = (
+        _draw_grid(ticks, upper, grid)
+        + "".join(_draw_line(line, upper) for line in lines)
+        + "".join(_draw_limit(one, upper, grid) for one in limits)
+    )
     height = HEIGHT + 2 * _MARGIN
     return Markup(  # noqa: S704 - texts in it are escaped above
         f'<svg class="values" width="56" height="{height}" aria-hidden="true">{values}</svg>'
         f'<svg class="lines" role="img" aria-label="{escape(label)}" width="100%"'
-        f' height="{height}" viewBox="0 {-_ROWS * _MARGIN / HEIGHT:.0f} {max(1, grid.count - 1)}'
+        f' height="{height}" viewBox="0 {-_ROWS * _MARGIN / HEIGHT:.0f} {max(1, grid.size - 1)}'
         f' {_ROWS * height / HEIGHT:.0f}" preserveAspectRatio="none">{body}</svg>'
         f'<svg class="times" width="100%" height="16" aria-hidden="true">{times}</svg>'
     )
@@ -93,7 +96,9 @@ def _scale(highest: float, unit: str) -> float:
     return float(base ** int(np.log(highest) / np.log(base)))
 
 
-def draw_sparkline(values: NDArray[np.float64], top: float | None = None, label: str = "") -> Markup:
+def draw_sparkline(
+    values: NDArray[np.float64], top: float | None = None, label: str = ""
+) -> Markup:
     """Return a small line without axes."""
     highest = _largest(values)
     upper = top if top and highest <= top * 1.001 else find_top(highest)
@@ -127,7 +132,7 @@ def band_path(low: NDArray[np.float64], high: NDArray[np.float64], upper: float)
             continue
         back = bottoms[first:last][::-1]
         parts.append(f"M{first} {tops[first]}{''.join(_moves(tops[first:last]))}V{back[0]}")
-        parts.append("".join(f"l-1 {b - a}" for a, b in zip(back, back[1:], strict=False)) + "z")
+        parts.append("".join(f"l-1 {b - a}" for a, b in pairwise(back)) + "z")
     return "".join(parts)
 
 
@@ -135,7 +140,7 @@ def _moves(points: list[int]) -> list[str]:
     """Return relative steps from point to point; equal ones in a row are one."""
     found: list[str] = []
     level = 0
-    for a, b in zip(points, points[1:], strict=False):
+    for a, b in pairwise(points):
         if a == b:
             level += 1
             continue
@@ -168,7 +173,7 @@ def _largest(values: NDArray[np.float64]) -> float:
 
 
 def _draw_grid(ticks: Sequence[float], upper: float, grid: TimeGrid) -> str:
-    right = max(1, grid.count - 1)
+    right = max(1, grid.size - 1)
     rows = "".join(f"M0 {_ROWS * (1 - tick / upper):.0f}H{right}" for tick in ticks)
     columns = "".join(
         f"M{(tick - grid.start) / grid.step:.1f} 0V{_ROWS}"
@@ -189,4 +194,4 @@ def _draw_line(line: PlotLine, upper: float) -> str:
 
 def _draw_limit(limit: PlotLimit, upper: float, grid: TimeGrid) -> str:
     height = _ROWS * (1 - min(limit.value, upper) / upper)
-    return f'<path class="limit" d="M0 {height:.0f}H{max(1, grid.count - 1)}"/>'
+    return f'<path class="limit" d="M0 {height:.0f}H{max(1, grid.size - 1)}"/>'

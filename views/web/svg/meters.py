@@ -16,7 +16,8 @@ def draw_meter(share: float | None, *, state: str = "ok", mark: float | None = N
     if share is None or not math.isfinite(share):
         bar = '<rect class="unknown" width="100" height="10"/>'
     else:
-        bar = f'<rect class="fill {state}" width="{min(100.0, max(0.0, 100 * share)):.1f}" height="10"/>'
+        width = min(100.0, max(0.0, 100 * share))
+        bar = f'<rect class="fill {state}" width="{width:.1f}" height="10"/>'
     if mark is not None and math.isfinite(mark):
         place = min(99.4, max(0.0, 100 * mark))
         bar += f'<rect class="mark" x="{place:.1f}" width=".6" height="10"/>'
