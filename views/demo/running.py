@@ -12,8 +12,6 @@ import tempfile
 import time
 from typing import TYPE_CHECKING
 
-from msgspec import structs
-
 from ccagent.config.duration import Duration
 from ccagent.log import logger
 from ccagent.records.line_protocol.lines import Line
@@ -69,17 +67,25 @@ class DemoServer(StoreServer):
             await asyncio.sleep(EVERY - self.store.now() % EVERY + 0.5)
 
     async def _watch_node(self) -> None:
-        """Run the agent that sends the metrics of this node."""
+        """Run the agent that sends the metrics of this node: at once, then at a cadence."""
+        for cadence in (["--once"], ["--every", _LIVE]):
+            code, said = await self._run_agent(cadence)
+            if code:
+                last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
+                logger.warning("this node is not shown: %s", last or f"exit status {code}")
+                return
+
+    async def _run_agent(self, cadence: list[str]) -> tuple[int, bytes]:
+        """Run the agent `metrics` to its end; return its exit status and what it said."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "ccagent", "metrics", "--no-config", "--every", _LIVE,
+            sys.executable, "-m", "ccagent", "metrics", "--no-config", *cadence,
             "--cluster", HERE, "--sink", f"http://127.0.0.1:{self.port}/api/write/?cluster={HERE}",
             "--format", "line", stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         try:
             _, said = await process.communicate()
-            last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
-            logger.warning("this node is not shown: %s", last or f"exit {process.returncode}")
+            return process.returncode or 0, said
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -97,7 +103,7 @@ def demo_settings(directory: str, web: str) -> StoreSettings:
         data=directory, listen="127.0.0.1:0", retention=Duration("49h"),
         metrics={WILDCARD: every}, web=WebSettings(listen=web),
     )  # fmt: skip
-    return check_settings(structs.replace(found), "demo")
+    return check_settings(found, "demo")
 
 
 def run_demo(web: str, nodes: int, announce: Callable[[DemoServer], None]) -> None:
