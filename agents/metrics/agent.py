@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ccagent.agents.base import Agent
 from ccagent.agents.metrics.custom.reader import Custom
@@ -104,6 +104,10 @@ class MetricsAgent(Agent[MetricsSettings]):
                     self.outputs[name] = output
             self.metrics[name] = metric
         return gauges
+
+    def describe(self) -> dict[str, Any]:
+        """Return what readers remember, for reports on this node."""
+        return {name: each for one in self.readers for name, each in one.describe().items()}
 
     def close(self) -> None:
         """Close the readers and end running commands."""

@@ -53,7 +53,7 @@ def job(
     from ccagent import log
     from ccagent.views.settings import load_views
 
-    log.configure(0)
+    log.configure(0, is_brief=True)
     for one in jobs:
         _check_id(one)
     settings = load_views(path, store=store, token_file=token_file)

@@ -29,6 +29,7 @@ HELP = {
 
 _WHERE_RECORDS_GO = """\
 Records are printed to stdout, or sent to --sink, or to the sinks of the file that --config names.
+On a terminal a table is printed, unless --format asks for sonar or line.
 From /etc/ccagent/ccagent.toml, read without --config, come the cluster and the agent's keys; its
 sinks are those of the daemon."""
 
@@ -71,6 +72,8 @@ def make_agent_command(name: str) -> click.Command:
         if every and (once or is_dry):
             other = "--once" if once else "--dry-run"
             raise click.UsageError(f"{other} and --every exclude each other")
+        if every and common.options.form == "table":
+            raise click.UsageError("--every has no table; 'ccagent top' shows this node again")
         if not every:
             from ccagent.cli.one_shot import sample_once
 

@@ -31,6 +31,7 @@ _COMMANDS = {
     "outbox": "ccagent.cli.outbox",
     "sinks": "ccagent.cli.sinks",
     "store": "ccagent.stores.metrics.commands",
+    "top": "ccagent.views.top.commands",
 }
 """Commands and the modules that define them, imported when they are used."""
 
@@ -108,6 +109,8 @@ def run(common: Common) -> None:
     from ccagent.cli.options import load_configuration
     from ccagent.daemon.daemon import check_runnable
 
+    if common.options.form == "table":
+        raise click.UsageError("the daemon sends no tables; see 'ccagent top'")
     configure_log(common.verbosity)
 
     def read() -> Configuration:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ccagent.cli.options import Options
 
 _VALUED = {"--config", "--cluster", "--format", "--sink"}
-_FORMATS = {None, "sonar", "line"}
+_FORMATS = {None, "sonar", "line", "table"}
 
 
 def parse_quick(arguments: Sequence[str]) -> tuple[str, Options] | None:

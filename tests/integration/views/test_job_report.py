@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -158,14 +158,14 @@ def test_a_store_that_does_not_answer_is_a_sentence() -> None:
 
 
 @contextmanager
-def serving(status: int, body: bytes) -> Iterator[str]:
+def serving(status: int, body: bytes) -> Generator[str]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status)
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             pass
 
     server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
