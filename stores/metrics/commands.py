@@ -9,7 +9,6 @@ import click
 
 from ccagent.cli.command_options import HelpfulGroup
 from ccagent.errors import ConfigurationError
-from ccagent.views.web.settings import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.settings import StoreSettings
 
 _DEFAULT = "/etc/ccagent/store.toml"
+_PAGES = "127.0.0.1:8083"
 
 
 def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -30,8 +30,8 @@ def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--web",
             metavar="[ADDRESS:PORT]",
             is_flag=False,
-            flag_value=DEFAULT_ADDRESS,
-            help=f"Serve pages for browsers, at {DEFAULT_ADDRESS} unless told otherwise.",
+            flag_value=_PAGES,
+            help=f"Serve pages for browsers, at {_PAGES} unless told otherwise.",
         ),
         click.option("--listen", metavar="ADDRESS:PORT", help="Where to serve HTTP."),
         click.option("--data", metavar="DIR", help="Directory of the log."),

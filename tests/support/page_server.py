@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
@@ -84,7 +85,7 @@ class Watched:
 
 
 @contextmanager
-def open_browser() -> Iterator[Browser]:
+def open_browser() -> Generator[Browser]:
     """Start Debian's Chromium."""
     path = shutil.which("chromium")
     assert path, "chromium is needed: apt-get install chromium"
@@ -97,10 +98,18 @@ def open_browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def watch(browser: Browser, url: str, *, width: int = 1280, **options: Any) -> Iterator[Watched]:
+def watch(browser: Browser, url: str, *, width: int = 1280, **options: Any) -> Generator[Watched]:
     """Open a window of a browser. options: of playwright's context."""
     context = browser.new_context(viewport={"width": width, "height": 900}, **options)
     try:
         yield Watched(context.new_page(), url)
     finally:
         context.close()
+
+
+def find_violations(page: Page) -> list[dict[str, Any]]:
+    """Return what axe-core finds on a page."""
+    # The package has no types.
+    checker: Any = import_module("axe_core_python.sync_playwright").Axe()
+    found: list[dict[str, Any]] = checker.run(page)["violations"]
+    return found

@@ -9,8 +9,6 @@ from msgspec import Meta
 from ccagent.config.settings import Settings
 from ccagent.views.job.thresholds import JobThresholds
 
-DEFAULT_ADDRESS = "127.0.0.1:8083"
-
 
 class WebSettings(Settings, frozen=True, kw_only=True):
     """The keys of `[web]`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -227,8 +228,12 @@ def test_lists_are_filtered_by_their_address(site: PageSite) -> None:
 
 def test_searching_leads_to_the_thing(site: PageSite) -> None:
     number = str(site.cluster.jobs[0].number)
-    for text, place in ((number, f"/cluster/demo/job/{number}"), ("g001", "/cluster/demo/node/g001"),
-                        ("dave", "/cluster/demo/jobs?q=dave")):  # fmt: skip
+    places = {
+        number: f"/cluster/demo/job/{number}",
+        "g001": "/cluster/demo/node/g001",
+        "dave": "/cluster/demo/jobs?q=dave",
+    }
+    for text, place in places.items():
         assert site.ask(f"/search?q={text}").headers.get("location", "").startswith("/")
         reply = site.ask(f"/search?q={text}&cluster=demo")
         assert reply.headers["location"] == place
@@ -281,7 +286,7 @@ def test_users_see_their_own_jobs_and_staff_those_of_all(closed: PageSite) -> No
     assert closed.ask(f"/job/{other.number}", authorization=f"Bearer {bob}").status == 404
 
 
-def log_in(site: PageSite, given: str, next_page: str = "/", **headers: str) -> PageReply:
+def log_in(site: PageSite, given: str, next_page: str = "/", **headers: Any) -> PageReply:
     body = urlencode({"token": given, "next": next_page}).encode()
     return site.ask("/login", method="POST", body=body, **headers)
 
@@ -303,7 +308,7 @@ def test_a_login_keeps_the_token_where_no_script_reads_it(closed: PageSite) -> N
     [{"sec_fetch_site": "cross-site"}, {"sec_fetch_site": "same-site"}, {"sec_fetch_site": "none"},
      {"origin": "https://evil.example"}, {"origin": "null"}, {}],
 )  # fmt: skip
-def test_forms_of_other_sites_are_refused(closed: PageSite, headers: dict[str, str]) -> None:
+def test_forms_of_other_sites_are_refused(closed: PageSite, headers: dict[str, Any]) -> None:
     reply = log_in(closed, token(sub="bob"), **headers)
     assert reply.status == 403
     assert "set-cookie" not in reply.headers
@@ -315,8 +320,8 @@ def test_a_form_of_this_server_is_known_by_its_origin(closed: PageSite) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["//evil.example", "https://evil.example", "/\\evil.example", "\\\\evil", "javascript:x",
-              "/a\nb", ""]
+    "place", ["//evil.example", "https://evil.example", "/\\evil.example", "\\\\evil",
+              "javascript:x", "/a\nb", ""]
 )  # fmt: skip
 def test_a_login_leads_to_no_other_server(closed: PageSite, place: str) -> None:
     reply = log_in(closed, token(sub="bob"), place, sec_fetch_site="same-origin")

@@ -16,8 +16,16 @@ from ccagent.views.web.data.job_search import JobFilter, JobSearch, JobSearchErr
 HOSTILE = "x' or 1=1; drop table jobs; --"
 
 
-def job(number: str, user: str = "eve", *, start: int = 100, stop: int | None = 200, name: str = "a",
-        nodes: tuple[str, ...] = ("n1",), state: str = "completed") -> StoredJob:  # fmt: skip
+def job(
+    number: str,
+    user: str = "eve",
+    *,
+    start: int = 100,
+    stop: int | None = 200,
+    name: str = "a",
+    nodes: tuple[str, ...] = ("n1",),
+    state: str = "completed",
+) -> StoredJob:
     details = StoredJobDetails(name=name, account="phys")
     return StoredJob("fox", number, user, state, start, stop, nodes, details=details)
 
@@ -28,7 +36,8 @@ def search(tmp_path: Path) -> Iterator[JobSearch]:
     table = JobTable(path)
     for one in (
         job("1"), job("2", "bob", start=150, stop=None, state="running", nodes=("n1", "n2")),
-        job("3", start=300, stop=400, state="timeout", name="50%_off"), job("4", HOSTILE, name=HOSTILE),
+        job("3", start=300, stop=400, state="timeout", name="50%_off"),
+        job("4", HOSTILE, name=HOSTILE),
     ):  # fmt: skip
         table.start(one)
     found = JobSearch(path)
