@@ -25,6 +25,7 @@ _COMMANDS = {
     "agents": "ccagent.cli.sinks",
     "config": "ccagent.config.commands",
     "control": "ccagent.controls.commands",
+    "demo": "ccagent.views.demo.commands",
     "export": "ccagent.transports.prometheus.commands",
     "job": "ccagent.views.job.commands",
     "jobstats": "ccagent.stores.jobstats.query_commands",
