@@ -106,6 +106,10 @@ class MetricsAgent(Agent[MetricsSettings]):
             self.metrics[name] = metric
         return gauges
 
+    def describe(self) -> dict[str, Any]:
+        """Return what readers remember, for reports on this node."""
+        return {name: each for one in self.readers for name, each in one.describe().items()}
+
     def close(self) -> None:
         """Close the readers and end running commands."""
         self.custom.close()

@@ -133,5 +133,9 @@ class Reader(ABC, Generic[S]):
         """Return the types of metrics that have no value yet but will be sent, by metric."""
         return {}
 
+    def describe(self) -> dict[str, Any]:
+        """Return what the daemon's status has of this reader, by name. Any thread may call it."""
+        return {}
+
     def close(self) -> None:
         """Close open files and processes."""

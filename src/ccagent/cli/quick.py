@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from ccagent.cli.options import Options
 
 _VALUED = {"--config", "--cluster", "--format", "--sink"}
+<<<<<<< HEAD
 _FORMATS = {None, "sonar", "line"}
 _CHOOSING = {"energy"}
 """Agents whose command chooses the format if there is none."""
+=======
+_FORMATS = {None, "sonar", "line", "table"}
+>>>>>>> main
 
 
 def parse_quick(arguments: Sequence[str]) -> tuple[str, Options] | None:

@@ -25,6 +25,7 @@ AGENTS = {
     "metrics": "ccagent.agents.metrics.agent:MetricsAgent",
     "fast": "ccagent.agents.fast.agent:FastAgent",
     "energy": "ccagent.agents.energy.agent:EnergyAgent",
+    "jobio": "ccagent.agents.jobio.agent:JobIoAgent",
     "log": "ccagent.agents.log.agent:LogAgent",
 }
 """Agents by the name of their table and command."""
