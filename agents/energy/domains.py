@@ -19,11 +19,7 @@ PART_OF: dict[DomainKind, EnergyPart] = {
     "board": "other",
     "node": "other",
 }
-<<<<<<< HEAD
-"""The part that a domain counts as; of the node, the rest beyond its other domains."""
-=======
 """The part that the energy of a domain counts as; of a node, what its other domains lack."""
->>>>>>> main
 
 
 class EnergyDomain(NamedTuple):
