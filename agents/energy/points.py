@@ -1,8 +1,8 @@
-"""Accounts as points of line protocol, as records at the end of a job, and as plain counters."""
+"""Accounts as points of line protocol, and as records at the end of a job."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ccagent.agents.energy.accounts import KEYS
 from ccagent.machine.clock import timestamp
@@ -15,33 +15,9 @@ if TYPE_CHECKING:
     from ccagent.agents.energy.accounts import JobAccount
     from ccagent.agents.energy.ledger import Ledger
     from ccagent.agents.energy.settings import EnergySettings
-    from ccagent.machine.job_energy import NodeEnergy
     from ccagent.machine.node import Node
 
 JsonValue = str | int | float | bool | None
-
-
-class EnergyCount(NamedTuple):
-    """A counter in joules. labels: in the order of the name."""
-
-    name: str
-    labels: dict[str, str]
-    joules: float
-
-
-def count_energy(energy: NodeEnergy) -> Iterator[EnergyCount]:
-    """Yield the counters of all jobs and of the node, for an exporter such as Prometheus'."""
-    for job, each in sorted(energy.jobs.items()):
-        for (part, share), amount in each.parts.items():
-            labels = {"jobid": str(job), "part": part, "share": share}
-            yield EnergyCount("ccagent_job_energy_joules_total", labels, amount / 1e6)
-    for name, energies in (
-        ("ccagent_node_energy_joules_total", energy.whole),
-        ("ccagent_node_energy_system_joules_total", energy.system),
-        ("ccagent_node_energy_unallocated_joules_total", energy.unallocated),
-    ):
-        for part, amount in energies.items():
-            yield EnergyCount(name, {"part": part}, amount / 1e6)
 
 
 def make_points(
