@@ -52,7 +52,7 @@ def read_text(node: Node, path: str) -> str:
     """
     try:
         return node.read_single(path).decode("utf-8", "replace").rstrip("\n")
-    except CcagentError:
+    except (CcagentError, ValueError):  # a name with NUL, which no kernel has
         return ""
 
 
