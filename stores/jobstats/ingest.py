@@ -9,7 +9,8 @@ import msgspec
 from psycopg.types.json import Jsonb
 
 from ccagent.stores.jobstats.ingest_sql import STATEMENTS
-from ccagent.stores.jobstats.records import check_records, decode_records, split_counters
+from ccagent.stores.jobstats.records import check_records, decode_records, move_counters
+from ccagent.stores.jobstats.series_cache import SeriesIdDumper
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from ccagent.stores.jobstats.records import JobstatsObservation
     from ccagent.stores.jobstats.series_cache import KnownSeries, SeriesCache, SeriesKey
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_LARGEST_BIGINT = 2**63 - 1
+_MODULUS = 2**64
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('server ' || %s, 0))"
 
 
@@ -133,14 +138,23 @@ def _make_rows(
 ) -> dict[TargetKind, list[tuple[Any, ...]]]:
     """Return the rows for the staging table of each kind."""
     found: dict[TargetKind, list[tuple[Any, ...]]] = {"ost": [], "mdt": []}
+    moments = {each.timestamp: _microseconds(each.timestamp) for each in observations}
     for each in observations:
         series_id, kind = series[each.target, each.entry_id, each.supplied]
-        values, others = split_counters(each.counters, kind)
+        values, others = (
+            (each.values, each.others) if kind == each.kind else move_counters(each, kind)
+        )
+        if max(values) > _LARGEST_BIGINT:
+            values = [value - _MODULUS if value > _LARGEST_BIGINT else value for value in values]
         found[kind].append((
-            each.number, series_id, each.server, each.timestamp, each.snapshot_time,
+            each.number, series_id, each.server, moments[each.timestamp], each.snapshot_time,
             each.start_time, each.reset, None if others is None else Jsonb(others), *values,
         ))  # fmt: skip
     return found
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MICROSECOND
 
 
 def _insert(
@@ -150,6 +164,7 @@ def _insert(
     statements = STATEMENTS[kind]
     connection.execute(statements.create_stage)
     with connection.cursor() as cursor:
+        cursor.adapters.register_dumper(None, SeriesIdDumper)
         with cursor.copy(statements.copy) as copy:
             copy.set_types(statements.types)
             for row in rows:
