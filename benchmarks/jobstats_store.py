@@ -75,7 +75,7 @@ def bodies(observation: int) -> Iterator[bytes]:
                 [
                     {
                         "target": f"scratch-OST{number % 3 + server * 3:04x}",
-                        "entry_id": f"{11_000_000 + number}:{17_000_000 + number % 997}:r{number % 96}",
+                        "entry_id": f"{11_000_000 + number}:{number % 997}:r{number % 96}",
                         "server": f"oss{server}",
                         "timestamp": stamp,
                         "snapshot_time": moment.timestamp() - 5.5,
@@ -88,7 +88,7 @@ def bodies(observation: int) -> Iterator[bytes]:
                         },
                         "read_bytes": observation * (2**30 + number),
                         "job_id": 11_000_000 + number,
-                        "user_id": 17_000_000 + number % 997,
+                        "user_id": number % 997,
                         "nodename": f"r{number % 96:02}",
                     }
                     for number in range(begin, begin + ARRAY)
@@ -119,6 +119,7 @@ def measure_storing(observations: int) -> None:
         url = server.make_database()
         with RunningJobstatsStore(Path(directory), "--database", url) as store:
             print("observation  records/CPU-s  of json.loads  PostgreSQL  wall records/s  RSS MB")
+            share = both = 0.0
             for observation in range(1, observations + 1):
                 arrays = list(bodies(observation))
                 begin = time.process_time()
@@ -139,9 +140,7 @@ def measure_storing(observations: int) -> None:
                 )
                 share = 100 * own / EVERY
                 both = 100 * (own + database) / EVERY
-            print(
-                f"one core at one observation in {EVERY} s: {share:.1f} %, with PostgreSQL {both:.1f} %"
-            )
+            print(f"of a core, each {EVERY} s: {share:.1f} %; with PostgreSQL {both:.1f} %")
 
 
 def fill(url: str, rows: int) -> None:

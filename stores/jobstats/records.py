@@ -215,7 +215,7 @@ class _RecordCheck:
         found = _timestamp(text)
         if found > self._latest:
             raise RecordError(f"timestamp: {text} is in the future; check the clocks")
-        self._times[text] = found
+        self._times[str(text)] = found
         return found
 
 
