@@ -47,9 +47,9 @@ _FILL_METADATA = """
 INSERT INTO metadata (
     time_series_id, target, entry_id, kind, job_id, job, user_id, nodename, malformed
 )
-SELECT md5('series' || n)::uuid, 'scratch-OST' || lpad(to_hex(n % 24), 4, '0'),
-    (n / 5) || ':' || (n % 500) || ':c' || n % 5, 'ost', n / 5, (n / 5)::text, n % 500,
-    'c' || n % 5, false
+SELECT md5('series' || n)::uuid, 'scratch-OST' || lpad(to_hex(n %% 24), 4, '0'),
+    (n / 5) || ':' || (n %% 500) || ':c' || n %% 5, 'ost', n / 5, (n / 5)::text, n %% 500,
+    'c' || n %% 5, false
 FROM generate_series(0, %s - 1) AS n
 """
 _FILL = """

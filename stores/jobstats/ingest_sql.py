@@ -118,8 +118,9 @@ linked AS (
 computed AS MATERIALIZED (
     SELECT
         {key}, {raw}, since, is_fresh, {names},
-        others_delta(others, before_others, is_first, coalesce(counts_anew, false))
-            AS others_delta,
+        CASE WHEN others IS NOT NULL THEN
+            others_delta(others, before_others, is_first, coalesce(counts_anew, false))
+        END AS others_delta,
         {deltas}
     FROM linked
 ),
