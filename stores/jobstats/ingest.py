@@ -62,7 +62,7 @@ class StoredArray(NamedTuple):
 class ArrayIngest:
     """Stores arrays. It is used by several threads.
 
-    partitions: None with TimescaleDB.
+    partitions: None with TimescaleDB. counts_first: the first record of a series counts whole.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class ArrayIngest:
         retention: timedelta,
         future: timedelta,
         most_records: int,
+        counts_first: bool = False,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._database = database
@@ -82,6 +83,7 @@ class ArrayIngest:
         self._retention = retention
         self._future = future
         self._most = most_records
+        self._counts_first = counts_first
         self._now = now
         self.counters = ArrayCounters()
 
@@ -123,7 +125,9 @@ class ArrayIngest:
             series = self._cache.find(connection, observations)
             for kind, rows in _make_rows(observations, series).items():
                 if rows:
-                    inserted, changed = _insert(connection, kind, rows)
+                    inserted, changed = _insert(
+                        connection, kind, rows, counts_first=self._counts_first
+                    )
                     stored += inserted
                     updated += changed
         self._cache.remember(series)
@@ -158,7 +162,11 @@ def _microseconds(moment: datetime) -> int:
 
 
 def _insert(
-    connection: Connection[Any], kind: TargetKind, rows: list[tuple[Any, ...]]
+    connection: Connection[Any],
+    kind: TargetKind,
+    rows: list[tuple[Any, ...]],
+    *,
+    counts_first: bool,
 ) -> tuple[int, int]:
     """Insert what is not there yet; return the numbers of new rows and of rows that follow them."""
     statements = STATEMENTS[kind]
@@ -169,5 +177,5 @@ def _insert(
             copy.set_types(statements.types)
             for row in rows:
                 copy.write_row(row)
-        found = cursor.execute(statements.insert).fetchone()
+        found = cursor.execute(statements.insert, {"counts_first": counts_first}).fetchone()
     return (0, 0) if found is None else (found[0], found[1])

@@ -81,7 +81,8 @@ numbered AS MATERIALIZED (
 linked AS (
     SELECT
         c.*,
-        coalesce(q.timestamp, p.timestamp) AS since,
+        coalesce(q.timestamp, p.timestamp, CASE WHEN %(counts_first)s THEN c.start_time END)
+            AS since,
         q.n IS NULL AND (
             -- A sender that was killed says again what is known already: nothing counts twice.
             c.reset = 'start_time' AND NOT coalesce({same_start_p}, false)
@@ -91,6 +92,7 @@ linked AS (
             )
             -- It may also be that the record with the reset was lost.
             OR c.start_time > p.snapshot_time + INTERVAL '1 second'
+            OR p.n IS NULL AND %(counts_first)s
         ) AS counts_anew,
         p.n IS NULL AS is_first,
         CASE WHEN q.n IS NULL THEN p.others ELSE q.others END AS before_others,
