@@ -316,7 +316,7 @@ def find_asker(
     try:
         names = [] if nodes == _ALL else [name.partition(".")[0] for name in expand(nodes)]
     except UnparsableError as error:
-        raise ConfigurationError(f"--node: {error}") from None
+        raise ConfigurationError(f"--node: {error}") from error
     if nodes != _ALL and not names:
         raise ConfigurationError("--node: no node is named")
     seed = read_secret(seed_file) if seed_file else ""
@@ -332,7 +332,7 @@ def _line(measurement: str, tags: dict[str, str], value: str = "") -> Line:
     try:
         encode_line(line)
     except EncodingError as error:
-        raise ConfigurationError(str(error)) from None
+        raise ConfigurationError(str(error)) from error
     return line
 
 

@@ -160,15 +160,22 @@ class Changes:
         does not allow any more. The others keep their lease. After a boot the kernel has its own
         values; only hardware that kept ours is put back.
         """
+        self.recover_after_boot()
         for change in newest_first(self.all()):
             if change.boot != self._boot:
-                self._recover_after_boot(change)
-            elif change.after is None:
+                continue
+            if change.after is None:
                 self.restore(change, "start after a crash")
             elif not is_allowed(change.control):
                 self.restore(change, "the policy does not allow it any more")
             else:
                 self._audit_change("kept", change, change.sender, "in effect at a start")
+
+    def recover_after_boot(self) -> None:
+        """Handle what was set before the machine was booted: only hardware may have kept it."""
+        for change in newest_first(self.all()):
+            if change.boot != self._boot:
+                self._recover_after_boot(change)
 
     def find_due(self, jobs: frozenset[int] | None) -> list[tuple[Change, str]]:
         """Return what is to be put back now, newest first, and why.

@@ -64,7 +64,7 @@ class ConfigSource:
         try:
             self.node.run(command, time_limit=_CHECK_WITHIN, output_limit=_OUTPUT)
         except ProgramError as error:
-            raise ControlError(f"config: refused by the check: {error}") from None
+            raise ControlError(f"config: refused by the check: {error}") from error
 
     def reload(self) -> None:
         """Have the daemon read its configuration again. Raises ControlError."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ccagent.config.duration import Cadence
 from ccagent.config.settings import as_table
 
@@ -37,6 +39,15 @@ def find_wrong_key(name: str, rule: AllowSettings) -> Iterator[str]:
                 yield str(error)
 
 
+def check_overrides(overrides: dict[str, Any]) -> None:
+    """Raise ValueError unless overrides have the shape that `with_key` returns."""
+    try:
+        msgspec.convert(overrides.get("agents", {}), dict[str, dict[str, Any]])
+        msgspec.convert(overrides.get(OFF, []), list[str])
+    except msgspec.ValidationError as error:
+        raise ValueError(f"expected agents as tables, and {OFF} as a list of names") from error
+
+
 def split_key(name: str) -> tuple[str, bool]:
     """Return the agent of a control's name, and whether it is its cadence."""
     found = _KEY.fullmatch(name)
@@ -53,7 +64,7 @@ def read_key(table: dict[str, Any], overrides: dict[str, Any], name: str) -> str
     if is_cadence:
         value = as_table(over).get("every", as_table(configured).get("every", ""))
         return str(value)
-    is_off = agent in list(overrides.get(OFF, []))
+    is_off = agent in overrides.get(OFF, ())
     return "0" if is_off or (configured is None and over is None) else "1"
 
 
@@ -63,11 +74,11 @@ def with_key(
     """Return overrides in which a key has a value. One that the files have is left out."""
     agent, is_cadence = split_key(name)
     agents = {key: dict(as_table(each)) for key, each in as_table(overrides.get("agents")).items()}
-    off = [each for each in overrides.get(OFF, []) if isinstance(each, str) and each != agent]
+    off = [each for each in overrides.get(OFF, ()) if each != agent]
     configured = as_table(table.get("agents"))
     over = agents.pop(agent, {})
     if is_cadence:
-        off = [each for each in overrides.get(OFF, []) if isinstance(each, str)]
+        off = list(overrides.get(OFF, ()))
         over.pop("every", None)
         if value and as_table(configured.get(agent)).get("every") != value:
             over["every"] = value
@@ -88,6 +99,6 @@ def with_overrides(table: dict[str, Any], overrides: dict[str, Any]) -> dict[str
     agents = dict(as_table(table.get("agents")))
     for name, over in as_table(overrides.get("agents")).items():
         agents[name] = as_table(agents.get(name)) | as_table(over)
-    for name in overrides.get(OFF, []):
+    for name in overrides.get(OFF, ()):
         agents.pop(name, None)
     return table | {"agents": agents}

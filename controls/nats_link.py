@@ -50,7 +50,7 @@ class _Info(msgspec.Struct):
 
 
 class Route(NamedTuple):
-    """How to reach and log in to the servers: secrets and certificates, read anew each time."""
+    """How to reach and log in to the servers: secrets and certificates, read again each time."""
 
     scheme: str
     servers: Sequence[Server]
@@ -75,7 +75,7 @@ def connect(settings: ControlsSettings, subjects: Sequence[str], name: str) -> N
     try:
         route = read_route(settings)
     except ConfigurationError as error:
-        raise RetryableError(str(error)) from None
+        raise RetryableError(str(error)) from error
     errors: dict[str, None] = {}
     for server in sorted(route.servers, key=lambda _: os.urandom(4)):
         try:
@@ -103,7 +103,7 @@ class NatsLink:
                 (server.host, server.port), _CONNECT_WITHIN
             )
         except (OSError, UnicodeError) as error:
-            raise RetryableError(f"{self.place}: {_reason(error)}") from None
+            raise RetryableError(f"{self.place}: {_reason(error)}") from error
         try:
             self._log_in(route, server, name, deadline)
             for number, subject in enumerate(subjects, 1):
@@ -163,7 +163,7 @@ class NatsLink:
             view = view[self._socket.send(view) :]
         except OSError as error:
             if not _would_block(error):
-                raise RetryableError(f"{self.place}: {_reason(error)}") from None
+                raise RetryableError(f"{self.place}: {_reason(error)}") from error
         if view:
             self._flush_rest(view)
 
@@ -174,9 +174,9 @@ class NatsLink:
                 view = view[self._socket.send(view) :]
             except OSError as error:
                 if not _would_block(error):
-                    raise RetryableError(f"{self.place}: {_reason(error)}") from None
+                    raise RetryableError(f"{self.place}: {_reason(error)}") from error
                 if not self._poll(select.POLLOUT | select.POLLIN, deadline):
-                    raise RetryableError(f"{self.place}: it takes nothing") from None
+                    raise RetryableError(f"{self.place}: it takes nothing") from error
 
     def subscribe(self, subject: str, number: int) -> None:
         """Subscribe to another subject. Raises RetryableError."""
@@ -238,7 +238,7 @@ class NatsLink:
         try:
             self._socket = context.wrap_socket(self._socket, server_hostname=host)
         except (OSError, ValueError) as error:
-            raise RetryableError(f"{self.place}: {_reason(error)}") from None
+            raise RetryableError(f"{self.place}: {_reason(error)}") from error
 
     def _await(self, operation: str, deadline: float) -> ServerLine:
         """Wait for a line during the login; messages that come before it are kept."""
@@ -263,7 +263,7 @@ class NatsLink:
             except OSError as error:
                 if _would_block(error):
                     return
-                raise RetryableError(f"{self.place}: {_reason(error)}") from None
+                raise RetryableError(f"{self.place}: {_reason(error)}") from error
             if not data:
                 raise RetryableError(f"{self.place}: the connection is lost")
             self._last_word = time.monotonic()
@@ -271,7 +271,7 @@ class NatsLink:
             try:
                 yield from self._parser.feed(data)
             except UnparsableError as error:
-                raise RetryableError(f"{self.place}: {error}") from None
+                raise RetryableError(f"{self.place}: {error}") from error
             total += len(data)
             is_enough = len(data) < _PIECE or total >= _MOST_AT_ONCE
             if is_enough and not getattr(self._socket, "pending", lambda: 0)():

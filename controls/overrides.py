@@ -10,7 +10,7 @@ import tomllib
 from typing import TYPE_CHECKING, Any
 
 from ccagent.config.settings import as_table
-from ccagent.controls.config_keys import OFF, with_overrides
+from ccagent.controls.config_keys import OFF, check_overrides, with_overrides
 from ccagent.controls.settings import OVERRIDES
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.log import logger
@@ -31,9 +31,11 @@ def read_overrides(path: str) -> dict[str, Any]:
     except NotHereError:
         return {}
     try:
-        return tomllib.loads(content.decode("utf-8"))
+        overrides = tomllib.loads(content.decode("utf-8"))
+        check_overrides(overrides)
     except ValueError as error:
-        raise UnparsableError(f"{path}: {error}") from None
+        raise UnparsableError(f"{path}: {error}") from error
+    return overrides
 
 
 def write_overrides(path: str, overrides: Mapping[str, Any]) -> None:

@@ -182,7 +182,7 @@ class Responder:
         try:
             feature = self.catalogue.find(request.name)
         except ControlError as error:
-            raise ControlError(f"{shortened(request.name)}: {error}") from None
+            raise ControlError(f"{shortened(request.name)}: {error}") from error
         device_type = _device_type(request.tags["type"], feature)
         return feature, check_device(feature, device_type, request.tags.get("type-id", ""))
 
@@ -274,7 +274,7 @@ def _lease(tags: dict[str, str], longest: float) -> float:
     try:
         seconds = Duration(asked).seconds
     except ValueError as error:
-        raise ControlError(f"lease: {error}") from None
+        raise ControlError(f"lease: {error}") from error
     if seconds <= 0:
         raise ControlError("lease: longer than 0 s is needed")
     return min(seconds, longest) if longest else seconds

@@ -57,7 +57,7 @@ def load_setup(path: str | None, *, needs_table: bool) -> ControlSetup:
     try:
         settings = check_table(files.table.get("controls", {}), place)
     except ConfigurationError as error:
-        raise ConfigurationError(*files.locate(error.problems)) from None
+        raise ConfigurationError(*files.locate(error.problems)) from error
     return ControlSetup(place, settings, as_table(files.table))
 
 
@@ -69,7 +69,7 @@ def check_table(table: object, place: str) -> ControlsSettings:
     except ConfigurationError as error:
         raise ConfigurationError(
             *(f"{place}: controls.{problem}" for problem in error.problems)
-        ) from None
+        ) from error
     return settings
 
 

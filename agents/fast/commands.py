@@ -119,7 +119,7 @@ def _reference_command(configure: Callable[[Options], Configuration]) -> click.C
         try:
             make_directory(settings.state_directory)
         except OSError as error:
-            raise CcagentError(f"{settings.state_directory}: {error.strerror}") from None
+            raise CcagentError(f"{settings.state_directory}: {error.strerror}") from error
         reason = check_cores(node, read_cpus(node), ())
         if reason:
             raise CcagentError(f"the node is not idle: {reason}")
@@ -153,7 +153,7 @@ def _core_list(text: str) -> list[int]:
     try:
         cores = parse_cpu_list(text.encode())
     except UnparsableError as error:
-        raise ConfigurationError(f"--cores: {error}") from None
+        raise ConfigurationError(f"--cores: {error}") from error
     if not 0 < len(cores) <= MOST_CORES:
         raise ConfigurationError(f"--cores: 1 to {MOST_CORES} cores")
     return cores

@@ -52,7 +52,7 @@ def measure(node: Node, cores: Sequence[int], seconds: float = WINDOW) -> Measur
     try:
         results = msgspec.json.decode(output, type=list[tuple[int, float, float]])
     except msgspec.MsgspecError as error:
-        raise ProgramError(f"the probe printed something else: {error}") from None
+        raise ProgramError(f"the probe printed something else: {error}") from error
     if len(results) != len(cores):
         raise ProgramError(f"the probe measured {len(results)} cores of {len(cores)}")
     return Measured(sum(each[1] for each in results), min(each[2] for each in results))

@@ -119,5 +119,5 @@ def write_reference(directory: str, reference: BandwidthReference) -> str:
     try:
         replace_file(path, msgspec.msgpack.encode(reference))
     except OSError as error:
-        raise CcagentError(f"{path}: {error.strerror}") from None
+        raise CcagentError(f"{path}: {error.strerror}") from error
     return path

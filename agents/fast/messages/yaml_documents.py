@@ -44,7 +44,7 @@ def parse_document(payload: bytes) -> Document:
     except UnicodeDecodeError:
         raise UnparsableError("not text in UTF-8") from None
     except yaml.YAMLError as error:
-        raise UnparsableError(f"not YAML: {_sentence(error)}") from None
+        raise UnparsableError(f"not YAML: {_sentence(error)}") from error
     except RecursionError:
         raise UnparsableError("nested too deeply") from None
 

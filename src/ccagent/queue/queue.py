@@ -172,6 +172,11 @@ class Queue:
                 return True
             return bool(self._disk.ask(QueueDatabase.has_messages))
 
+    def can_recover(self) -> bool:
+        """Return whether `check` would now move messages of a damaged file to a new one."""
+        with self._lock:
+            return self._disk.is_recovering and self._disk.is_usable()
+
     @property
     def dropped(self) -> int:
         """The number of messages that were dropped to make room, since the start."""

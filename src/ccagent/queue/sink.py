@@ -12,7 +12,7 @@ import msgspec
 from ccagent.config.configuration import OutboxSettings
 from ccagent.log import logger
 from ccagent.queue.queue import Queue
-from ccagent.queue.sender import Sender
+from ccagent.queue.sender import Sender, SendOutcome
 
 if TYPE_CHECKING:
     from ccagent.counters import SinkCounters
@@ -182,13 +182,16 @@ class Sink:
             is_last = self._closing
             if is_last:
                 self._sender.resume()
-            wait = 0.0
-            while wait == 0 and self._successor is None:
+            outcome, queued = SendOutcome(0, 0.0), self._queued
+            while outcome.wait == 0 and self._successor is None:
+                queued = self._queued
                 outcome = self._sender.send_next()
-                wait = _LONGEST_WAIT if outcome.wait is None else outcome.wait
             if is_last:
                 break
-            self._rest(wait)
+            if outcome.wait is not None:
+                self._rest(outcome.wait)
+            elif not self._queue.can_recover():
+                self._rest_until_queued(queued)
 
     def _wait_for_work(self) -> bool:
         """Wait for a message to send. Return False if there is none and the sink is to end."""
@@ -207,6 +210,12 @@ class Sink:
         with self._changed:
             if not self._closing:
                 self._changed.wait(min(seconds, _LONGEST_WAIT))
+
+    def _rest_until_queued(self, queued: int) -> None:
+        """Wait for a message, unless one was queued since there were `queued`."""
+        with self._changed:
+            if not self._closing and self._queued == queued:
+                self._changed.wait(_LONGEST_WAIT)
 
     def _end(self) -> None:
         """Leave the backlog to the successor, if there is one, and close queue and transport."""

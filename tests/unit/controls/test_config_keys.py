@@ -61,7 +61,13 @@ def test_overrides_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert os.stat(path).st_mode & 0o777 == 0o644
 
 
-@pytest.mark.parametrize("content", ["[", "agents = 3", "\xff"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("[", "agents = 3", "agents.sample = 3", "\xff"),
+        *("agents-off = 5", 'agents-off = "sample"', "agents-off = [['sample']]"),
+    ],
+)
 def test_overrides_that_cant_be_read_change_nothing(tmp_path: Path, content: str) -> None:
     path = tmp_path / "overrides.toml"
     path.write_bytes(content.encode("latin-1"))

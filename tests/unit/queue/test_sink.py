@@ -12,6 +12,7 @@ import pytest
 from ccagent.config.configuration import OutboxSettings
 from ccagent.errors import RejectedError, RetryableError
 from ccagent.queue import sender as module
+from ccagent.queue import sink as sink_module
 from ccagent.queue.queue import Queue
 from ccagent.queue.sink import Sink
 from ccagent.records.message import Message
@@ -71,6 +72,23 @@ def test_messages_arrive_in_order(sink: Sink, receiver: Receiver) -> None:
         sink.put(message(text))
     until(lambda: sink.is_idle)
     assert receiver.taken == [text.encode() for text in sent]
+
+
+def test_a_message_queued_while_the_thread_finds_nothing_is_sent_at_once(
+    sink: Sink, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_next = module.Sender.send_next
+
+    def then_queue(sender: module.Sender) -> module.SendOutcome:
+        outcome = send_next(sender)
+        if outcome.wait is None and receiver.taken == [b"1"]:
+            sink.put(message("2"))
+        return outcome
+
+    monkeypatch.setattr(sink_module, "_LONGEST_WAIT", 3600.0)
+    monkeypatch.setattr(module.Sender, "send_next", then_queue)
+    sink.put(message("1"))
+    until(lambda: receiver.taken == [b"1", b"2"])
 
 
 def test_what_is_refused_for_now_is_sent_again_in_order(sink: Sink, receiver: Receiver) -> None:

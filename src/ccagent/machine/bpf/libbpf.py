@@ -283,11 +283,11 @@ def essence(said: str) -> str:
 def _error(code: int, what: str, said: str) -> CcagentError:
     reason = essence(said)
     name = os.strerror(code)
-    told = f": {reason}" if reason else ""
+    detail = f": {reason}" if reason else ""
     if code in {errno.EPERM, errno.EACCES} and "processed " not in said:
-        return NotPermittedError(f"{what}: {name}: {_NEEDED} is needed{told}")
+        return NotPermittedError(f"{what}: {name}: {_NEEDED} is needed{detail}")
     if code in {errno.ENOENT, errno.ESRCH}:
-        return NotHereError(f"{what}: {name}{told}")
+        return NotHereError(f"{what}: {name}{detail}")
     return ProgramError(f"{what}: the kernel or libbpf refuses it: {reason or name}")
 
 
