@@ -146,44 +146,47 @@ struct {
 
 /*
  * The kernel skips a program on a CPU where a task was preempted in the middle of it. Where kernel code
- * is preempted, all programs are loaded several times: each level works only while those below it are
- * held up like that on this CPU. The last one only counts what none has seen.
+ * is preempted, all programs are loaded several times, and run one after the other: each level notes the
+ * task that it works for, and works only if those before it have not worked for this task last. If the
+ * first one is skipped, its note is that of the preempted task. The last level only counts what none
+ * has seen.
  */
-#define LEVELS_AT_MOST_LOADED 4
+#define PROGRAM_LEVELS 4
 #define HOOKS_AT_MOST 64
 
-struct busy {
-	__u8 at[LEVELS_AT_MOST_LOADED][HOOKS_AT_MOST];
+struct seen {
+	__u64 task[PROGRAM_LEVELS][HOOKS_AT_MOST];
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct busy);
-} busy SEC(".maps");
+	__type(value, struct seen);
+} seen SEC(".maps");
 
-__u64 missed;
-
-/* Whether this level has to work at a hook; then it is marked busy. */
-static __always_inline __u8 *begin_work(__u32 hook)
+/* Whether this level has to work at a hook. */
+static __always_inline int begin_work(__u32 hook)
 {
 	__u32 first = 0;
-	struct busy *here = bpf_map_lookup_elem(&busy, &first);
+	struct seen *here = bpf_map_lookup_elem(&seen, &first);
+	__u64 task = bpf_get_current_task();
 
 	if (!here)
 		return 0;
 #pragma unroll
-	for (__u32 level = 0; level < LEVELS_AT_MOST_LOADED; level++) {
+	for (__u32 level = 0; level < PROGRAM_LEVELS; level++) {
 		if (level == settings.level) {
-			here->at[level][hook] = 1;
-			return &here->at[level][hook];
+			here->task[level][hook] = task;
+			return 1;
 		}
-		if (!here->at[level][hook])
+		if (here->task[level][hook] == task)
 			return 0;
 	}
 	return 0;
 }
+
+__u64 missed;
 
 /* As BPF_PROG(), for a program that counts. */
 #define COUNTING(name, args...)                                                  \
@@ -191,12 +194,8 @@ static __always_inline __u8 *begin_work(__u32 hook)
 	static __always_inline int count_##name(unsigned long long *ctx, ##args); \
 	int name(unsigned long long *ctx)                                        \
 	{                                                                        \
-		__u8 *mark = 0;                                                  \
-		if (settings.levels) {                                           \
-			mark = begin_work(__COUNTER__);                          \
-			if (!mark)                                               \
-				return 0;                                        \
-		}                                                                \
+		if (settings.levels && !begin_work(__COUNTER__))                 \
+			return 0;                                                \
 		_Pragma("GCC diagnostic push")                                   \
 		_Pragma("GCC diagnostic ignored \"-Wint-conversion\"")           \
 		if (settings.levels && settings.level == settings.levels)        \
@@ -204,8 +203,6 @@ static __always_inline __u8 *begin_work(__u32 hook)
 		else                                                             \
 			count_##name(___bpf_ctx_cast(args));                     \
 		_Pragma("GCC diagnostic pop")                                    \
-		if (settings.levels && mark)                                     \
-			*(volatile __u8 *)mark = 0;                              \
 		return 0;                                                        \
 	}                                                                        \
 	static __always_inline int count_##name(unsigned long long *ctx, ##args)

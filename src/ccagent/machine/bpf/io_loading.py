@@ -37,9 +37,9 @@ _SETTINGS = struct.Struct("<QIIII")
 """struct settings in io.bpf.c: features, CPUs, whether times are measured, level, levels above."""
 
 _MORE_LEVELS = 2
-"""Levels beside the first on kernels that preempt kernel code, see `busy` in io.bpf.c."""
+"""Levels beside the first on kernels that preempt kernel code, see `seen` in io.bpf.c."""
 
-_MAPS = ("io", "network", "requests", "gone", "entered", "busy", "io.bss")
+_MAPS = ("io", "network", "requests", "gone", "entered", "seen", "io.bss")
 
 _ENTRIES = 1024
 _FEWEST_ENTRIES = 64
@@ -164,7 +164,8 @@ def _load_once(
             pins.IO: (levels[0], levels[0].attach_iterator("read_io", over="io")),
             pins.NETWORK: (levels[0], levels[0].attach_iterator("read_network", over="network")),
         }
-        for level, programs in enumerate(levels):
+        # Of programs at a function the one that was attached last runs first: level 0.
+        for level, programs in reversed([*enumerate(levels)]):
             names = [name for name, hook in usable.items() if not level or hook not in TIMERS]
             for name in names if level else (_REMOVAL, *names):
                 place = f"{pins.IO_PROGRAMS}/{name}" + (f"_{level}" if level else "")

@@ -102,8 +102,8 @@ class JobTraffic(NamedTuple):
 class IoReading(NamedTuple):
     """A reading of `io`.
 
-    lost: sums of what found no room in the kernel's table. missed: calls that no program has seen, at
-    most, because the kernel skipped it; calls for the network included.
+    lost: sums of what found no room in the kernel's table. missed: calls that no program has
+    seen, at most, because the kernel skipped it; those of the network included.
     """
 
     header: Header

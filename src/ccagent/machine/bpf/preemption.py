@@ -1,4 +1,4 @@
-"""Whether the running kernel preempts kernel code: then programs of fexit can be skipped."""
+"""Preemption of kernel code by the running kernel: then it skips programs at times."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ class KernelProgramStatus(msgspec.Struct):
 
     state: `loaded`, `other version`, `incomplete` or `not loaded`. io: likewise, of the programs
     for I/O, which are optional; empty if they are not loaded. io_lost: calls that found no room in
-    the kernel's tables; io_missed: that the kernel has skipped the programs for. not_counted: values that this kernel has no function for.
+    the kernel's tables; io_missed: calls for which the kernel has skipped the programs, at most.
+    not_counted: values that this kernel has no function for.
     """
 
     directory: str
