@@ -1,7 +1,7 @@
 """Meters among hwmon's chips: ACPI power meters, Grace's rails, and amd_energy.
 
-Source: Documentation/hwmon/acpi_power_meter.rst, amd_energy.rst; NVIDIA Grace Performance Tuning
-Guide, "Power and Thermal Management" for the names in power1_oem_info.
+Source: Documentation/hwmon/acpi_power_meter.rst of Linux. Grace's names in power1_oem_info: Module,
+Grace, CPU and SysIO Power Socket N.
 """
 
 from __future__ import annotations
@@ -185,6 +185,8 @@ def _meters(node: Node, directory: str) -> Iterator[MeterFile]:
         power = next((name for name in ("power1_average", "power1_input") if name in have), "")
         if not power:
             continue
+        if "power1_is_battery" in have and node.read(f"{root}/power1_is_battery").strip() == b"1":
+            return  # it measures what a battery gives
         rail, socket = "", 0
         if "power1_oem_info" in have:
             label = read_parsed(node, f"{root}/power1_oem_info", parse_label)

@@ -101,6 +101,16 @@ def test_amd_energy_is_counted(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_battery_is_no_meter_of_the_node(tmp_path: Path) -> None:
+    node = EnergyNode(tmp_path)
+    meter(node, 0, 300)
+    node.write(f"{HWMON}/hwmon0/device/power1_is_battery", "1\n")
+    with pytest.raises(NotHereError):
+        HwmonEnergySource().read(node)
+    node.write(f"{HWMON}/hwmon0/device/power1_is_battery", "0\n")
+    assert HwmonEnergySource().read(node) == {}
+
+
 def test_other_chips_are_no_meters(tmp_path: Path) -> None:
     node = EnergyNode(tmp_path)
     node.write(f"{HWMON}/hwmon0/name", "amdgpu\n")
