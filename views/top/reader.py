@@ -164,7 +164,7 @@ class NodeReader:
             counters=counters,
             seconds=seconds,
             environment=kept.environment or JobEnvironment(),
-            cpus=kept.cpus,
+            cpus=kept.cpus or (kept.environment.cpus if kept.environment else 0) or None,
             uptime=self._node.clock.uptime(),
             time=self._node.clock.time(),
             start=kept.start,
