@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import shutil
 import signal
@@ -25,10 +26,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
+    from ccagent.views.demo.jobs import DemoJob
+
 HERE = "here"
 """The cluster that this very node is shown as."""
 
 _LIVE = "10s"
+_LIBC = ctypes.CDLL(None)
+_PDEATHSIG = 1
+"""PR_SET_PDEATHSIG of <linux/prctl.h>."""
+
 _END_WITHIN = 5.0
 
 
@@ -36,12 +43,19 @@ class DemoServer(StoreServer):
     """A store that is filled with a simulated cluster, and goes on with it."""
 
     def __init__(
-        self, settings: StoreSettings, nodes: int, announce: Callable[[DemoServer], None]
+        self,
+        settings: StoreSettings,
+        nodes: int,
+        announce: Callable[[DemoServer], None],
+        jobs: list[DemoJob] | None = None,
     ) -> None:
-        """Fill the store. Raises ConfigurationError, OSError."""
+        """Fill the store. Raises ConfigurationError, OSError.
+
+        announce: called when pages can be opened. jobs: None for those of the demo.
+        """
         super().__init__(settings, simulated=frozenset({CLUSTER}))
         self._announce = announce
-        self._cluster = SimulatedCluster(int(self.store.now()), nodes)
+        self._cluster = SimulatedCluster(int(self.store.now()), nodes, jobs)
         self._cluster.fill(self.store)
         for event in self._cluster.events():
             self.events.take(
@@ -55,6 +69,7 @@ class DemoServer(StoreServer):
 
     async def _go_on(self) -> None:
         """Write the next values of the simulated nodes, each minute."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.stop)
         self._announce(self)
         done = self._cluster.now - EVERY
         while True:
@@ -82,6 +97,7 @@ class DemoServer(StoreServer):
             "--cluster", HERE, "--sink", f"http://127.0.0.1:{self.port}/api/write/?cluster={HERE}",
             "--format", "line", stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+            preexec_fn=_end_with_parent,
         )  # fmt: skip
         try:
             _, said = await process.communicate()
@@ -96,6 +112,15 @@ class DemoServer(StoreServer):
                     process.kill()
 
 
+def _end_with_parent() -> None:
+    """Let the kernel end this process when its parent dies, however it dies."""
+    _LIBC.prctl(_PDEATHSIG, signal.SIGTERM)
+
+
+def _end_by_signal(number: int, _frame: object) -> None:
+    sys.exit(128 + number)
+
+
 def demo_settings(directory: str, web: str) -> StoreSettings:
     """Return the settings of a store in a directory of its own."""
     every = StoredMetricSettings(frequency=Duration(_LIVE), aggregation="avg")
@@ -106,13 +131,20 @@ def demo_settings(directory: str, web: str) -> StoreSettings:
     return check_settings(found, "demo")
 
 
-def run_demo(web: str, nodes: int, announce: Callable[[DemoServer], None]) -> None:
+def run_demo(
+    web: str,
+    nodes: int,
+    announce: Callable[[DemoServer], None],
+    jobs: list[DemoJob] | None = None,
+) -> None:
     """Run the demo until it is interrupted, and remove all of it. Raises ConfigurationError."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end_by_signal)
     directory = tempfile.mkdtemp(prefix="ccagent-demo-")
     try:
 
         async def main() -> None:
-            await DemoServer(demo_settings(directory, web), nodes, announce).run()
+            await DemoServer(demo_settings(directory, web), nodes, announce, jobs).run()
 
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(main())

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 import orjson
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 
 from ccagent.log import logger
 from ccagent.views.web import links
@@ -33,7 +31,7 @@ from ccagent.views.web.rendering import (
     static_files,
     static_version,
 )
-from ccagent.views.web.replies import ZOOM_POLICY, FixedHeaders, reply
+from ccagent.views.web.replies import ZOOM_POLICY, GuardedApplication, reply
 from ccagent.views.web.segments import decode_segment
 from ccagent.views.web.sessions import Sessions
 
@@ -48,7 +46,7 @@ if TYPE_CHECKING:
     from ccagent.views.web.plots import PagePlot
 
 _MOST_PAGES = 64 << 20
-_MOST_MODELS = 48
+_MOST_MODELS = 128 << 20
 _DRAWN, _ZOOMED, _WRITTEN = 240, 600, 6000
 """Points of a series: drawn by the server, by the browser, and in CSV."""
 
@@ -93,7 +91,7 @@ class PageApplication:
         self._access = access
         self._sessions = Sessions(access)
         self._is_demo = is_demo
-        self._models: TimedCache[Any] = TimedCache(_MOST_MODELS, lambda _: 1)
+        self._models: TimedCache[Any] = TimedCache(_MOST_MODELS, _size_of)
         self._pages: TimedCache[MadePage] = TimedCache(_MOST_PAGES, lambda page: page.size)
         routes = [
             Route("/", self._front),
@@ -110,22 +108,15 @@ class PageApplication:
                 Route(f"/data{kind.path}", self._data(kind)),
                 Route(f"/csv{kind.path}", self._csv(kind)),
             ]
-        middleware = [Middleware(FixedHeaders)]
-        if hosts:
-            # A foreign name that points here would let another site read open pages.
-            middleware.append(
-                Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
-            )
-        self.app = Starlette(
-            routes=routes,
-            middleware=middleware,
-            exception_handlers={
+        pages = ExceptionMiddleware(
+            Router(routes),
+            handlers={
                 HTTPException: self._refuse,
                 NotAllowedError: self._forbid,
                 JobSearchError: self._fail_search,
-                Exception: self._fail,
             },
         )
+        self.app = GuardedApplication(pages, hosts, self._fail)
 
     # Pages
 
@@ -320,7 +311,7 @@ class PageApplication:
     async def _fail_search(self, request: Request, error: Exception) -> Response:
         return self._message(request, 503, "Try again", str(error))
 
-    async def _fail(self, request: Request, error: Exception) -> Response:
+    def _fail(self, request: Request, error: Exception) -> Response:
         logger.error("page %s failed", request.url.path, exc_info=error)
         text = "an error in the store; its log says more"
         return self._message(request, 500, "This did not work", text)
@@ -371,6 +362,12 @@ def _turn_zoom(path: str, wanted: PageRequest) -> str:
 def _key(kind: PageKind, wanted: PageRequest, viewer: Viewer) -> Hashable:
     names, query = tuple(wanted.names.items()), tuple(sorted(wanted.query.items()))
     return kind.path, names, query, wanted.points, viewer
+
+
+def _size_of(model: Any) -> int:
+    """Return about how many bytes a page's contents take."""
+    plots: list[PagePlot] = [] if model is None else model.plots
+    return 200_000 + sum(line.values.mean.nbytes * 3 for plot in plots for line in plot.lines)
 
 
 def _chosen(plots: list[PagePlot], keys: str) -> list[PagePlot]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ccagent.views.web.data.history import HistoryReader
 from ccagent.views.web.data.measured import JobReports
 from ccagent.views.web.data.metric_units import UNKNOWN, shown_metrics
 from ccagent.views.web.data.newest import NewestValues
+from ccagent.views.web.data.node_series import SeriesFinder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,10 +38,17 @@ class PageSources:
         self.store = store
         self.jobs = jobs
         self.metrics = shown_metrics(settings.preset)
-        self.newest = NewestValues(store, self.metrics)
+        finder = SeriesFinder(store)
+        self.newest = NewestValues(store, self.metrics, finder)
+        self.history = HistoryReader(store, self.metrics, finder)
         self.reports = JobReports(store, self.metrics, self.newest, thresholds)
         self.retention = retention
         self.simulated = simulated
+
+    @property
+    def oldest(self) -> int:
+        """Return the time before which there are no values."""
+        return self.now - self.retention - 3600
 
     @property
     def now(self) -> int:
@@ -62,3 +71,9 @@ class PageRequest(NamedTuple):
     names: Mapping[str, str]
     query: Mapping[str, str]
     points: int = 240
+
+    @property
+    def chosen_plots(self) -> frozenset[str]:
+        """Return the keys of the plots that are wanted alone; empty: all."""
+        keys = self.query.get("plot", "")
+        return frozenset(keys.split(",")) if keys else frozenset()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SECONDS = 15.0
+SECONDS = 25.0
 _FEWEST_TO_PACK = 1024
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.tokens import TokenVerifier
 
 _MOST_AT_ONCE = 512
-_LOCAL = ("localhost", "127.0.0.1", "::1", "[::1]")
+_LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 
 class _Uvicorn(uvicorn.Server):

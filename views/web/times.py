@@ -15,6 +15,8 @@ RANGES = {
 _DURATION = re.compile(r"([1-9][0-9]{0,3})([mhd])")
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
 _FAR = 10**11
+_AHEAD = 3600
+"""Seconds that clocks of nodes may be ahead."""
 
 
 class ShownTime(NamedTuple):
@@ -46,8 +48,21 @@ class ShownTime(NamedTuple):
         return first, last
 
 
-def read_times(query: Mapping[str, str], now: int, default: str = "24h") -> ShownTime:
-    """Return the range of an address: `range=6h`, or `from` and `to`."""
+def read_times(
+    query: Mapping[str, str], now: int, default: str = "24h", *, oldest: int = 0
+) -> ShownTime:
+    """Return the range of an address: `range=6h`, or `from` and `to`.
+
+    oldest: before this nothing is kept, so that nothing is read.
+    """
+    found = _read_times(query, now, default)
+    start, end = max(found.start, oldest), min(found.end, now + _AHEAD)
+    if start >= end:
+        return _recent(default, now, "of this time no values are kept")
+    return found._replace(start=start, end=end)
+
+
+def _read_times(query: Mapping[str, str], now: int, default: str) -> ShownTime:
     name = query.get("range", "")
     if query.get("from") or query.get("to"):
         start, end = _moment(query.get("from", "")), _moment(query.get("to", ""))

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from ccagent.stores.metrics.groups import StoredSeries
+    from ccagent.stores.metrics.groups import SeriesGroup, StoredSeries
 
     Values = NDArray[np.float64]
 
 MOST_POINTS = 600
 _LONGEST = 400 * 86400
+_MOST_CELLS = 4_000_000
 _ROUND = (
     10, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 14400, 21600, 43200, 86400,
 )  # fmt: skip
@@ -65,26 +65,42 @@ def read_rows(found: Sequence[StoredSeries], grid: TimeGrid, frequency: int) -> 
 
     The steps of a bucket lie together. A value belongs to the step that holds its time.
     """
-    each = max(1, grid.step // frequency)
-    length = grid.size * each
+    length = grid.size * max(1, grid.step // frequency)
     rows = np.full((len(found), length), np.nan)
-    for row, (group, column) in zip(rows, found, strict=True):
-        first, last = group.bounds()
-        low = max(first, -((group.time(0) - grid.start) // group.frequency))
-        high = min(last, -((group.time(0) - grid.end) // group.frequency))
-        if low >= high:
-            continue
-        values = np.empty(high - low)
-        group.read(column, low, high - low, values)
-        begin = (group.time(low) - grid.start) // frequency
-        if group.frequency == frequency:
-            row[begin : begin + high - low] = values[: length - begin]
-        else:
-            places = (
-                group.time(low) - grid.start + group.frequency * np.arange(high - low)
-            ) // frequency
-            row[places] = values
+    groups: dict[int, list[int]] = {}
+    for number, one in enumerate(found):
+        groups.setdefault(id(one.group), []).append(number)
+    for numbers in groups.values():
+        group = found[numbers[0]].group
+        columns = [found[number].column for number in numbers]
+        _read_group(group, columns, numbers, rows, (grid, frequency))
     return rows
+
+
+def _read_group(
+    group: SeriesGroup,
+    columns: list[int],
+    numbers: list[int],
+    rows: Values,
+    steps: tuple[TimeGrid, int],
+) -> None:
+    """Read columns of a group into rows, block by block."""
+    grid, frequency = steps
+    start = group.time(0)
+    low = -((start - grid.start) // group.frequency)
+    high = -((start - grid.end) // group.frequency)
+    for begin, block in group.blocks.items():
+        first, last = max(low, begin), min(high, begin + block.rows)
+        if first >= last:
+            continue
+        values = block.values[first - begin : last - begin, columns]
+        place = (start + first * group.frequency - grid.start) // frequency
+        if group.frequency == frequency:
+            end = min(place + last - first, rows.shape[1])
+            rows[numbers, place:end] = values[: end - place].T
+            continue
+        times = start - grid.start + group.frequency * np.arange(first, last)
+        rows[np.array(numbers)[:, None], times // frequency] = values.T
 
 
 def bucket(rows: Values, grid: TimeGrid) -> list[SeriesBuckets]:
@@ -99,10 +115,32 @@ def bucket(rows: Values, grid: TimeGrid) -> list[SeriesBuckets]:
 
 
 def read_buckets(found: Sequence[StoredSeries], grid: TimeGrid) -> list[SeriesBuckets]:
-    """Return the buckets of each series, with the time step of the first one."""
+    """Return the buckets of each series, with the smallest time step among them."""
+    made: list[SeriesBuckets] = []
+    for part in _in_parts(found, grid):
+        made += bucket(read_rows(part, grid, find_frequency(found, grid)), grid)
+    return made
+
+
+def read_means(found: Sequence[StoredSeries], grid: TimeGrid) -> Values:
+    """Return the mean of each bucket, a row each series."""
+    made = np.empty((len(found), grid.size))
+    first = 0
+    for part in _in_parts(found, grid):
+        rows = read_rows(part, grid, find_frequency(found, grid))
+        made[first : first + len(part)] = mean_of(rows.reshape(len(part), grid.size, -1), 2)
+        first += len(part)
+    return made
+
+
+def _in_parts(found: Sequence[StoredSeries], grid: TimeGrid) -> Iterator[Sequence[StoredSeries]]:
+    """Yield series in parts whose rows take little memory at once."""
     if not found:
-        return []
-    return bucket(read_rows(found, grid, find_frequency(found, grid)), grid)
+        return
+    each = grid.size * max(1, grid.step // find_frequency(found, grid))
+    count = max(1, _MOST_CELLS // each)
+    for begin in range(0, len(found), count):
+        yield found[begin : begin + count]
 
 
 def find_frequency(found: Sequence[StoredSeries], grid: TimeGrid) -> int:
@@ -113,50 +151,8 @@ def find_frequency(found: Sequence[StoredSeries], grid: TimeGrid) -> int:
 
 def mean_of(values: Values, axis: int) -> Values:
     """Return means without missing values; NaN where all are missing."""
-    counts = (~np.isnan(values)).sum(axis=axis)
+    is_missing = np.isnan(values)
+    counts = values.shape[axis] - is_missing.sum(axis=axis)
     with np.errstate(invalid="ignore", divide="ignore"):
-        found: Values = np.nansum(values, axis=axis) / counts
+        found: Values = np.where(is_missing, 0.0, values).sum(axis=axis) / counts
     return found
-
-
-def sum_of(values: Values, axis: int) -> Values:
-    """Return sums without missing values; NaN where all are missing."""
-    total: Values = np.nansum(values, axis=axis)
-    total[np.isnan(values).all(axis=axis)] = np.nan
-    return total
-
-
-def max_of(values: Values, axis: int) -> Values:
-    """Return the largest values; NaN where all are missing."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found: Values = np.fmax.reduce(values, axis=axis)
-    return found
-
-
-def last_value(found: StoredSeries, oldest: int) -> tuple[int, float] | None:
-    """Return time and value of the newest value of a series since a time."""
-    group, column = found
-    if group.head is None:
-        return None
-    block = group.head
-    rows = np.flatnonzero(~np.isnan(block.values[: block.rows, column]))
-    if not rows.size:
-        _, last = group.column_bounds(column)
-        if not last:
-            return None
-        value = np.empty(1)
-        group.read(column, last - 1, 1, value)
-        when = group.time(last - 1)
-        return (when, float(value[0])) if when >= oldest else None
-    when = group.time(block.first + int(rows[-1]))
-    return (when, float(block.values[rows[-1], column])) if when >= oldest else None
-
-
-def describe(values: Iterable[float]) -> tuple[float, float, float] | None:
-    """Return minimum, mean and maximum of values that are not missing; None if there are none."""
-    array = np.asarray(list(values), float)
-    present = array[~np.isnan(array)]
-    if not present.size:
-        return None
-    return float(present.min()), float(present.mean()), float(present.max())

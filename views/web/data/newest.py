@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.levels import StoreLevel
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.views.web.data.metric_units import ShownMetric
+    from ccagent.views.web.data.node_series import NodeSeries, SeriesFinder
 
 NodeState = Literal["busy", "idle", "silent"]
 
@@ -57,9 +58,12 @@ class NodeNow(NamedTuple):
 class NewestValues:
     """Reads newest values in base units."""
 
-    def __init__(self, store: MetricStore, metrics: dict[str, ShownMetric]) -> None:
+    def __init__(
+        self, store: MetricStore, metrics: dict[str, ShownMetric], finder: SeriesFinder
+    ) -> None:
         self._store = store
         self._metrics = metrics
+        self._finder = finder
 
     async def of_cluster(self, cluster: str) -> list[NodeNow]:
         """Return all nodes of a cluster; others get their turn in between."""
@@ -73,82 +77,86 @@ class NewestValues:
 
     def of_node(self, level: StoreLevel) -> NodeNow:
         """Return the newest values of a node."""
-        last, step = self._newest_time(level)
+        series = self._finder.of_node(level)
+        last, step = _newest_time(series)
         oldest = last - (SILENT_AFTER + 1) * step
+        used = self._sum(series, "mem_used", oldest)
         # The total is known wherever the agent sends both parts.
-        used = self._sum(level, "mem_used", oldest)
-        free = self._sum(level, "mem_available", oldest)
-        idle = self._mean(level, "cpu_idle", oldest)
-        busy = None if idle is None else max(0.0, 100 - idle)
-        if busy is None:
-            parts = [self._mean(level, name, oldest) for name in ("cpu_user", "cpu_system")]
-            known = [one for one in parts if one is not None]
-            busy = sum(known) if known else None
-        power = self._total_power(level, oldest)
-        cards = tuple(
-            self._card(name.removeprefix("accelerator"), below, oldest)
-            for name, below in sorted(level.children.items())
-            if name.startswith("accelerator")
-        )
+        free = self._sum(series, "mem_available", oldest)
+        cards = tuple(self._card(name, card, oldest) for name, card in series.cards)
+        power = self._total_power(series, oldest)
         drawn = [card.power for card in cards if card.power is not None]
-        if drawn:
-            power = (power or 0.0) + sum(drawn)
         return NodeNow(
             name=level.path[-1],
             last=last,
             step=step,
-            cores=sum(1 for name in level.children if name.startswith("hwthread")),
-            cpu=None if busy is None else busy / 100,
-            load=self._mean(level, "cpu_load", oldest),
+            cores=series.cores,
+            cpu=self._cpu(series, oldest),
+            load=self._mean(series, "cpu_load", oldest),
             memory_used=used,
             memory_total=None if used is None or free is None else used + free,
-            power=power,
+            power=(power or 0.0) + sum(drawn) if drawn else power,
             cards=cards,
         )
 
-    def _newest_time(self, level: StoreLevel) -> tuple[int, int]:
-        """Return the time of the newest block's end, and the time step."""
-        last, step = 0, 60
-        groups = {
-            id(one.group): one.group for below in level.walk() for one in below.series.values()
-        }
-        for group in groups.values():
-            if group.head is not None:
-                end = group.time(group.head_first + group.head.rows - 1)
-                if end > last:
-                    last, step = end, group.frequency
-        return last, step
+    def _cpu(self, series: NodeSeries, oldest: int) -> float | None:
+        """Return the share of time that was not idle, else that of programs and the kernel."""
+        idle = self._mean(series, "cpu_idle", oldest)
+        if idle is not None:
+            return max(0.0, 100 - idle) / 100
+        parts = [self._mean(series, name, oldest) for name in ("cpu_user", "cpu_system")]
+        known = [one for one in parts if one is not None]
+        return sum(known) / 100 if known else None
 
-    def _card(self, name: str, level: StoreLevel, oldest: int) -> CardNow:
-        share = self._sum(level, "acc_utilization", oldest)
+    def _card(self, name: str, card: dict[str, StoredSeries], oldest: int) -> CardNow:
+        def newest(metric: str) -> float | None:
+            found = card.get(metric)
+            value = newest_value(found, oldest) if found is not None else None
+            return None if value is None else value * self._factor(metric)
+
+        share = newest("acc_utilization")
         return CardNow(
             name,
             None if share is None else share / 100,
-            self._sum(level, "acc_mem_used", oldest),
-            self._sum(level, "acc_power", oldest),
+            newest("acc_mem_used"),
+            newest("acc_power"),
         )
 
-    def _total_power(self, level: StoreLevel, oldest: int) -> float | None:
+    def _total_power(self, series: NodeSeries, oldest: int) -> float | None:
         """Return the power of the node, else that of its processors and memory."""
         for metrics in (("node_power",), ("psys_power",), ("cpu_power", "mem_power")):
-            parts = [self._sum(level, name, oldest) for name in metrics]
+            parts = [self._sum(series, name, oldest) for name in metrics]
             known = [one for one in parts if one is not None]
             if known:
                 return sum(known)
         return None
 
-    def _values(self, level: StoreLevel, metric: str, oldest: int) -> list[float]:
-        factor = self._metrics[metric].factor if metric in self._metrics else 1.0
-        found = (newest_value(one, oldest) for one in level.find_series(metric))
+    def _factor(self, metric: str) -> float:
+        return self._metrics[metric].factor if metric in self._metrics else 1.0
+
+    def _values(self, series: NodeSeries, metric: str, oldest: int) -> list[float]:
+        found = [newest_value(one, oldest) for one in series.metrics.get(metric, ())]
+        factor = self._factor(metric)
         return [value * factor for value in found if value is not None]
 
-    def _sum(self, level: StoreLevel, metric: str, oldest: int) -> float | None:
-        values = self._values(level, metric, oldest)
+    def _sum(self, series: NodeSeries, metric: str, oldest: int) -> float | None:
+        values = self._values(series, metric, oldest)
         return sum(values) if values else None
 
-    def _mean(self, level: StoreLevel, metric: str, oldest: int) -> float | None:
-        values = self._values(level, metric, oldest)
+    def _mean(self, series: NodeSeries, metric: str, oldest: int) -> float | None:
+        values = self._values(series, metric, oldest)
         return sum(values) / len(values) if values else None
+
+
+def _newest_time(series: NodeSeries) -> tuple[int, int]:
+    """Return the time of the newest row of a node, and its time step."""
+    last, step = 0, 60
+    for group in series.groups:
+        if group.head is not None:
+            end = group.time(group.head_first + group.head.rows - 1)
+            if end > last:
+                last, step = end, group.frequency
+    return last, step
 
 
 def newest_value(found: StoredSeries, oldest: int) -> float | None:

@@ -10,8 +10,7 @@ import numpy as np
 from markupsafe import Markup
 
 from ccagent.views.web.amounts import format_age, format_quantity, format_share
-from ccagent.views.web.data.buckets import SeriesBuckets, make_grid, mean_of, read_rows
-from ccagent.views.web.data.history import read_history
+from ccagent.views.web.data.buckets import SeriesBuckets, make_grid, read_means
 from ccagent.views.web.data.job_search import JobFilter
 from ccagent.views.web.links import jobs_link, node_link
 from ccagent.views.web.pages.job_row import JobRow, make_row
@@ -106,7 +105,7 @@ async def make_cluster_page(sources: PageSources, request: PageRequest) -> Clust
     now = sources.now
     if level is None and not await sources.jobs.count(JobFilter(cluster)):
         return None
-    times = read_times(request.query, now)
+    times = read_times(request.query, now, oldest=sources.oldest)
     nodes = await sources.newest.of_cluster(cluster)
     running = await sources.jobs.find(JobFilter(cluster, state="running"), _MOST_JOBS)
     recent = await sources.jobs.find(
@@ -154,7 +153,7 @@ async def cluster_plots(
     """Return the plots of use over time."""
     step = max((node.step for node in nodes), default=60)
     grid = make_grid(times.start, times.end, step, points)
-    found = await read_history(sources.store, sources.metrics, cluster, grid)
+    found = await sources.history.read(cluster, grid)
     total = sum(node.memory_total or 0.0 for node in nodes)
     limits = (PlotLimit("all memory", total),) if total else ()
 
@@ -269,9 +268,7 @@ def _gpu_map(
         if series is None:
             rows.append(np.full(grid.size, np.nan))
         else:
-            step = series.group.frequency if grid.step % series.group.frequency == 0 else grid.step
-            values = read_rows([series], grid, step)
-            rows.append(mean_of(values.reshape(1, grid.size, -1), 2)[0] / 100)
+            rows.append(read_means([series], grid)[0] / 100)
         names.append(f"{shown_text(node.name)} {node.cards.index(card)}")
     return draw_heat_map(
         np.array(rows), names, (grid.start, grid.end), label="use of each GPU over time"

@@ -120,7 +120,7 @@ async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage |
     summary = sources.reports.of_job(job)
     report, now = summary.report, sources.now
     stop = now if job.stop is None else job.stop
-    times = _times(request, job, now)
+    times = _times(request, job, now, sources.oldest)
     plots = JobPlots(sources, job, report).make(times.start, times.end, request.points)
     is_old = job.stop is not None and job.stop < now - sources.retention
     return JobPage(
@@ -147,11 +147,12 @@ async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage |
     )  # fmt: skip
 
 
-def _times(request: PageRequest, job: StoredJob, now: int) -> ShownTime:
+def _times(request: PageRequest, job: StoredJob, now: int, oldest: int) -> ShownTime:
     stop = now if job.stop is None else job.stop
     if not _is_whole(request):
-        return read_times(request.query, now)
-    return ShownTime(job.start, max(stop, job.start + 60), "")
+        return read_times(request.query, now, oldest=oldest)
+    start = min(max(job.start, oldest), stop)
+    return ShownTime(start, max(stop, start + 60), "")
 
 
 def _is_whole(request: PageRequest) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from ccagent.views.web.amounts import format_age, format_number, format_quantity, format_share
-from ccagent.views.web.data.buckets import make_grid, mean_of, read_rows
+from ccagent.views.web.data.buckets import make_grid, read_means
 from ccagent.views.web.data.job_plots import NamedSeries, make_plot
 from ccagent.views.web.data.job_search import JobFilter
 from ccagent.views.web.pages.cluster_page import ShownTile
@@ -65,14 +65,15 @@ async def make_node_page(sources: PageSources, request: PageRequest) -> NodePage
     if level is None:
         return None
     now = sources.now
-    times = read_times(request.query, now, "6h")
+    times = read_times(request.query, now, "6h", oldest=sources.oldest)
     node = sources.newest.of_node(level)
     running = await sources.jobs.find(JobFilter(cluster, state="running", node=name), _MOST_JOBS)
     mine = [job for job in running if request.viewer.may_see(job.user)]
     summaries = await sources.reports.of_many(mine)
     is_silent = node.is_silent(now)
     metrics = _find_metrics(level)
-    shown = sorted(metrics)[:_MOST_METRICS]
+    chosen = request.chosen_plots
+    shown = [one for one in sorted(metrics)[:_MOST_METRICS] if not chosen or one in chosen]
     state = "silent" if is_silent else "busy" if running else "idle"
     return NodePage(
         name=shown_text(name),
@@ -85,8 +86,8 @@ async def make_node_page(sources: PageSources, request: PageRequest) -> NodePage
         facts=_facts(node),
         times=times,
         plots=[_plot(sources, metric, metrics[metric], times, request.points) for metric in shown],
-        left_out=len(metrics) - len(shown),
-        maps=_maps(level, times),
+        left_out=max(0, len(metrics) - _MOST_METRICS),
+        maps=[] if chosen else _maps(level, times),
     )
 
 
@@ -182,9 +183,7 @@ def _map(title: str, parts: list[tuple[str, StoredSeries]], times: ShownTime) ->
     series = [one for _, one in parts]
     step = min(one.group.frequency for one in series)
     grid = make_grid(times.start, times.end, step, 96)
-    width = step if grid.step % step == 0 else grid.step
-    rows = read_rows(series, grid, width)
-    means = mean_of(rows.reshape(len(series), grid.size, -1), 2) / 100
+    means = read_means(series, grid) / 100
     height = 12 if len(parts) <= 16 else 6
     names = [
         shown_text(name) if height > 6 or not number % 8 else ""

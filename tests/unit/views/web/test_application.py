@@ -243,8 +243,41 @@ def test_searching_leads_to_the_thing(site: PageSite) -> None:
 def test_a_foreign_name_of_this_server_is_refused(tmp_path: Path) -> None:
     found = PageSite(tmp_path, nodes=4, seconds=600, jobs=[], hosts=("localhost", "127.0.0.1"))
     assert found.ask("/cluster/demo", host="evil.example").status == 400
+    assert found.ask("/cluster/demo", host="").status == 400
+    assert found.ask("/cluster/demo", host="[::1]:8083").status == 400
     assert found.ask("/cluster/demo", host="127.0.0.1:8083").status == 200
     found.close()
+
+
+def test_an_error_that_nobody_foresaw_costs_one_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = PageSite(tmp_path, nodes=4, seconds=600, jobs=[])
+
+    async def fail(_: object) -> None:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(found.sources.newest, "of_cluster", fail)
+    reply = found.ask("/cluster/demo")
+    assert reply.status == 500
+    assert "its log says more" in reply.text
+    assert "secret" not in reply.text
+    assert "script-src 'self';" in reply.headers["content-security-policy"]
+    assert found.ask("/cluster/demo/jobs").status == 200
+    assert "secret" in caplog.text
+    found.close()
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["range=9999d", "from=0&to=99999999999", "from=1&to=2", "from=99999999990", "range=1m",
+     "to=9999-12-31T23:59", "from=0001-01-01"],
+)  # fmt: skip
+def test_any_time_costs_as_little_as_what_is_kept(site: PageSite, query: str) -> None:
+    for path in ("/cluster/demo", "/cluster/demo/node/g001", "/cluster/demo/jobs"):
+        assert site.ask(f"{path}?{query}").status == 200
+    for plot in site.ask(f"/data/cluster/demo/node/g001?{query}&plot=cpu_load").json()["plots"]:
+        assert all(len(one["mean"]) <= 600 for one in plot["series"])
 
 
 # Access
