@@ -34,7 +34,7 @@ _QUEUES = (
 )  # fmt: skip
 
 
-class QueueRow(NamedTuple):
+class BacklogRow(NamedTuple):
     """The queue of a sink. age: seconds of its oldest message. details: lines about dead letters.
 
     error: why it can't be read; then the rest is 0.
@@ -86,7 +86,7 @@ def format_status(status: Status, width: int, style: Style) -> list[str]:
     ]  # fmt: skip
 
 
-def format_queues(queues: Iterable[QueueRow], width: int, style: Style) -> list[str]:
+def format_queues(queues: Iterable[BacklogRow], width: int, style: Style) -> list[str]:
     """Return a line for each queue, with its dead letters below it."""
     rows, notes = list[list[str]](), list[list[str]]()
     for each in queues:

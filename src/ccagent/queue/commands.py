@@ -15,7 +15,7 @@ from ccagent.machine.clock import timestamp
 from ccagent.queue.files import SUFFIX, make_file_name, open_disk
 from ccagent.queue.queue import Queue
 from ccagent.queue.sender import Sender
-from ccagent.views.table.status import QueueRow
+from ccagent.views.table.status import BacklogRow
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -38,21 +38,21 @@ class DeadLetterSelection(NamedTuple):
         return [each for each in letters if self.reason.lower() in each.reason.lower()]
 
 
-def list_queues(configuration: Configuration) -> list[QueueRow]:
+def list_queues(configuration: Configuration) -> list[BacklogRow]:
     """Return the queues of all sinks, with the first of their dead letters."""
-    rows: list[QueueRow] = []
+    rows: list[BacklogRow] = []
     for sink in _list_queues(configuration):
         try:
             with _open_queue(configuration, sink) as database:
                 summary, letters = database.summarise(), database.read_dead_letters()
         except QueueError as error:
-            rows.append(QueueRow(sink, error=str(error)))
+            rows.append(BacklogRow(sink, error=str(error)))
             continue
         details = [_describe(letter) for letter in letters[:_SHOWN]]
         if len(letters) > _SHOWN:
             details.append(f"... and {len(letters) - _SHOWN} more dead letters")
         rows.append(
-            QueueRow(
+            BacklogRow(
                 sink,
                 summary.messages,
                 summary.size,

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from ccagent.counters import AgentCounters, SinkCounters
 from ccagent.daemon.status import Status
-from ccagent.views.table.status import QueueRow, format_queues, format_status
+from ccagent.views.table.status import BacklogRow, format_queues, format_status
 from ccagent.views.terminal import Style
 
 STATUS = Status(
@@ -42,8 +42,8 @@ def test_restarts_of_the_daemon_are_shown() -> None:
 
 def test_queues_have_their_dead_letters_below_them() -> None:
     rows = [
-        QueueRow("backend", 3, 1_500_000, 61.0, 1, 0, ("sample of n1, 80 bytes: 403",)),
-        QueueRow("other", error="file is not a database"),
+        BacklogRow("backend", 3, 1_500_000, 61.0, 1, 0, ("sample of n1, 80 bytes: 403",)),
+        BacklogRow("other", error="file is not a database"),
     ]
     assert format_queues(rows, 100, Style()) == [
         "sink              messages     bytes    oldest dead letters  dropped",
