@@ -45,12 +45,7 @@ def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@click.group(cls=HelpfulGroup)
-def store() -> None:
-    """Run a store that receives what agents send."""
-
-
-@store.group(cls=HelpfulGroup, invoke_without_command=True)
+@click.group(cls=HelpfulGroup, invoke_without_command=True)
 @_with_options
 @click.pass_context
 def metrics(ctx: click.Context, /, **options: Any) -> None:
@@ -58,7 +53,7 @@ def metrics(ctx: click.Context, /, **options: Any) -> None:
     if ctx.invoked_subcommand is not None:
         return
     need_store_extra()
-    settings = _settings(**options)
+    settings = _checked(**options)
     if settings.web.listen:
         need_web_extra()
     from ccagent.stores.metrics.server import run_store
@@ -73,7 +68,8 @@ def metrics(ctx: click.Context, /, **options: Any) -> None:
 @_with_options
 def check(**options: Any) -> None:
     """Check the configuration; exit status 2 if it can't be used."""
-    settings = _settings(**options)
+    need_store_extra()
+    settings = _checked(**options)
     click.echo(f"metrics: {', '.join(sorted(settings.metrics))}")
     click.echo(f"listens on {settings.listen}, keeps {settings.retention} in memory")
 
@@ -103,6 +99,17 @@ def export(form: str, target: str, **options: Any) -> None:
     from ccagent.stores.metrics.exporting import export_values
 
     click.echo(f"exported: {export_values(settings, form, target)} values")
+
+
+def _checked(**options: Any) -> StoreSettings:
+    """Return settings that a store can start with. Raises ConfigurationError."""
+    settings = _settings(**options)
+    from ccagent.stores.metrics.checking import find_problems
+
+    problems = find_problems(settings)
+    if problems:
+        raise ConfigurationError(*problems)
+    return settings
 
 
 def _settings(
@@ -146,7 +153,7 @@ def _settings(
         try:
             every = StoredMetricSettings(frequency=Duration(frequency), aggregation="avg")
         except ValueError as error:
-            raise ConfigurationError(f"--frequency: {error}") from None
+            raise ConfigurationError(f"--frequency: {error}") from error
         changes["metrics"] = {WILDCARD: every}
     if config is None:
         if web:

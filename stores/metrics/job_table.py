@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from ccagent.config.settings import as_list, as_table
-from ccagent.errors import UnparsableError
+from ccagent.errors import ConfigurationError, UnparsableError
 from ccagent.log import logger
 from ccagent.machine.hostlist import expand
 from ccagent.stores.metrics.job_details import StartedJob, StoredJobDetails, read_details
@@ -142,6 +142,14 @@ def open_job_table(path: str) -> JobTable:
         logger.error("%s: %s; set aside as %s.damaged", path, error, path)
         os.replace(path, f"{path}.damaged")
         return JobTable(path)
+
+
+def open_jobs(path: str) -> JobTable:
+    """Open the table of jobs. Raises ConfigurationError."""
+    try:
+        return open_job_table(path)
+    except sqlite3.Error as error:
+        raise ConfigurationError(f"{path}: {error}; check the disk and the rights") from error
 
 
 class JobEvents:

@@ -132,6 +132,15 @@ class StoreSettings(Settings, frozen=True, kw_only=True):
     limits: StoreLimitSettings = StoreLimitSettings()
     web: WebSettings = WebSettings()
 
+    def oldest(self) -> int | None:
+        """Return how many seconds ago a new value may be; None: any, as at the reference.
+
+        An engine has a retention of its own.
+        """
+        if self.strict == "reference" or self.engine != "memory":
+            return None
+        return int(self.retention.seconds)
+
     def catalogue(self) -> MetricCatalogue:
         """Return the metrics."""
         return MetricCatalogue(

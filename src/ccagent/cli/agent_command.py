@@ -24,6 +24,8 @@ HELP = {
     "lustre": "Collect what jobs read and write, on a server of Lustre.",
     "metrics": "Collect metrics of this node.",
     "fast": "Collect the KPIs of this node for a FAST scheduler.",
+    "energy": "Measure the energy of this node and split it between its jobs.",
+    "jobio": "Collect what jobs read and write by file system, and send and receive.",
     "log": "Send ccagent's own warnings and errors as log messages; in the daemon.",
 }
 
@@ -34,7 +36,9 @@ From /etc/ccagent/ccagent.toml, read without --config, come the cluster and the 
 sinks are those of the daemon."""
 
 _EXTENSIONS = {
+    "energy": "ccagent.agents.energy.commands",
     "fast": "ccagent.agents.fast.commands",
+    "jobio": "ccagent.agents.jobio.commands",
     "lustre": "ccagent.agents.lustre.commands",
     "metrics": "ccagent.agents.metrics.commands",
 }

@@ -26,11 +26,13 @@ _COMMANDS = {
     "config": "ccagent.config.commands",
     "control": "ccagent.controls.commands",
     "demo": "ccagent.views.demo.commands",
+    "export": "ccagent.transports.prometheus.commands",
     "job": "ccagent.views.job.commands",
+    "jobstats": "ccagent.stores.jobstats.query_commands",
     "kernel": "ccagent.machine.bpf.commands",
     "outbox": "ccagent.cli.outbox",
     "sinks": "ccagent.cli.sinks",
-    "store": "ccagent.stores.metrics.commands",
+    "store": "ccagent.stores.commands",
     "top": "ccagent.views.top.commands",
 }
 """Commands and the modules that define them, imported when they are used."""

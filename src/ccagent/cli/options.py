@@ -88,10 +88,12 @@ def _only_format(agent: str) -> str | None:
 
 
 def _work_without_sinks(table: dict[str, Any]) -> bool:
-    """Return whether all agents of a table have a peer of their own to talk to."""
+    """Return whether all agents of a table have a peer of their own, or Prometheus asks alone."""
     from ccagent.config.registry import AGENTS, agent_class
 
     agents = as_table(table.get("agents"))
+    if not agents and "exporter" in table:
+        return True
     return bool(agents) and all(
         name in AGENTS and agent_class(name).has_own_peer(as_table(agents[name])) for name in agents
     )

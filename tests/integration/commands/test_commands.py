@@ -203,7 +203,8 @@ def test_the_defaults_are_toml_that_is_accepted_and_changes_nothing(tmp_path: Pa
 
 def test_agents_and_sinks_are_listed() -> None:
     assert [line.split()[0] for line in run("agents").stdout.splitlines()] == [
-        "sample", "sysinfo", "jobs", "cluster", "lustre", "metrics", "fast", "log",
+        "sample", "sysinfo", "jobs", "cluster", "lustre", "metrics", "fast", "energy", "jobio",
+        "log",
     ]  # fmt: skip
     listed = [line.split()[0] for line in run("sinks").stdout.splitlines()]
     assert listed == [
