@@ -38,7 +38,7 @@ LEFT_OUT = {"RECORD", "WHEEL", "INSTALLER", "REQUESTED", "top_level.txt", "direc
 STRAY = {"example.py"}
 """What a wheel holds that is nobody's module."""
 
-UNUSED = re.compile(r"/tests/|\.(a|c|h|pxd|pyi|pyx)$")
+UNUSED = re.compile(r"/(tests|include|pkgconfig)/|_tests\.cpython|\.(a|c|h|pxd|pyi|pyx)$")
 """Of large wheels: what no program runs. ccagent's own tree has some, which it keeps."""
 
 INFORMATIVE = {"numpy/__config__.py"}
@@ -135,7 +135,8 @@ def unpack(wheel: Path, tree: Path, *, is_lean: bool = False) -> None:
                 sys.exit(f"{wheel.name}: {entry.filename}: differs from that of another wheel")
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
-            target.chmod(0o755 if ".so" in name else 0o644)
+            is_module = ".so" in name and ".libs/" not in entry.filename
+            target.chmod(0o755 if is_module else 0o644)
 
 
 def build(directory: Path, tree: Path, source: Path, arch: str) -> None:

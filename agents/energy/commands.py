@@ -30,6 +30,10 @@ def extend_command(
         raise RuntimeError("the command does nothing")
 
     def run(*, shape: str | None, seconds: float, **options: Any) -> None:
+        if shape is None and not options["sinks"] and not options["path"]:
+            # Sonar's format has nothing but ended jobs, which one sample does not see.
+            is_table = sys.stdout.isatty() and not options["every"] and not options["is_dry"]
+            shape = "table" if is_table else "line"
         if shape != "table":
             take_sample(form=shape, **options)
             return
@@ -41,7 +45,7 @@ def extend_command(
         click.Option(
             ["--format", "shape"],
             type=click.Choice(_FORMATS),
-            help="A table for people, Sonar JSON (records of ended jobs), or line protocol.",
+            help="A table (on a terminal the default), Sonar JSON of ended jobs, or line protocol.",
         ),
         click.Option(
             ["--seconds"],

@@ -73,6 +73,11 @@ class EndedJobs:
             self.lost += 1
             logger.warning("agent energy: the record of job %d is lost", lost.account.job)
 
+    @property
+    def accounts(self) -> list[JobAccount]:
+        """Return the accounts of the jobs that wait."""
+        return [each.account for each in self._held]
+
     def take(self, node: Node, *, waits: bool) -> list[EndedJob]:
         """Return the jobs whose record is complete, and forget them."""
         if not self._sacct or not waits:

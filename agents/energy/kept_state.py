@@ -33,13 +33,14 @@ class EnergyState(msgspec.Struct, frozen=True, kw_only=True):
     """The state. boot: id of the boot, without which readings and accounts of jobs are past.
 
     moment: of the last tick, in seconds since boot. cpu_times, busy: us by job and cpu.
-    counters: last readings by source.
+    counters: last readings by source. ended: jobs whose record was not sent yet.
     """
 
     boot: str
     moment: float
     jobs: list[JobAccount]
     node: NodeAccount
+    ended: list[JobAccount] = []
     idle: list[KeptDomain] = []
     cpu_times: dict[int, int] = {}
     busy: dict[int, int] = {}
@@ -59,29 +60,36 @@ def load_state(path: str) -> EnergyState | None:
     return read_state(path, EnergyState, LIMIT, _OTHERWISE)
 
 
-def save_state(
-    path: str, boot: str, ledger: Ledger, state: NodeSnapshot | None, counters: dict[str, Kept]
-) -> None:
-    """Replace the state file."""
-    jobs = state.jobs if state is not None else {}
-    write_state(
-        path,
-        EnergyState(
-            boot=boot,
-            moment=state.moment if state is not None else 0.0,
-            jobs=[*ledger.jobs.values()],
-            node=ledger.node,
-            idle=[
-                KeptDomain(domain.kind, domain.number, windows)
-                for domain, windows in ledger.floor.windows.items()
-            ],
-            cpu_times={
-                number: job.cpu_time for number, job in jobs.items() if job.cpu_time is not None
-            },
-            busy=dict(state.busy) if state is not None else {},
-            counters=counters,
-        ),
+def make_state(
+    boot: str,
+    ledger: Ledger,
+    ended: list[JobAccount],
+    snapshot: NodeSnapshot | None,
+    counters: dict[str, Kept],
+) -> EnergyState:
+    """Return the state after a tick. ended: jobs whose record was not sent yet."""
+    jobs = snapshot.jobs if snapshot is not None else {}
+    return EnergyState(
+        boot=boot,
+        moment=snapshot.moment if snapshot is not None else 0.0,
+        jobs=[*ledger.jobs.values()],
+        ended=ended,
+        node=ledger.node,
+        idle=[
+            KeptDomain(domain.kind, domain.number, windows)
+            for domain, windows in ledger.floor.windows.items()
+        ],
+        cpu_times={
+            number: job.cpu_time for number, job in jobs.items() if job.cpu_time is not None
+        },
+        busy=dict(snapshot.busy) if snapshot is not None else {},
+        counters=counters,
     )
+
+
+def save_state(path: str, state: EnergyState) -> None:
+    """Replace the state file."""
+    write_state(path, state)
 
 
 def restore_floor(state: EnergyState, ledger: Ledger) -> None:

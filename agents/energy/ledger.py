@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
-from ccagent.agents.energy.accounts import EnergyKey, JobAccount, NodeAccount
+from ccagent.agents.energy.accounts import KEYS, EnergyKey, JobAccount, NodeAccount
 from ccagent.agents.energy.domains import NODE_METER, PART_OF, EnergyDomain, EnergyPart
 from ccagent.agents.energy.sources.base import ALL_SOCKETS
 from ccagent.agents.energy.split.domain_split import (
@@ -16,6 +14,7 @@ from ccagent.agents.energy.split.domain_split import (
     split_domain,
     split_held,
 )
+from ccagent.machine.job_energy import JobEnergy, NodeEnergy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -96,6 +95,21 @@ class Ledger:
         self.power = whole * 1_000_000 // use.span if totals.measured else None
         return totals
 
+    def snapshot(self) -> NodeEnergy:
+        """Return a copy of the accounts for other parts of the process."""
+        jobs = {
+            number: JobEnergy(
+                {key: account.of(*key) for key in KEYS if f"{key[0]} {key[1]}" in account.energy},
+                account.power,
+                account.coverage,
+            )
+            for number, account in self.jobs.items()
+        }
+        node = self.node
+        return NodeEnergy(
+            jobs, dict(node.energy), dict(node.system), dict(node.unallocated), self.power
+        )
+
     def close_job(self, number: int) -> JobAccount | None:
         """Remove and return the account of a job that has ended."""
         return self.jobs.pop(number, None)
@@ -145,8 +159,12 @@ class Ledger:
             totals.measured[NODE_METER], totals.split[NODE_METER] = 0, {}
             return
         each = valid[NODE_METER]._replace(energy=rest)
-        idle = split_held(rest, use.use_of(NODE_METER))
-        self._book("other", each, DomainSplit({}, idle, {}, {}), totals, NODE_METER)
+        node_use = use.use_of(NODE_METER)
+        if any(domain.kind == "package" for domain in valid):
+            split = DomainSplit({}, split_held(rest, node_use), {}, {})
+        else:  # the processors are in the rest, so it follows CPU time
+            split = self._split(NODE_METER, each, node_use, is_idle=use.is_idle())
+        self._book("other", each, split, totals, NODE_METER)
 
     def _book(
         self,
@@ -193,6 +211,9 @@ class Ledger:
         on_cards: Mapping[int, set[EnergyDomain]],
     ) -> None:
         """Count the time of jobs for which all of their domains were valid."""
+        kinds = {"package", "dram"}
+        if not any(domain.kind == "package" for domain in measured):
+            kinds.add("node")
         for number, span in use.jobs.items():
             account = self.jobs.get(number)
             if account is None or not span.is_known:
@@ -201,16 +222,9 @@ class Ledger:
             own = [
                 each
                 for domain, each in measured.items()
-                if (domain.kind in {"package", "dram"} and domain.number in sockets)
+                if (domain.kind in kinds and (domain == NODE_METER or domain.number in sockets))
                 or domain in on_cards.get(number, ())
             ]
             if own:
                 valid = sum(not each.flaw for each in own)
                 account.covered += span.seen * valid // len(own)
-
-
-def copy_account(account: JobAccount) -> JobAccount:
-    """Return a copy that later ticks do not change."""
-    return msgspec.structs.replace(
-        account, energy=dict(account.energy), methods=dict(account.methods)
-    )

@@ -10,6 +10,7 @@ from ccagent.agents.energy.ended_times import EndedTimes
 from ccagent.agents.energy.job_states import NodeSnapshot, StateReader
 from ccagent.agents.energy.kept_state import (
     load_state,
+    make_state,
     read_boot,
     restore_floor,
     restore_snapshot,
@@ -19,10 +20,10 @@ from ccagent.agents.energy.ledger import Ledger, TickTotals
 from ccagent.agents.energy.node_use import NodeUse
 from ccagent.agents.energy.sources.cards import CardSource
 from ccagent.agents.energy.sources.rapl import RaplSource
-from ccagent.agents.energy.sources.selection import Sources
+from ccagent.agents.energy.sources.selection import Measured, Sources
 from ccagent.agents.energy.split.idle_floor import IdleFloor
 from ccagent.agents.metrics.pipeline.wrong_clock import ClockGuard
-from ccagent.machine.job_energy import JobEnergy, publish_energies
+from ccagent.machine.job_energy import publish_energy
 from ccagent.machine.keeper import Keeper
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from ccagent.agents.energy.split.domain_split import DomainUse
     from ccagent.machine.node import Node
 
+_SKEW = 2.0
+"""Seconds by which readings of one tick may be apart."""
 _LONGEST_DOWN = 600.0
 """Seconds between two processes over which energy is still split: jobs may have come and gone."""
 
@@ -84,6 +87,8 @@ class EnergyMeter:
         """Take the first reading, or continue after that of an earlier process."""
         self._is_only_sample = is_only_sample
         self._is_open = True
+        for source in self.sources.all:
+            source.is_patient = is_only_sample
         self._boot = read_boot(node)
         kept = None
         if self.settings.state_file and not is_only_sample:
@@ -125,12 +130,10 @@ class EnergyMeter:
             card = cards.get(index) or CardUse({}, {}, 0, is_busy=False)
             return make_card_use(card, seen, use.span)
 
-        totals = self.ledger.add_tick(use, readings.measured, use_of_card, now)
+        measured = check_spans(readings.measured, use.span / 1e6)
+        totals = self.ledger.add_tick(use, measured, use_of_card, now)
         self._end_jobs(node, state)
-        publish_energies({
-            number: JobEnergy(each.active, each.idle, each.power or 0, each.coverage)
-            for number, each in self.ledger.jobs.items()
-        })  # fmt: skip
+        publish_energy(self.ledger.snapshot())
         self._watch(node)
         errors = [*readings.errors, *self._states.errors, *self._times.errors]
         if self.ledger.flaws:
@@ -148,7 +151,10 @@ class EnergyMeter:
         """Write the state file, if one is configured."""
         if self.settings.state_file and self._is_open and not self._is_only_sample:
             kept = {source.name: source.keep() for source in self.sources.all}
-            save_state(self.settings.state_file, self._boot, self.ledger, self._before, kept)
+            save_state(
+                self.settings.state_file,
+                make_state(self._boot, self.ledger, self.ended.accounts, self._before, kept),
+            )
 
     def describe(self) -> dict[str, Any]:
         """Return sources and flaws, for `ccagent status --json`."""
@@ -166,7 +172,7 @@ class EnergyMeter:
             self._keeper.close()
         self.sources.close()
         self.ended.close()
-        publish_energies({})
+        publish_energy(None)
 
     def _watch(self, node: Node) -> None:
         """Have a thread poll the sources that need it between ticks."""
@@ -215,6 +221,8 @@ class EnergyMeter:
         """Take over the state of an earlier process. Return whether its readings continue."""
         restore_floor(kept, self.ledger)
         self.ledger.node = kept.node
+        for account in kept.ended:
+            self.ended.add(account, node.clock.uptime())
         is_same_boot = bool(self._boot) and kept.boot == self._boot
         accounts: dict[int, JobAccount] = {each.job: each for each in kept.jobs}
         if not is_same_boot:
@@ -228,6 +236,22 @@ class EnergyMeter:
         for source in self.sources.all:
             source.restore(kept.counters.get(source.name, {}))
         return True
+
+
+def check_spans(measured: Measured, seconds: float) -> Measured:
+    """Return the energies, with a flaw for those of another time than that of the tick.
+
+    After an outage a counter has the energy of several ticks, and the jobs of then are unknown.
+    """
+    tolerance = max(_SKEW, seconds / 4)
+    return {
+        domain: each
+        if each.flaw or abs(each.seconds - seconds) <= tolerance
+        else each._replace(
+            energy=0, flaw=f"the reading covers {each.seconds:.0f} s, the tick {seconds:.0f} s"
+        )
+        for domain, each in measured.items()
+    }
 
 
 def make_sources(settings: EnergySettings, cards: CardSource) -> list[EnergySource]:

@@ -1,11 +1,10 @@
-"""Accounts as points of line protocol, as records at the end of a job, and as plain counters."""
+"""Accounts as points of line protocol, and as records at the end of a job."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ccagent.agents.energy.accounts import KEYS
-from ccagent.agents.energy.domains import PARTS
 from ccagent.machine.clock import timestamp
 from ccagent.records.line_protocol.encoding import Tags
 from ccagent.records.points import Point
@@ -19,33 +18,6 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 JsonValue = str | int | float | bool | None
-
-
-class EnergyCount(NamedTuple):
-    """A counter in joules. labels: in the order of the name."""
-
-    name: str
-    labels: dict[str, str]
-    joules: float
-
-
-def count_energy(ledger: Ledger) -> Iterator[EnergyCount]:
-    """Yield the counters of all jobs and of the node, for an exporter such as Prometheus'."""
-    for job, account in sorted(ledger.jobs.items()):
-        for part, share in KEYS:
-            energy = account.energy.get(f"{part} {share}")
-            if energy is not None:
-                labels = {"jobid": str(job), "part": part, "share": share}
-                yield EnergyCount("ccagent_job_energy_joules_total", labels, energy / 1e6)
-    node = ledger.node
-    for name, energies in (
-        ("ccagent_node_energy_joules_total", node.energy),
-        ("ccagent_node_energy_system_joules_total", node.system),
-        ("ccagent_node_energy_unallocated_joules_total", node.unallocated),
-    ):
-        for part in PARTS:
-            if part in energies:
-                yield EnergyCount(name, {"part": part}, energies[part] / 1e6)
 
 
 def make_points(

@@ -45,6 +45,9 @@ STORE = (
 )  # fmt: skip
 """The modules of the package ccagent-store."""
 
+_GPL = re.compile(r"GNU GENERAL PUBLIC LICENSE\s+Version 3.*?why-not-lgpl\.html>\.", re.DOTALL)
+"""In the licence of numpy, for the library of Fortran. Debian wants a reference."""
+
 _HEAD = """\
 Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: ccagent
@@ -78,7 +81,7 @@ License: MPL-2.0
 def read_licence(home: Path, module: Module) -> str:
     """Return the text of a module's licence; of a module's source its first comment."""
     (file,) = home.glob(module.text)
-    text = file.read_text(encoding="utf-8")
+    text = _GPL.sub("The text is in /usr/share/common-licenses/GPL-3.", file.read_text("utf-8"))
     if file.suffix != ".py":
         return text
     lines = re.match(r"(?:#.*\n)+", text)

@@ -17,13 +17,18 @@ if TYPE_CHECKING:
     from ccagent.stores.jobstats.settings import JobstatsStoreSettings
 
 _DEFAULT = "/etc/ccagent/jobstats-store.toml"
-_KEYS = ("data", "database", "listen", "token_file")
+_KEYS = ("data", "database", "listen", "token_file", "first")
 _PACKAGES = ("psycopg", "psycopg_pool", "starlette", "uvicorn", "httptools")
 
 
 def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("-v", "--verbose", count=True, help="Log information; twice: everything."),
+        click.option(
+            "--first",
+            type=click.Choice(["skip", "count"]),
+            help="What a series' first record counts; count: for recorded dumps.",
+        ),
         click.option("--token-file", metavar="FILE", help="Tokens of senders and readers."),
         click.option("--listen", metavar="ADDRESS:PORT", help="Where to serve HTTP."),
         click.option("--database", metavar="URL", help="postgresql:// URL of a PostgreSQL."),

@@ -9,7 +9,8 @@ import msgspec
 from psycopg.types.json import Jsonb
 
 from ccagent.stores.jobstats.ingest_sql import STATEMENTS
-from ccagent.stores.jobstats.records import check_records, decode_records, split_counters
+from ccagent.stores.jobstats.records import check_records, decode_records, move_counters
+from ccagent.stores.jobstats.series_cache import SeriesIdDumper
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from ccagent.stores.jobstats.records import JobstatsObservation
     from ccagent.stores.jobstats.series_cache import KnownSeries, SeriesCache, SeriesKey
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_LARGEST_BIGINT = 2**63 - 1
+_MODULUS = 2**64
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('server ' || %s, 0))"
 
 
@@ -57,7 +62,7 @@ class StoredArray(NamedTuple):
 class ArrayIngest:
     """Stores arrays. It is used by several threads.
 
-    partitions: None with TimescaleDB.
+    partitions: None with TimescaleDB. counts_first: the first record of a series counts whole.
     """
 
     def __init__(
@@ -69,6 +74,7 @@ class ArrayIngest:
         retention: timedelta,
         future: timedelta,
         most_records: int,
+        counts_first: bool = False,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._database = database
@@ -77,6 +83,7 @@ class ArrayIngest:
         self._retention = retention
         self._future = future
         self._most = most_records
+        self._counts_first = counts_first
         self._now = now
         self.counters = ArrayCounters()
 
@@ -118,7 +125,9 @@ class ArrayIngest:
             series = self._cache.find(connection, observations)
             for kind, rows in _make_rows(observations, series).items():
                 if rows:
-                    inserted, changed = _insert(connection, kind, rows)
+                    inserted, changed = _insert(
+                        connection, kind, rows, counts_first=self._counts_first
+                    )
                     stored += inserted
                     updated += changed
         self._cache.remember(series)
@@ -133,26 +142,40 @@ def _make_rows(
 ) -> dict[TargetKind, list[tuple[Any, ...]]]:
     """Return the rows for the staging table of each kind."""
     found: dict[TargetKind, list[tuple[Any, ...]]] = {"ost": [], "mdt": []}
+    moments = {each.timestamp: _microseconds(each.timestamp) for each in observations}
     for each in observations:
         series_id, kind = series[each.target, each.entry_id, each.supplied]
-        values, others = split_counters(each.counters, kind)
+        values, others = (
+            (each.values, each.others) if kind == each.kind else move_counters(each, kind)
+        )
+        if max(values) > _LARGEST_BIGINT:
+            values = [value - _MODULUS if value > _LARGEST_BIGINT else value for value in values]
         found[kind].append((
-            each.number, series_id, each.server, each.timestamp, each.snapshot_time,
+            each.number, series_id, each.server, moments[each.timestamp], each.snapshot_time,
             each.start_time, each.reset, None if others is None else Jsonb(others), *values,
         ))  # fmt: skip
     return found
 
 
+def _microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MICROSECOND
+
+
 def _insert(
-    connection: Connection[Any], kind: TargetKind, rows: list[tuple[Any, ...]]
+    connection: Connection[Any],
+    kind: TargetKind,
+    rows: list[tuple[Any, ...]],
+    *,
+    counts_first: bool,
 ) -> tuple[int, int]:
     """Insert what is not there yet; return the numbers of new rows and of rows that follow them."""
     statements = STATEMENTS[kind]
     connection.execute(statements.create_stage)
     with connection.cursor() as cursor:
+        cursor.adapters.register_dumper(None, SeriesIdDumper)
         with cursor.copy(statements.copy) as copy:
             copy.set_types(statements.types)
             for row in rows:
                 copy.write_row(row)
-        found = cursor.execute(statements.insert).fetchone()
+        found = cursor.execute(statements.insert, {"counts_first": counts_first}).fetchone()
     return (0, 0) if found is None else (found[0], found[1])

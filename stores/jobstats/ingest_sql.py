@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 
 _COMMON = (
     ("number", "int4"), ("time_series_id", "uuid"), ("server", "text"),
-    ("timestamp", "timestamptz"), ("snapshot_time", "timestamptz"), ("start_time", "timestamptz"),
+    ("timestamp", "int8"), ("snapshot_time", "int8"), ("start_time", "int8"),
     ("reset", "text"), ("others", "jsonb"),
 )  # fmt: skip
 _KEY = ("time_series_id", "server", "timestamp")
+_TIMES = ("timestamp", "snapshot_time", "start_time")
+_TIME = "timestamptz 'epoch' + s.{0} * INTERVAL '1 microsecond' AS {0}"
+_UNSIGNED = "CASE WHEN s.{0} < 0 THEN s.{0} + 18446744073709551616 ELSE s.{0} END AS {0}"
+"""Counters are copied as the 64 bits that they have: a signed number is the fastest."""
 _RAW = ("snapshot_time", "start_time", "reset", "others")
 
 _SAME_START = (
@@ -28,9 +32,12 @@ _SAME_START = (
 """Lustre 2.15.0 prints times since boot, which differ a little after a restart of the sender."""
 
 _INSERT = """
-WITH fresh AS MATERIALIZED (
+WITH staged AS (
+    SELECT number, time_series_id, server, reset, others, {times}, {unsigned} FROM {stage} s
+),
+fresh AS MATERIALIZED (
     SELECT DISTINCT ON (time_series_id, server, timestamp) *
-    FROM {stage} s
+    FROM staged s
     WHERE NOT EXISTS (
         SELECT FROM {table} o
         WHERE o.time_series_id = s.time_series_id
@@ -74,7 +81,8 @@ numbered AS MATERIALIZED (
 linked AS (
     SELECT
         c.*,
-        coalesce(q.timestamp, p.timestamp) AS since,
+        coalesce(q.timestamp, p.timestamp, CASE WHEN %(counts_first)s THEN c.start_time END)
+            AS since,
         q.n IS NULL AND (
             -- A sender that was killed says again what is known already: nothing counts twice.
             c.reset = 'start_time' AND NOT coalesce({same_start_p}, false)
@@ -84,6 +92,7 @@ linked AS (
             )
             -- It may also be that the record with the reset was lost.
             OR c.start_time > p.snapshot_time + INTERVAL '1 second'
+            OR p.n IS NULL AND %(counts_first)s
         ) AS counts_anew,
         p.n IS NULL AS is_first,
         CASE WHEN q.n IS NULL THEN p.others ELSE q.others END AS before_others,
@@ -111,8 +120,9 @@ linked AS (
 computed AS MATERIALIZED (
     SELECT
         {key}, {raw}, since, is_fresh, {names},
-        others_delta(others, before_others, is_first, coalesce(counts_anew, false))
-            AS others_delta,
+        CASE WHEN others IS NOT NULL THEN
+            others_delta(others, before_others, is_first, coalesce(counts_anew, false))
+        END AS others_delta,
         {deltas}
     FROM linked
 ),
@@ -151,12 +161,14 @@ def make_statements(kind: TargetKind) -> TableStatements:
     """Return the statements for the table of a kind."""
     names = COLUMNS[kind]
     stage = f"{kind}_stage"
-    types = (*_COMMON, *((name, "numeric") for name in names))
+    types = (*_COMMON, *((name, "int8") for name in names))
     defined = ", ".join(f"{name} {sql_type}" for name, sql_type in types)
     columns = ", ".join((*_KEY, *_RAW, *names))
     insert = _INSERT.format(
         stage=stage,
         table=kind,
+        times=", ".join(_TIME.format(name) for name in _TIMES),
+        unsigned=", ".join(_UNSIGNED.format(name) for name in names),
         columns=columns,
         same_counters=" AND ".join(f"c.{name} = p.{name}" for name in names),
         same_start_p=_SAME_START.format("p"),

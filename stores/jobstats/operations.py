@@ -42,12 +42,14 @@ _TARGET = re.compile(r"-(MDT|OST)[0-9a-fA-F]{4}$")
 _MDT_ONLY = frozenset(MDT) - {*OST, "getattr", "statfs"}
 
 
-def kind_of_target(target: str, fields: Iterable[str]) -> TargetKind:
-    """Return the kind of a target, by its name, else by the operations of a record.
-
-    `fields`: the names in the record.
-    """
+def kind_by_name(target: str) -> TargetKind | None:
+    """Return the kind of a target by its name, None if that does not show it."""
     match = _TARGET.search(target)
-    if match is not None:
-        return "mdt" if match[1] == "MDT" else "ost"
+    if match is None:
+        return None
+    return "mdt" if match[1] == "MDT" else "ost"
+
+
+def kind_by_operations(fields: Iterable[str]) -> TargetKind:
+    """Return the kind of a target by the fields of a record."""
     return "ost" if _MDT_ONLY.isdisjoint(fields) else "mdt"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
@@ -13,10 +13,12 @@ from ccagent.log import printable
 from ccagent.stores.jobstats.operations import (
     COLUMNS,
     FIELDS,
+    KINDS,
     LARGEST_COUNTER,
     PARTS,
     RESETS,
-    kind_of_target,
+    kind_by_name,
+    kind_by_operations,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +36,11 @@ _LATEST = 253_402_300_799  # of the year 9999
 _MOST_REASONS = 20
 _LARGEST_ID = 2**63 - 1
 _RESETS = frozenset(RESETS)
+_PARTS = frozenset(PARTS)
+_NUMBERS = frozenset({"job_id", "user_id", "group_id", "process_id"})
+_INTEGERS = {int}
+_KNOWN = {kind: FIELDS | {*COLUMNS[kind]} for kind in KINDS}
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NO_DELTA = UTC.utcoffset(None)
 
 _decode_array = msgspec.json.Decoder(list[JobstatsRecord]).decode
@@ -76,7 +83,9 @@ class SenderError(RecordError):
 class JobstatsObservation(NamedTuple):
     """A checked record.
 
-    counters: all of them, by name. supplied: the id of the series, if the sender made one.
+    snapshot_time, start_time: microseconds since 1970.
+    kind: of the target, as far as this record shows it. values: those of the kind's columns;
+    others: the other counters. supplied: the id of the series, if the sender made one.
     """
 
     number: int
@@ -84,18 +93,15 @@ class JobstatsObservation(NamedTuple):
     entry_id: str
     server: str
     timestamp: datetime
-    snapshot_time: datetime | None
-    start_time: datetime | None
+    snapshot_time: int | None
+    start_time: int | None
     reset: str | None
-    counters: dict[str, int]
-    supplied: UUID | None
+    kind: TargetKind
+    values: list[int]
+    others: dict[str, int] | None
+    supplied: str | None
     parts: dict[str, Any]
     is_malformed: bool
-
-    @property
-    def kind(self) -> TargetKind:
-        """The kind of the target, as far as this record shows it."""
-        return kind_of_target(self.target, self.counters)
 
 
 def decode_records(body: bytes, most: int) -> list[JobstatsRecord]:
@@ -117,12 +123,13 @@ def check_records(
     sender: the only server whose records are taken; None: any. latest: a time that no observation
     can have.
     """
+    check = _RecordCheck(sender, latest)
     found: list[JobstatsObservation] = []
     refused: list[RefusedRecord] = []
     is_forbidden = False
     for number, record in enumerate(records, 1):
         try:
-            found.append(_check_record(number, record, sender, latest))
+            found.append(check.observe(number, record))
         except RecordError as error:
             is_forbidden |= isinstance(error, SenderError)
             refused.append(RefusedRecord(number, str(error)))
@@ -132,79 +139,134 @@ def check_records(
     return found
 
 
-def split_counters(
-    counters: dict[str, int], kind: TargetKind
+def move_counters(
+    one: JobstatsObservation, kind: TargetKind
 ) -> tuple[list[int], dict[str, int] | None]:
-    """Return the values of a table's columns, and the other counters."""
-    names = COLUMNS[kind]
-    values = [counters.get(name, 0) for name in names]
-    others = {name: value for name, value in counters.items() if name not in names}
-    return values, others or None
+    """Return values and others for the table of another kind than the record's own."""
+    counters = dict(zip(COLUMNS[one.kind], one.values, strict=True)) | (one.others or {})
+    values = [counters.pop(name, 0) for name in COLUMNS[kind]]
+    return values, {name: value for name, value in counters.items() if value} or None
 
 
-def _check_record(
-    number: int, record: JobstatsRecord, sender: str | None, latest: datetime
-) -> JobstatsObservation:
-    target = _text(record, "target", _LONGEST_NAME)
-    entry_id = _text(record, "entry_id", _LONGEST_ENTRY)
-    server = _text(record, "server", _LONGEST_NAME) if "server" in record else sender or ""
-    if sender is not None and server != sender:
-        raise SenderError(f"server: {printable(server)!r} is not {sender!r}, whose token this is")
-    timestamp = _timestamp(record.get("timestamp"))
-    if timestamp > latest:
-        raise RecordError(f"timestamp: {record['timestamp']} is in the future; check the clocks")
-    reset = record.get("reset")
-    if reset is not None and reset not in _RESETS:
-        raise RecordError(f"reset: none of {', '.join(RESETS)}")
-    snapshot, start = record.get("snapshot_time"), record.get("start_time")
-    malformed = record.get("malformed", False)
-    if not isinstance(malformed, bool):
-        raise RecordError("malformed: not a boolean")
-    return JobstatsObservation(
-        number,
-        target,
-        entry_id,
-        server,
-        timestamp,
-        None if snapshot is None else _seconds(snapshot, "snapshot_time"),
-        None if start is None else _seconds(start, "start_time"),
-        None if reset is None else str(reset),
-        _counters(record),
-        _uuid(record["time_series_id"]) if "time_series_id" in record else None,
-        _parts(record),
-        malformed,
-    )
+class _RecordCheck:
+    """Checks the records of one array: what they have in common is checked once."""
+
+    def __init__(self, sender: str | None, latest: datetime) -> None:
+        self._sender = sender
+        self._latest = latest
+        self._times: dict[str, datetime] = {}
+        self._kinds: dict[str, TargetKind | None] = {}
+        self._servers: set[str] = set()
+
+    def observe(self, number: int, record: JobstatsRecord) -> JobstatsObservation:
+        """Return a checked record. Raises RecordError."""
+        target = record.get("target")
+        if target not in self._kinds:
+            target = _text(record, "target", _LONGEST_NAME)
+            self._kinds[target] = kind_by_name(target)
+        kind = self._kinds[target] or kind_by_operations(record)
+        entry_id = record.get("entry_id")
+        if type(entry_id) is not str or not 0 < len(entry_id) <= 64 or not entry_id.isprintable():
+            entry_id = _text(record, "entry_id", _LONGEST_ENTRY)
+        text = record.get("timestamp")
+        timestamp = self._times.get(text) if type(text) is str else None
+        if timestamp is None:
+            timestamp = self._parse_time(text)
+        reset = record.get("reset")
+        if reset is not None and reset not in _RESETS:
+            raise RecordError(f"reset: none of {', '.join(RESETS)}")
+        snapshot, start = record.get("snapshot_time"), record.get("start_time")
+        malformed = record.get("malformed", False)
+        if malformed is not False and malformed is not True:
+            raise RecordError("malformed: not a boolean")
+        values, others = _counters(record, kind)
+        return JobstatsObservation(
+            number,
+            target,
+            entry_id,
+            self._find_server(record),
+            timestamp,
+            None if snapshot is None else _seconds(snapshot, "snapshot_time"),
+            None if start is None else _seconds(start, "start_time"),
+            None if reset is None else str(reset),
+            kind,
+            values,
+            others,
+            _uuid(record["time_series_id"]) if "time_series_id" in record else None,
+            _parts(record),
+            malformed,
+        )
+
+    def _find_server(self, record: JobstatsRecord) -> str:
+        """Return the server of a record. Raises SenderError if another one may not send it."""
+        server = record.get("server")
+        if server in self._servers:
+            return server
+        name = _text(record, "server", _LONGEST_NAME) if "server" in record else self._sender or ""
+        if self._sender is not None and name != self._sender:
+            raise SenderError(
+                f"server: {printable(name)!r} is not {self._sender!r}, whose token this is"
+            )
+        if "server" in record:
+            self._servers.add(name)
+        return name
+
+    def _parse_time(self, text: JsonValue) -> datetime:
+        found = _timestamp(text)
+        if found > self._latest:
+            raise RecordError(f"timestamp: {text} is in the future; check the clocks")
+        self._times[str(text)] = found
+        return found
 
 
-def _counters(record: JobstatsRecord) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for name, value in record.items():
-        if name in FIELDS:
-            continue
+def _counters(record: JobstatsRecord, kind: TargetKind) -> tuple[list[int], dict[str, int] | None]:
+    """Return the values of the columns, and the other counters. Raises RecordError."""
+    get = record.get
+    values = [get(name, 0) for name in COLUMNS[kind]]
+    if {*map(type, values)} != _INTEGERS:
+        raise _bad_counter(record)
+    numbers = cast("list[int]", values)
+    if min(numbers) < 0 or max(numbers) > LARGEST_COUNTER:
+        raise _bad_counter(record)
+    names = record.keys() - _KNOWN[kind]
+    if not names:
+        return numbers, None
+    if len(names) > _MOST_OTHERS:
+        raise RecordError(f"{len(names)} counters without a column, more than {_MOST_OTHERS}")
+    others: dict[str, int] = {}
+    for name in names:
+        value = record[name]
         if type(value) is not int or not 0 <= value <= LARGEST_COUNTER:
-            raise RecordError(f"{printable(name[:64])}: not an integer from 0 to 2^64-1")
-        found[name] = value
-    if len(found) > _MOST_OTHERS:
-        raise RecordError(f"{len(found)} counters, more than {_MOST_OTHERS}")
-    for name in found:
+            raise _bad_counter(record)
         if not (name.isascii() and name.isidentifier() and len(name) <= 64):
             raise RecordError(f"{printable(name[:64])!r}: not the name of an operation")
-    return found
+        if value:
+            others[name] = value
+    return numbers, others or None
+
+
+def _bad_counter(record: JobstatsRecord) -> RecordError:
+    """Return the error of a record that has a counter which is none."""
+    for name, value in record.items():
+        if name not in FIELDS and (type(value) is not int or not 0 <= value <= LARGEST_COUNTER):
+            return RecordError(f"{printable(name[:64])}: not an integer from 0 to 2^64-1")
+    raise AssertionError("all counters are right")
 
 
 def _parts(record: JobstatsRecord) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name in PARTS:
-        value = record.get(name)
+    for name in record.keys() & _PARTS:
+        value = record[name]
         if value is None:
             continue
-        if name in {"user_id", "group_id", "process_id"}:
-            if type(value) is not int or not 0 <= value <= _LARGEST_ID:
-                raise RecordError(f"{name}: not an integer from 0 to 2^63-1")
-        elif name != "job_id" or type(value) is not int:
+        if type(value) is int and name in _NUMBERS:
+            if not 0 <= value <= _LARGEST_ID:
+                what = "a number is" if name == "job_id" else "not an integer"
+                raise RecordError(f"{name}: {what} from 0 to 2^63-1")
+        elif name in _NUMBERS and name != "job_id":
+            raise RecordError(f"{name}: not an integer from 0 to 2^63-1")
+        elif type(value) is not str or not 0 < len(value) <= 64 or not value.isprintable():
             value = _text(record, name, _LONGEST_ENTRY)
-        elif not 0 <= value <= _LARGEST_ID:
-            raise RecordError("job_id: a number is from 0 to 2^63-1")
         found[name] = value
     return found
 
@@ -232,22 +294,21 @@ def _timestamp(value: JsonValue) -> datetime:
         raise RecordError(f"timestamp: {printable(value[:40])!r} is no time") from None
 
 
-def _seconds(value: JsonValue, name: str) -> datetime:
-    if type(value) not in {int, float} or not 0 <= value <= _LATEST:  # type: ignore[operator]
-        raise RecordError(f"{name}: not a number of seconds since 1970")
-    return datetime.fromtimestamp(value, UTC)  # type: ignore[arg-type]
+def _seconds(value: JsonValue, name: str) -> int:
+    if type(value) is int:
+        if 0 <= value <= _LATEST:
+            return value * 1_000_000
+    elif type(value) is float and 0 <= value <= _LATEST:
+        return round(value * 1e6)
+    raise RecordError(f"{name}: not a number of seconds since 1970")
 
 
-def _uuid(value: JsonValue) -> UUID:
-    if not isinstance(value, str):
+def _uuid(value: JsonValue) -> str:
+    if type(value) is not str:
         raise RecordError("time_series_id: not a text")
-    try:
-        found = UUID(value)
-    except ValueError:
-        raise RecordError("time_series_id: not a UUID") from None
-    if str(found) != value:
+    if _UUID.fullmatch(value) is None:
         raise RecordError("time_series_id: not a UUID in its usual form")
-    return found
+    return value
 
 
 def _explain(body: bytes) -> RefusedArrayError:

@@ -6,6 +6,10 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from psycopg import adapters
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
+
 from ccagent.stores.jobstats.records import RefusedArrayError, RefusedRecord
 from ccagent.stores.jobstats.series_ids import EntryFormats, make_series_id
 
@@ -13,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from psycopg import Connection
+    from psycopg.abc import Buffer
 
     from ccagent.stores.jobstats.operations import TargetKind
     from ccagent.stores.jobstats.records import JobstatsObservation
@@ -37,14 +42,31 @@ SELECT time_series_id, target, entry_id, kind FROM metadata WHERE time_series_id
 """
 
 
+class SeriesId(bytes):
+    """The bytes of a series' id, as they are copied into the database."""
+
+    __slots__ = ()
+
+
+class SeriesIdDumper(Dumper):
+    """Copies the id of a series; a UUID made for each row would cost more than its counters."""
+
+    format = Format.BINARY
+    oid = adapters.types["uuid"].oid
+
+    def dump(self, obj: SeriesId) -> Buffer | None:
+        """Return the bytes."""
+        return obj
+
+
 class KnownSeries(NamedTuple):
     """A series that has metadata."""
 
-    series_id: UUID
+    series_id: SeriesId
     kind: TargetKind
 
 
-SeriesKey = tuple[str, str, UUID | None]
+SeriesKey = tuple[str, str, str | None]
 """Target, entry and the id that the sender made, if it did."""
 
 
@@ -122,7 +144,7 @@ class SeriesCache:
             if (target, entry_id) != key[:2]:
                 reason = f"time_series_id: {row[0]} belongs to another target or entry"
                 refused.append(RefusedRecord(missing[key].number, reason))
-            found[key] = KnownSeries(row[0], kind)
+            found[key] = KnownSeries(SeriesId(row[0].bytes), kind)
         if refused:
             raise RefusedArrayError("ids of other series, so no record is stored", refused)
         return found
@@ -137,8 +159,9 @@ class SeriesCache:
             is_malformed = form is None
         job = parts.get("job_id")
         return (
-            each.supplied
-            or make_series_id(self._namespaces[meaning.form], each.target, each.entry_id),
+            UUID(each.supplied)
+            if each.supplied is not None
+            else make_series_id(self._namespaces[meaning.form], each.target, each.entry_id),
             each.target,
             each.entry_id,
             each.kind,

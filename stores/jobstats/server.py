@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 import ssl
@@ -95,6 +96,10 @@ class JobstatsServer:
         host, port = listening.getsockname()[:2]
         logger.info("listening on %s, port %d", host, port)
         self._warn_if_open(host)
+        # Records come and go by the thousand; looking through all series each time costs most.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(100_000, 50, 100)
         notifier.ready(f"port {port}")
         waiting = loop.create_task(stopping.wait())
         await asyncio.wait({waiting, serving}, return_when=asyncio.FIRST_COMPLETED)

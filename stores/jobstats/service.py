@@ -78,6 +78,7 @@ class JobstatsService:
             retention=timedelta(seconds=settings.series.retention.seconds),
             future=timedelta(seconds=settings.limits.future.seconds),
             most_records=settings.limits.records,
+            counts_first=settings.first == "count",
         )
         logger.info("database %s is ready", self.database.place)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -65,6 +65,10 @@ class JobstatsStoreSettings(Settings, frozen=True, kw_only=True):
     formats: Annotated[
         tuple[str, ...], Meta(description="what clients' jobid_name may be, tried in order")
     ] = ("%j:%u:%H", "%j:%u:%h", "%e.%u", "%j")
+    first: Annotated[
+        Literal["skip", "count"],
+        Meta(description="what a series' first record counts: nothing, or the whole counters"),
+    ] = "skip"
     database_user: Annotated[
         str, Meta(description="as root: the system user who runs PostgreSQL; empty: data's owner")
     ] = ""

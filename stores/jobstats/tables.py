@@ -64,7 +64,7 @@ def format_job(answer: JobAnswer, form: AnswerForm) -> str:
         ],
         left=2,
     )  # fmt: skip
-    return f"{head}\n{totals}\n{_rates(answer)}"
+    return f"{head}\n{totals}" + (f"\n{_rates(answer)}" if answer.rates else "")
 
 
 def format_amount(operation: str, value: float) -> str:

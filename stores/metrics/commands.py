@@ -106,7 +106,10 @@ def _checked(**options: Any) -> StoreSettings:
     settings = _settings(**options)
     from ccagent.stores.metrics.checking import find_problems
 
-    problems = find_problems(settings)
+    try:
+        problems = find_problems(settings)
+    except ImportError as error:
+        raise ConfigurationError(f"a library of the store can't be loaded: {error}") from error
     if problems:
         raise ConfigurationError(*problems)
     return settings

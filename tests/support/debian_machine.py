@@ -46,6 +46,9 @@ mount -t tmpfs tmpfs mnt
 mount -t tmpfs -o mode=1777 tmpfs tmp
 mount -t cgroup2 cgroup2 sys/fs/cgroup
 mount -t bpf bpf sys/fs/bpf
+mount -t debugfs debugfs sys/kernel/debug
+mkdir -p .{directory}
+mount --bind /lower{directory} .{directory}
 mount --bind /lower{tree} usr/lib/modules/$(uname -r)
 ip link set lo up
 for module in {later}; do chroot . /usr/sbin/modprobe $module; done
@@ -132,8 +135,8 @@ def _make_archive(kernel: DebianKernel, directory: Path, command: str, script: P
         names.append(_module_name(path.name))
         files[f"modules/{names[-1]}"] = _unpacked(path)
     init = _INIT.format(
-        modules=" ".join(names), later=" ".join(_LATER), tree=kernel.tree, begin=_BEGIN, end=_END,
-        command=f"sh -c 'exec {command}'",
+        modules=" ".join(names), later=" ".join(_LATER), tree=kernel.tree, directory=directory,
+        begin=_BEGIN, end=_END, command=f"sh -c 'exec {command}'",
     )  # fmt: skip
     # The root that the kernel starts from is another one than that of the programs.
     init = init.replace("cd /root\n", f"cd /root\ncp /{script.name} .\n", 1)

@@ -77,6 +77,11 @@ class PostgresServer:
             self._process.wait(60)
             self._process = None
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def log(self) -> str:
         return Path(f"{self.directory}.log").read_text()
 

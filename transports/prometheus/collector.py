@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.log import logger
@@ -24,7 +24,7 @@ class Collector(ABC):
     never called twice at once.
     """
 
-    name: ClassVar[str]
+    name: str = ""
 
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         self.settings = settings
@@ -52,7 +52,7 @@ def read_text(node: Node, path: str) -> str:
     """
     try:
         return node.read_single(path).decode("utf-8", "replace").rstrip("\n")
-    except CcagentError:
+    except (CcagentError, ValueError):  # a name with NUL, which no kernel has
         return ""
 
 

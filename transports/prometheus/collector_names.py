@@ -10,6 +10,26 @@ COLLECTORS: dict[str, dict[str, str]] = {
         "own": f"{_HERE}.own_metrics:OwnCollector",
         "jobs": f"{_HERE}.job_metrics:JobCollector",
         "gpus": f"{_HERE}.gpu_metrics:GpuCollector",
+        "energy": f"{_HERE}.energy_metrics:EnergyCollector",
+        **dict.fromkeys(
+            (
+                "cpu",
+                "memory",
+                "pressure",
+                "network",
+                "infiniband",
+                "nfs",
+                "disk",
+                "filesystem",
+                "power",
+                "temperature",
+                "numastat",
+                "beegfs",
+                "gpfs",
+                "kernel",
+            ),
+            f"{_HERE}.reader_metrics:ReaderCollector",
+        ),
     },
     "node_exporter": {
         "arp": f"{_NODE}.network:ArpCollector",
@@ -56,10 +76,10 @@ COLLECTORS: dict[str, dict[str, str]] = {
 }
 """Collectors by set of names, each with its class."""
 
-NOT_DEFAULT = frozenset({"processes"})
+NOT_DEFAULT = frozenset({"processes", "numastat", "beegfs", "gpfs"})
 """Collectors that are used only if `collectors` names them."""
 
 
 def collector_names() -> list[str]:
     """Return the names of all collectors."""
-    return [name for names in COLLECTORS.values() for name in names]
+    return [*dict.fromkeys(name for names in COLLECTORS.values() for name in names)]

@@ -8,16 +8,19 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import threading
 from typing import TYPE_CHECKING
 
-from ccagent.errors import NotPermittedError
+from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.log import logger
 from ccagent.machine.private_directories import open_directory
 from ccagent.machine.private_files import replace_file
 
 if TYPE_CHECKING:
-    from ccagent.transports.prometheus.sources import CardsOnNode
+    from ccagent.machine.node import Node
+    from ccagent.transports.prometheus.sources import CardsOnNode, NodeSources
 
+_EVERY = 15.0
 _FILE = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4})?", re.ASCII)
 _MODE = 0o644
 
@@ -53,7 +56,7 @@ class GpuJobFiles:
         self._written = wanted
 
     def _remove_others(self, wanted: set[str]) -> None:
-        """Empty the files of cards that no job has: dcgm-exporter reads them all."""
+        """Remove the files of cards that no job has: dcgm-exporter reads them all."""
         directory = open_directory(self._directory)
         try:
             for name in os.listdir(directory):
@@ -62,3 +65,28 @@ class GpuJobFiles:
                         os.unlink(name, dir_fd=directory)
         finally:
             os.close(directory)
+
+
+def keep_gpu_jobs(
+    directory: str, node: Node, sources: NodeSources, closing: threading.Event
+) -> None:
+    """Keep the files in a thread, whether anybody scrapes or not, until `closing` is set."""
+    files = GpuJobFiles(directory)
+
+    def keep() -> None:
+        while True:
+            try:
+                files.write(sources.cards.get(node))
+            except NotHereError:
+                pass  # no card: there is nothing to write
+            except CcagentError as error:
+                logger.warning("exporter: gpu-job-directory: %s", error)
+            except Exception:  # noqa: BLE001 - the next turn may work
+                logger.exception("exporter: gpu-job-directory: unforeseen error")
+            if closing.wait(_EVERY):
+                return
+
+    try:
+        threading.Thread(target=keep, name="exporter-gpu-jobs", daemon=True).start()
+    except RuntimeError as error:
+        logger.error("exporter: gpu-job-directory: no thread: %s", error)

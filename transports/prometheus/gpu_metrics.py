@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 from ccagent.agents.sonar.jobs.allocations import idle_cards
 from ccagent.transports.prometheus.collector import Collector
 from ccagent.transports.prometheus.family import counter, gauge
-from ccagent.transports.prometheus.gpu_job_files import GpuJobFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.machine.node import Node
     from ccagent.transports.prometheus.family import Family, Labels, Rows
-    from ccagent.transports.prometheus.settings import ExporterSettings
-    from ccagent.transports.prometheus.sources import CardsOnNode, NodeSources
+    from ccagent.transports.prometheus.sources import CardsOnNode
 
 _CARD = ("gpu", "uuid")
 _INFO = gauge(
@@ -50,11 +48,6 @@ class GpuCollector(Collector):
     """Cards of all vendors, and their allocation to jobs."""
 
     name = "gpus"
-
-    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
-        super().__init__(settings, sources)
-        directory = settings.gpu_job_directory
-        self._files = GpuJobFiles(directory) if directory else None
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
         """Ask the vendors' libraries. Raise NotHereError without a card."""
@@ -91,8 +84,6 @@ class GpuCollector(Collector):
             ],
         )
         yield from self._of_jobs(cards, labels)
-        if self._files is not None:
-            self._files.write(cards)
 
     def _of_jobs(
         self, cards: CardsOnNode, labels: dict[int, tuple[str, str]]

@@ -70,6 +70,15 @@ def _listen(family: int, host: str, port: int) -> socket.socket:
     return made
 
 
+def show_address(listening: socket.socket) -> str:
+    """Return the address of a socket as it stands in a URL."""
+    name = listening.getsockname()
+    if listening.family == socket.AF_UNIX:
+        return str(name)
+    host, port = str(name[0]), int(name[1])
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def passed_sockets(settings: ExporterSettings) -> list[socket.socket]:
     """Return the sockets that systemd passes (sd_listen_fds(3)), if `listen` has them.
 

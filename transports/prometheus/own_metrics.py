@@ -22,8 +22,8 @@ _BUILD = gauge(
     "ccagent_build_info", "Always 1: the version of ccagent.",
     "version", "revision", "pythonversion",
 )  # fmt: skip
-_CPU = counter("ccagent_cpu_seconds_total", "CPU time of ccagent's process.")
-_MEMORY = gauge("ccagent_resident_memory_bytes", "Resident memory of ccagent's process.")
+_CPU = counter("ccagent_own_cpu_seconds_total", "CPU time of ccagent's process.")
+_MEMORY = gauge("ccagent_own_resident_memory_bytes", "Resident memory of ccagent's process.")
 _AGENT = {
     "samples": counter("ccagent_agent_samples_total", "Finished samples.", "agent"),
     "errors": counter("ccagent_agent_errors_total", "Failed samples.", "agent"),

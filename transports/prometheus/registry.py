@@ -24,7 +24,8 @@ def make_collectors(settings: ExporterSettings, sources: NodeSources) -> dict[st
             for name in COLLECTORS[name_set]
             if _is_chosen(name, settings.collectors) and name not in settings.exclude
         ]
-        found[name_set] = [_load(COLLECTORS[name_set][name])(settings, sources) for name in chosen]
+        places = COLLECTORS[name_set]
+        found[name_set] = [_make(name, places[name], settings, sources) for name in chosen]
     return found
 
 
@@ -33,7 +34,9 @@ def _is_chosen(name: str, collectors: Collection[str]) -> bool:
     return name in collectors if collectors else name not in NOT_DEFAULT
 
 
-def _load(place: str) -> type[Collector]:
-    module, _, name = place.partition(":")
-    found: type[Collector] = getattr(import_module(module), name)
-    return found
+def _make(name: str, place: str, settings: ExporterSettings, sources: NodeSources) -> Collector:
+    """Make a collector. Readers share one class, which is told the name of the reader."""
+    module, _, kind = place.partition(":")
+    made: Collector = getattr(import_module(module), kind)(settings, sources)
+    made.name = name
+    return made

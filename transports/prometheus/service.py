@@ -7,9 +7,14 @@ import time
 from typing import TYPE_CHECKING
 
 from ccagent.errors import ConfigurationError
-from ccagent.log import logger
+from ccagent.log import logger, say
+from ccagent.transports.prometheus.gpu_job_files import keep_gpu_jobs
 from ccagent.transports.prometheus.http_server import ExporterServer
-from ccagent.transports.prometheus.listening import open_sockets, passed_sockets
+from ccagent.transports.prometheus.listening import (
+    open_sockets,
+    passed_sockets,
+    show_address,
+)
 from ccagent.transports.prometheus.pages import ExporterPages
 from ccagent.transports.prometheus.passwords import PasswordFile
 from ccagent.transports.prometheus.registry import make_collectors
@@ -61,6 +66,8 @@ class ExporterService:
             self._serve(passed_sockets(self.settings))
         except ConfigurationError as error:
             logger.error("%s", error)
+        if self.settings.gpu_job_directory:
+            keep_gpu_jobs(self.settings.gpu_job_directory, node, self._sources, self._closing)
         if not self._listen():
             threading.Thread(target=self._try_again, name="exporter-listen", daemon=True).start()
 
@@ -112,9 +119,9 @@ class ExporterService:
                 logger.error("exporter: %s; nothing is served", error)
                 return
             self._servers.append(server)
+        scheme = "https" if self._tls is not None else "http"
         for each in sockets:
-            where = each.getsockname()
-            logger.info("exporter: listening at %s", where)
+            say(f"exporter: listening at {scheme}://{show_address(each)}{self.settings.path}")
 
 
 class AnswerCache:

@@ -46,6 +46,36 @@ def gigabytes(size: float) -> str:
     return number(size / GB)
 
 
+def memory(size: float) -> str:
+    """Return bytes with the unit that suits them: `32 GB`, `60 MB`."""
+    if size < GB:
+        return f"{number(size / 1024**2)} MB"
+    return f"{gigabytes(size)} GB"
+
+
+def memory_of(used: float, total: float) -> str:
+    """Return a used amount of a total: `46.6 of 64 GB`, `1.2 of 200 MB`."""
+    if total < GB:
+        return f"{number(used / 1024**2)} of {memory(total)}"
+    if used < 0.1 * GB:
+        return f"{memory(used)} of {memory(total)}"
+    return f"{gigabytes(used)} of {memory(total)}"
+
+
+def core_time(seconds: float) -> str:
+    """Return core seconds in hours, minutes or seconds: `205.5 core-h`, `12 core-s`."""
+    for size, unit in ((3600, "h"), (60, "min"), (1, "s")):
+        if seconds >= size:
+            return f"{number(seconds / size)} core-{unit}"
+    return "0 core-s"
+
+
+def cores(count: float) -> str:
+    """Return a number of cores: `1 core`, `0.22 cores`."""
+    text = number(count)
+    return "1 core" if text == "1" else f"{text} cores"
+
+
 def request_memory(size: float) -> str:
     """Return an amount of memory that is at least this large, for `--mem`: `40G`, `600M`."""
     if size <= 0.95 * GB:

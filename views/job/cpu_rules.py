@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from ccagent.views.job import amounts
 from ccagent.views.job.amounts import clock, number, percent, plural
 from ccagent.views.job.finding import JobFinding
 
@@ -22,11 +23,11 @@ def judge_unused_nodes(job: JudgedJob) -> JobFinding | None:
     if not unused:
         return None
     most = max(node.cpu_seconds or 0.0 for node in unused)
-    text = f"at most {number(most)} s of CPU time in {clock(elapsed)}"
+    text = f"{number(most)} s of CPU time in {clock(elapsed)}"
     border = f"up to {number(limit)} % of one core counts as none"
     if len(unused) == len(job.figures.nodes):
         where = "The job" if len(unused) == 1 else f"None of the {len(unused)} nodes"
-        does = "has used" if len(unused) == 1 else "has worked:"
+        does = "has used" if len(unused) == 1 else "has worked: at most"
         return JobFinding(
             "cpu-zero",
             "BAD",
@@ -38,9 +39,9 @@ def judge_unused_nodes(job: JudgedJob) -> JobFinding | None:
     return JobFinding(
         "cpu-zero",
         "BAD",
-        f"{plural(len(unused), 'node')} of {len(job.figures.nodes)} did nothing ({names}): {text};"
-        f" {border}. Ask for {plural(left, 'node')} (--nodes={left}), or start the program on all"
-        " of them (srun, mpirun).",
+        f"{plural(len(unused), 'node')} of {len(job.figures.nodes)} did nothing ({names}): at most"
+        f" {text}; {border}. Ask for {plural(left, 'node')} (--nodes={left}), or start the program"
+        " on all of them (srun, mpirun).",
     )
 
 
@@ -54,13 +55,13 @@ def judge_serial(job: JudgedJob) -> JobFinding | None:
     work = used.percent * cores / 100
     if not limits.serial_from < work < limits.serial_to:
         return None
-    unused = (used.total - used.used) / 3600
+    unused = amounts.core_time(used.total - used.used)
     return JobFinding(
         "serial",
         "BAD",
-        f"one core's work on {number(cores)}: {percent(used.percent)} % is {number(work)} cores"
+        f"one core's work on {number(cores)}: {percent(used.percent)} % is {amounts.cores(work)}"
         f" (between {number(limits.serial_from)} and {number(limits.serial_to)} counts as one);"
-        f" {number(unused)} core-h unused. Ask for --cpus-per-task=1, or start the program with"
+        f" {unused} unused. Ask for --cpus-per-task=1, or start the program with"
         " threads.",
     )
 
@@ -133,7 +134,7 @@ def judge_early_end(job: JudgedJob) -> JobFinding | None:
     return JobFinding(
         "ended-early",
         "hint",
-        f"{number(last)} cores in use in the last third of {clock(job.figures.elapsed)}, after"
+        f"{amounts.cores(last)} in use in the last third of {clock(job.figures.elapsed)}, after"
         f" {number(first)} in the first (less than {number(limit)} %): the work ended before the"
         " job. End the script with it, or split the job (--dependency).",
     )

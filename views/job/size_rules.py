@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from ccagent.views.job.amounts import (
     GB,
     clock,
-    gigabytes,
+    memory,
+    memory_of,
     number,
     percent,
     plural,
@@ -37,7 +38,7 @@ def judge_memory_limit(job: JudgedJob) -> JobFinding | None:
         return JobFinding(
             "mem-limit",
             "BAD",
-            f"{text}. It needed more than {gigabytes(limit)} GB; how much is unknown. Try"
+            f"{text}. It needed more than {memory(limit)}; how much is unknown. Try"
             f" --mem={new} (limit + {margin} %).",
         )
     if node is not None and node.memory_peak is not None and node.memory_limit:
@@ -47,7 +48,7 @@ def judge_memory_limit(job: JudgedJob) -> JobFinding | None:
             return JobFinding(
                 "mem-limit",
                 "hint",
-                f"{percent(share)} % of {gigabytes(node.memory_limit)} GB memory at the peak on"
+                f"{percent(share)} % of {memory(node.memory_limit)} memory at the peak on"
                 f" {node.name}; from {number(job.limits.mem_limit_hint)} % on a little more input"
                 f" ends the job. Try --mem={new} (peak + {margin} %).",
             )
@@ -89,8 +90,8 @@ def judge_memory_excess(job: JudgedJob) -> JobFinding | None:
     return JobFinding(
         "mem-excess",
         level,
-        f"{percent(used.percent)} % of memory used: {gigabytes(used.used)} of"
-        f" {gigabytes(used.total)} GB, page cache not counted; below {number(border)} %"
+        f"{percent(used.percent)} % of memory used: {memory_of(used.used, used.total)},"
+        f" page cache not counted; below {number(border)} %"
         f" others could use the rest. Try --mem={new} (peak + {number(limits.mem_margin)} %).",
     )
 
@@ -153,7 +154,7 @@ def judge_fragmentation(job: JudgedJob) -> JobFinding | None:
     largest = min(node.total_cores or 0.0 for node in known)
     share = cores / sum(node.total_cores or 0.0 for node in known)
     sized = [node for node in nodes if node.memory_peak is not None and node.total_memory]
-    memory = max(
+    fullest = max(
         ((node.memory_peak or 0.0) / (node.total_memory or 1.0) for node in sized), default=None
     )
     enough = math.ceil(cores / largest)
@@ -163,13 +164,13 @@ def judge_fragmentation(job: JudgedJob) -> JobFinding | None:
         enough = max(enough, math.ceil(needed / (limits.fragmented_memory * most)))
     if share >= limits.fragmented_cores or enough >= len(nodes):
         return None
-    if memory is None or memory >= limits.fragmented_memory:
+    if fullest is None or fullest >= limits.fragmented_memory:
         return None
     return JobFinding(
         "fragmented",
         "hint",
         f"{number(cores)} cores on {len(nodes)} nodes: {percent(100 * share)} % of each, below"
-        f" {number(100 * limits.fragmented_cores)} %, and at most {percent(100 * memory)} % of the"
+        f" {number(100 * limits.fragmented_cores)} %, and at most {percent(100 * fullest)} % of the"
         f" memory (limit {number(100 * limits.fragmented_memory)} %). {plural(enough, 'node')}"
         f" would do: --nodes={enough}.",
     )

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 from ccagent.errors import UnparsableError
 from ccagent.machine.hostlist_compact import compact
-from ccagent.views.job.amounts import clock, gigabytes, number, percent, plural
+from ccagent.views.job.amounts import (
+    clock,
+    core_time,
+    cores,
+    memory,
+    memory_of,
+    percent,
+    plural,
+)
 from ccagent.views.terminal import Style, clean, cut
 
 if TYPE_CHECKING:
@@ -65,8 +73,7 @@ def _allocation(job: JobFigures) -> str:
     ran = f"ran {clock(job.elapsed)}"
     if job.time_limit:
         ran += f" of {clock(job.time_limit)} ({percent(100 * job.elapsed / job.time_limit)} %)"
-    cores = [node.cores for node in job.nodes]
-    known = [one for one in cores if one is not None]
+    known = [node.cores for node in job.nodes if node.cores is not None]
     limits = [node.memory_limit for node in job.nodes if node.memory_limit is not None]
     gpus = job.gpu_count
     coverage = job.coverage
@@ -75,8 +82,8 @@ def _allocation(job: JobFigures) -> str:
         samples += f", {percent(min(100.0, coverage))} %"
     return "   ".join([
         ran,
-        f"{number(sum(known))} cores" if known and len(known) == len(cores) else "cores unknown",
-        f"{gigabytes(sum(limits))} GB" if limits else "no memory limit",
+        cores(sum(known)) if known and len(known) == len(job.nodes) else "cores unknown",
+        memory(sum(limits)) if limits else "no memory limit",
         "GPUs unknown" if gpus is None else plural(gpus, "GPU") if gpus else "no GPU",
         samples,
     ])  # fmt: skip
@@ -85,31 +92,31 @@ def _allocation(job: JobFigures) -> str:
 def _shares(report: JobReport) -> Iterator[tuple[str, UsedShare | None, str]]:
     """Yield label, share and what the share is of."""
     found, job = report.efficiency, report.figures
-    cpu, memory = found.cpu, found.memory
+    cpu, held = found.cpu, found.memory
     told = ""
     if cpu is not None and cpu.nodes < len(job.nodes):
         told = f", {cpu.nodes} of {len(job.nodes)} nodes told"
-    yield "CPU", cpu, f"of {number(cpu.total / 3600)} core-h{told}" if cpu is not None else ""
-    if memory is not None:
-        text = f"{gigabytes(memory.used)} of {gigabytes(memory.total)} GB peak"
+    yield "CPU", cpu, f"of {core_time(cpu.total)}{told}" if cpu is not None else ""
+    if held is not None:
+        text = f"{memory_of(held.used, held.total)} peak"
         cache = [
             max(0.0, node.memory_charged - node.memory_peak)
             for node in job.nodes
             if node.memory_charged is not None and node.memory_peak is not None
         ]
         if cache:
-            text += f", and {gigabytes(sum(cache))} page cache"
-        yield "memory", memory, text
+            text += f", and {memory(sum(cache))} page cache"
+        yield "memory", held, text
     elif found.charged is not None:
-        text = f"{gigabytes(found.charged.used)} of {gigabytes(found.charged.total)} GB"
+        text = memory_of(found.charged.used, found.charged.total)
         yield "memory", found.charged, f"{text}, page cache included"
     else:
         yield "memory", None, ""
     if job.gpu_count:
         yield "GPU", found.gpu, f"of {plural(found.gpu.nodes, 'GPU')}" if found.gpu else ""
         if found.gpu_memory is not None:
-            used, total = gigabytes(found.gpu_memory.used), gigabytes(found.gpu_memory.total)
-            yield "GPU mem", found.gpu_memory, f"{used} of {total} GB peak"
+            text = f"{memory_of(found.gpu_memory.used, found.gpu_memory.total)} peak"
+            yield "GPU mem", found.gpu_memory, text
 
 
 def _share_lines(
@@ -124,8 +131,9 @@ def _share_lines(
     filled = min(_BAR, round(_BAR * found.percent / 100))
     bar = f"[{style.paint('bar', '|' * filled)}{' ' * (_BAR - filled)}]"
     begin = _LABEL + _BAR + 3
-    first, *more = textwrap.wrap(f"{value:>5} {text}", width - begin, drop_whitespace=False) or [""]
-    return [f"{label:{_LABEL}}{bar} {first}", *(f"{' ' * (begin + 6)}{one}" for one in more)]
+    room = width - begin
+    first, *more = textwrap.wrap(f"{value:>5} {text}", room, subsequent_indent=" " * 6) or [""]
+    return [f"{label:{_LABEL}}{bar} {first}", *(f"{' ' * begin}{one}" for one in more)]
 
 
 def _cards(job: JobFigures, width: int) -> list[str]:

@@ -84,8 +84,8 @@ class JobThresholds(Settings, frozen=True, kw_only=True):
         float, Meta(ge=0, le=1000, description="% that suggestions add to the peak")
     ] = 20.0
     default_memory_per_core: Annotated[
-        float, Meta(ge=0, description="GB a core that need no request; 0: not known")
-    ] = 0.0
+        float, Meta(ge=0, description="mem-excess: only above this many GB a core")
+    ] = 2.0
 
     time_bad: Annotated[
         float, Meta(ge=0, le=100, description="time: BAD below this % of the limit")

@@ -30,7 +30,8 @@ class EnergySource(ABC):
 
     name: in `method` of records. errors: of the last reading. poll_interval: seconds between two
     calls of `poll` that it needs; 0: none. is_slow: it is read before the others, so that these
-    are read close to the CPU times of jobs.
+    are read close to the CPU times of jobs. is_patient: no later sample follows, so that it waits
+    for slow programs.
     """
 
     name: ClassVar[str]
@@ -39,6 +40,7 @@ class EnergySource(ABC):
     def __init__(self) -> None:
         self.errors: list[str] = []
         self.poll_interval = 0.0
+        self.is_patient = False
 
     @abstractmethod
     def read(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:

@@ -73,7 +73,6 @@ class DcmiSource(EnergySource):
         self._call: RepeatedCall[DcmiReading] = RepeatedCall("dcmi", every)
         self._integral = PowerIntegral(self.name, _AGE * every + time_limit)
         self._answered = -1.0
-        self.is_patient = False
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the check of the meters of the node."""

@@ -88,10 +88,15 @@ class PowercapSource(EnergySource):
             self.errors, self._counters.keys, lambda path: read_parsed(node, path, parse_energy)
         )
         self._counters.add(node, values)
-        if not values and self._counters.keys:
-            path = self._counters.keys[0]
-            if not node.is_readable(path):
-                raise NotPermittedError(f"/{path}: only root may read the energy counters; {FIX}")
+        if values or not self._counters.keys:
+            return
+        try:
+            node.read(self._counters.keys[0])
+        except NotPermittedError as error:
+            self.errors = []
+            raise NotPermittedError(f"{error}: only root may read the counters; {FIX}") from error
+        except CcagentError:
+            return  # it is in `errors`, or the zone has gone
 
 
 def _range(node: Node, path: str) -> int:

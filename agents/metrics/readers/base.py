@@ -129,6 +129,13 @@ class Reader(ABC, Generic[S]):
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Return the values. Raise NotHereError without such a device, else CcagentError."""
 
+    def read_raw(self, node: Node) -> Iterable[Gauge | Count]:
+        """Return the values for Prometheus: counters of the parts since boot, and no shares.
+
+        As for `read`, the metric is the rate of a counter times its scale. Raise as `read` does.
+        """
+        return self.read(node)
+
     def list_pending(self, node: Node) -> dict[str, ScopeType]:  # noqa: ARG002 - for those that differ
         """Return the types of metrics that have no value yet but will be sent, by metric."""
         return {}

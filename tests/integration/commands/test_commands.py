@@ -32,9 +32,9 @@ def test_one_sample_is_one_line_in_a_pipe() -> None:
     validate("SampleEnvelope", result.stdout)
 
 
-def test_one_sample_is_indented_on_a_terminal() -> None:
+def test_json_is_indented_on_a_terminal() -> None:
     ours, theirs = pty.openpty()
-    process = subprocess.Popen([*CCAGENT, "sysinfo", "--once"], stdout=theirs)
+    process = subprocess.Popen([*CCAGENT, "sysinfo", "--format", "sonar"], stdout=theirs)
     os.close(theirs)
     text = b""
     while True:

@@ -75,6 +75,17 @@ def test_without_a_beginning_the_first_record_counts_nothing(
     assert total(database) == 1
 
 
+def test_recorded_dumps_may_count_from_the_start(database: str) -> None:
+    store = IngestedStore(database, first="count")
+    began = record(0)["snapshot_time"] - 95
+    stored(store, record(0, {"write_bytes": 500}, start_time=began))
+    stored(store, record(120, {"write_bytes": 501}, start_time=began), record(0, entry_id="x.1"))
+    assert total(database) == 501
+    rates = query(database, "SELECT seconds, write_bytes FROM ost_rates ORDER BY timestamp")
+    assert rates == [(100, 5), (120, pytest.approx(Decimal(1) / 120))]
+    store.service.close()
+
+
 @pytest.mark.parametrize(
     ("reset", "grown"),
     [("start_time", 600), ("absent", 600), ("decreased", 600), ("snapshot_gap", 100), (..., 100)],

@@ -11,7 +11,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -105,8 +107,7 @@ def test_a_job_has_totals_and_rates(filled: RunningJobstatsStore) -> None:
 
 
 def test_exports_are_typed(filled: RunningJobstatsStore, tmp_path: Path) -> None:
-    from pyarrow import parquet
-
+    parquet: Any = import_module("pyarrow.parquet")
     for name in ("all.csv", "all.parquet", "anonymous.csv"):
         options = ["--anonymous"] if name.startswith("anonymous") else []
         done = ccagent(

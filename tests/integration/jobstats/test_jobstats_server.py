@@ -266,10 +266,9 @@ def test_several_stores_share_a_database(tmp_path: Path, database: str) -> None:
             for k in range(40)
         ]
         with ThreadPoolExecutor(16) as pool:
-            to_one = pool.map(lambda array: one.post(array).status, arrays)
-            to_other = pool.map(lambda array: other.post(array).status, arrays)
-            answers = [*to_one, *to_other]
-    assert set(answers) == {200}
+            found = pool.map(one.post, arrays), pool.map(other.post, arrays)
+            answers = [answer for each in found for answer in each]
+    assert {answer.status for answer in answers} == {200}
     assert (count(database), count(database, "metadata")) == (80, 40)
     with psycopg.connect(database) as connection:
         assert connection.execute("SELECT sum(total) FROM totals").fetchone() == (sum(range(40)),)

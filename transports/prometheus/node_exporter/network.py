@@ -140,10 +140,11 @@ class NetclassCollector(Collector):
 
 
 _FIELDS = re.compile(
-    r"(.*_(InErrors|InErrs)|Ip_Forwarding|Ip(6|Ext)_(InOctets|OutOctets)|Icmp6?_(InMsgs|OutMsgs)"
-    r"|TcpExt_(Listen.*|Syncookies.*|TCPSynRetrans|TCPTimeouts|TCPOFOQueue|TCPRcvQDrop)"
+    r"(\w*_(InErrors|InErrs)|Ip_Forwarding|Ip(6|Ext)_(InOctets|OutOctets)|Icmp6?_(InMsgs|OutMsgs)"
+    r"|TcpExt_(Listen\w*|Syncookies\w*|TCPSynRetrans|TCPTimeouts|TCPOFOQueue|TCPRcvQDrop)"
     r"|Tcp_(ActiveOpens|InSegs|OutSegs|OutRsts|PassiveOpens|RetransSegs|CurrEstab|MaxConn)"
-    r"|Udp6?_(InDatagrams|OutDatagrams|NoPorts|RcvbufErrors|SndbufErrors))"
+    r"|Udp6?_(InDatagrams|OutDatagrams|NoPorts|RcvbufErrors|SndbufErrors))",
+    re.ASCII,
 )
 """The default of node_exporter 1.10, and Tcp_MaxConn, which its dashboard asks for."""
 

@@ -24,6 +24,8 @@ struct settings {
 	__u64 features;
 	__u32 cpus;
 	__u32 has_time;
+	__u32 level;
+	__u32 levels;
 };
 
 const volatile struct settings settings = {};
@@ -141,6 +143,69 @@ struct {
 	__type(key, int);
 	__type(value, __u64);
 } entered SEC(".maps");
+
+/*
+ * The kernel skips a program on a CPU where a task was preempted in the middle of it. Where kernel code
+ * is preempted, all programs are loaded several times, and run one after the other: each level notes the
+ * task that it works for, and works only if those before it have not worked for this task last. If the
+ * first one is skipped, its note is that of the preempted task. The last level only counts what none
+ * has seen.
+ */
+#define PROGRAM_LEVELS 4
+#define HOOKS_AT_MOST 64
+
+struct seen {
+	__u64 task[PROGRAM_LEVELS][HOOKS_AT_MOST];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct seen);
+} seen SEC(".maps");
+
+/* Whether this level has to work at a hook. */
+static __always_inline int begin_work(__u32 hook)
+{
+	__u32 first = 0;
+	struct seen *here = bpf_map_lookup_elem(&seen, &first);
+	__u64 task = bpf_get_current_task();
+
+	if (!here)
+		return 0;
+#pragma unroll
+	for (__u32 level = 0; level < PROGRAM_LEVELS; level++) {
+		if (level == settings.level) {
+			here->task[level][hook] = task;
+			return 1;
+		}
+		if (here->task[level][hook] == task)
+			return 0;
+	}
+	return 0;
+}
+
+__u64 missed;
+
+/* As BPF_PROG(), for a program that counts. */
+#define COUNTING(name, args...)                                                  \
+	name(unsigned long long *ctx);                                           \
+	static __always_inline int count_##name(unsigned long long *ctx, ##args); \
+	int name(unsigned long long *ctx)                                        \
+	{                                                                        \
+		if (settings.levels && !begin_work(__COUNTER__))                 \
+			return 0;                                                \
+		_Pragma("GCC diagnostic push")                                   \
+		_Pragma("GCC diagnostic ignored \"-Wint-conversion\"")           \
+		if (settings.levels && settings.level == settings.levels)        \
+			__sync_fetch_and_add(&missed, 1);                        \
+		else                                                             \
+			count_##name(___bpf_ctx_cast(args));                     \
+		_Pragma("GCC diagnostic pop")                                    \
+		return 0;                                                        \
+	}                                                                        \
+	static __always_inline int count_##name(unsigned long long *ctx, ##args)
 
 #define add(place, number) __sync_fetch_and_add(&(place), number)
 
@@ -287,27 +352,27 @@ static __always_inline int count_write(struct file *file, long result)
 }
 
 SEC("fexit/vfs_read")
-int BPF_PROG(on_vfs_read, struct file *file, char *buffer, __u64 size, __s64 *position, long result)
+int COUNTING(on_vfs_read, struct file *file, char *buffer, __u64 size, __s64 *position, long result)
 {
 	return count_read(file, result);
 }
 
 SEC("fexit/vfs_write")
-int BPF_PROG(on_vfs_write, struct file *file, char *buffer, __u64 size, __s64 *position,
+int COUNTING(on_vfs_write, struct file *file, char *buffer, __u64 size, __s64 *position,
 	     long result)
 {
 	return count_write(file, result);
 }
 
 SEC("fexit/vfs_readv")
-int BPF_PROG(on_vfs_readv, struct file *file, void *vector, __u64 length, __s64 *position,
+int COUNTING(on_vfs_readv, struct file *file, void *vector, __u64 length, __s64 *position,
 	     int flags, long result)
 {
 	return count_read(file, result);
 }
 
 SEC("fexit/vfs_writev")
-int BPF_PROG(on_vfs_writev, struct file *file, void *vector, __u64 length, __s64 *position,
+int COUNTING(on_vfs_writev, struct file *file, void *vector, __u64 length, __s64 *position,
 	     int flags, long result)
 {
 	return count_write(file, result);
@@ -364,7 +429,7 @@ int BPF_PROG(enter_vfs_writev, struct file *file)
 	})
 
 SEC("fentry/security_file_open")
-int BPF_PROG(on_open, struct file *file)
+int COUNTING(on_open, struct file *file)
 {
 	unsigned short type = file->f_inode->i_mode & S_IFMT;
 
@@ -374,61 +439,61 @@ int BPF_PROG(on_open, struct file *file)
 }
 
 SEC("fentry/security_inode_create")
-int BPF_PROG(on_create, struct inode *directory)
+int COUNTING(on_create, struct inode *directory)
 {
 	return count_operation(directory->i_sb, creates);
 }
 
 SEC("fentry/security_inode_link")
-int BPF_PROG(on_link, struct dentry *old, struct inode *directory)
+int COUNTING(on_link, struct dentry *old, struct inode *directory)
 {
 	return count_operation(directory->i_sb, links);
 }
 
 SEC("fentry/security_inode_symlink")
-int BPF_PROG(on_symlink, struct inode *directory)
+int COUNTING(on_symlink, struct inode *directory)
 {
 	return count_operation(directory->i_sb, links);
 }
 
 SEC("fentry/security_inode_unlink")
-int BPF_PROG(on_unlink, struct inode *directory)
+int COUNTING(on_unlink, struct inode *directory)
 {
 	return count_operation(directory->i_sb, unlinks);
 }
 
 SEC("fentry/security_inode_mkdir")
-int BPF_PROG(on_mkdir, struct inode *directory)
+int COUNTING(on_mkdir, struct inode *directory)
 {
 	return count_operation(directory->i_sb, mkdirs);
 }
 
 SEC("fentry/security_inode_rmdir")
-int BPF_PROG(on_rmdir, struct inode *directory)
+int COUNTING(on_rmdir, struct inode *directory)
 {
 	return count_operation(directory->i_sb, rmdirs);
 }
 
 SEC("fentry/security_inode_rename")
-int BPF_PROG(on_rename, struct inode *directory)
+int COUNTING(on_rename, struct inode *directory)
 {
 	return count_operation(directory->i_sb, renames);
 }
 
 SEC("fentry/security_inode_getattr")
-int BPF_PROG(on_stat, struct path *path)
+int COUNTING(on_stat, struct path *path)
 {
 	return count_operation(path->dentry->d_sb, stats);
 }
 
 SEC("fentry/security_sb_statfs")
-int BPF_PROG(on_statfs, struct dentry *dentry)
+int COUNTING(on_statfs, struct dentry *dentry)
 {
 	return count_operation(dentry->d_sb, statfs);
 }
 
 SEC("fentry/iterate_dir")
-int BPF_PROG(on_readdir, struct file *file)
+int COUNTING(on_readdir, struct file *file)
 {
 	return count_operation(file->f_inode->i_sb, readdirs);
 }
@@ -472,19 +537,19 @@ static __always_inline void count_async(struct counts *counts, __u32 is_write, l
 }
 
 SEC("fentry/aio_read")
-int BPF_PROG(on_aio_read, struct kiocb *kiocb)
+int COUNTING(on_aio_read, struct kiocb *kiocb)
 {
 	return begin_request(kiocb, 0);
 }
 
 SEC("fentry/aio_write")
-int BPF_PROG(on_aio_write, struct kiocb *kiocb)
+int COUNTING(on_aio_write, struct kiocb *kiocb)
 {
 	return begin_request(kiocb, 1);
 }
 
 SEC("fentry/aio_complete_rw")
-int BPF_PROG(on_aio_complete, struct kiocb *kiocb, long result)
+int COUNTING(on_aio_complete, struct kiocb *kiocb, long result)
 {
 	__u64 address = (__u64)kiocb;
 	struct request *request = bpf_map_lookup_elem(&requests, &address);
@@ -520,13 +585,13 @@ static __always_inline int count_uring(struct io_kiocb *request, __u32 is_write,
 }
 
 SEC("fexit/io_read")
-int BPF_PROG(on_io_read, struct io_kiocb *request, unsigned int flags, int result)
+int COUNTING(on_io_read, struct io_kiocb *request, unsigned int flags, int result)
 {
 	return count_uring(request, 0, result);
 }
 
 SEC("fexit/io_write")
-int BPF_PROG(on_io_write, struct io_kiocb *request, unsigned int flags, int result)
+int COUNTING(on_io_write, struct io_kiocb *request, unsigned int flags, int result)
 {
 	return count_uring(request, 1, result);
 }
@@ -577,13 +642,13 @@ static __always_inline int complete_uring(struct kiocb *kiocb, long result)
 }
 
 SEC("fentry/io_complete_rw")
-int BPF_PROG(on_io_complete, struct kiocb *kiocb, long result)
+int COUNTING(on_io_complete, struct kiocb *kiocb, long result)
 {
 	return complete_uring(kiocb, result);
 }
 
 SEC("fentry/io_complete_rw_iopoll")
-int BPF_PROG(on_io_complete_polled, struct kiocb *kiocb, long result)
+int COUNTING(on_io_complete_polled, struct kiocb *kiocb, long result)
 {
 	return complete_uring(kiocb, result);
 }
@@ -613,7 +678,7 @@ static __always_inline void count_splice(struct file *from, struct file *to, lon
 }
 
 SEC("fexit/vfs_copy_file_range")
-int BPF_PROG(on_copy_file_range, struct file *from, __s64 from_position, struct file *to,
+int COUNTING(on_copy_file_range, struct file *from, __s64 from_position, struct file *to,
 	     __s64 to_position, __u64 size, unsigned int flags, long result)
 {
 	count_splice(from, to, result);
@@ -621,7 +686,7 @@ int BPF_PROG(on_copy_file_range, struct file *from, __s64 from_position, struct 
 }
 
 SEC("fexit/do_splice")
-int BPF_PROG(on_splice, struct file *from, __s64 *from_position, struct file *to,
+int COUNTING(on_splice, struct file *from, __s64 *from_position, struct file *to,
 	     __s64 *to_position, __u64 size, unsigned int flags, long result)
 {
 	count_splice(from, to, result);
@@ -680,20 +745,20 @@ static __always_inline int count_fsync(struct pt_regs *registers)
 }
 
 SEC("fentry/__x64_sys_fsync")
-int BPF_PROG(on_fsync, struct pt_regs *registers)
+int COUNTING(on_fsync, struct pt_regs *registers)
 {
 	return count_fsync(registers);
 }
 
 SEC("fentry/__x64_sys_fdatasync")
-int BPF_PROG(on_fdatasync, struct pt_regs *registers)
+int COUNTING(on_fdatasync, struct pt_regs *registers)
 {
 	return count_fsync(registers);
 }
 
 /* Both ends of sendfile() are open yet, unless another thread closes them meanwhile. */
 SEC("fexit/do_sendfile")
-int BPF_PROG(on_sendfile, int to, int from, __s64 *position, __u64 size, __s64 most, long result)
+int COUNTING(on_sendfile, int to, int from, __s64 *position, __u64 size, __s64 most, long result)
 {
 	struct counts *counts;
 
@@ -716,7 +781,7 @@ int BPF_PROG(on_sendfile, int to, int from, __s64 *position, __u64 size, __s64 m
 
 /* mmap(): pages fetched from the file system. */
 SEC("fexit/filemap_fault")
-int BPF_PROG(on_fault, struct vm_fault *fault, unsigned int result)
+int COUNTING(on_fault, struct vm_fault *fault, unsigned int result)
 {
 	if (!(result & VM_FAULT_MAJOR))
 		return 0;
@@ -816,14 +881,14 @@ static __always_inline int is_loopback_message(struct sock *sk, struct msghdr *m
 }
 
 SEC("fexit/tcp_sendmsg")
-int BPF_PROG(on_tcp_send, struct sock *sk, struct msghdr *message, __u64 size, int result)
+int COUNTING(on_tcp_send, struct sock *sk, struct msghdr *message, __u64 size, int result)
 {
 	return result > 0 ? count_sent(kind_of(TCP, sk), result) : 0;
 }
 
 /* sendfile() to a socket, up to 6.4. */
 SEC("fexit/tcp_sendpage")
-int BPF_PROG(on_tcp_sendpage, struct sock *sk, void *page, int offset, __u64 size, int flags,
+int COUNTING(on_tcp_sendpage, struct sock *sk, void *page, int offset, __u64 size, int flags,
 	     int result)
 {
 	return result > 0 ? count_sent(kind_of(TCP, sk), result) : 0;
@@ -834,9 +899,8 @@ int BPF_PROG(on_tcp_sendpage, struct sock *sk, void *page, int offset, __u64 siz
  * tcp_cleanup_rbuf(), which tells the bytes of a waiting reader again and again, and peeked ones.
  */
 SEC("fexit/tcp_recvmsg")
-int on_tcp_receive(__u64 *ctx)
+int COUNTING(on_tcp_receive, struct sock *sk)
 {
-	struct sock *sk = (struct sock *)ctx[0];
 	__u64 flags = 0, result = 0;
 
 	if (bpf_core_enum_value_exists(enum bpf_func_id___io, BPF_FUNC_get_func_ret)) {
@@ -852,7 +916,7 @@ int on_tcp_receive(__u64 *ctx)
 }
 
 SEC("fexit/tcp_splice_read")
-int BPF_PROG(on_tcp_splice, struct socket *socket, __s64 *position, void *pipe, __u64 size,
+int COUNTING(on_tcp_splice, struct socket *socket, __s64 *position, void *pipe, __u64 size,
 	     unsigned int flags, long result)
 {
 	return result > 0 ? count_received(kind_of(TCP, socket->sk), result) : 0;
@@ -860,7 +924,7 @@ int BPF_PROG(on_tcp_splice, struct socket *socket, __s64 *position, void *pipe, 
 
 /* udpv6_sendmsg() calls it for addresses of the fourth version, with a socket of the sixth. */
 SEC("fexit/udp_sendmsg")
-int BPF_PROG(on_udp_send, struct sock *sk, struct msghdr *message, __u64 size, int result)
+int COUNTING(on_udp_send, struct sock *sk, struct msghdr *message, __u64 size, int result)
 {
 	if (result <= 0 || sk->__sk_common.skc_family != AF_INET)
 		return 0;
@@ -868,7 +932,7 @@ int BPF_PROG(on_udp_send, struct sock *sk, struct msghdr *message, __u64 size, i
 }
 
 SEC("fexit/udpv6_sendmsg")
-int BPF_PROG(on_udpv6_send, struct sock *sk, struct msghdr *message, __u64 size, int result)
+int COUNTING(on_udpv6_send, struct sock *sk, struct msghdr *message, __u64 size, int result)
 {
 	if (result <= 0)
 		return 0;
@@ -877,7 +941,7 @@ int BPF_PROG(on_udpv6_send, struct sock *sk, struct msghdr *message, __u64 size,
 
 /* The length is negative for what is only peeked at. */
 SEC("fentry/skb_consume_udp")
-int BPF_PROG(on_udp_receive, struct sock *sk, struct sk_buff *packet, int length)
+int COUNTING(on_udp_receive, struct sock *sk, struct sk_buff *packet, int length)
 {
 	if (length <= 0)
 		return 0;
@@ -947,7 +1011,7 @@ int read_io(struct bpf_iter__bpf_map_elem *ctx)
 		record.key.job = LOST;
 		record.counts = lost;
 		bpf_seq_write(seq, &record, sizeof(record));
-		begin(seq, "ccended\n", LAYOUT, 0, 0);
+		begin(seq, "ccended\n", LAYOUT, 0, missed);
 		for (__u32 at = 0; at < STALE_AT_MOST; at++) {
 			if (at >= stales)
 				break;

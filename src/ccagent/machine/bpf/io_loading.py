@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import struct
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, ProgramError
@@ -23,6 +23,8 @@ from ccagent.machine.bpf.io_hooks import (
     select_hooks,
 )
 from ccagent.machine.bpf.libbpf import Object
+from ccagent.machine.bpf.preemption import is_preemptible
+from ccagent.machine.node import Node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,8 +33,13 @@ if TYPE_CHECKING:
     from ccagent.machine.bpf.libbpf import Libbpf
 
 _NAME = "io"
-_SETTINGS = struct.Struct("<QII")
-"""struct settings in io.bpf.c: features, CPUs, whether times are measured."""
+_SETTINGS = struct.Struct("<QIIII")
+"""struct settings in io.bpf.c: features, CPUs, whether times are measured, level, levels above."""
+
+_MORE_LEVELS = 2
+"""Levels beside the first on kernels that preempt kernel code, see `seen` in io.bpf.c."""
+
+_MAPS = ("io", "network", "requests", "gone", "entered", "seen", "io.bss")
 
 _ENTRIES = 1024
 _FEWEST_ENTRIES = 64
@@ -48,11 +55,13 @@ class IoOptions(NamedTuple):
 
     has_time: measure the time in reads and writes. lacking: functions to do without, as if the
     kernel did not have them. entries: jobs times file systems for which there is room.
+    is_preemptible: the kernel preempts kernel code; None: find out.
     """
 
     has_time: bool = False
     lacking: frozenset[str] = frozenset()
     entries: int = _ENTRIES
+    is_preemptible: bool | None = None
 
 
 class LoadedIo(NamedTuple):
@@ -72,6 +81,9 @@ def load_io(
 
     Raises as `loading.load` does, and leaves nothing then.
     """
+    if options.is_preemptible is None:
+        node = Node(hostname="localhost", cluster="local")
+        options = options._replace(is_preemptible=is_preemptible(node))
     has_time = options.has_time
     usable, left_out = _select(library, has_time=has_time, lacking=options.lacking)
     os.mkdir(os.path.join(directory, pins.IO_PROGRAMS), 0o700)
@@ -126,27 +138,39 @@ def _load_once(
     usable: Mapping[str, IoHook],
     options: IoOptions,
 ) -> None:
+    """Load and pin the programs that can be used, once or on all levels."""
     cpus = library.possible_cpus()
-    features = features_of(frozenset(usable), has_time=options.has_time)
     entries = min(options.entries, max(_FEWEST_ENTRIES, _LARGEST_MAP // (_VALUE * cpus)))
-    with Object(library, _NAME, content) as programs:
-        programs.set_constants(_SETTINGS.pack(features, cpus, options.has_time))
-        programs.set_entries("io", entries)
-        programs.set_entries("network", _NETWORK_ENTRIES)
-        for hook in (*HOOKS, *TIMERS):
-            if hook.program not in usable:
-                programs.leave_out(hook.program)
-            elif hook.function.startswith(SYSTEM_CALL):
-                programs.set_target(hook.program, hook.function)
-        programs.load()
+    features = features_of(frozenset(usable), has_time=options.has_time)
+    more = _MORE_LEVELS if options.is_preemptible else 0
+    with ExitStack() as stack:
+        levels = [stack.enter_context(Object(library, _NAME, content)) for _ in range(more + 1)]
+        for level, programs in enumerate(levels):
+            constants = (features, cpus, options.has_time, level, more)
+            programs.set_constants(_SETTINGS.pack(*constants))
+            programs.set_entries("io", entries)
+            programs.set_entries("network", _NETWORK_ENTRIES)
+            for hook in (*HOOKS, *TIMERS):
+                if hook.program not in usable or (level and hook in TIMERS):
+                    programs.leave_out(hook.program)
+                elif hook.function.startswith(SYSTEM_CALL):
+                    programs.set_target(hook.program, hook.function)
+            if level:
+                programs.leave_out(_REMOVAL)
+                programs.share_maps(levels[0], _MAPS)
+            programs.load()
         # The programs that fill the maps come last: if one fails, none is pinned.
         links = {
-            pins.IO: programs.attach_iterator("read_io", over="io"),
-            pins.NETWORK: programs.attach_iterator("read_network", over="network"),
+            pins.IO: (levels[0], levels[0].attach_iterator("read_io", over="io")),
+            pins.NETWORK: (levels[0], levels[0].attach_iterator("read_network", over="network")),
         }
-        for name in (_REMOVAL, *usable):
-            links[f"{pins.IO_PROGRAMS}/{name}"] = programs.attach(name)
-        for name, link in links.items():
+        # Of programs at a function the one that was attached last runs first: level 0.
+        for level, programs in reversed([*enumerate(levels)]):
+            names = [name for name, hook in usable.items() if not level or hook not in TIMERS]
+            for name in names if level else (_REMOVAL, *names):
+                place = f"{pins.IO_PROGRAMS}/{name}" + (f"_{level}" if level else "")
+                links[place] = (programs, programs.attach(name))
+        for name, (programs, link) in links.items():
             programs.pin(link, os.path.join(directory, name))
 
 

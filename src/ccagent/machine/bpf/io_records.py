@@ -100,11 +100,16 @@ class JobTraffic(NamedTuple):
 
 
 class IoReading(NamedTuple):
-    """A reading of `io`. lost: sums of what found no room in the kernel's table."""
+    """A reading of `io`.
+
+    lost: sums of what found no room in the kernel's table. missed: calls that no program has
+    seen, at most, because the kernel skipped it; those of the network included.
+    """
 
     header: Header
     entries: dict[IoKey, IoCounts]
     lost: IoCounts
+    missed: int = 0
 
 
 class NetworkReading(NamedTuple):
@@ -124,6 +129,7 @@ def parse_io(content: bytes) -> IoReading:
         header,
         {IoKey(fields[0], fields[1]): IoCounts._make(fields[2:]) for fields in records},
         IoCounts._make(lost[2:]),
+        Header._make(HEADER.unpack_from(content, end_of(content, IO_RECORD.size))).features,
     )
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, ProgramError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
 
 LIBRARIES = ("libbpf.so.1", "libbpf.so.0")
@@ -41,6 +42,7 @@ _NUMBERS = {
     "bpf_object__close": (ctypes.c_void_p,),
     "bpf_map__fd": (ctypes.c_void_p,),
     "bpf_map__set_max_entries": (ctypes.c_void_p, ctypes.c_uint32),
+    "bpf_map__reuse_fd": (ctypes.c_void_p, ctypes.c_int),
     "bpf_map__set_initial_value": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t),
     "bpf_program__set_autoload": (ctypes.c_void_p, ctypes.c_bool),
     "bpf_program__set_attach_target": (ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p),
@@ -184,6 +186,12 @@ class Object:
         """Attach a program to another function than its section names, before loading."""
         pointer = self._program(program)
         self._number("bpf_program__set_attach_target", pointer, 0, function.encode())
+
+    def share_maps(self, other: Object, names: Iterable[str]) -> None:
+        """Use the maps of a loaded object instead of own ones, before loading."""
+        for name in names:
+            descriptor = other._number("bpf_map__fd", other._map(name))
+            self._number("bpf_map__reuse_fd", self._map(name), descriptor)
 
     def set_constants(self, content: bytes) -> None:
         """Set the constants that programs are verified with, before loading."""

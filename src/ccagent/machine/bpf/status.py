@@ -20,7 +20,8 @@ class KernelProgramStatus(msgspec.Struct):
 
     state: `loaded`, `other version`, `incomplete` or `not loaded`. io: likewise, of the programs
     for I/O, which are optional; empty if they are not loaded. io_lost: calls that found no room in
-    the kernel's tables. not_counted: values that this kernel has no function for.
+    the kernel's tables; io_missed: calls for which the kernel has skipped the programs, at most.
+    not_counted: values that this kernel has no function for.
     """
 
     directory: str
@@ -37,6 +38,7 @@ class KernelProgramStatus(msgspec.Struct):
     io_version: str = ""
     io_entries: int | None = None
     io_lost: int | None = None
+    io_missed: int | None = None
     not_counted: str = ""
     problems: list[str] = []
 
@@ -107,4 +109,5 @@ def _describe_io(found: KernelProgramStatus, directory: str) -> None:
         return
     found.io_entries = len(io.entries) + len(network.entries)
     found.io_lost = io_records.count_lost(io, network)
+    found.io_missed = io.missed
     found.not_counted = ", ".join(hook.counts for hook in missing_hooks(io.header.features))

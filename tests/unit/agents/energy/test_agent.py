@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ccagent.agents.energy.agent import EnergyAgent
-from ccagent.agents.energy.points import count_energy
 from ccagent.errors import ConfigurationError
+from ccagent.machine.job_energy import latest_energy
 from ccagent.records.line_protocol.decoding import decode
 from ccagent.records.message import FORMATS, encode_each
 from tests.support.energy_tree import EnergyNode, make_settings
@@ -79,16 +79,17 @@ def test_flat_names_for_stores_that_ignore_tags(tmp_path: Path) -> None:
     assert not any(" cpu" in name for name in values)
 
 
-def test_plain_counters_for_an_exporter(tmp_path: Path) -> None:
+def test_other_parts_of_the_process_see_the_last_split(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.sample()
-    found = {
-        (each.name, *each.labels.values()): each.joules
-        for each in count_energy(scene.agent.meter.ledger)
-    }
-    assert found["ccagent_job_energy_joules_total", "12", "cpu", "active"] == 600.0
-    assert found["ccagent_node_energy_joules_total", "cpu"] == 1500.0
-    assert found["ccagent_node_energy_unallocated_joules_total", "memory"] == 87.5
+    energy = latest_energy()
+    assert energy is not None
+    assert energy.power == 165_000_000
+    assert energy.jobs[12].parts["cpu", "active"] == 600_000_000
+    assert energy.whole == {"cpu": 1_500_000_000, "memory": 150_000_000}
+    assert energy.unallocated["memory"] == 87_500_000
+    scene.agent.close()
+    assert latest_energy() is None
 
 
 def test_a_record_at_the_end_of_a_job(tmp_path: Path) -> None:

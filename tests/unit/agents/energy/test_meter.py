@@ -440,6 +440,73 @@ def test_pm_counters_tell_what_the_node_takes_beyond_its_parts(node: EnergyNode)
     assert meter.ledger.node.carried == 0
 
 
+def test_a_node_without_rapl_is_split_by_cpu_time(tmp_path: Path) -> None:
+    node = EnergyNode(tmp_path)
+    node.write("sys/class/hwmon/hwmon0/name", "power_meter\n")
+    node.write("sys/class/hwmon/hwmon0/power1_average", "400000000\n")
+    node.job(1, "0-3")
+    node.job(2, "4-7")
+    meter = make_meter(node)
+    node.work(1, {0: 900})
+    node.work(2, {4: 300})
+    node.still.sleep(10)
+    tick = meter.tick(node)
+    check_sums(tick)
+    assert tick.totals.split[NODE_METER] == {1: 3 * 10**9, 2: 10**9, SYSTEM: 0, UNALLOCATED: 0}
+    assert joules(meter, 1, "other") == (3000.0, 0.0)
+    assert meter.ledger.jobs[1].method == "hwmon/cpu-time idle=unknown"
+    assert meter.ledger.jobs[1].coverage == 1.0
+    meter.close()
+
+
+def test_a_job_outlives_its_source(node: EnergyNode) -> None:
+    node.job(1, "0-3")
+    meter = make_meter(node, **IDLE)
+    node.work(1, {0: 500})
+    spend(node)
+    meter.tick(node)
+    known = meter.ledger.jobs[1].active
+    powercap = node.path / "sys/class/powercap"
+    powercap.rename(node.path / "away")
+    for _ in range(3):
+        node.work(1, {0: 500})
+        node.still.sleep(10)
+        tick = meter.tick(node)
+        assert tick.is_blind
+        assert "rapl" in tick.absent
+    assert meter.ledger.jobs[1].active == known
+    assert meter.ledger.jobs[1].power is None
+    (node.path / "away").rename(powercap)
+    node.work(1, {0: 500})
+    spend(node)
+    (error, *_) = meter.tick(node).errors
+    assert error.endswith("the reading covers 40 s, the tick 10 s")
+    node.work(1, {0: 500})
+    spend(node)
+    assert not meter.tick(node).errors
+    node.end(1)
+    spend(node)
+    meter.tick(node)
+    (ended,) = meter.take_ended(node)
+    assert ended.account.active > known
+    assert ended.account.coverage == pytest.approx(2 / 6.5)
+
+
+def test_records_that_wait_outlast_a_restart(node: EnergyNode, tmp_path: Path) -> None:
+    state = {"state-file": str(tmp_path / "energy.state")}
+    node.job(1, "0-3")
+    first = make_meter(node, **state, sacct="no-sacct")
+    node.end(1)
+    spend(node)
+    first.tick(node)
+    assert first.take_ended(node) == []  # it waits for Slurm
+    first.save()
+    first.close()
+    second = make_meter(node, **state)
+    assert [ended.account.job for ended in second.take_ended(node)] == [1]
+    second.close()
+
+
 def test_a_machine_without_any_source_is_blind(tmp_path: Path) -> None:
     node = EnergyNode(tmp_path)
     node.job(1, "0-3", memory=GIB)

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.stores.jobstats.operations import kind_of_target
+from ccagent.stores.jobstats.operations import OST
 from ccagent.stores.jobstats.records import (
     RefusedArrayError,
     check_records,
     decode_records,
-    split_counters,
+    move_counters,
 )
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -39,8 +39,9 @@ def test_a_record_becomes_an_observation() -> None:
         record(snapshot_time=1_795_341_595.123456, reset="absent", read=7, user_id=3, job_id="0123")
     )
     assert found.timestamp == datetime(2026, 11, 22, 10, 0, 0, 250_000, tzinfo=UTC)
-    assert found.snapshot_time.microsecond == 123_456
-    assert (found.reset, found.counters, found.start_time) == ("absent", {"read": 7}, None)
+    assert found.snapshot_time == 1_795_341_595_123_456
+    assert (found.reset, found.others, found.start_time) == ("absent", None, None)
+    assert dict(zip(OST, found.values, strict=True))["read"] == 7
     assert found.parts == {"user_id": 3, "job_id": "0123"}
     assert found.kind == "ost"
 
@@ -87,7 +88,7 @@ def test_no_value_raises_anything_else(changes: list[tuple[str, Any]]) -> None:
         (found,) = check(record(**dict(changes)))
     except RefusedArrayError:
         return
-    assert all(0 <= value < 2**64 for value in found.counters.values())
+    assert all(0 <= value < 2**64 for value in found.values)
     assert "\0" not in found.target + found.entry_id + found.server
 
 
@@ -100,19 +101,21 @@ def test_no_body_raises_anything_else(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("target", "fields", "kind"),
     [
-        ("scratch-OST000f", {"open"}, "ost"),
-        ("scratch-MDT0000", {"read_bytes"}, "mdt"),
-        ("odd", {"open", "setattr"}, "mdt"),
-        ("odd", {"read_bytes", "setattr", "sync", "getattr"}, "ost"),
-        ("odd", set[str](), "ost"),
+        ("scratch-OST000f", {"open": 1}, "ost"), ("scratch-MDT0000", {"read_bytes": 1}, "mdt"),
+        ("odd", {"open": 1, "setattr": 1}, "mdt"), ("odd", {"read_bytes": 1, "sync": 1}, "ost"),
+        ("odd", {"getattr": 1}, "ost"), ("odd", {}, "ost"),
     ],
-)
-def test_the_name_of_a_target_shows_its_kind(target: str, fields: set[str], kind: str) -> None:
-    assert kind_of_target(target, fields) == kind
+)  # fmt: skip
+def test_the_name_of_a_target_shows_its_kind(
+    target: str, fields: dict[str, int], kind: str
+) -> None:
+    assert check(record(target=target, **fields))[0].kind == kind
 
 
 def test_counters_without_a_column_are_others() -> None:
-    values, others = split_counters({"read": 5, "create": 2, "write_bytes": 9}, "ost")
-    assert values == [0, 9, 5, 0, 0, 0, 0, 0, 0, 0]
-    assert others == {"create": 2}
-    assert split_counters({}, "mdt") == ([0] * 16, None)
+    (one,) = check(record(read=5, create=2, write_bytes=9, statfs=0))
+    assert one.values == [0, 9, 5, 0, 0, 0, 0, 0, 0, 0]
+    assert one.others == {"create": 2}
+    assert move_counters(one, "mdt") == (
+        [0] * 16, {"write_bytes": 9, "read": 5, "create": 2},
+    )  # fmt: skip

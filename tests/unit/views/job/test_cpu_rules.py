@@ -46,7 +46,7 @@ def test_the_work_of_one_core_on_several(work: float, expected: str) -> None:
 
 def test_serial_names_what_is_unused() -> None:
     assert text(job(node(cpu_seconds=2 * HOUR)), "serial") == (
-        "one core's work on 16: 6.2 % is 1 cores (between 0.85 and 1.01 counts as one); 30 core-h"
+        "one core's work on 16: 6.2 % is 1 core (between 0.85 and 1.01 counts as one); 30 core-h"
         " unused. Ask for --cpus-per-task=1, or start the program with threads."
     )
 

@@ -3,7 +3,7 @@
 import os
 import sys
 
-# Modules of the package ccagent-store; then those of the site: plug-ins, amdsmi, confluent-kafka.
+# Modules of the package ccagent-store, then what a site adds: plug-ins, amdsmi, confluent-kafka.
 for _added in ("/usr/lib/ccagent-store", "/usr/local/lib/ccagent"):
     if os.path.isdir(_added):
         sys.path.append(_added)
