@@ -10,6 +10,7 @@ COLLECTORS: dict[str, dict[str, str]] = {
         "own": f"{_HERE}.own_metrics:OwnCollector",
         "jobs": f"{_HERE}.job_metrics:JobCollector",
         "gpus": f"{_HERE}.gpu_metrics:GpuCollector",
+        "energy": f"{_HERE}.energy_metrics:EnergyCollector",
         **dict.fromkeys(
             (
                 "cpu",

@@ -52,7 +52,8 @@ def load_configuration(
         table = with_values(for_agent(table, agent), "agents", [agent], assignments)
         if options.path is None:
             table = without_sinks(table)
-    form = options.form or (_only_format(agent) if agent and not table.get("sinks") else None)
+    form = options.form if options.form != "table" else None
+    form = form or (_only_format(agent) if agent and not table.get("sinks") else None)
     if agent or table.get("sinks") or options.sinks or not _work_without_sinks(table):
         table = with_options(table, options.cluster, options.sinks, form)
     elif options.cluster is not None:
