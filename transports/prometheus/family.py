@@ -30,7 +30,7 @@ class Family:
         if not all(map(_NAME.fullmatch, (name, *labels))):
             raise ValueError(f"{name!r} with {labels}: letters, digits and '_' only")
         self.name = name
-        self.kind = kind
+        self.kind: Kind = kind
         self.help = text
         self.labels = labels
         self._text = ""

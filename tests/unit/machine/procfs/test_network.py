@@ -61,10 +61,18 @@ def test_devices_and_queues() -> None:
     assert parse_arp(b"head\n192.0.2.1 1 2 m * eth0\n192.0.2.2 1 2 m * eth0\n") == {"eth0": 2}
 
 
+def _netstat(content: bytes) -> object:
+    return [*parse_netstat(content)]
+
+
+def _snmp6(content: bytes) -> object:
+    return [*parse_snmp6(content)]
+
+
 @given(st.binary(max_size=120))
 def test_no_content_raises_anything_else(content: bytes) -> None:
     for parse in (
-        lambda c: [*parse_netstat(c)], lambda c: [*parse_snmp6(c)], parse_sockstat, parse_softnet,
+        _netstat, _snmp6, parse_sockstat, parse_softnet,
         parse_devices, parse_arp, parse_udp_queues, parse_cpu_times, parse_events, parse_counters,
     ):  # fmt: skip
         try:

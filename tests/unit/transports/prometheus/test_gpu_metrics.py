@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from ccagent.transports.prometheus.sources import CardsOnNode, SharedReading
 from tests.support.scraped import collected, make
 
 
-def card(index: int, **values: int) -> SampleGpu:
+def card(index: int, **values: Any) -> SampleGpu:
     return SampleGpu(index=index, uuid=f"GPU-{index}", **values)
 
 
