@@ -33,9 +33,9 @@ def test_a_body_is_read_whole(size: int) -> None:
 @pytest.mark.parametrize(
     ("body", "encoding", "status"),
     [
-        (bytes(1001), "", 413), (gzip.compress(bytes(10**6)), "gzip", 413),
-        (b"x", "gzip", 400), (b"", "gzip", 400), (gzip.compress(b"x")[:-1], "gzip", 400),
-        (gzip.compress(b"x") + b"y", "gzip", 400), (b"x", "br", 415),
+        (bytes(1001), "", 413), (gzip.compress(bytes(10**6), mtime=0), "gzip", 413),
+        (b"x", "gzip", 400), (b"", "gzip", 400), (gzip.compress(b"x", mtime=0)[:-1], "gzip", 400),
+        (gzip.compress(b"x", mtime=0) + b"y", "gzip", 400), (b"x", "br", 415),
     ],
 )  # fmt: skip
 def test_what_is_not_taken_has_a_status(body: bytes, encoding: str, status: int) -> None:
