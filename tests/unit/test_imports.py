@@ -148,8 +148,12 @@ def test_the_help_imports_no_agent() -> None:
     assert not modules & (HEAVY - {"click", "difflib"} - OF_CLICK | {"msgspec"})
     agents = {name for name in modules if name.startswith("ccagent.agents.")}
     assert {name.partition("ccagent.agents.")[2] for name in agents} == {
+        "energy",
+        "energy.commands",
         "fast",
         "fast.commands",
+        "jobio",
+        "jobio.commands",
         "lustre",
         "lustre.commands",
         "metrics",
