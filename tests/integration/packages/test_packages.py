@@ -479,9 +479,9 @@ def test_a_store_can_be_started_as_soon_as_it_is_installed(
         assert left(before, root.entries()) == {"/tmp/log"}
     else:
         root.run("rpm", "--erase", "--nodeps", STORE)
-        kept = left(before, root.entries())
-        assert {path for path in kept if "ccagent-store" in path or "store.toml" in path} == {
-            "/etc/ccagent/store.toml.rpmsave", "/var/lib/ccagent-store",
+        root.run("rpm", "--erase", "--nodeps", "ccagent-core")
+        assert left(before, root.entries()) == {
+            "/tmp/log", "/etc/ccagent", "/etc/ccagent/store.toml.rpmsave", "/var/lib/ccagent-store",
             "/var/lib/ccagent-store/jobs.sqlite", "/var/lib/ccagent-store/lock",
             "/var/lib/ccagent-store/log",
         }  # fmt: skip
