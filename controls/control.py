@@ -90,7 +90,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Return the values that the machine accepts for a device; None if it does not tell."""
+    """Return the values that the machine accepts for a device; None if it is not known."""
 
     minimum: float | None = None
     maximum: float | None = None

@@ -24,7 +24,7 @@ FILE = "changes.journal"
 
 _LARGEST = 64 * 1024 * 1024
 _MOST_RECORDS = 4096
-"""Records after which the file is written anew, with what is still in effect."""
+"""Records after which the file is rewritten with the changes still in effect."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +142,7 @@ class Journal:
         self._records += 1
 
     def _compact(self) -> None:
-        """Write the file anew, whole or not at all, with the changes in effect."""
+        """Rewrite the file, whole or not at all, with the changes in effect."""
         self.close()
         records = (_Record("set", change) for change in self.changes.values())
         content = b"".join(format_line(msgspec.json.encode(record)) for record in records)

@@ -169,7 +169,7 @@ class Desk:
                 self.waiting.append(Incoming(line, message.reply, sender, only, refusal))
 
     def _work(self, leader: Leader) -> None:
-        """Answer what waits, one after another."""
+        """Answer the pending requests, one after another."""
         while self.waiting:
             request = self.waiting.popleft()
             leader.begin(request)

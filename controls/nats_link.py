@@ -50,7 +50,7 @@ class _Info(msgspec.Struct):
 
 
 class Route(NamedTuple):
-    """How to reach and log in to the servers: secrets and certificates, read anew each time."""
+    """How to reach and log in to the servers: secrets and certificates, read again each time."""
 
     scheme: str
     servers: Sequence[Server]

@@ -73,7 +73,7 @@ class CardValues:
         }
 
     def names(self) -> list[str]:
-        """List what the card can tell."""
+        """List the values that the card provides."""
         found: list[str] = []
         for name, read in self._readers.items():
             try:

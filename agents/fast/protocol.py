@@ -111,7 +111,7 @@ class FastProtocol:
         return "waiting for a configuration" if self.configuration is None else "monitoring"
 
     def on_connected(self) -> None:
-        """Register with the scheduler, which was told by the last will that we were gone."""
+        """Register with the scheduler, to which the last will has reported that we were gone."""
         self._init_pause = _FIRST_INIT_PAUSE
         self._send_init()
 

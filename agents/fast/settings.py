@@ -33,7 +33,7 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
     ] = ""
     topic: Annotated[str, Meta(description="root of the tree of topics")] = "fast"
     client_id: Annotated[
-        str, Meta(description="tells this agent from all other clients of the broker")
+        str, Meta(description="distinguishes this agent from all other clients of the broker")
     ] = "ccagent-fast-{node}"
     protocol: Annotated[Literal["3.1.1", "5"], Meta(description="version of MQTT")] = "5"
     user: Annotated[str, Meta(description="user that the password belongs to")] = ""

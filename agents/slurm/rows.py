@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _LARGEST_FIELD = 1024 * 1024
 _PIECE = 24 * 1024
-"""Bytes that are split at once. In more than 30,000 Python prepares anew for each delimiter."""
+"""Bytes that are split at once. In more than 30,000 Python prepares again for each delimiter."""
 
 
 def new_delimiter() -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 UNSET = 0
 INFINITE = 1
-"""How ExtendedUint tells that there is no value, or no limit; a value n is written as n + 2."""
+"""How ExtendedUint expresses no value, and no limit; a value n is written as n + 2."""
 _OFFSET = 2
 
 _NOTHING = frozenset(

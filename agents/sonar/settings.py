@@ -72,7 +72,7 @@ class SampleSettings(GpuSettings, frozen=True, kw_only=True):
     ] = False
 
     scontrol: Annotated[
-        str, Meta(description="the program scontrol, asked for a job's cards if nothing else tells")
+        str, Meta(description="the program scontrol, asked for a job's cards as the last source")
     ] = "scontrol"
     squeue: Annotated[
         str, Meta(description="the program squeue, asked for the user of a job without processes")

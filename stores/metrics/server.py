@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ccagent.stores.metrics.settings import StoreSettings
+    from ccagent.views.web.serving import PageServer
 
 _LONGEST_RETENTION_PERIOD = 3600.0
 _JOBS_KEPT = 366 * 86400
@@ -44,8 +45,16 @@ _JOBS_KEPT = 366 * 86400
 class StoreServer(ListeningServer):
     """A store in memory with its log and its HTTP interface."""
 
-    def __init__(self, settings: StoreSettings, now: Callable[[], float] = time.time) -> None:
-        """Read what is kept. Raises ConfigurationError, LockedError, OSError."""
+    def __init__(
+        self,
+        settings: StoreSettings,
+        now: Callable[[], float] = time.time,
+        simulated: frozenset[str] = frozenset(),
+    ) -> None:
+        """Read what is kept. Raises ConfigurationError, LockedError, OSError.
+
+        simulated: clusters that pages mark as made up.
+        """
         super().__init__(settings)
         self.store = MetricStore(settings.catalogue(), now)
         directory = log_directory(settings)
@@ -88,12 +97,13 @@ class StoreServer(ListeningServer):
         )
         parts = StoreParts(self.store, self.ingest, self.housekeeper, self.connections, self.log)
         key = settings.jwt_public_key
+        verifier = TokenVerifier(key, now) if key else None
         self.api = StoreApi(
             self.store,
             self.ingest,
             self.commit,
             log=self.log,
-            verifier=TokenVerifier(key, now) if key else None,
+            verifier=verifier,
             limits=QueryLimits(settings.limits.values),
             largest_body=parse_size(settings.limits.body),
             describe=lambda: describe_store(parts),
@@ -102,6 +112,7 @@ class StoreServer(ListeningServer):
             source=self._make_archive(),
         )
         self._receiver = self.make_receiver(self.ingest, self.commit)
+        self.pages = _make_pages(settings, self.store, verifier, simulated)
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
         """Return what is to run besides."""
@@ -112,6 +123,8 @@ class StoreServer(ListeningServer):
             found.append(self.repeat(seconds, self.checkpointer.write))
         if self._receiver is not None:
             found.append(self._receiver.run())
+        if self.pages is not None:
+            found.append(self.pages.run())
         return found
 
     async def end(self) -> None:
@@ -188,3 +201,18 @@ def run_store(settings: StoreSettings) -> None:
 
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(main())
+
+
+def _make_pages(
+    settings: StoreSettings,
+    store: MetricStore,
+    verifier: TokenVerifier | None,
+    simulated: frozenset[str],
+) -> PageServer | None:
+    """Return who serves pages, if they are wanted. Raises ConfigurationError, OSError."""
+    if not settings.web.listen:
+        return None
+    # The packages of the extra are imported when they are used.
+    from ccagent.views.web.serving import PageServer
+
+    return PageServer(settings, store, verifier, simulated=simulated)

@@ -30,7 +30,7 @@ Groups = dict[str, list[str]]
 
 
 class GroupUsage(NamedTuple):
-    """cpu: ns so far; memory: B charged, page cache included. None: not told here."""
+    """cpu: ns so far; memory: B charged, page cache included. None: not known here."""
 
     cpu: int | None
     memory: int | None

@@ -176,7 +176,7 @@ class RepinMachine(FastMessage, frozen=True, kw_only=True):
 
 
 class MachineOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one machine. process_id: of the hypervisor, 0 if it was not told."""
+    """The outcome for one machine. process_id: of the hypervisor, 0 if it is not known."""
 
     name: str
     is_success: bool

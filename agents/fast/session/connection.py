@@ -169,7 +169,7 @@ class FastConnection:
             self._client.ack(received.number, received.qos)
 
     def turn(self, events: int, *, is_read: bool) -> None:
-        """Write and read what poll(2) told of. Raises MqttLostError."""
+        """Write and read as poll(2) has reported. Raises MqttLostError."""
         client = self._client
         try:
             if events & select.POLLOUT:
@@ -208,7 +208,7 @@ class FastConnection:
                 opened.close()
 
     def _wait(self, seconds: float) -> None:
-        """Write what waits and read what comes within `seconds`. Raises MqttLostError."""
+        """Write the pending bytes, and read what arrives within `seconds`. Raises MqttLostError."""
         poll = select.poll()
         if self.descriptor < 0:
             raise self._lost()

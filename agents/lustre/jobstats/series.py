@@ -221,7 +221,7 @@ class Series:
         return max(observed, min(boot + first_use, self._now - _SHORTEST))
 
     def end_target(self, *, complete: bool) -> None:
-        """End a target. What a complete reading doesn't show has gone; a partial one tells less."""
+        """End a target. Entries missing from a complete reading have gone."""
         target = self._target
         if self.forgets and not self._path:
             self._entries = {}

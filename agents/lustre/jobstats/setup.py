@@ -149,7 +149,7 @@ def _read(node: Node, path: str) -> str | None:
 
 
 def _missing(found: _Found) -> Iterator[list[str]]:
-    """Yield the arguments that ask for what files didn't tell.
+    """Yield the arguments that ask for what files don't have.
 
     One parameter at a time: a version without it fails, and need not print the others.
     """

@@ -23,7 +23,7 @@ _NAME = re.compile(r"(mdt|obdfilter)\.([^\s=]{1,255}?)\.job_stats=?")
 
 
 class Text(NamedTuple):
-    """The text of one target, in pieces; name and kind are empty if the text tells them."""
+    """The text of one target, in pieces; name and kind are empty if the text has them."""
 
     name: str
     kind: str

@@ -140,7 +140,7 @@ def read_exports(
 def read_recovery(
     place: str, _leaf: str, value: bytes, complain: Complain
 ) -> Iterator[Measurement]:
-    """Yield what `*.*.recovery_status` tells, lines like `completed_clients: 4/8`."""
+    """Yield the values of `*.*.recovery_status`, lines like `completed_clients: 4/8`."""
     where, _ = target(place)
     clients = 0
     for line in value.split(b"\n"):

@@ -23,7 +23,7 @@ ON_DEMAND = {
     "mem_commit_limit": ("CommitLimit", "memory that can be promised under strict accounting"),
     "mem_vmalloc_used": ("VmallocUsed", "virtually contiguous memory of the kernel"),
     "mem_percpu": ("Percpu", "memory of the kernel for each cpu"),
-    "mem_hugetlb": ("Hugetlb", "huge pages of all sizes that are set aside"),
+    "mem_hugetlb": ("Hugetlb", "huge pages of all sizes that are reserved in the pool"),
     "mem_direct_mapped_4k": ("DirectMap4k", "mapped for the kernel in pages of 4 KiB"),
     "mem_direct_mapped_2m": ("DirectMap2M", "mapped for the kernel in pages of 2 MiB"),
     "mem_direct_mapped_1g": ("DirectMap1G", "mapped for the kernel in pages of 1 GiB"),
@@ -63,8 +63,8 @@ _DEFAULTS = {
     "hugepages_used": (
         "B",
         (
-            "huge pages of the default size in use, of those set aside; mem_used holds all that are"
-            " set aside"
+            "huge pages of the default size in use, of those reserved; mem_used holds all that are"
+            " reserved"
         ),
         "/proc/meminfo, (HugePages_Total - HugePages_Free) * Hugepagesize",
     ),

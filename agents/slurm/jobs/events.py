@@ -195,7 +195,7 @@ def _threads_per_core(details: JobDetails | None, surroundings: Surroundings) ->
 
 
 def _sharing(text: str) -> Sharing:
-    """Return who shares the nodes, of OverSubscribe; unless it is said, anybody may."""
+    """Return who may share the nodes, by OverSubscribe; anybody if it is not given."""
     if text in {"NO", "EXCLUSIVE"}:
         return "none"
     return "single_user" if text == "USER" else "multi_user"

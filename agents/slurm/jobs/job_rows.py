@@ -109,7 +109,7 @@ def is_provisional(row: Sequence[bytes]) -> bool:
 
 
 def identify(row: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Return raw id and submission, which tell the submissions of a requeued job apart."""
+    """Return raw id and submission, which distinguish the submissions of a requeued job."""
     return row[RAW_ID], row[SUBMIT]
 
 

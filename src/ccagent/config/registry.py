@@ -24,6 +24,8 @@ AGENTS = {
     "lustre": "ccagent.agents.lustre.agent:LustreAgent",
     "metrics": "ccagent.agents.metrics.agent:MetricsAgent",
     "fast": "ccagent.agents.fast.agent:FastAgent",
+    "energy": "ccagent.agents.energy.agent:EnergyAgent",
+    "jobio": "ccagent.agents.jobio.agent:JobIoAgent",
     "log": "ccagent.agents.log.agent:LogAgent",
 }
 """Agents by the name of their table and command."""

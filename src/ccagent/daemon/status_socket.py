@@ -200,6 +200,6 @@ def _remove_abandoned(directory: int, name: str, place: str) -> None:
 
 
 def _identity(path: str) -> tuple[int, int]:
-    """Return what tells a file from another one of the same name."""
+    """Return the identity of a file: device and inode."""
     status = os.lstat(path)
     return status.st_dev, status.st_ino

@@ -36,7 +36,7 @@ def assess_host(name: str) -> Finding:
         "problem",
         f"{name}, the name of many hosts",
         "set the host's name (hostnamectl hostname NAME), or hostname in the configuration",
-        ["all: records of different nodes can't be told apart"],
+        ["all: records of different nodes can't be distinguished"],
     )
 
 
@@ -52,7 +52,7 @@ def assess_cluster(name: str, *, is_configured: bool) -> Finding:
         "problem",
         "local, for the host's name has no domain and none is configured",
         'set cluster = "NAME" in the configuration',
-        ["all: records of different clusters can't be told apart"],
+        ["all: records of different clusters can't be distinguished"],
     )
 
 

@@ -32,7 +32,7 @@ def check_files(node: Node, directory: str) -> Iterator[Finding]:
         if _DAMAGED in name and not name.endswith(("-wal", "-shm")):
             yield _make_problem(
                 path,
-                "set aside because it was damaged; its undamaged messages went into a new one",
+                "renamed because it was damaged; its undamaged messages are in a new file",
                 "messages in damaged parts of it were not sent",
                 "keep it for an examination, or remove it",
             )

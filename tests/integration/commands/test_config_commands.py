@@ -104,7 +104,7 @@ def test_an_import_can_be_checked_and_says_what_it_left_out(tmp_path: Path) -> N
     assert errors.splitlines() == [
         "ccagent: line 3: global.role: there are no roles: agents with a table run, no others",
         "ccagent: line 4: global.hostname-only: " + HOSTNAME,
-        "ccagent: line 9: sample.load: the load is always told",
+        "ccagent: line 9: sample.load: the load is always sampled",
     ]
     assert tomllib.loads(text)["agents"]["sample"] == {"every": "1m", "exclude-system-jobs": True}
     file.write_text(text)

@@ -100,7 +100,7 @@ def _parts(date: str) -> Iterator[str]:
     yield heading("SINKS")
     yield paragraphs(
         "Each receiver has a table [sinks.NAME] with a name of the user's choice. The scheme of "
-        "its URL tells what kind it is, and which of these keys it has."
+        "its URL determines its kind, and which of these keys it has."
     )
     yield from _sinks()
     yield heading("EXAMPLE")

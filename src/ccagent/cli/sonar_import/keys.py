@@ -76,7 +76,7 @@ _SINKS = {
 _AGENTS = {
     ("sample", "cadence"): Known("agents.sample.every", Kind.CADENCE),
     ("sample", "exclude-system-jobs"): Known("agents.sample.exclude-system-jobs", Kind.BOOL),
-    ("sample", "load"): Known(kind=Kind.BOOL, note="the load is always told", only=False),
+    ("sample", "load"): Known(kind=Kind.BOOL, note="the load is always sampled", only=False),
     ("sample", "batchless"): Known("agents.sample.jobs-by-process-group", Kind.BOOL),
     ("sample", "rollup"): Known("agents.sample.rollup", Kind.BOOL),
     ("sample", "exclude-users"): Known("agents.sample.exclude-users", Kind.STRINGS),

@@ -38,18 +38,35 @@ def kernel() -> None:
     metavar="NAME",
     help=f"The group of the files; without it {pins.GROUP}, where there is one, else root.",
 )
-def load(directory: str, mode: str, group: str | None) -> None:
-    """Load and pin the programs, as root; replace those of another version."""
+@click.option(
+    "--io",
+    "has_io",
+    is_flag=True,
+    help="Also count what jobs read, write, send and receive; costs at each of these calls.",
+)
+@click.option(
+    "--io-time", "has_time", is_flag=True, help="With --io: measure the time in read and write."
+)
+def load(directory: str, mode: str, group: str | None, has_io: bool, has_time: bool) -> None:
+    """Load and pin the programs, as root; replace those of another version.
+
+    Without --io, programs for I/O that are loaded stay as they are.
+    """
     from ccagent.machine.bpf import loading
+    from ccagent.machine.bpf.io_loading import IoOptions
 
     done = loading.load(
         _absolute(directory),
         mode=_mode(mode),
         group=None if group is None else _group(group),
+        io=IoOptions(has_time=has_time) if has_io or has_time else None,
     )
     if done.complaint:
         click.echo(f"ccagent: ended processes are not counted: {done.complaint}", err=True)
-    click.echo(f"{directory}: {'loaded' if done.changed else 'was loaded'}, {done.version}")
+    for value, reason in done.left_out.items():
+        click.echo(f"ccagent: not counted: {value}: {reason}", err=True)
+    versions = " ".join(filter(None, (done.version, done.io_version and f"io {done.io_version}")))
+    click.echo(f"{directory}: {'loaded' if done.changed else 'was loaded'}, {versions}")
 
 
 @kernel.command()
@@ -76,11 +93,13 @@ def status(directory: str, as_json: bool) -> None:
 
 @kernel.command()
 @_directory
-def unload(directory: str) -> None:
+@click.option("--io", "only_io", is_flag=True, help="Only the programs for I/O.")
+def unload(directory: str, only_io: bool) -> None:
     """Unload the programs, as root."""
     from ccagent.machine.bpf import loading
 
-    there = loading.unload(_absolute(directory))
+    remove = loading.unload_io if only_io else loading.unload
+    there = remove(_absolute(directory))
     click.echo(f"{directory}: {'unloaded' if there else 'was not loaded'}")
 
 

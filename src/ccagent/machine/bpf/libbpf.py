@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, ProgramError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
 
 LIBRARIES = ("libbpf.so.1", "libbpf.so.0")
@@ -33,12 +34,20 @@ _POINTERS = {
     "bpf_object__find_map_by_name": (ctypes.c_void_p, ctypes.c_char_p),
     "bpf_program__attach": (ctypes.c_void_p,),
     "bpf_program__attach_iter": (ctypes.c_void_p, ctypes.c_void_p),
+    "btf__load_vmlinux_btf": (),
+    "btf__type_by_id": (ctypes.c_void_p, ctypes.c_uint32),
 }
 _NUMBERS = {
     "bpf_object__load": (ctypes.c_void_p,),
     "bpf_object__close": (ctypes.c_void_p,),
     "bpf_map__fd": (ctypes.c_void_p,),
     "bpf_map__set_max_entries": (ctypes.c_void_p, ctypes.c_uint32),
+    "bpf_map__reuse_fd": (ctypes.c_void_p, ctypes.c_int),
+    "bpf_map__set_initial_value": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t),
+    "bpf_program__set_autoload": (ctypes.c_void_p, ctypes.c_bool),
+    "bpf_program__set_attach_target": (ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p),
+    "btf__find_by_name_kind": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32),
+    "btf__free": (ctypes.c_void_p,),
     "bpf_link__pin": (ctypes.c_void_p, ctypes.c_char_p),
     "bpf_link__destroy": (ctypes.c_void_p,),
     "libbpf_num_possible_cpus": (),
@@ -110,6 +119,15 @@ class Libbpf:
             self._raise(-result if result != -1 else ctypes.get_errno() or 1, what)
         return result
 
+    def call(self, function: str, *arguments: Any) -> int:
+        """Call a function that returns a number, whatever it is."""
+        result: int = getattr(self._library, function)(*arguments)
+        return result
+
+    def said(self) -> str:
+        """Return the warnings of the last call."""
+        return self._messages.decode("utf-8", "replace")
+
     def release(self, function: str, pointer: int) -> None:
         """Call a function that frees a pointer."""
         getattr(self._library, function)(pointer)
@@ -159,6 +177,26 @@ class Object:
     def set_entries(self, name: str, entries: int) -> None:
         """Set the size of a map, before loading."""
         self._number("bpf_map__set_max_entries", self._map(name), entries)
+
+    def leave_out(self, program: str) -> None:
+        """Do not load a program, before loading."""
+        self._number("bpf_program__set_autoload", self._program(program), False)
+
+    def set_target(self, program: str, function: str) -> None:
+        """Attach a program to another function than its section names, before loading."""
+        pointer = self._program(program)
+        self._number("bpf_program__set_attach_target", pointer, 0, function.encode())
+
+    def share_maps(self, other: Object, names: Iterable[str]) -> None:
+        """Use the maps of a loaded object instead of own ones, before loading."""
+        for name in names:
+            descriptor = other._number("bpf_map__fd", other._map(name))
+            self._number("bpf_map__reuse_fd", self._map(name), descriptor)
+
+    def set_constants(self, content: bytes) -> None:
+        """Set the constants that programs are verified with, before loading."""
+        place = self._map(f"{self._name}.rodata")
+        self._number("bpf_map__set_initial_value", place, content, len(content))
 
     def load(self) -> None:
         """Load the programs into the kernel, which verifies them."""
@@ -245,11 +283,11 @@ def essence(said: str) -> str:
 def _error(code: int, what: str, said: str) -> CcagentError:
     reason = essence(said)
     name = os.strerror(code)
-    told = f": {reason}" if reason else ""
+    detail = f": {reason}" if reason else ""
     if code in {errno.EPERM, errno.EACCES} and "processed " not in said:
-        return NotPermittedError(f"{what}: {name}: {_NEEDED} is needed{told}")
+        return NotPermittedError(f"{what}: {name}: {_NEEDED} is needed{detail}")
     if code in {errno.ENOENT, errno.ESRCH}:
-        return NotHereError(f"{what}: {name}{told}")
+        return NotHereError(f"{what}: {name}{detail}")
     return ProgramError(f"{what}: the kernel or libbpf refuses it: {reason or name}")
 
 

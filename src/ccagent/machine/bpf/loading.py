@@ -9,17 +9,21 @@ from __future__ import annotations
 import grp
 import os
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, ProgramError
-from ccagent.machine.bpf import mounting, pins, task_records
+from ccagent.machine.bpf import io_loading, mounting, pins, task_records
 from ccagent.machine.bpf.exclusion import alone
 from ccagent.machine.bpf.libbpf import BTF, LIBRARIES, Libbpf, Object, check_kernel
-from ccagent.machine.bpf.objects import TASKS_ALONE, Objects, objects
+from ccagent.machine.bpf.objects import TASKS_ALONE, TIMED, Objects, objects
 from ccagent.machine.file_errors import raise_for
 from ccagent.machine.node import Node
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ccagent.machine.bpf.io_loading import IoOptions
     from ccagent.machine.procfs.mountinfo import Mount
 
 _KEYS = 16384
@@ -28,11 +32,17 @@ _KEYS_PER_CPU = 256
 
 
 class Loaded(NamedTuple):
-    """Result of a load. complaint: why ended processes are not counted; empty if they are."""
+    """Result of a load.
+
+    complaint: why ended processes are not counted; empty if they are. io_version: empty unless the
+    programs for I/O were asked for. left_out: why some values of I/O are not counted, by value.
+    """
 
     changed: bool
     version: str
     complaint: str
+    io_version: str = ""
+    left_out: Mapping[str, str] = MappingProxyType({})
 
 
 def default_group() -> int:
@@ -51,36 +61,56 @@ def load(
     programs: Objects | None = None,
     btf: str = BTF,
     libraries: tuple[str, ...] = LIBRARIES,
+    io: IoOptions | None = None,
 ) -> Loaded:
     """Load and pin; where the same is pinned already, only mode and group are set.
 
-    Raises NotHereError if libbpf, BTF or a part of the kernel is missing, NotPermittedError without
-    privilege, ProgramError if the kernel refuses, UnparsableError if the records have another
-    layout; then nothing is left behind.
+    io: load the programs for I/O, too; without it they stay as they are. Raises NotHereError if
+    libbpf, BTF or a part of the kernel is missing, NotPermittedError without privilege,
+    ProgramError if the kernel refuses, UnparsableError if the records have another layout; then
+    nothing is left behind, but `tasks` and `ended` stay if only the programs for I/O fail.
     """
     programs = programs or objects()
     group = default_group() if group is None else group
     check_kernel(btf)
     library = Libbpf(libraries)
     with alone():
-        if pins.version(directory) == programs.version and _is_complete(directory):
-            _permit(directory, mode, group)
-            return Loaded(changed=False, version=programs.version, complaint="")
+        done = _load_processes(library, programs, directory, mode, group)
+        if io is None:
+            _permit(directory, (pins.IO, pins.NETWORK), mode, group)
+            return done
+        changed, left_out = _load_io(library, programs, directory, io)
+        _permit(directory, (pins.IO, pins.NETWORK), mode, group)
+        return done._replace(
+            changed=done.changed or changed,
+            io_version=pins.io_version(directory),
+            left_out=left_out,
+        )
+
+
+def _load_processes(
+    library: Libbpf, programs: Objects, directory: str, mode: int, group: int
+) -> Loaded:
+    """Load `tasks` and `ended`, unless they are."""
+    names = (pins.TASKS, pins.ENDED)
+    if pins.version(directory) == programs.version and _is_complete(directory):
+        _permit(directory, names, mode, group)
+        return Loaded(changed=False, version=programs.version, complaint="")
+    _remove_pins(directory)
+    is_ours = _prepare(directory)
+    try:
+        _pin_tasks(library, programs.tasks, directory)
+        complaint = _pin_ended(library, programs.ended, directory)
+        _permit(directory, names, mode, group)
+        version = programs.version + (TASKS_ALONE if complaint else "")
+        os.symlink(version, os.path.join(directory, pins.VERSION))
+    except BaseException as error:
         _remove_pins(directory)
-        is_ours = _prepare(directory)
-        try:
-            _pin_tasks(library, programs.tasks, directory)
-            complaint = _pin_ended(library, programs.ended, directory)
-            _permit(directory, mode, group)
-            version = programs.version + (TASKS_ALONE if complaint else "")
-            os.symlink(version, os.path.join(directory, pins.VERSION))
-        except BaseException as error:
-            _remove_pins(directory)
-            if is_ours:
-                _remove_directory(directory)
-            if isinstance(error, OSError):
-                raise_for(directory.lstrip("/"), error)
-            raise
+        if is_ours:
+            _remove_directory(directory)
+        if isinstance(error, OSError):
+            raise_for(directory.lstrip("/"), error)
+        raise
     return Loaded(changed=True, version=version, complaint=complaint)
 
 
@@ -90,7 +120,8 @@ def unload(directory: str = pins.DIRECTORY) -> bool:
     Raises NotPermittedError without privilege, UnparsableError for a file that can't be removed.
     """
     with alone():
-        removed = _remove_pins(directory)
+        removed = _remove_io(directory)
+        removed = _remove_pins(directory) or removed
         return _remove_directory(directory) or removed
 
 
@@ -128,8 +159,41 @@ def _pin_ended(library: Libbpf, content: bytes, directory: str) -> str:
     return ""
 
 
-def _permit(directory: str, mode: int, group: int) -> None:
-    for name in (pins.TASKS, pins.ENDED):
+def _load_io(
+    library: Libbpf, programs: Objects, directory: str, options: IoOptions
+) -> tuple[bool, dict[str, str]]:
+    """Load the programs for I/O, unless they are; return whether, and what is not counted."""
+    version = programs.io_version + (TIMED if options.has_time else "")
+    if pins.io_version(directory) == version:
+        return False, {}
+    _remove_io(directory)
+    done = io_loading.load_io(library, programs.io, directory, options)
+    try:
+        os.symlink(version, os.path.join(directory, pins.IO_VERSION))
+    except OSError as error:
+        _remove_io(directory)
+        raise_for(directory.lstrip("/"), error)
+    return True, done.left_out
+
+
+def _remove_io(directory: str) -> bool:
+    """Remove the programs for I/O; return whether there were any."""
+    mount = mounting.mount_of(directory)
+    if mount is None or mount.type != "bpf":
+        return False
+    with suppress(FileNotFoundError):
+        os.unlink(os.path.join(directory, pins.IO_VERSION))
+    return io_loading.remove_io(directory)
+
+
+def unload_io(directory: str = pins.DIRECTORY) -> bool:
+    """Remove the programs for I/O alone; return whether there were any. Raises as `unload`."""
+    with alone():
+        return _remove_io(directory)
+
+
+def _permit(directory: str, names: tuple[str, ...], mode: int, group: int) -> None:
+    for name in names:
         path = os.path.join(directory, name)
         with suppress(FileNotFoundError):
             os.chown(path, 0, group)

@@ -1,4 +1,4 @@
-"""The two object files of `build`, and their version."""
+"""The object files of `build`, and their versions."""
 
 from __future__ import annotations
 
@@ -7,31 +7,40 @@ import os
 from typing import NamedTuple
 
 from ccagent.errors import NotHereError
-from ccagent.machine.bpf import ended_records, task_records
+from ccagent.machine.bpf import ended_records, io_records, task_records
 
 TASKS_ALONE = "-tasks"
 """Suffix of the version where the kernel accepted only the first of them."""
+
+TIMED = "-time"
+"""Suffix of the version of the programs for I/O that measure times."""
 
 _DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 
 
 class Objects(NamedTuple):
-    """The two object files."""
+    """The object files: of processes, and of the I/O of jobs."""
 
     tasks: bytes
     ended: bytes
+    io: bytes = b""
 
     @property
     def version(self) -> str:
-        """Return the version of layouts and contents."""
+        """Return the version of layouts and contents of the programs for processes."""
         digest = hashlib.sha256(self.tasks + self.ended).hexdigest()
         return f"{task_records.LAYOUT}.{ended_records.LAYOUT}-{digest[:16]}"
+
+    @property
+    def io_version(self) -> str:
+        """Return the version of layout and content of the programs for I/O."""
+        return f"{io_records.LAYOUT}-{hashlib.sha256(self.io).hexdigest()[:16]}"
 
 
 def objects(directory: str = _DIRECTORY) -> Objects:
     """Read the object files. Raises NotHereError if they were not built."""
     contents: list[bytes] = []
-    for name in ("tasks.bpf.o", "ended.bpf.o"):
+    for name in ("tasks.bpf.o", "ended.bpf.o", "io.bpf.o"):
         try:
             with open(os.path.join(directory, name), "rb") as file:
                 contents.append(file.read())

@@ -25,6 +25,18 @@ ON_EXIT = "on_exit"
 ON_FREE = "on_free"
 """The programs that fill `ended`. Not readable."""
 
+IO = "io"
+"""File: what jobs read and write, by file system. See io_records.py."""
+
+NETWORK = "network"
+"""File: what jobs send and receive. See io_records.py."""
+
+IO_PROGRAMS = "io-programs"
+"""Directory of the programs that fill `io` and `network`. Not readable."""
+
+IO_VERSION = "io-version"
+"""Symbolic link, created last: its target is the version of the programs for I/O."""
+
 VERSION = "version"
 """Symbolic link, created last: its target is the version of the pinned programs."""
 
@@ -45,5 +57,13 @@ def version(directory: str) -> str:
     """Return the version of the pinned programs, empty if some or all are missing."""
     try:
         return os.readlink(os.path.join(directory, VERSION))
+    except OSError:
+        return ""
+
+
+def io_version(directory: str) -> str:
+    """Return the version of the pinned programs for I/O, empty if some or all are missing."""
+    try:
+        return os.readlink(os.path.join(directory, IO_VERSION))
     except OSError:
         return ""

@@ -9,15 +9,19 @@ import stat
 import msgspec
 
 from ccagent.errors import CcagentError
-from ccagent.machine.bpf import ended_records, pins, task_records
-from ccagent.machine.bpf.objects import TASKS_ALONE, objects
+from ccagent.machine.bpf import ended_records, io_records, pins, task_records
+from ccagent.machine.bpf.io_hooks import missing_hooks
+from ccagent.machine.bpf.objects import TASKS_ALONE, TIMED, objects
 from ccagent.machine.node import Node
 
 
 class KernelProgramStatus(msgspec.Struct):
-    """The pinned programs. processes, ended_entries: None if this user can't read them.
+    """The pinned programs. processes, ended_entries, io_entries: None if this user can't read them.
 
-    state: `loaded`, `other version`, `incomplete` or `not loaded`.
+    state: `loaded`, `other version`, `incomplete` or `not loaded`. io: likewise, of the programs
+    for I/O, which are optional; empty if they are not loaded. io_lost: calls that found no room in
+    the kernel's tables; io_missed: calls for which the kernel has skipped the programs, at most.
+    not_counted: values that this kernel has no function for.
     """
 
     directory: str
@@ -30,6 +34,12 @@ class KernelProgramStatus(msgspec.Struct):
     ended_processes: int | None = None
     freed_unseen: int | None = None
     refused: int | None = None
+    io: str = ""
+    io_version: str = ""
+    io_entries: int | None = None
+    io_lost: int | None = None
+    io_missed: int | None = None
+    not_counted: str = ""
     problems: list[str] = []
 
 
@@ -54,6 +64,8 @@ def read_status(directory: str = pins.DIRECTORY) -> KernelProgramStatus:
     else:
         found.state = "other version"
     _count(found, directory)
+    if os.path.lexists(os.path.join(directory, pins.IO_PROGRAMS)):
+        _describe_io(found, directory)
     return found
 
 
@@ -77,3 +89,25 @@ def _count(found: KernelProgramStatus, directory: str) -> None:
         found.refused = ended.total.refused
     except CcagentError as error:
         found.problems.append(str(error))
+
+
+def _describe_io(found: KernelProgramStatus, directory: str) -> None:
+    found.io_version = pins.io_version(directory)
+    if not found.io_version:
+        found.io = "incomplete"
+    elif found.io_version.removesuffix(TIMED) == objects().io_version:
+        found.io = "loaded"
+    else:
+        found.io = "other version"
+    node, below = Node(hostname="localhost", cluster="local"), directory.lstrip("/")
+    most = io_records.LARGEST_READING
+    try:
+        io = io_records.parse_io(node.read(f"{below}/{pins.IO}", most))
+        network = io_records.parse_network(node.read(f"{below}/{pins.NETWORK}", most))
+    except CcagentError as error:
+        found.problems.append(str(error))
+        return
+    found.io_entries = len(io.entries) + len(network.entries)
+    found.io_lost = io_records.count_lost(io, network)
+    found.io_missed = io.missed
+    found.not_counted = ", ".join(hook.counts for hook in missing_hooks(io.header.features))

@@ -1,0 +1,79 @@
+"""The agent `jobio`: I/O by mount and network traffic of each job, from programs in the kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ccagent.agents.base import Agent
+from ccagent.agents.jobio.ports import ExclusivePorts, living_jobs
+from ccagent.agents.jobio.settings import JobIoSettings
+from ccagent.agents.jobio.usage import JobIoUsage
+from ccagent.errors import CcagentError
+from ccagent.log import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.agents.jobio.usage import JobIoUse
+    from ccagent.machine.checks import Check
+    from ccagent.machine.node import Node
+    from ccagent.records.message import Format
+    from ccagent.records.points import Point
+
+_FIRST_INTERVAL = 1.0
+
+
+class JobIoAgent(Agent[JobIoSettings]):
+    """What jobs read and write by file system, and what they send and receive."""
+
+    name = "jobio"
+    formats: ClassVar[frozenset[Format]] = frozenset({"line"})
+    extras: ClassVar[frozenset[str]] = frozenset()
+    Settings = JobIoSettings
+
+    def __init__(self, settings: JobIoSettings, wanted: frozenset[Format]) -> None:
+        super().__init__(settings, wanted)
+        self._usage = JobIoUsage(settings.directory, settings.mounts)
+        self._ports = ExclusivePorts()
+        self._last: JobIoUse | None = None
+
+    def prepare(self, node: Node) -> float:
+        """Read once, so that the first sample has rates."""
+        self._read(node)
+        list(self._ports.points(node, living_jobs(node)))
+        return _FIRST_INTERVAL
+
+    def sample(self, node: Node) -> Iterator[Point]:
+        """Read the counters once; yield the points of all jobs."""
+        from ccagent.agents.jobio.points import usage_points
+
+        use = self._read(node)
+        self.is_blind = use is None
+        if use is None:
+            return
+        living = living_jobs(node)
+        yield from usage_points(node, use, self.settings, living, node.clock.time())
+        yield from self._ports.points(node, living)
+
+    def checks(self, node: Node) -> Iterator[Check]:
+        """Yield the check of the programs in the kernel."""
+        from ccagent.agents.jobio.checks import require_io_programs
+
+        yield require_io_programs(node, self.settings.directory)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the kernel's programs lost, and what they can't count."""
+        if self._last is None:
+            return {}
+        from ccagent.machine.bpf.io_hooks import missing_hooks
+
+        missing = [hook.counts for hook in missing_hooks(self._last.features)]
+        return {"lost": self._last.lost, "not_counted": missing}
+
+    def _read(self, node: Node) -> JobIoUse | None:
+        try:
+            self._last = self._usage.read(node)
+        except CcagentError as error:
+            logger.warning("agent jobio: %s; load the programs: ccagent kernel load --io", error)
+            self._last = None
+        return self._last

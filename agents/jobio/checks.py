@@ -1,0 +1,41 @@
+"""Check of the programs that count the I/O of jobs."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ccagent.agents.jobio.usage import read_counters
+from ccagent.errors import NotHereError, NotPermittedError
+from ccagent.machine.bpf.io_hooks import missing_hooks
+from ccagent.machine.checks import Check, CheckResult
+
+if TYPE_CHECKING:
+    from ccagent.machine.node import Node
+
+_LOAD = "as root: ccagent kernel load --io"
+
+
+def require_io_programs(node: Node, directory: str) -> Check:
+    """Return the check of the pinned programs; without them the agent has nothing to read."""
+    return Check(
+        "kernel",
+        "I/O by job",
+        partial(find_io_programs, node, directory),
+        "I/O and network traffic of jobs",
+        is_vital=True,
+    )
+
+
+def find_io_programs(node: Node, directory: str) -> CheckResult:
+    """Return whether the programs can be read, and what they can't count."""
+    try:
+        io, _ = read_counters(node, directory)
+    except NotHereError:
+        return CheckResult("missing", f"{directory}: no programs for I/O are loaded", _LOAD)
+    except NotPermittedError:
+        fix = f"add the user to the group, or {_LOAD} --group NAME"
+        return CheckResult("problem", f"{directory}: this user may not read them", fix)
+    missing = ", ".join(hook.counts for hook in missing_hooks(io.header.features))
+    found = f"{directory}: {len(io.entries)} entries"
+    return CheckResult("good", f"{found}; this kernel can't count: {missing}" if missing else found)

@@ -1,0 +1,74 @@
+"""What `ccagent jobio` has besides what the command of every agent has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ccagent.cli.command_options import HelpfulGroup, add_common_options
+from ccagent.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ccagent.cli.command_options import Common
+    from ccagent.cli.options import Options
+    from ccagent.config.configuration import Configuration
+
+
+def extend_command(
+    command: click.Command, configure: Callable[[Options], Configuration]
+) -> click.Command:
+    """Return the agent's command as a group with `show`.
+
+    `configure` returns the configuration of the agent.
+    """
+    take_sample = command.callback
+    if take_sample is None:
+        raise RuntimeError("the command does nothing")
+
+    @click.pass_context
+    def run(ctx: click.Context, /, **options: Any) -> None:
+        if ctx.invoked_subcommand is None:
+            take_sample(**options)
+
+    group = HelpfulGroup(
+        command.name,
+        callback=run,
+        params=command.params,
+        help=command.help,
+        invoke_without_command=True,
+    )
+
+    @group.command()
+    @click.option("--job", type=click.IntRange(min=0), help="Only this job; 0: outside of jobs.")
+    @click.option("--json", "as_json", is_flag=True, help="As JSON, with every counter.")
+    @add_common_options
+    def show(job: int | None, as_json: bool, common: Common) -> None:
+        """Show what each job has read and written by mount, and sent and received.
+
+        The counters begin when the programs were loaded. Exit status 1 if they are not, or this
+        user may not read them.
+        """
+        from ccagent.agents.jobio.settings import JobIoSettings
+        from ccagent.agents.jobio.totals import read_totals, totals_document, totals_text
+        from ccagent.machine.node import Node
+
+        configuration = configure(common.options)
+        settings = configuration.agents["jobio"]
+        if not isinstance(settings, JobIoSettings):
+            raise ConfigurationError(f"{configuration.place}: agents.jobio: another agent's")
+        general = configuration.settings
+        node = Node(hostname=general.hostname, cluster=general.cluster)
+        mounts, network, lost = read_totals(node, settings.directory, job)
+        if as_json:
+            import json
+
+            click.echo(json.dumps(totals_document(mounts, network, lost)))
+            return
+        click.echo(totals_text(mounts, network), nl=False)
+        if lost:
+            click.echo(f"ccagent: {lost} calls are not counted: the table was full", err=True)
+
+    return group

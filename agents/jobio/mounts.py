@@ -1,0 +1,144 @@
+"""Mounts by device: those of the node, and those that only a job sees."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.errors import CcagentError
+from ccagent.log import printable
+from ccagent.machine.cgroup.jobs import job_directories
+from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ccagent.machine.bpf.io_records import IoKey
+    from ccagent.machine.node import Node
+
+OTHER = "other"
+GONE = "unknown"
+"""Mount point of a file system that is mounted nowhere any more, or in a container that ended."""
+
+_FILE_SYSTEMS = {
+    0xEF53: "ext4",
+    0x01021994: "tmpfs",
+    0x58465342: "xfs",
+    0x9123683E: "btrfs",
+    0x6969: "nfs",
+    0x65735546: "fuse",
+    0x794C7630: "overlay",
+    0x0BD00BD0: "lustre",
+    0x47504653: "gpfs",
+    0x19830326: "beegfs",
+    0x00C36400: "ceph",
+    0xFF534D42: "cifs",
+    0x01021997: "9p",
+    0x73717368: "squashfs",
+    0x2FC12FC1: "zfs",
+    0x958458F6: "hugetlbfs",
+}
+"""File systems by the number of statfs(2), for those whose mount is gone."""
+
+_MOST_KNOWN = 10_000
+_MOST_PROCESSES = 4
+_DEEPEST = 4
+_LONGEST = 200
+
+
+class MountName(NamedTuple):
+    """How a file system is called: where it is mounted, its type and its source."""
+
+    point: str
+    type: str
+    source: str
+
+
+class MountNames:
+    """Remembers the mounts of devices, so that they still have a name when their job has ended."""
+
+    def __init__(self, allowed: tuple[str, ...] = ()) -> None:
+        self._allowed = allowed
+        self._of_node: dict[str, MountName] = {}
+        self._of_jobs: dict[IoKey, MountName] = {}
+
+    def read(self, node: Node) -> None:
+        """Read the mounts of the node; those before it are forgotten. Raises as Node.read."""
+        self._of_node = dict(_names(node, MOUNTINFO))
+
+    def name(self, node: Node, key: IoKey, magic: int) -> MountName:
+        """Return the name of the file system of an entry; look into its job if the node has none.
+
+        Mount points that are not allowed are `other`.
+        """
+        name = self._of_node.get(key.major_minor) or self._of_jobs.get(key)
+        if name is None:
+            name = self._find_in_job(node, key) or MountName(GONE, type_name(magic), "")
+            if len(self._of_jobs) >= _MOST_KNOWN:
+                self._of_jobs.clear()
+            if name.point != GONE or key.job:
+                self._of_jobs[key] = name
+        if self._allowed and not any(fnmatchcase(name.point, form) for form in self._allowed):
+            return MountName(OTHER, OTHER, "")
+        return name
+
+    def forget(self, keys: Iterable[IoKey]) -> None:
+        """Forget all but these entries."""
+        kept = set(keys)
+        self._of_jobs = {key: name for key, name in self._of_jobs.items() if key in kept}
+
+    def _find_in_job(self, node: Node, key: IoKey) -> MountName | None:
+        """Look for a device in the mount namespaces of some processes of the job."""
+        if not key.job:
+            return None
+        for pid in _some_processes(node, key.job):
+            try:
+                names = dict(_names(node, f"proc/{pid}/mountinfo"))
+            except CcagentError:
+                continue
+            if key.major_minor in names:
+                return names[key.major_minor]
+        return None
+
+
+def type_name(magic: int) -> str:
+    """Return the type of a file system by its number in statfs(2)."""
+    return _FILE_SYSTEMS.get(magic, f"{magic:#x}")
+
+
+def _names(node: Node, path: str) -> Iterator[tuple[str, MountName]]:
+    """Yield the mounts by device: of several, the one with the shortest path, hence last."""
+    mounts = parse_mountinfo(node.read(path))
+    for mount in sorted(mounts, key=lambda each: -len(each.point)):
+        yield mount.device, MountName(*map(_shown, (mount.point, mount.type, mount.source)))
+
+
+def _shown(text: str) -> str:
+    """Return a name that can be a tag and be printed: users choose those of FUSE and containers."""
+    return printable(text)[:_LONGEST].rstrip("\\") or "?"
+
+
+def _some_processes(node: Node, job: int) -> list[int]:
+    try:
+        directories = job_directories(node, ("freezer", "cpuacct", "memory", "cpuset"))
+    except CcagentError:
+        return []
+    found: list[int] = []
+    for directory in directories:
+        if directory.job == job:
+            found += _processes_below(node, directory.path, _DEEPEST)
+        if len(found) >= _MOST_PROCESSES:
+            break
+    # The last ones are the job's own rather than those of Slurm that started it.
+    return sorted(set(found), reverse=True)[:_MOST_PROCESSES]
+
+
+def _processes_below(node: Node, path: str, depth: int) -> list[int]:
+    found: list[int] = []
+    try:
+        found += [int(word) for word in node.read(f"{path}/cgroup.procs").split() if word.isdigit()]
+        for name in node.directories(path) if depth else ():
+            found += _processes_below(node, f"{path}/{name}", depth - 1)
+    except CcagentError:
+        pass
+    return found

@@ -1,0 +1,123 @@
+"""Points of what jobs did: by mount, and on the network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.agents.jobio.deltas import is_idle
+from ccagent.agents.jobio.usage import (
+    METADATA,
+    bytes_read,
+    bytes_written,
+    metadata_operations,
+)
+from ccagent.machine.bpf.io_hooks import HAS_TIME
+from ccagent.records.line_protocol.encoding import Tags
+from ccagent.records.points import Point
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from ccagent.agents.jobio.settings import JobIoSettings
+    from ccagent.agents.jobio.usage import JobIoUse, MountUse, NetworkUse
+    from ccagent.machine.bpf.io_records import IoCounts
+    from ccagent.machine.node import Node
+
+_ALWAYS: dict[str, Callable[[IoCounts], int]] = {
+    "job_fs_read": bytes_read,
+    "job_fs_write": bytes_written,
+    "job_fs_reads": lambda counts: counts.reads + counts.async_reads + counts.splice_reads,
+    "job_fs_writes": lambda counts: counts.writes + counts.async_writes + counts.splice_writes,
+    "job_fs_opens": lambda counts: counts.opens,
+    "job_fs_metadata": metadata_operations,
+}
+"""Metrics that every job has on each mount that it uses."""
+
+_IF_ANY = {
+    "job_fs_read_async": "async_read_bytes",
+    "job_fs_write_async": "async_write_bytes",
+    "job_fs_read_splice": "splice_read_bytes",
+    "job_fs_write_splice": "splice_write_bytes",
+    "job_fs_read_errors": "read_errors",
+    "job_fs_write_errors": "write_errors",
+    "job_fs_fsyncs": "fsyncs",
+    "job_fs_faults": "major_faults",
+}
+"""Metrics of fields, for jobs that have any."""
+
+_OPERATIONS = {f"job_fs_{field}": field for field in METADATA if field != "opens"}
+
+
+class _Maker(NamedTuple):
+    """What the points of a reading have in common. seconds: since the reading before."""
+
+    seconds: float
+    time: float
+    has_totals: bool
+
+    def make(self, name: str, tags: Tags, delta: int, total: int) -> Iterator[Point]:
+        """Yield the rate, and the counter if it is wanted."""
+        if self.seconds > 0:
+            yield Point(name, tags, delta / self.seconds, self.time)
+        if self.has_totals:
+            yield Point(f"{name}_total", tags, total, self.time)
+
+
+def usage_points(
+    node: Node, use: JobIoUse, settings: JobIoSettings, living: Collection[int], time: float
+) -> Iterator[Point]:
+    """Yield the points of jobs that live or did something.
+
+    living: numbers of the jobs that have control groups.
+    """
+    base = {"cluster": node.cluster, "hostname": node.hostname, "type": "node", "stype": "job"}
+    maker = _Maker(use.seconds, time, settings.totals)
+    fields = _IF_ANY | (_OPERATIONS if settings.operations else {})
+    for each in use.mounts:
+        if _is_wanted(each, settings, living):
+            mount = {"mountpoint": each.mount.point, "fstype": each.mount.type}
+            tags = Tags(base | {"stype-id": str(each.job)} | mount)
+            yield from _mount_points(maker, tags, each, fields)
+            if use.features & HAS_TIME:
+                yield from _latencies(tags, each.delta, time)
+    for traffic in use.network:
+        if _is_wanted(traffic, settings, living):
+            kind = {
+                "layer": "socket",
+                "loopback": "yes" if traffic.is_loopback else "no",
+                "proto": traffic.protocol,
+            }
+            tags = Tags(base | {"stype-id": str(traffic.job)} | kind)
+            yield from _network_points(maker, tags, traffic)
+
+
+def _is_wanted(
+    use: MountUse | NetworkUse, settings: JobIoSettings, living: Collection[int]
+) -> bool:
+    if not use.job:
+        return settings.outside
+    return use.job in living or not is_idle(use.delta)
+
+
+def _mount_points(
+    maker: _Maker, tags: Tags, use: MountUse, fields: dict[str, str]
+) -> Iterator[Point]:
+    delta, total = use.delta, use.total
+    for name, value in _ALWAYS.items():
+        yield from maker.make(name, tags, value(delta), value(total))
+    for name, field in fields.items():
+        if getattr(total, field):
+            yield from maker.make(name, tags, getattr(delta, field), getattr(total, field))
+
+
+def _latencies(tags: Tags, delta: IoCounts, time: float) -> Iterator[Point]:
+    """Yield the mean time of a call in us, of calls that there were."""
+    if delta.reads:
+        yield Point("job_fs_read_time", tags, delta.read_ns / delta.reads / 1000, time)
+    if delta.writes:
+        yield Point("job_fs_write_time", tags, delta.write_ns / delta.writes / 1000, time)
+
+
+def _network_points(maker: _Maker, tags: Tags, use: NetworkUse) -> Iterator[Point]:
+    for name, field in (("job_net_sent", "sent_bytes"), ("job_net_received", "received_bytes")):
+        yield from maker.make(name, tags, getattr(use.delta, field), getattr(use.total, field))

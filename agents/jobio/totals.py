@@ -1,0 +1,125 @@
+"""Counters of all jobs since the programs have seen them, for `ccagent jobio show`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ccagent.agents.jobio.mounts import MountNames
+from ccagent.agents.jobio.usage import (
+    MountUse,
+    NetworkUse,
+    bytes_read,
+    bytes_written,
+    merge_mounts,
+    metadata_operations,
+    read_counters,
+)
+from ccagent.machine.bpf.io_records import count_lost
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ccagent.machine.node import Node
+
+_HEADER: tuple[str, ...] = (
+    "JOB",
+    "MOUNT",
+    "TYPE",
+    "READ B",
+    "WRITTEN B",
+    "READS",
+    "WRITES",
+    "METADATA",
+    "SOURCE",
+)
+_NETWORK_HEADER = ("JOB", "NETWORK", "", "RECEIVED B", "SENT B", "RECEIVES", "SENDS")
+
+
+def read_totals(
+    node: Node, directory: str, job: int | None
+) -> tuple[list[MountUse], list[NetworkUse], int]:
+    """Return the totals of all jobs or one, most bytes first, and the number of lost calls.
+
+    Raises as JobIoUsage.read.
+    """
+    io, network = read_counters(node, directory)
+    names = MountNames()
+    names.read(node)
+    mounts = merge_mounts(
+        MountUse(key.job, names.name(node, key, counts.magic), counts, counts)
+        for key, counts in io.entries.items()
+        if job in {None, key.job}
+    )
+    mounts.sort(key=lambda use: -bytes_read(use.total) - bytes_written(use.total))
+    traffic = [
+        NetworkUse(*key, counts, counts)
+        for key, counts in network.entries.items()
+        if job in {None, key.job}
+    ]
+    return mounts, traffic, count_lost(io, network)
+
+
+def totals_text(mounts: Iterable[MountUse], network: Iterable[NetworkUse]) -> str:
+    """Return tables for a terminal."""
+    rows: list[tuple[str, ...]] = [_HEADER]
+    for use in mounts:
+        total = use.total
+        numbers = (
+            bytes_read(total),
+            bytes_written(total),
+            total.reads + total.async_reads + total.splice_reads,
+            total.writes + total.async_writes + total.splice_writes,
+            metadata_operations(total),
+        )
+        name = (_job(use.job), use.mount.point, use.mount.type)
+        rows.append((*name, *map(str, numbers), use.mount.source))
+    text = _aligned(rows)
+    rows = [_NETWORK_HEADER]
+    for each in network:
+        kind = f"{each.protocol}{' loopback' if each.is_loopback else ''}"
+        traffic = each.total
+        moved = (
+            traffic.received_bytes,
+            traffic.sent_bytes,
+            traffic.receives,
+            traffic.sends,
+        )
+        rows.append((_job(each.job), kind, "", *map(str, moved)))
+    return text if len(rows) == 1 else f"{text}\n{_aligned(rows)}"
+
+
+def totals_document(
+    mounts: Iterable[MountUse], network: Iterable[NetworkUse], lost: int
+) -> dict[str, Any]:
+    """Return the same as a document for JSON, with every counter."""
+    return {
+        "mounts": [
+            {"job": use.job, **use.mount._asdict(), **use.total._asdict()} for use in mounts
+        ],
+        "network": [
+            {
+                "job": use.job,
+                "protocol": use.protocol,
+                "loopback": use.is_loopback,
+                **use.total._asdict(),
+            }
+            for use in network
+        ],
+        "lost": lost,
+    }
+
+
+def _job(job: int) -> str:
+    return str(job) if job else "-"
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if 3 <= number < 8 else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return "".join(f"{line.rstrip()}\n" for line in lines)

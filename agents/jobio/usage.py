@@ -1,0 +1,168 @@
+"""What jobs did by mount and on the network between two readings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.agents.jobio.deltas import Deltas, add, is_idle
+from ccagent.agents.jobio.mounts import MountName, MountNames
+from ccagent.errors import CcagentError
+from ccagent.log import logger
+from ccagent.machine.bpf import pins
+from ccagent.machine.bpf.io_records import (
+    LARGEST_READING,
+    IoCounts,
+    IoKey,
+    JobTraffic,
+    NetworkKey,
+    count_lost,
+    parse_io,
+    parse_network,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ccagent.machine.bpf.io_records import IoReading, NetworkReading
+    from ccagent.machine.node import Node
+
+
+class MountUse(NamedTuple):
+    """What a job did on a mount. total: since the programs have seen the job there."""
+
+    job: int
+    mount: MountName
+    delta: IoCounts
+    total: IoCounts
+
+
+class NetworkUse(NamedTuple):
+    """What a job sent and received through sockets."""
+
+    job: int
+    protocol: str
+    is_loopback: bool
+    delta: JobTraffic
+    total: JobTraffic
+
+
+class JobIoUse(NamedTuple):
+    """Use between two readings. seconds: between them. features, lost: of the kernel's programs."""
+
+    seconds: float
+    mounts: list[MountUse]
+    network: list[NetworkUse]
+    features: int
+    lost: int
+
+
+class JobIoUsage:
+    """Reads the kernel's counters, one reading after the other."""
+
+    def __init__(self, directory: str = pins.DIRECTORY, allowed: tuple[str, ...] = ()) -> None:
+        self._directory = directory.strip("/")
+        self._names = MountNames(allowed)
+        self._io: Deltas[IoKey, IoCounts] = Deltas()
+        self._network: Deltas[NetworkKey, JobTraffic] = Deltas()
+        self._time: int | None = None
+        self._lost = 0
+
+    def read(self, node: Node) -> JobIoUse:
+        """Return the use since the last reading; after the first one there is none.
+
+        Raises NotHereError if the programs are not loaded, NotPermittedError if this user may not
+        read them, UnparsableError if they are of another version.
+        """
+        io, network = read_counters(node, self._directory)
+        now = io.header.time
+        seconds = 0.0 if self._time is None else (now - self._time) / 1e9
+        self._time = now
+        self._note_lost(count_lost(io, network))
+        try:
+            self._names.read(node)
+        except CcagentError as error:
+            logger.warning("agent jobio: mounts have no names: %s", error)
+        self._names.forget(io.entries)
+        uses = (
+            MountUse(
+                key.job,
+                self._names.name(node, key, delta.total.magic),
+                delta.since_last,
+                delta.total,
+            )
+            for key, delta in self._io.of(io.entries)
+        )
+        traffic = [
+            NetworkUse(*key, delta.since_last, delta.total)
+            for key, delta in self._network.of(network.entries)
+        ]
+        return JobIoUse(seconds, merge_mounts(uses), traffic, io.header.features, self._lost)
+
+    def _note_lost(self, lost: int) -> None:
+        if lost > self._lost:
+            logger.warning(
+                "agent jobio: %d calls of jobs are not counted: the kernel's table is full",
+                lost - self._lost,
+            )
+        self._lost = lost
+
+
+def read_counters(node: Node, directory: str) -> tuple[IoReading, NetworkReading]:
+    """Read both pinned files. Raises as JobIoUsage.read."""
+    below = directory.strip("/")
+    return (
+        parse_io(node.read(f"{below}/{pins.IO}", LARGEST_READING)),
+        parse_network(node.read(f"{below}/{pins.NETWORK}", LARGEST_READING)),
+    )
+
+
+def merge_mounts(uses: Iterable[MountUse]) -> list[MountUse]:
+    """Sum up the uses of a job that have the same mount name."""
+    merged: dict[tuple[int, MountName], MountUse] = {}
+    for use in uses:
+        key = (use.job, use.mount)
+        known = merged.get(key)
+        merged[key] = (
+            use
+            if known is None
+            else use._replace(delta=add(known.delta, use.delta), total=add(known.total, use.total))
+        )
+    return list(merged.values())
+
+
+def bytes_read(counts: IoCounts) -> int:
+    """Return the bytes read in all ways but mmap(2)."""
+    return counts.read_bytes + counts.async_read_bytes + counts.splice_read_bytes
+
+
+def bytes_written(counts: IoCounts) -> int:
+    """Return the bytes written in all ways but mmap(2)."""
+    return counts.write_bytes + counts.async_write_bytes + counts.splice_write_bytes
+
+
+def metadata_operations(counts: IoCounts) -> int:
+    """Return the number of operations that a file system's metadata server has to answer."""
+    return sum(getattr(counts, name) for name in METADATA)
+
+
+METADATA = (
+    "opens", "creates", "links", "unlinks", "mkdirs", "rmdirs", "renames", "stats", "readdirs",
+    "statfs",
+)  # fmt: skip
+"""Fields of IoCounts that count metadata operations."""
+
+
+def top_mounts(uses: Iterable[MountUse], job: int, most: int = 5) -> list[MountUse]:
+    """Return the mounts that a job used most since the last reading: by bytes, then operations.
+
+    For views: `JobIoUsage().read(node).mounts` are the uses.
+    """
+    own = [use for use in uses if use.job == job and not is_idle(use.delta)]
+    own.sort(
+        key=lambda use: (
+            bytes_read(use.delta) + bytes_written(use.delta),
+            metadata_operations(use.delta),
+        ),
+        reverse=True,
+    )
+    return own[:most]

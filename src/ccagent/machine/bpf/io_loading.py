@@ -1,0 +1,205 @@
+"""Loading and pinning of the programs that count I/O and network traffic by job, as root.
+
+A program that the kernel lacks a function for, or refuses, is left out, and the rest is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.errors import CcagentError, ProgramError
+from ccagent.machine.bpf import pins
+from ccagent.machine.bpf.btf_functions import read_functions
+from ccagent.machine.bpf.io_hooks import (
+    HOOKS,
+    OF_OLD_KERNELS,
+    SYSTEM_CALL,
+    TIMERS,
+    features_of,
+    select_hooks,
+)
+from ccagent.machine.bpf.libbpf import Object
+from ccagent.machine.bpf.preemption import is_preemptible
+from ccagent.machine.node import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ccagent.machine.bpf.io_hooks import IoHook
+    from ccagent.machine.bpf.libbpf import Libbpf
+
+_NAME = "io"
+_SETTINGS = struct.Struct("<QIIII")
+"""struct settings in io.bpf.c: features, CPUs, whether times are measured, level, levels above."""
+
+_MORE_LEVELS = 2
+"""Levels beside the first on kernels that preempt kernel code, see `seen` in io.bpf.c."""
+
+_MAPS = ("io", "network", "requests", "gone", "entered", "seen", "io.bss")
+
+_ENTRIES = 1024
+_FEWEST_ENTRIES = 64
+_NETWORK_ENTRIES = 512
+_LARGEST_MAP = 64 * 1024 * 1024
+_VALUE = 30 * 8
+_REMOVAL = "on_group_removal"
+_FAILED = re.compile(r"prog '(\w+)'|program '(\w+)'")
+
+
+class IoOptions(NamedTuple):
+    """How the programs for I/O are loaded.
+
+    has_time: measure the time in reads and writes. lacking: functions to do without, as if the
+    kernel did not have them. entries: jobs times file systems for which there is room.
+    is_preemptible: the kernel preempts kernel code; None: find out.
+    """
+
+    has_time: bool = False
+    lacking: frozenset[str] = frozenset()
+    entries: int = _ENTRIES
+    is_preemptible: bool | None = None
+
+
+class LoadedIo(NamedTuple):
+    """Result of a load. left_out: by counted value, why it is not counted."""
+
+    features: int
+    left_out: dict[str, str]
+
+
+def load_io(
+    library: Libbpf,
+    content: bytes,
+    directory: str,
+    options: IoOptions,
+) -> LoadedIo:
+    """Load the programs and pin them below `directory`.
+
+    Raises as `loading.load` does, and leaves nothing then.
+    """
+    if options.is_preemptible is None:
+        node = Node(hostname="localhost", cluster="local")
+        options = options._replace(is_preemptible=is_preemptible(node))
+    has_time = options.has_time
+    usable, left_out = _select(library, has_time=has_time, lacking=options.lacking)
+    os.mkdir(os.path.join(directory, pins.IO_PROGRAMS), 0o700)
+    # Each round leaves out a program at least.
+    while True:
+        try:
+            _load_once(library, content, directory, usable, options)
+            break
+        except CcagentError as error:
+            _unpin(directory)
+            failed = _failed(library.said(), usable, error)
+            if failed is None:
+                remove_io(directory)
+                raise
+            left_out[usable.pop(failed).counts] = str(error)
+    return LoadedIo(features_of(frozenset(usable), has_time=has_time), left_out)
+
+
+def remove_io(directory: str) -> bool:
+    """Remove the pinned programs; return whether there were any."""
+    removed = _unpin(directory)
+    with suppress(OSError):
+        os.rmdir(os.path.join(directory, pins.IO_PROGRAMS))
+        removed = True
+    return removed
+
+
+def _select(
+    library: Libbpf, *, has_time: bool, lacking: frozenset[str]
+) -> tuple[dict[str, IoHook], dict[str, str]]:
+    """Return the hooks that can be used, by program, and why others can't."""
+    hooks = HOOKS + (TIMERS if has_time else ())
+    functions: Mapping[str, int] = {
+        name: arguments
+        for name, arguments in read_functions(library, {hook.function for hook in hooks}).items()
+        if name not in lacking
+    }
+    usable: dict[str, IoHook] = {}
+    left_out: dict[str, str] = {}
+    for hook, reason in select_hooks(functions, hooks).items():
+        if not reason:
+            usable[hook.program] = hook
+        elif hook.function not in OF_OLD_KERNELS:
+            left_out[hook.counts] = reason
+    return usable, left_out
+
+
+def _load_once(
+    library: Libbpf,
+    content: bytes,
+    directory: str,
+    usable: Mapping[str, IoHook],
+    options: IoOptions,
+) -> None:
+    """Load and pin the programs that can be used, once or on all levels."""
+    cpus = library.possible_cpus()
+    entries = min(options.entries, max(_FEWEST_ENTRIES, _LARGEST_MAP // (_VALUE * cpus)))
+    features = features_of(frozenset(usable), has_time=options.has_time)
+    more = _MORE_LEVELS if options.is_preemptible else 0
+    with ExitStack() as stack:
+        levels = [stack.enter_context(Object(library, _NAME, content)) for _ in range(more + 1)]
+        for level, programs in enumerate(levels):
+            constants = (features, cpus, options.has_time, level, more)
+            programs.set_constants(_SETTINGS.pack(*constants))
+            programs.set_entries("io", entries)
+            programs.set_entries("network", _NETWORK_ENTRIES)
+            for hook in (*HOOKS, *TIMERS):
+                if hook.program not in usable or (level and hook in TIMERS):
+                    programs.leave_out(hook.program)
+                elif hook.function.startswith(SYSTEM_CALL):
+                    programs.set_target(hook.program, hook.function)
+            if level:
+                programs.leave_out(_REMOVAL)
+                programs.share_maps(levels[0], _MAPS)
+            programs.load()
+        # The programs that fill the maps come last: if one fails, none is pinned.
+        links = {
+            pins.IO: (levels[0], levels[0].attach_iterator("read_io", over="io")),
+            pins.NETWORK: (levels[0], levels[0].attach_iterator("read_network", over="network")),
+        }
+        # Of programs at a function the one that was attached last runs first: level 0.
+        for level, programs in reversed([*enumerate(levels)]):
+            names = [name for name, hook in usable.items() if not level or hook not in TIMERS]
+            for name in names if level else (_REMOVAL, *names):
+                place = f"{pins.IO_PROGRAMS}/{name}" + (f"_{level}" if level else "")
+                links[place] = (programs, programs.attach(name))
+        for name, (programs, link) in links.items():
+            programs.pin(link, os.path.join(directory, name))
+
+
+def _failed(said: str, usable: Mapping[str, IoHook], error: CcagentError) -> str | None:
+    """Return the program that the kernel refused, if libbpf or the error names one."""
+    for match in _FAILED.finditer(said):
+        name = match[1] or match[2]
+        if name in usable:
+            return name
+    for name in usable:
+        if str(error).startswith(f"{_NAME}: {name}:"):
+            return name
+    return None
+
+
+def _unpin(directory: str) -> bool:
+    below = os.path.join(directory, pins.IO_PROGRAMS)
+    try:
+        paths = [os.path.join(below, name) for name in os.listdir(below)]
+    except FileNotFoundError:
+        paths = []
+    paths += [os.path.join(directory, name) for name in (pins.IO, pins.NETWORK)]
+    removed = False
+    for path in paths:
+        try:
+            os.unlink(path)
+            removed = True
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise ProgramError(f"{path}: {error.strerror}") from error
+    return removed

@@ -1,0 +1,153 @@
+"""What jobs read, write, send and receive, on a machine with Debian's kernel: to the byte.
+
+Each program ran in the control group of a job that had ended, and was removed, before the counters
+were read. Kernels that refuse such programs are common where tests run: see debian_machine.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.support.debian_machine import download_kernel, run_in_machine
+from tests.support.io_scenarios import FIO, SCRIPTS
+from tests.support.kernel_programs import SOURCES
+
+pytestmark = pytest.mark.xdist_group("debian kernel")
+
+FILE_SYSTEMS = ("ext4", "tmpfs", "overlay", "fuse", "nfs")
+
+OF_THE_FILE_SYSTEM = {"overlay listing": {"stats"}, "overlay read_write": {"fsyncs"}}
+"""Operations that a file system does by itself, beside those of the program."""
+
+
+@pytest.fixture(scope="session")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What all programs did and what was counted, by name; the machine is there for a while."""
+    directory = tmp_path_factory.mktemp("debian-kernel")
+    built = directory / "built"
+    built.mkdir()
+    # Ended jobs are kept for a second here.
+    compiler = directory / "compiler"
+    compiler.write_text('#!/bin/sh\nexec clang -DKEPT=1000000000ULL "$@"\n')
+    compiler.chmod(0o755)
+    environment = os.environ | {"CLANG": str(compiler)}
+    shutil.copytree(SOURCES, directory / "sources")
+    subprocess.run([directory / "sources/build", built], env=environment, check=True)
+    output = run_in_machine(
+        download_kernel(directory), directory, "tests.support.io_scenarios", str(built)
+    )
+    found: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return found
+
+
+def result(results: dict[str, Any], name: str) -> Any:
+    found = results[name]
+    assert "error" not in found, found["error"]
+    return found
+
+
+def test_debian_s_kernel_has_all_functions(results: dict[str, Any]) -> None:
+    assert results["left_out"] == {}
+    assert results["complaint"] == ""
+    assert results["lost"] == 0
+
+
+@pytest.mark.parametrize("script", [name for name in SCRIPTS if name != "mmap"])
+@pytest.mark.parametrize("kind", FILE_SYSTEMS)
+def test_a_program_is_counted_to_the_byte(results: dict[str, Any], kind: str, script: str) -> None:
+    found = result(results, f"{kind} {script}")
+    own = OF_THE_FILE_SYSTEM.get(f"{kind} {script}", set())
+    # A write that is to be on the disk is no call of fsync().
+    counted = {name: value for name, value in found["counted"].items() if name not in own}
+    expected = {name: value for name, value in found["expected"].items() if name not in own}
+    assert counted == expected
+
+
+@pytest.mark.parametrize("kind", ["ext4", "nfs", "fuse"])
+def test_mapped_files_have_faults_and_no_bytes(results: dict[str, Any], kind: str) -> None:
+    counted = result(results, f"{kind} mmap")["counted"]
+    assert counted.pop("major_faults") >= 1
+    assert counted == {"opens": 1, "stats": 1}
+
+
+def test_dd_with_and_without_the_page_cache(results: dict[str, Any]) -> None:
+    for name in ("dd", "dd direct"):
+        counted = result(results, name)
+        assert (counted["writes"], counted["write_bytes"]) == (8, 8 << 20)
+    counted = result(results, "dd direct read")
+    assert (counted["reads"], counted["read_bytes"]) == (129, 8 << 20)  # the last one is the end
+
+
+@pytest.mark.parametrize("name", FIO)
+def test_asynchronous_requests_are_counted_with_their_results(
+    results: dict[str, Any], name: str
+) -> None:
+    found = result(results, f"fio {name}")
+    told, counted = found["told"], found["counted"]
+    sync, other = ("", "async_") if name == "pvsync2" else ("async_", "")
+    for kind in ("read", "write"):
+        assert counted[f"{sync}{kind}s"] == told[f"{kind}_calls"]
+        assert counted[f"{sync}{kind}_bytes"] == told[f"{kind}_size"]
+        assert f"{other}{kind}_bytes" not in counted
+
+
+@pytest.mark.parametrize("name", ["tcp", "udp", "udp6", "tcp_sendfile"])
+def test_payload_is_counted_to_the_byte(results: dict[str, Any], name: str) -> None:
+    found = result(results, f"network {name}")
+    ((kind, counted),) = found["counted"].items()
+    assert kind == f"{name[:3]} loopback"
+    for value, number in found["expected"].items():
+        # A datagram without payload is no transfer.
+        assert counted[value] == number - (name == "udp" and value in {"sends", "receives"})
+
+
+def test_jobs_of_the_first_version_of_control_groups(results: dict[str, Any]) -> None:
+    found = result(results, "v1")
+    assert found["counted"] == found["expected"]
+
+
+def test_a_user_of_the_group_reads_a_thousand_times_and_others_never(
+    results: dict[str, Any],
+) -> None:
+    found = result(results, "unprivileged")
+    assert found["allowed"] == "True\nTrue\n"
+    assert "PermissionError" in found["denied"]
+    assert found["modes"] == {"io": "0440", "network": "0440", "io-programs": "0700"}
+
+
+def test_unloading_leaves_nothing(results: dict[str, Any]) -> None:
+    found = result(results, "unload")
+    assert found["loaded"] > 30
+    assert found["status"] == ["loaded", "loaded", "", []]
+    assert found["without io"] == ["ended", "on_exit", "on_free", "tasks", "version"]
+    assert (found["unloaded"], found["left"]) == ([], False)
+
+
+def test_a_kernel_that_lacks_functions_counts_the_rest(results: dict[str, Any]) -> None:
+    found = result(results, "lacking")
+    assert set(found["left_out"]) == {"readv", "mkdirs", "TCP received"}
+    assert found["missing"] == ["readv", "mkdirs", "TCP received"]
+    expected = {
+        name: value for name, value in found["expected"].items() if not name.startswith("read")
+    }
+    assert found["counted"] == expected
+
+
+def test_what_finds_no_room_is_counted_as_lost(results: dict[str, Any]) -> None:
+    found = result(results, "overflow")
+    assert 0 < len(found["written"]) <= 8
+    assert set(found["written"]) == {100}
+    assert found["lost"] + sum(found["written"]) >= found["jobs"] * 100
+
+
+def test_an_ended_job_is_kept_until_it_was_read(results: dict[str, Any]) -> None:
+    found = result(results, "expire")
+    assert found["first"]
+    assert found["ns"] > 0
+    assert found["last"][-1] is False

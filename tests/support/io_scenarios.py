@@ -1,0 +1,587 @@
+"""Programs whose I/O is known, each in the control group of a job: what they did, what was counted.
+
+Runs in a virtual machine with a kernel of Debian (tests/support/debian_machine.py), as root:
+
+    python -m tests.support.io_scenarios > results.json
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+import traceback
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ccagent.machine.bpf import loading, pins
+from ccagent.machine.bpf.io_hooks import missing_hooks
+from ccagent.machine.bpf.io_loading import IoOptions
+from ccagent.machine.bpf.io_records import (
+    IoReading,
+    NetworkReading,
+    count_lost,
+    parse_io,
+    parse_network,
+)
+from ccagent.machine.bpf.objects import objects
+from ccagent.machine.bpf.status import read_status
+from tests.support.kernel_programs import NOBODY, JobGroup, as_nobody, hierarchy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from types import CodeType
+
+Result = dict[str, Any]
+
+DIRECTORY = "/run/ccagent-test-kernel"
+_numbers = itertools.count(1000)
+
+PRELUDE = """
+import ctypes, mmap, os, socket, subprocess, sys, threading
+def path(name):
+    return os.path.join(place, name)
+"""
+
+
+def run_in_job(
+    root: str, place: str, script: str, *, version: str = "v2", job: int = 0
+) -> tuple[int, Result]:
+    """Run Python code in a job that ends with it; return the job and what it says that it did.
+
+    The code finds `place`, and tells what is to be counted with `expect`.
+    """
+    number = job or next(_numbers)
+    path = (
+        f"system.slice/slurmstepd.scope/job_{number}/step_0/user/task_0"
+        if version == "v2"
+        else f"slurm/uid_5001/job_{number}/step_0"
+    )
+    group = JobGroup(root, path, "cgroup.procs")
+    code = compile(PRELUDE + textwrap.dedent(script), f"job {number}", "exec")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os._exit(_work(code, place, f"{group.path}/cgroup.procs", writer))
+    os.close(writer)
+    with open(reader, "rb") as told:
+        said = told.read()
+    _, status = os.waitpid(child, 0)
+    group.remove()
+    if status:
+        raise RuntimeError(said.decode())
+    return number, json.loads(said)
+
+
+def _work(code: CodeType, place: str, procs: str, writer: int) -> int:
+    expected: Result = {}
+
+    def expect(**values: int) -> None:
+        for name, value in values.items():
+            expected[name] = expected.get(name, 0) + value
+
+    try:
+        Path(procs).write_text("0")
+        exec(code, {"place": place, "expect": expect})
+        os.write(writer, json.dumps(expected).encode())
+    except BaseException:  # noqa: BLE001 - the parent raises it
+        os.write(writer, traceback.format_exc().encode())
+        return 1
+    return 0
+
+
+def read_io() -> IoReading:
+    return parse_io(Path(DIRECTORY, pins.IO).read_bytes())
+
+
+def read_network() -> NetworkReading:
+    return parse_network(Path(DIRECTORY, pins.NETWORK).read_bytes())
+
+
+def counted(job: int, place: str) -> Result:
+    """Return what the kernel's programs counted for a job on the file system of a path."""
+    device = os.stat(place).st_dev
+    number = os.major(device) << 20 | os.minor(device)
+    for key, counts in read_io().entries.items():
+        if (key.job, key.device) == (job, number):
+            return {name: value for name, value in counts._asdict().items() if value}
+    return {}
+
+
+SCRIPTS = {
+    "read_write": """
+        data = os.urandom(1_000_003)
+        fd = os.open(path("a"), os.O_RDWR | os.O_CREAT)
+        expect(opens=1, creates=1)
+        for size in (1, 4095, 4096, 70_001, 1_000_003):
+            os.lseek(fd, 0, 0)
+            expect(writes=1, write_bytes=os.write(fd, data[:size]))
+        os.lseek(fd, 0, 0)
+        while piece := os.read(fd, 4096):
+            expect(reads=1, read_bytes=len(piece))
+        expect(reads=1)  # the end of the file
+        expect(reads=1, read_bytes=len(os.pread(fd, 100, 7)))
+        expect(writes=1, write_bytes=os.pwrite(fd, b"x" * 33, 5))
+        for _ in range(3):
+            os.fsync(fd)
+            expect(fsyncs=1)
+        for _ in range(5):
+            os.fdatasync(fd)
+            expect(fsyncs=1)
+    """,
+    "vectors": """
+        fd = os.open(path("v"), os.O_RDWR | os.O_CREAT)
+        expect(opens=1, creates=1)
+        expect(writes=1, write_bytes=os.writev(fd, [b"a" * 1000, b"b" * 24_001]))
+        expect(writes=1, write_bytes=os.pwritev(fd, [b"c" * 500, b"d" * 501], 3))
+        expect(writes=1, write_bytes=os.pwritev(fd, [b"e" * 7, b"f" * 6], 9, os.RWF_DSYNC))
+        os.lseek(fd, 0, 0)
+        buffers = [bytearray(10_000), bytearray(20_000)]
+        expect(reads=1, read_bytes=os.readv(fd, buffers))
+        expect(reads=1, read_bytes=os.preadv(fd, buffers, 10))
+        expect(reads=1, read_bytes=os.preadv(fd, buffers, 100, os.RWF_HIPRI))
+    """,
+    "metadata": """
+        for n in range(50):
+            fd = os.open(path(f"f{n}"), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            os.close(fd)
+        expect(opens=50, creates=50)
+        for n in range(500):
+            os.stat(path(f"f{n % 50}"))
+        expect(stats=500)
+        os.mkdir(path("d"))
+        expect(mkdirs=1)
+        os.rename(path("f0"), path("d/f0"))
+        os.link(path("f1"), path("l1"))
+        os.symlink("f1", path("s1"))
+        expect(renames=1, links=2)
+        os.unlink(path("d/f0"))
+        os.unlink(path("s1"))
+        os.rmdir(path("d"))
+        expect(unlinks=2, rmdirs=1)
+        os.statvfs(place)
+        expect(statfs=1)
+    """,
+    "listing": """
+        fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        expect(opens=1)
+        libc = ctypes.CDLL(None, use_errno=True)
+        buffer = ctypes.create_string_buffer(32768)
+        while True:
+            expect(readdirs=1)
+            if libc.syscall(217, fd, buffer, 32768) <= 0:
+                break
+    """,
+    "errors": """
+        fd = os.open(path("e"), os.O_RDWR | os.O_CREAT)
+        expect(opens=1, creates=1)
+        libc = ctypes.CDLL(None, use_errno=True)
+        assert libc.pwrite(fd, ctypes.c_void_p(1), 10, ctypes.c_long(0)) == -1
+        expect(writes=1, write_errors=1)
+        os.write(fd, b"12345")
+        expect(writes=1, write_bytes=5)
+        assert libc.pread(fd, ctypes.c_void_p(1), 5, ctypes.c_long(0)) == -1
+        expect(reads=1, read_errors=1)
+    """,
+    "copies": """
+        source = os.open(path("from"), os.O_RDONLY)
+        target = os.open(path("to"), os.O_WRONLY | os.O_CREAT)
+        expect(opens=2, creates=1)
+        left = 200_000
+        while left:
+            n = os.copy_file_range(source, target, left)
+            expect(splice_reads=1, splice_writes=1, splice_read_bytes=n, splice_write_bytes=n)
+            left -= n
+        one, other = socket.socketpair()
+        os.lseek(source, 0, 0)
+        sent = 0
+        while sent < 50_000:
+            n = os.sendfile(one.fileno(), source, sent, 50_000 - sent)
+            expect(splice_reads=1, splice_read_bytes=n)
+            sent += n
+            received = 0
+            while received < n:
+                received += len(other.recv(1 << 20))
+        reader, writer = os.pipe()
+        n = os.splice(source, writer, 10_000)
+        expect(splice_reads=1, splice_read_bytes=n)
+        n = os.splice(reader, target, n)
+        expect(splice_writes=1, splice_write_bytes=n)
+        n = os.sendfile(target, source, 0, 1234)
+        expect(splice_reads=1, splice_writes=1, splice_read_bytes=n, splice_write_bytes=n)
+    """,
+    "threads": """
+        def work():
+            fd = os.open(path("t"), os.O_RDONLY)
+            for _ in range(300):
+                os.pread(fd, 512, 0)
+        threads = [threading.Thread(target=work) for _ in range(64)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        expect(opens=64, reads=64 * 300, read_bytes=64 * 300 * 512)
+    """,
+    "mmap": """
+        fd = os.open(path("m"), os.O_RDONLY)
+        expect(opens=1)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        with mmap.mmap(fd, 4 << 20, prot=mmap.PROT_READ) as memory:
+            expect(stats=1)  # by Python
+            sum(memory[at] for at in range(0, 4 << 20, 4096))
+    """,
+}
+"""Python code by name: `expect` adds to what is to be counted on the file system of `place`."""
+
+FILES = {"copies": ("from", 300_001), "threads": ("t", 4096), "mmap": ("m", 4 << 20)}
+"""Files that a script reads but did not write: name and size."""
+
+
+def compare(root: str, place: str, name: str, *, version: str = "v2") -> Result:
+    """Run a script on a file system; return expected and counted values."""
+    shutil.rmtree(place, ignore_errors=True)
+    os.makedirs(place)
+    if name in FILES:
+        file, size = FILES[name]
+        Path(place, file).write_bytes(os.urandom(size))
+        os.sync()
+    job, expected = run_in_job(root, place, SCRIPTS[name], version=version)
+    found = counted(job, place)
+    for extra in ("since", "magic"):
+        found.pop(extra, None)
+    return {"expected": expected, "counted": found}
+
+
+def run_dd(root: str, place: str, *arguments: str) -> Result:
+    """Run dd in a job."""
+    job, _ = run_in_job(
+        root, place, f"subprocess.run({['dd', 'status=none', *arguments]!r}, check=True, cwd=place)"
+    )
+    return counted(job, place)
+
+
+def run_fio(root: str, place: str, *options: str) -> Result:
+    """Run fio in a job; return its own figures and the counted ones."""
+    command = [
+        "fio", "--name=f", "--directory=.", "--size=1M", "--output-format=json", "--thread",
+        *options,
+    ]  # fmt: skip
+    prepare = [*command, "--create_only=1"]
+    subprocess.run(prepare, cwd=place, capture_output=True, check=True)
+    script = f"""
+        import json
+        done = subprocess.run({command!r}, cwd=place, capture_output=True, text=True)
+        told = json.loads(done.stdout[done.stdout.index("{{"):])["jobs"][0]
+        assert not told["error"], done.stdout
+        for kind in ("read", "write"):
+            expect(**{{f"{{kind}}_calls": told[kind]["total_ios"]}})
+            expect(**{{f"{{kind}}_size": told[kind]["io_bytes"]}})
+    """
+    job, told = run_in_job(root, place, script)
+    return {"told": told, "counted": counted(job, place)}
+
+
+@contextmanager
+def mounted(*arguments: str) -> Generator[str]:
+    """Mount something for a while; the last argument is the mount point."""
+    os.makedirs(arguments[-1], exist_ok=True)
+    subprocess.run(["mount", *arguments], check=True)
+    try:
+        yield arguments[-1]
+    finally:
+        subprocess.run(["umount", "-l", arguments[-1]], check=False)
+
+
+@contextmanager
+def file_systems() -> Generator[dict[str, str]]:
+    """Mount those that there are; return places in them by name."""
+    base = "/mnt"
+    with ExitStack() as stack:
+        places: dict[str, str] = {}
+        disk = f"{base}/disk.img"
+        subprocess.run(["truncate", "-s", "400M", disk], check=True)
+        subprocess.run(["mkfs.ext4", "-q", "-F", disk], check=True)
+        ext4 = stack.enter_context(mounted("-o", "loop", disk, f"{base}/ext4"))
+        places["ext4"] = f"{ext4}/p"
+        places["tmpfs"] = stack.enter_context(mounted("-t", "tmpfs", "t", f"{base}/tmpfs")) + "/p"
+        for name in ("lower", "upper", "work", "exported", "behind"):
+            os.mkdir(f"{ext4}/{name}")
+        layers = f"lowerdir={ext4}/lower,upperdir={ext4}/upper,workdir={ext4}/work"
+        with suppress(subprocess.CalledProcessError):
+            overlay = mounted("-t", "overlay", "-o", layers, "o", f"{base}/overlay")
+            places["overlay"] = stack.enter_context(overlay) + "/p"
+        with suppress(subprocess.CalledProcessError):
+            os.makedirs(f"{base}/fuse")
+            subprocess.run(["bindfs", f"{ext4}/behind", f"{base}/fuse"], check=True)
+            places["fuse"] = f"{base}/fuse/p"
+        try:
+            places["nfs"] = stack.enter_context(nfs(f"{ext4}/exported", f"{base}/nfs")) + "/p"
+        except (subprocess.CalledProcessError, OSError):
+            traceback.print_exc()
+        yield places
+
+
+@contextmanager
+def nfs(exported: str, point: str) -> Generator[str]:
+    """Export a directory and mount it over loopback."""
+    subprocess.run(["modprobe", "nfsd"], check=True)
+    subprocess.run(["modprobe", "nfsv4"], check=True)
+    subprocess.run(["mount", "-t", "nfsd", "nfsd", "/proc/fs/nfsd"], check=False)
+    for directory in ("/var/lib/nfs", "/run/rpc_pipefs", "/var/lib/nfs/v4recovery"):
+        os.makedirs(directory, exist_ok=True)
+    Path("/var/lib/nfs/etab").touch()
+    Path("/var/lib/nfs/rmtab").touch()
+    subprocess.Popen(["rpc.mountd", "-F"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    options = "rw,no_root_squash,insecure,no_subtree_check,fsid=0"
+    subprocess.run(["exportfs", "-o", options, f"127.0.0.1:{exported}"], check=True)
+    subprocess.run(["rpc.nfsd", "-N", "3", "-V", "4", "2"], check=True)
+    Path("/proc/fs/nfsd/v4_end_grace").write_text("Y")
+    with mounted("-t", "nfs4", "-o", "vers=4.2,soft,timeo=100", "127.0.0.1:/", point) as place:
+        yield place
+
+
+NETWORK = {
+    "tcp": """
+        server = socket.create_server(("127.0.0.1", 0))
+        def serve():
+            peer, _ = server.accept()
+            # The bytes that wait are looked at first; all of them are wanted at once.
+            peer.recv(10, socket.MSG_PEEK)
+            while data := peer.recv(100_000, socket.MSG_WAITALL):
+                expect(received_bytes=len(data), receives=1)
+        thread = threading.Thread(target=serve)
+        thread.start()
+        client = socket.create_connection(server.getsockname())
+        for size in (1, 1000, 65_537, 2_000_003):
+            data = b"x" * size
+            while data:
+                n = client.send(data)
+                expect(sent_bytes=n, sends=1)
+                data = data[n:]
+        client.close()
+        thread.join()
+    """,
+    "udp": """
+        one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        one.bind(("127.0.0.1", 0))
+        other = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        for n in range(50):
+            expect(sends=1, sent_bytes=other.sendto(b"y" * (n * 20), one.getsockname()))
+            one.recv(4, socket.MSG_PEEK)
+            expect(receives=1, received_bytes=len(one.recv(2000)))
+    """,
+    "udp6": """
+        one = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+        one.bind(("::", 0))
+        port = one.getsockname()[1]
+        other = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+        for address in ("::1", "::ffff:127.0.0.1"):
+            expect(sends=1, sent_bytes=other.sendto(b"z" * 999, (address, port)))
+            expect(receives=1, received_bytes=len(one.recv(2000)))
+    """,
+    "tcp_sendfile": """
+        server = socket.create_server(("127.0.0.1", 0))
+        def serve():
+            peer, _ = server.accept()
+            while data := peer.recv(100_000):
+                expect(received_bytes=len(data), receives=1)
+        thread = threading.Thread(target=serve)
+        thread.start()
+        client = socket.create_connection(server.getsockname())
+        with open("/bin/bash", "rb") as file:
+            at = 0
+            while at < 500_000:
+                n = os.sendfile(client.fileno(), file.fileno(), at, 500_000 - at)
+                expect(sent_bytes=n)
+                at += n
+        client.close()
+        thread.join()
+    """,
+}
+
+
+def compare_network(root: str, name: str) -> Result:
+    job, expected = run_in_job(root, "/", NETWORK[name])
+    found = {
+        f"{key.protocol}{' loopback' if key.is_loopback else ''}": traffic._asdict()
+        for key, traffic in read_network().entries.items()
+        if key.job == job
+    }
+    for traffic in found.values():
+        del traffic["since"]
+    return {"expected": expected, "counted": found}
+
+
+FIO = {
+    "libaio direct": ("--ioengine=libaio", "--iodepth=16", "--bs=4k", "--rw=randrw", "--direct=1"),
+    "io_uring": ("--ioengine=io_uring", "--iodepth=16", "--bs=4k", "--rw=randrw"),
+    "io_uring direct": (
+        "--ioengine=io_uring", "--iodepth=16", "--bs=4k", "--rw=randrw", "--direct=1",
+    ),
+    "io_uring fixed": (
+        "--ioengine=io_uring", "--iodepth=8", "--bs=8k", "--rw=randrw", "--fixedbufs",
+        "--registerfiles",
+    ),
+    "io_uring sqpoll": (
+        "--ioengine=io_uring", "--iodepth=8", "--bs=8k", "--rw=randrw", "--sqthread_poll=1",
+    ),
+    "io_uring async": (
+        "--ioengine=io_uring", "--iodepth=8", "--bs=8k", "--rw=randrw", "--force_async=1",
+    ),
+    "pvsync2": ("--ioengine=pvsync2", "--bs=4k", "--rw=randrw"),
+}  # fmt: skip
+
+
+def attempt(results: Result, name: str, scenario: Callable[[], Any]) -> None:
+    """Add the result of a scenario, or why it failed."""
+    try:
+        results[name] = scenario()
+    except Exception:  # noqa: BLE001 - the test that looks for the result shows it
+        results[name] = {"error": traceback.format_exc()}
+
+
+def count_known_programs() -> Result:
+    """Run all programs whose I/O is known."""
+    results: Result = {}
+    with hierarchy("v2") as root, file_systems() as places:
+        for kind, place in places.items():
+            for name in SCRIPTS:
+                attempt(results, f"{kind} {name}", partial(compare, root, place, name))
+        ext4 = places["ext4"]
+        dd = ["if=/dev/zero", "of=d", "bs=1M", "count=8", "conv=notrunc"]
+        attempt(results, "dd", partial(run_dd, root, ext4, *dd))
+        attempt(results, "dd direct", partial(run_dd, root, ext4, *dd, "oflag=direct"))
+        read = ["if=d", "of=/dev/null", "bs=64K", "iflag=direct"]
+        attempt(results, "dd direct read", partial(run_dd, root, ext4, *read))
+        for name, options in FIO.items():
+            attempt(results, f"fio {name}", partial(run_fio, root, ext4, *options))
+        for name in NETWORK:
+            attempt(results, f"network {name}", partial(compare_network, root, name))
+    with hierarchy("v1") as root:
+        attempt(results, "v1", partial(compare, root, "/tmp/v1", "read_write", version="v1"))
+    results["lost"] = count_lost(read_io(), read_network())
+    return results
+
+
+def read_without_privilege() -> Result:
+    """Read a thousand times as a user of the group, and once as another one."""
+    loading.load(DIRECTORY, group=NOBODY, io=IoOptions())
+    read = f"""
+from ccagent.machine.bpf import io_records
+for _ in range(1000):
+    with open("{DIRECTORY}/io", "rb") as io, open("{DIRECTORY}/network", "rb") as network:
+        contents = io.read(), network.read()
+print(len(io_records.parse_io(contents[0]).entries) > 0)
+print(len(io_records.parse_network(contents[1]).entries) > 0)
+"""
+    allowed, denied = as_nobody(read), as_nobody(read, group=NOBODY - 1)
+    modes = {
+        name: f"{os.stat(Path(DIRECTORY, name)).st_mode & 0o7777:04o}"
+        for name in (pins.IO, pins.NETWORK, pins.IO_PROGRAMS)
+    }
+    return {"allowed": allowed.stdout + allowed.stderr, "denied": denied.stderr, "modes": modes}
+
+
+def unload() -> Result:
+    """Unload everything; return the programs of the kernel before, loaded and after."""
+    found: Result = {"loaded": len(own_programs())}
+    status = read_status(DIRECTORY)
+    found["status"] = [status.state, status.io, status.not_counted, status.problems]
+    loading.unload_io(DIRECTORY)
+    found["without io"] = sorted(os.listdir(DIRECTORY))
+    loading.unload(DIRECTORY)
+    for _ in range(100):
+        if not own_programs():
+            break
+        time.sleep(0.1)
+    found["unloaded"] = own_programs()
+    found["left"] = os.path.exists(DIRECTORY) or DIRECTORY in Path("/proc/mounts").read_text()
+    return found
+
+
+def own_programs() -> list[int]:
+    """Return the kernel's numbers of all programs."""
+    library = ctypes.CDLL("libbpf.so.1", use_errno=True)
+    number, found = ctypes.c_uint32(0), list[int]()
+    while not library.bpf_prog_get_next_id(number, ctypes.byref(number)):
+        found.append(number.value)
+    return found
+
+
+def do_without() -> Result:
+    """Load as on a kernel without some functions."""
+    lacking = frozenset({"vfs_readv", "security_inode_mkdir", "tcp_recvmsg"})
+    loaded = loading.load(DIRECTORY, io=IoOptions(lacking=lacking))
+    found = read_io()
+    missing = [hook.counts for hook in missing_hooks(found.header.features)]
+    with hierarchy("v2") as root:
+        counted = compare(root, "/mnt/p", "vectors")
+    loading.unload(DIRECTORY)
+    return {"left_out": dict(loaded.left_out), "missing": missing, **counted}
+
+
+def overflow() -> Result:
+    """Have more jobs than there is room for."""
+    loading.load(DIRECTORY, io=IoOptions(entries=8))
+    script = """
+        fd = os.open(path("x"), os.O_WRONLY | os.O_CREAT)
+        os.write(fd, b"z" * 100)
+    """
+    os.makedirs("/mnt/q", exist_ok=True)
+    with hierarchy("v2") as root:
+        jobs = [run_in_job(root, "/mnt/q", script)[0] for _ in range(20)]
+    found = read_io()
+    written = [
+        counts.write_bytes
+        for key, counts in found.entries.items()
+        if key.job in jobs and counts.writes
+    ]
+    loading.unload(DIRECTORY)
+    return {"jobs": len(jobs), "written": written, "lost": found.lost.write_bytes}
+
+
+def expire(built: str) -> Result:
+    """Load a build that keeps ended jobs for a second; return when an entry is there."""
+    loading.load(DIRECTORY, programs=objects(built), io=IoOptions(has_time=True))
+    script = """
+        fd = os.open(path("x"), os.O_WRONLY | os.O_CREAT)
+        os.write(fd, b"z" * 100)
+    """
+    os.makedirs("/mnt/r", exist_ok=True)
+    with hierarchy("v2") as root:
+        job, _ = run_in_job(root, "/mnt/r", script)
+
+    def is_there() -> bool:
+        return any(key.job == job for key in read_io().entries)
+
+    time.sleep(2)
+    found: Result = {"first": is_there(), "ns": counted(job, "/mnt/r").get("write_ns", 0)}
+    found["last"] = [is_there() for _ in range(3)]
+    loading.unload(DIRECTORY)
+    return found
+
+
+def main() -> None:
+    """Run all scenarios; print their results as JSON, by name."""
+    loaded = loading.load(DIRECTORY, io=IoOptions())
+    results: Result = {"left_out": dict(loaded.left_out), "complaint": loaded.complaint}
+    results |= count_known_programs()
+    attempt(results, "unprivileged", read_without_privilege)
+    attempt(results, "unload", unload)
+    attempt(results, "lacking", do_without)
+    attempt(results, "overflow", overflow)
+    if len(sys.argv) > 1:
+        attempt(results, "expire", partial(expire, sys.argv[1]))
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
