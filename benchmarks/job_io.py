@@ -10,8 +10,8 @@ Where the kernel takes programs at functions: all programs are loaded into a dir
   without, in turns: the ratio of their CPU times, kernel time included, of the best runs.
 
 Where it refuses them, the same work (filter, job, table, counters) runs at a tracepoint of ext4
-that each buffered write passes, beside a program that does nothing: the difference is the work. That
-needs clang and a directory on ext4. The way from a function into its program is not in it.
+that each buffered write passes, beside a program that does nothing: the difference is the work.
+That needs clang and a directory on ext4. The way from a function into its program is not in it.
 """
 
 from __future__ import annotations

@@ -442,10 +442,12 @@ FIO = {
 
 def attempt(results: Result, name: str, scenario: Callable[[], Any]) -> None:
     """Add the result of a scenario, or why it failed."""
+    begin = time.monotonic()
     try:
         results[name] = scenario()
     except Exception:  # noqa: BLE001 - the test that looks for the result shows it
         results[name] = {"error": traceback.format_exc()}
+    print(f"{name}: {time.monotonic() - begin:.1f} s", file=sys.stderr)
 
 
 def count_known_programs() -> Result:
@@ -548,6 +550,26 @@ def overflow() -> Result:
     return {"jobs": len(jobs), "written": written, "lost": found.lost.write_bytes}
 
 
+def mount_many() -> Result:
+    """Have a job that mounts more file systems than are told apart."""
+    script = """
+        libc = ctypes.CDLL(None, use_errno=True)
+        for n in range(70):
+            os.mkdir(path(str(n)))
+            assert not libc.mount(b"x", path(str(n)).encode(), b"tmpfs", 0, None)
+            fd = os.open(path(f"{n}/x"), os.O_WRONLY | os.O_CREAT)
+            os.write(fd, b"z" * 100)
+            os.close(fd)
+        for n in range(70):
+            libc.umount2(path(str(n)).encode(), 2)
+    """
+    os.makedirs("/mnt/s", exist_ok=True)
+    with hierarchy("v2") as root:
+        job, _ = run_in_job(root, "/mnt/s", script)
+    entries = {key: counts for key, counts in read_io().entries.items() if key.job == job}
+    return {"entries": len(entries), "bytes": sum(each.write_bytes for each in entries.values())}
+
+
 def expire(built: str) -> Result:
     """Load a build that keeps ended jobs for a second; return when an entry is there."""
     loading.load(DIRECTORY, programs=objects(built), io=IoOptions(has_time=True))
@@ -575,6 +597,7 @@ def main() -> None:
     results: Result = {"left_out": dict(loaded.left_out), "complaint": loaded.complaint}
     results |= count_known_programs()
     attempt(results, "unprivileged", read_without_privilege)
+    attempt(results, "many mounts", mount_many)
     attempt(results, "unload", unload)
     attempt(results, "lacking", do_without)
     attempt(results, "overflow", overflow)

@@ -146,6 +146,12 @@ def test_what_finds_no_room_is_counted_as_lost(results: dict[str, Any]) -> None:
     assert found["lost"] + sum(found["written"]) >= found["jobs"] * 100
 
 
+def test_a_job_with_many_mounts_has_a_bounded_number_of_entries(results: dict[str, Any]) -> None:
+    found = result(results, "many mounts")
+    assert found["entries"] <= 65
+    assert found["bytes"] == 70 * 100
+
+
 def test_an_ended_job_is_kept_until_it_was_read(results: dict[str, Any]) -> None:
     found = result(results, "expire")
     assert found["first"]
