@@ -10,6 +10,13 @@ layout() {
     cp -a "$source" "$work/build"
     "$python" "$here/vendor.py" build "$wheels" "$home" "$work/build" --arch "$arch"
     rm -rf "$work/build"
+    if [ "$store" = yes ]; then
+        "$python" "$here/vendor.py" unpack "$wheels" "$1/ccagent-store/usr/lib/ccagent-store" \
+            --arch "$arch" --list wheels-store.txt
+        mkdir -p "$1/ccagent-store/var/lib/ccagent-store"
+    else
+        rm -r "$1/ccagent-store"
+    fi
 
     mkdir -p "$core/etc/ccagent/conf.d" "$core/var/lib/ccagent/outbox"
     cp -R "$here/examples" "$here/ansible" "$here/venv" "$share"
@@ -22,6 +29,10 @@ layout() {
     chmod 640 "$core/etc/ccagent/ccagent.toml"
     chmod 750 "$core/etc/ccagent" "$core/etc/ccagent/conf.d" "$core/var/lib/ccagent" \
         "$core/var/lib/ccagent/outbox"
+    if [ "$store" = yes ]; then
+        chmod 640 "$1/ccagent-store/etc/ccagent/store.toml"
+        chmod 750 "$1/ccagent-store/etc/ccagent" "$1/ccagent-store/var/lib/ccagent-store"
+    fi
     dated "$1"
 }
 
@@ -30,6 +41,9 @@ compile() {
     for each in $pythons; do
         "$each" -I -S -m compileall -q --invalidation-mode unchecked-hash \
             -s "$1/ccagent-core" -p / "$1/ccagent-core/usr/lib/ccagent"
+        [ "$store" = yes ] || continue
+        "$each" -I -S -m compileall -q --invalidation-mode unchecked-hash \
+            -s "$1/ccagent-store" -p / "$1/ccagent-store/usr/lib/ccagent-store"
     done
     dated "$1"
 }

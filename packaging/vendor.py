@@ -5,6 +5,8 @@
     vendor.py build DIRECTORY TREE SOURCE     build the wheel of a source tree and unpack it, too
     vendor.py list DIRECTORY                  print the wheels that a build needs
 
+`--list wheels-store.txt` is for the modules of the package ccagent-store.
+
 One tree serves all of them: extension modules carry version and machine in their names, all else
 is the same in each wheel of a version, which is checked.
 """
@@ -35,6 +37,12 @@ LEFT_OUT = {"RECORD", "WHEEL", "INSTALLER", "REQUESTED", "top_level.txt", "direc
 
 STRAY = {"example.py"}
 """What a wheel holds that is nobody's module."""
+
+UNUSED = re.compile(r"/(tests|include|pkgconfig)/|_tests\.cpython|\.(a|c|h|pxd|pyi|pyx)$")
+"""Of large wheels: what no program runs. ccagent's own tree has some, which it keeps."""
+
+INFORMATIVE = {"numpy/__config__.py"}
+"""Differs from wheel to wheel: the options of the compiler, for bug reports."""
 
 
 class Pinned(NamedTuple):
@@ -71,27 +79,27 @@ def fits(wheel: str, minor: int, arch: str) -> bool:
     return (stable or abi == f"cp3{minor}") and f"_{arch}" in machine
 
 
-def chosen(directory: Path, arch: str) -> list[Path]:
-    """Choose for each line of wheels.txt and each Python a wheel. Raises SystemExit."""
+def chosen(directory: Path, arch: str, wanted: Path = LIST) -> list[Path]:
+    """Choose for each line of a list and each Python a wheel. Raises SystemExit."""
     names = sorted(path.name for path in directory.glob("*.whl"))
     wheels: dict[str, None] = {}
-    for each in pinned(LIST.read_text()):
+    for each in pinned(wanted.read_text()):
         for minor in MINORS:
             fitting = [name for name in names if each.is_in(name) and fits(name, minor, arch)]
             if not fitting:
                 sys.exit(f"{directory}: no wheel of {each.name} {each.version}, 3.{minor}, {arch}")
             found = hashlib.sha256((directory / fitting[0]).read_bytes()).hexdigest()
             if found not in each.hashes:
-                sys.exit(f"{fitting[0]}: its sha256 is {found}, which wheels.txt hasn't")
+                sys.exit(f"{fitting[0]}: its sha256 is {found}, which {wanted.name} hasn't")
             wheels[fitting[0]] = None
     return [directory / name for name in wheels]
 
 
-def fetch(directory: Path, arch: str) -> None:
+def fetch(directory: Path, arch: str, listed: Path = LIST) -> None:
     """Download what is missing, each file once. pip checks the hashes too."""
     directory.mkdir(parents=True, exist_ok=True)
     names = [path.name for path in directory.glob("*.whl")]
-    wanted = pinned(LIST.read_text())
+    wanted = pinned(listed.read_text())
     for minor in MINORS:
         if all(any(p.is_in(n) and fits(n, minor, arch) for n in names) for p in wanted):
             continue
@@ -100,18 +108,20 @@ def fetch(directory: Path, arch: str) -> None:
             [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
              "--no-deps", "--only-binary=:all:", "--require-hashes", "--implementation=cp",
              f"--python-version=3.{minor}", f"--platform=manylinux2014_{arch}", *platforms,
-             f"--dest={directory}", f"--requirement={LIST}"],
+             f"--dest={directory}", f"--requirement={listed}"],
             check=True,
         )  # fmt: skip
 
 
-def unpack(wheel: Path, tree: Path) -> None:
-    """Unpack a wheel; what is there already must be the same."""
+def unpack(wheel: Path, tree: Path, *, is_lean: bool = False) -> None:
+    """Unpack a wheel; what is there already must be the same. is_lean: without what is unused."""
     with zipfile.ZipFile(wheel) as archive:
         for entry in archive.infolist():
             *folders, name = entry.filename.split("/")
             about = folders and folders[0].endswith(".dist-info")
             if not name or (about and name in LEFT_OUT) or entry.filename in STRAY:
+                continue
+            if is_lean and not about and UNUSED.search(entry.filename):
                 continue
             if ".." in folders or folders[:1] == [""] or ".data" in (folders or [""])[0]:
                 sys.exit(f"{wheel.name}: {entry.filename}: does not belong into a tree of modules")
@@ -119,11 +129,14 @@ def unpack(wheel: Path, tree: Path) -> None:
             if name.endswith(".py") and content.startswith(b"#!"):
                 content = b"#" + content[content.index(b"\n") :]  # a module, no program
             target = tree.joinpath(*folders, name)
+            if target.exists() and entry.filename in INFORMATIVE:
+                continue
             if target.exists() and target.read_bytes() != content and not about:
                 sys.exit(f"{wheel.name}: {entry.filename}: differs from that of another wheel")
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
-            target.chmod(0o755 if ".so" in name else 0o644)
+            is_module = ".so" in name and ".libs/" not in entry.filename
+            target.chmod(0o755 if is_module else 0o644)
 
 
 def build(directory: Path, tree: Path, source: Path, arch: str) -> None:
@@ -157,20 +170,22 @@ def main() -> None:
     parser.add_argument("action", choices=["fetch", "unpack", "build", "list"])
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH")
     parser.add_argument("--arch", default=platform.machine())
+    parser.add_argument("--list", type=Path, default=LIST)
     options = parser.parse_args()
     directory, *others = options.paths
+    wanted = LIST.with_name(options.list.name)
     if options.action == "fetch":
-        fetch(directory, options.arch)
-        chosen(directory, options.arch)
+        fetch(directory, options.arch, wanted)
+        chosen(directory, options.arch, wanted)
     elif options.action == "list":
-        print(*chosen(directory, options.arch), sep="\n")  # noqa: T201 - a script reads it
+        print(*chosen(directory, options.arch, wanted), sep="\n")  # noqa: T201 - a script reads it
     elif options.action == "build":
         tree, source = others
         build(directory, tree, source, options.arch)
     else:
-        for wheel in chosen(directory, options.arch):
+        for wheel in chosen(directory, options.arch, wanted):
             if not wheel.name.startswith(BUILDER):
-                unpack(wheel, others[0])
+                unpack(wheel, others[0], is_lean=wanted != LIST)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ _INTEGRATION = "tests/integration/"
 
 _SLOW = (
     "packages", "slurm", "kernel", "commands/test_readme", "lustre/test_lustre_day",
-    "daemon", "http/test_receivers",
+    "jobstats/test_jobstats_day", "daemon", "http/test_receivers",
 )  # fmt: skip
 """Below tests/integration, what takes longest: it starts first."""
 
@@ -28,7 +28,10 @@ _ONE_WORKER = ("packages", "slurm", "kernel")
 Slurm and the kernel's tests are one group: both make control groups of jobs.
 """
 
-_ALONE = ("daemon", "http/test_receivers", "commands/test_doctor", "lustre/test_lustre_day")
+_ALONE = (
+    "daemon", "http/test_receivers", "commands/test_doctor", "lustre/test_lustre_day",
+    "jobstats/test_jobstats_day",
+)  # fmt: skip
 """Each of these tests has servers of its own: any worker runs any of them."""
 
 _CHECKS = [

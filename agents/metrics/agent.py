@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ccagent.agents.base import Agent
 from ccagent.agents.metrics.custom.reader import Custom
@@ -19,7 +19,7 @@ from ccagent.records.points import Point
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.agents.metrics.readers.base import Gauge, Metric, Scope
+    from ccagent.agents.metrics.readers.base import Gauge, Metric, Reader, Scope
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
     from ccagent.records.message import Format
@@ -64,6 +64,7 @@ class MetricsAgent(Agent[MetricsSettings]):
         self.custom.begin(node)
         for reader in self.readers:
             reader.is_patient = self.is_only_sample
+            reader.interval = self._interval_of(reader)
             reader.begin(node)
         for paced in self._paced:
             paced.values(node, self.metrics)
@@ -105,11 +106,22 @@ class MetricsAgent(Agent[MetricsSettings]):
             self.metrics[name] = metric
         return gauges
 
+    def describe(self) -> dict[str, Any]:
+        """Return what readers remember, for reports on this node."""
+        return {name: each for one in self.readers for name, each in one.describe().items()}
+
     def close(self) -> None:
         """Close the readers and end running commands."""
         self.custom.close()
         for reader in self.readers:
             reader.close()
+
+    def _interval_of(self, reader: Reader[Any]) -> float:
+        """Return the seconds between two readings of a reader; 0 for a single sample."""
+        every = self.settings.every
+        if self.is_only_sample or every is None:
+            return 0.0
+        return float(max(every.seconds, reader.settings.every.seconds))
 
     def _tags_of(self, node: Node, metric: str, scope: Scope) -> Tags:
         """Return the tags of a scope. A node has no type-id: the store would hide the value."""

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from ccagent.config.configuration import Configuration
 
 
+_SCRAPES = ("prometheus", "openmetrics")
+
+
 def extend_command(
     command: click.Command, configure: Callable[[Options], Configuration]
 ) -> click.Command:
@@ -28,8 +31,24 @@ def extend_command(
         raise RuntimeError("the command does nothing")
 
     def run(
-        *, is_list: bool, is_config: bool, is_store: bool, merged: tuple[str, ...], **options: Any
+        *,
+        is_list: bool,
+        is_config: bool,
+        is_store: bool,
+        merged: tuple[str, ...],
+        names: str,
+        **options: Any,
     ) -> None:
+        if options.get("form") in _SCRAPES:
+            from ccagent.transports.prometheus.commands import print_scrape
+
+            if options.get("every") or options.get("is_dry") or options.get("sinks"):
+                raise click.UsageError(f"--format {options['form']} goes with --once alone")
+            form = str(options["form"])
+            print_scrape(take_common(options).options._replace(form=None), form, names)
+            return
+        if names:
+            raise click.UsageError(f"--names: needs --format {' or '.join(_SCRAPES)}")
         if not (is_list or is_config or is_store or merged):
             take_sample(**options)
             return
@@ -80,8 +99,26 @@ def extend_command(
             help="Merge outputs of --cluster-config of several nodes (repeat it for each).",
         ),
     ]
-    return click.Command(
-        command.name, callback=run, params=[*flags, *command.params], help=command.help
+    flags.append(
+        click.Option(
+            ["--names"],
+            default="",
+            metavar="SETS",
+            help="With --format prometheus: sets of names, such as node_exporter,ccagent.",
+        )
+    )
+    params = [_with_scrapes(param) for param in command.params]
+    return click.Command(command.name, callback=run, params=[*flags, *params], help=command.help)
+
+
+def _with_scrapes(param: click.Parameter) -> click.Parameter:
+    """Return the option `--format` with the formats of Prometheus, and others as they are."""
+    if param.name != "form":
+        return param
+    return click.Option(
+        ["--format", "form"],
+        type=click.Choice(["sonar", "line", *_SCRAPES]),
+        help="Sonar JSON envelopes, line protocol, or what Prometheus would get.",
     )
 
 

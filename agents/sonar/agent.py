@@ -45,7 +45,11 @@ class SampleAgent(Agent[SampleSettings]):
 
     name = "sample"
     formats: ClassVar[frozenset[Format]] = frozenset(FORMATS)
-    extras: ClassVar[frozenset[str]] = Agent.extras | {"allocated-gpus", "job-cgroups"}
+    extras: ClassVar[frozenset[str]] = Agent.extras | {
+        "allocated-gpus",
+        "job-cgroups",
+        "job-energy",
+    }
     Settings = SampleSettings
 
     def __init__(self, settings: SampleSettings, wanted: frozenset[Format]) -> None:
@@ -121,6 +125,10 @@ class SampleAgent(Agent[SampleSettings]):
             from ccagent.agents.sonar.jobs.cgroup_accounting import with_cgroups
 
             jobs = with_cgroups(jobs, counters, pss)
+        if "job-energy" in self.settings.extras:
+            from ccagent.agents.sonar.jobs.energies import with_energies
+
+            jobs = with_energies(jobs)
         attributes = SampleAttributes(
             time=timestamp(now),
             cluster=node.cluster,

@@ -32,6 +32,22 @@ MODULES = (
     Module("psutil", "psutil/*", "BSD-3-clause-psutil", "psutil-*.dist-info/LICENSE"),
     Module("py-cpuinfo", "cpuinfo/*", "Expat-cpuinfo", "py_cpuinfo-*.dist-info/LICENSE"),
 )
+STORE = (
+    Module("cffi", "cffi/* usr/lib/ccagent-store/_cffi_backend*", "MIT-0-cffi",
+           "cffi-*.dist-info/licenses/LICENSE", "Armin Rigo, Maciej Fijalkowski"),
+    Module("cryptography", "cryptography/*", "Apache-2.0", "", "Individual contributors"),
+    Module("httptools", "httptools/*", "Expat-httptools", "httptools-*.dist-info/licenses/LICENSE"),
+    Module("numpy", "numpy/* usr/lib/ccagent-store/numpy.libs/*", "BSD-3-clause-numpy",
+           "numpy-*.dist-info/licenses/LICENSE.txt"),
+    Module("orjson", "orjson/*", "MPL-2.0", "", "ijl"),
+    Module("pycparser", "pycparser/*", "BSD-3-clause-pycparser",
+           "pycparser-*.dist-info/licenses/LICENSE"),
+)  # fmt: skip
+"""The modules of the package ccagent-store."""
+
+_GPL = re.compile(r"GNU GENERAL PUBLIC LICENSE\s+Version 3.*?why-not-lgpl\.html>\.", re.DOTALL)
+"""In the licence of numpy, for the library of Fortran. Debian wants a reference."""
+
 _HEAD = """\
 Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: ccagent
@@ -53,12 +69,19 @@ License: Apache-2.0
 License: GPL-2
  On Debian systems the text is in /usr/share/common-licenses/GPL-2.
 """
+_STORE_TAIL = """\
+License: Apache-2.0
+ On Debian systems the text is in /usr/share/common-licenses/Apache-2.0.
+
+License: MPL-2.0
+ On Debian systems the text is in /usr/share/common-licenses/MPL-2.0.
+"""
 
 
 def read_licence(home: Path, module: Module) -> str:
     """Return the text of a module's licence; of a module's source its first comment."""
     (file,) = home.glob(module.text)
-    text = file.read_text(encoding="utf-8")
+    text = _GPL.sub("The text is in /usr/share/common-licenses/GPL-3.", file.read_text("utf-8"))
     if file.suffix != ".py":
         return text
     lines = re.match(r"(?:#.*\n)+", text)
@@ -91,18 +114,20 @@ def main() -> None:
 
 def add_modules(home: Path, parts: list[str], texts: list[str]) -> None:
     """Add the paragraphs of the bundled modules and of the kernel programs."""
-    parts.append(_KERNEL)
-    for module in MODULES:
+    is_store = home.name == "ccagent-store"
+    if not is_store:
+        parts.append(_KERNEL)
+    for module in STORE if is_store else MODULES:
         holder = module.holder
         if module.text:
             text = read_licence(home, module)
-            holder = copyright_of(text)
+            holder = holder or copyright_of(text)
             texts.append(f"License: {module.licence}\n{field(text)}")
         parts.append(
-            f"Files: usr/lib/ccagent/{module.files}\nCopyright: {holder}\n"
+            f"Files: usr/lib/{home.name}/{module.files}\nCopyright: {holder}\n"
             f"License: {module.licence}\nComment: {module.name}\n"
         )
-    texts.append(_TAIL)
+    texts.append(_STORE_TAIL if is_store else _TAIL)
 
 
 if __name__ == "__main__":

@@ -20,14 +20,25 @@ pack_deb() {
     gzip -9n <"$documents/CHANGELOG.md" >"$documents/changelog.gz"
     rm "$documents/CHANGELOG.md"
     sed -i 's,](CHANGELOG.md),](changelog.gz),' "$documents/README.md"
-    install -D -m 644 "$here/deb/ccagent-core.lintian-overrides" \
-        "$root/ccagent-core/usr/share/lintian/overrides/ccagent-core"
-    for package in ccagent-core ccagent ccagent-slurm ccagent-lustre; do
+    packages="ccagent-core ccagent ccagent-slurm ccagent-lustre"
+    with_modules=ccagent-core
+    if [ "$store" = yes ]; then
+        packages="$packages ccagent-store"
+        with_modules="$with_modules ccagent-store"
+    fi
+    for package in $with_modules; do
+        install -D -m 644 "$here/deb/$package.lintian-overrides" \
+            "$root/$package/usr/share/lintian/overrides/$package"
+    done
+    for package in $packages; do
         tree=$root/$package
         about=$tree/usr/share/doc/$package
         mkdir -p "$about" "$tree/DEBIAN"
         modules=
-        [ "$package" != ccagent-core ] || modules=$tree/usr/lib/ccagent
+        case $package in
+            ccagent-core) modules=$tree/usr/lib/ccagent ;;
+            ccagent-store) modules=$tree/usr/lib/ccagent-store ;;
+        esac
         # shellcheck disable=SC2086
         "$python" -I -S "$here/deb/copyright.py" "$top/LICENSE" $modules >"$about/copyright"
         debian_changelog | gzip -9n >"$about/changelog.Debian.gz"
@@ -47,7 +58,7 @@ pack_deb() {
         [ ! -e "$tree/DEBIAN/triggers" ] || chmod 644 "$tree/DEBIAN/triggers"
         (cd "$tree" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$tree/DEBIAN/md5sums"
         touch --date="@$SOURCE_DATE_EPOCH" "$tree"/DEBIAN/* "$tree/DEBIAN" "$tree"
-        dpkg-deb --root-owner-group -Zxz --build "$tree" \
+        dpkg-deb --root-owner-group -Zxz -z3 --build "$tree" \
             "$output/${package}_$version-${release}_$architecture.deb" >/dev/null
     done
 }

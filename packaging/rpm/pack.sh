@@ -10,7 +10,9 @@ pack_rpm() {
     archive "$work/wheels.d" . >"$work/rpm/SOURCES/ccagent-wheels-$version.tar"
     cp "$here/tree/ccagent-core/usr/lib/sysusers.d/ccagent.conf" "$work/rpm/SOURCES/ccagent.sysusers"
     dated "$work/rpm/SOURCES"
-    rpmbuild -ba --quiet --nodeps --target "$arch" \
+    set --
+    [ "$store" = yes ] || set -- --define "without_store 1"
+    rpmbuild -ba "$@" --quiet --nodeps --target "$arch" \
         --define "_topdir $work/rpm" \
         --define "_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm" \
         --define "package_version $version" --define "package_release $release" \

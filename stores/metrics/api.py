@@ -3,50 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import parse_qs
 
 import msgspec
 
-from ccagent.errors import CcagentError, UnparsableError
+from ccagent.errors import UnparsableError
 from ccagent.log import logger
 from ccagent.stores.metrics.debugging import describe_buffers
 from ccagent.stores.metrics.general import MOST_REPORTED, BadLine
-from ccagent.stores.metrics.health import check_health, parse_health_request
 from ccagent.stores.metrics.ingest import IngestResult
-from ccagent.stores.metrics.job_queries import describe_jobs, expand_job
-from ccagent.stores.metrics.query import QueryLimits, answer
-from ccagent.stores.metrics.query_request import BadRequestError, parse_request
-from ccagent.stores.metrics.responses import StoreResponse, complain, fail, text
-from ccagent.stores.metrics.table_query import answer_table, parse_table_request
+from ccagent.stores.metrics.job_queries import describe_jobs
+from ccagent.stores.metrics.query import QueryLimits
+from ccagent.stores.metrics.query_answers import TABLES, QueryAnswers
+from ccagent.stores.metrics.query_request import BadRequestError
+from ccagent.stores.metrics.request_bodies import (
+    LONGEST_QUERY,
+    TooLargeBodyError,
+    inflate,
+    parameter,
+)
+from ccagent.stores.metrics.responses import StoreResponse, begun, complain, fail, text
 from ccagent.stores.metrics.tokens import ADMIN, READ, WRITE, UnauthorizedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from ccagent.stores.metrics.archive_query import ArchiveQueries
-    from ccagent.stores.metrics.commit import GroupCommit
+    from ccagent.stores.metrics.commit import MessageCommit
     from ccagent.stores.metrics.ingest import LineIngest
     from ccagent.stores.metrics.job_table import JobEvents, JobTable
     from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog
-    from ccagent.stores.metrics.query_request import QueryRequest
+    from ccagent.stores.metrics.query_answers import ValueSource
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.stores.metrics.tokens import TokenVerifier
 
-_TABLES = b"version=2"
-"""cc-backend asks for `version=v2`, which means nothing."""
-
-_LONGEST_QUERY = 4096
 _MOST_REMEMBERED = 1000
 _MOST_SELECTORS = 100_000
-_MOST_MEMBERS = 100
+_MOST_DIGITS = 11
+_LARGEST_QUESTION = 16 << 20
+"""Bytes of the body of a request that is no write."""
+
 _PIECE = 1 << 20
 """Bytes of a body after which others get their turn."""
-
-
-class TooLargeBodyError(CcagentError):
-    """A body that inflates too far."""
 
 
 class ServerPath(NamedTuple):
@@ -76,7 +73,7 @@ class StoreApi:
         self,
         store: MetricStore,
         ingest: LineIngest,
-        commit: GroupCommit,
+        commit: MessageCommit,
         *,
         log: WriteAheadLog | None = None,
         verifier: TokenVerifier | None = None,
@@ -85,19 +82,19 @@ class StoreApi:
         describe: Callable[[], bytes] = bytes,
         jobs: JobTable | None = None,
         events: JobEvents | None = None,
-        archive: ArchiveQueries | None = None,
+        source: ValueSource | None = None,
     ) -> None:
+        """Take the parts. source: values that are not in memory."""
         self.largest_body = largest_body
         self._store = store
         self._ingest = ingest
         self._commit = commit
         self._log = log
         self._verifier = verifier
-        self._limits = limits or QueryLimits()
+        self._answers = QueryAnswers(store, limits or QueryLimits(), jobs, source)
         self._describe = describe
         self._jobs = jobs
         self._events = events
-        self._archive = archive
         self._tasks: set[asyncio.Task[None]] = set()
         self._clusters: dict[bytes, str] = {b"": ""}
 
@@ -109,7 +106,7 @@ class StoreApi:
         found = ROUTES.get(path)
         if found is None:
             return text(404, "404 page not found")
-        if found.name == "query" and method == b"POST" and query == _TABLES:
+        if found.name == "query" and method == b"POST" and query == TABLES:
             return found
         if found.method != method:
             return StoreResponse(405, b"", more=b"Allow: %b\r\n" % found.method)
@@ -153,41 +150,30 @@ class StoreApi:
     def _respond_otherwise(
         self, name: str, url: bytes, body: bytes, done: Callable[[StoreResponse], None]
     ) -> None:
-        """Answer what is no write. Raises BadRequestError, UnparsableError."""
-        if name == "query" and self._archive is not None and not url.endswith(_TABLES):
-            request = self._of_job(url, parse_request(body))
-            if self._archive.is_wanted(request):
-                self._archive.start(request, done)
-                return
-        done(self._answer(name, url, body))
+        """Answer what is no write. Raises BadRequestError, UnparsableError, TooLargeBodyError."""
+        if len(body) > _LARGEST_QUESTION and name != "jobs":
+            raise TooLargeBodyError(f"the body has more than {_LARGEST_QUESTION} bytes")
+        if name == "query":
+            self._answers.answer_query(url, body, done)
+        elif name == "healthcheck":
+            self._answers.answer_health(body, done)
+        else:
+            done(self._answer(name, url, body))
 
     def _answer(self, name: str, url: bytes, body: bytes) -> StoreResponse:
-        if name == "query" and url.endswith(b"?" + _TABLES):
-            table = answer_table(self._store, parse_table_request(body), self._limits)
-            return StoreResponse(200, table.body, table.kind)
-        if name == "query":
-            request = self._of_job(url, parse_request(body))
-            return StoreResponse(200, _begun(answer(self._store, request, self._limits)))
-        if name == "healthcheck":
-            return StoreResponse(200, check_health(self._store, parse_health_request(body)))
         if name == "debug":
-            selector = _parameter(url, "selector") or ""
-            return StoreResponse(200, _begun(describe_buffers(self._store, selector)))
+            selector = parameter(url, "selector") or ""
+            return StoreResponse(200, begun(describe_buffers(self._store, selector)))
         if name == "jobs" and self._events is not None:
             return text(200, f"jobs: {self._events.take_envelope(body)}")
         if name == "job" and self._jobs is not None:
-            found = self._jobs.find(_parameter(url, "cluster") or "", _parameter(url, "job") or "")
+            found = self._jobs.find(parameter(url, "cluster") or "", parameter(url, "job") or "")
             return StoreResponse(200, describe_jobs(found))
+        if name in {"job", "jobs"}:
+            return fail(501, f"{name}: this store has no table of jobs")
         if name == "free":
             return self._free(url, body)
         return StoreResponse(200, self._describe(), b"text/plain; version=0.0.4; charset=utf-8")
-
-    def _of_job(self, url: bytes, request: QueryRequest) -> QueryRequest:
-        """Return a request for the nodes and times of its job, if it names one."""
-        job = str(request.job) or (_parameter(url, "job") or "" if b"job=" in url else "")
-        if not job or self._jobs is None:
-            return request
-        return expand_job(request, job, self._jobs, int(self._store.now()))
 
     def _write(self, url: bytes, body: bytes, done: Callable[[StoreResponse], None]) -> None:
         cluster = self._cluster(url)
@@ -242,21 +228,23 @@ class StoreApi:
         query = url.partition(b"?")[2]
         found = self._clusters.get(query)
         if found is None:
-            found = _parameter(url, "cluster") or ""
+            found = parameter(url, "cluster") or ""
             if len(self._clusters) >= _MOST_REMEMBERED:
                 self._clusters = {b"": ""}
-            if len(query) <= _LONGEST_QUERY:
+            if len(query) <= LONGEST_QUERY:
                 self._clusters[query] = found
         return found
 
     def _free(self, url: bytes, body: bytes) -> StoreResponse:
-        until = _parameter(url, "to")
+        until = parameter(url, "to")
         if not until:
             return fail(400, "'to' is a required query parameter")
-        try:
-            time = int(until)
-        except ValueError:
-            return fail(500, f"to={until}: expected seconds since 1970")
+        digits = until.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit()):
+            return fail(500, f"to={until[:40]}: expected seconds since 1970")
+        if len(digits) > _MOST_DIGITS:
+            return fail(400, f"to={until[:40]}: expected seconds since 1970, as of today's clocks")
+        time = int(until)
         try:
             selectors = msgspec.json.decode(body, type=list[list[str]])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -269,44 +257,3 @@ class StoreApi:
             self._log.add_freed(selectors, time)
             self._commit.flush()
         return text(200, f"buffers freed: {freed}")
-
-
-def inflate(body: bytes, largest: int) -> bytes:
-    """Inflate a body in gzip. Raises BadRequestError, or TooLargeBodyError."""
-    parts: list[bytes] = []
-    left = largest
-    while body:
-        if len(parts) >= _MOST_MEMBERS:
-            raise BadRequestError(f"the body is no gzip of at most {_MOST_MEMBERS} members")
-        inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)
-        try:
-            parts.append(inflater.decompress(body, left + 1))
-        except zlib.error as error:
-            raise BadRequestError(f"the body is no gzip: {error}") from None
-        left -= len(parts[-1])
-        if left < 0:
-            raise TooLargeBodyError(f"the body has more than {largest} bytes")
-        if not inflater.eof:
-            raise BadRequestError("the body is no gzip: it is cut off")
-        body = inflater.unused_data
-    return b"".join(parts)
-
-
-def _parameter(url: bytes, name: str) -> str | None:
-    query = url.partition(b"?")[2][:_LONGEST_QUERY].decode("ascii", "replace")
-    try:
-        found = parse_qs(query, keep_blank_values=True, max_num_fields=100).get(name)
-    except ValueError:
-        raise BadRequestError("the URL has too many parameters") from None
-    return found[0] if found else None
-
-
-def _begun(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """Compute the first part now, so that a bad request is found before the answer begins."""
-    first = next(parts)
-
-    def rest() -> Iterator[bytes]:
-        yield first
-        yield from parts
-
-    return rest()

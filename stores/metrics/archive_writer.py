@@ -1,10 +1,12 @@
 """The program that turns a segment of the log into Parquet files, one for each cluster.
 
-python -m ccagent.stores.metrics.archive_writer SEGMENT DIRECTORY LIMIT
+Its arguments are SEGMENT, DIRECTORY and LIMIT, the time of the segment's newest value.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import re
 import sys
@@ -15,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ccagent.stores.metrics.catalogue import MetricCatalogue
-from ccagent.stores.metrics.checkpoint_files import file_name
+from ccagent.stores.metrics.checkpoint_files import open_folder
+from ccagent.stores.metrics.line_keys import file_name
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.store import MetricStore
 
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
 
 _SCOPE = re.compile(r"(socket|memoryDomain|core|hwthread|cpu|accelerator)(?=[0-9])")
 _EARLIEST = -(10**11)
+_TEXTS = ("cluster", "hostname", "metric", "scope", "scope_id")
+_SEGMENT = b"ccagent.segment"
+"""Key of a file's metadata: a store that was killed before it deleted the segment writes again."""
 
 
 class ArchivedSeries(NamedTuple):
@@ -68,47 +74,85 @@ def read_archived(node: StoreLevel) -> Iterator[ArchivedSeries]:
                     )
 
 
-def write_cluster(cluster: StoreLevel, directory: str, limit: int) -> str:
-    """Write a cluster's values, a row group for each node; return the path of the file."""
+def write_cluster(cluster: StoreLevel, directory: str, limit: int, segment: str) -> str:
+    """Write a cluster's values, a row group for each node; return the path of the file.
+
+    A file that was written from the same segment before is replaced. Raises OSError.
+    """
     arrow: Any = import_module("pyarrow")
     parquet: Any = import_module("pyarrow.parquet")
-    names = ("cluster", "hostname", "metric", "scope", "scope_id")
     schema = arrow.schema(
-        [arrow.field(name, arrow.string(), nullable=False) for name in names]
+        [arrow.field(name, arrow.string(), nullable=False) for name in _TEXTS]
         + [arrow.field(name, arrow.int64(), nullable=False) for name in ("timestamp", "frequency")]
-        + [arrow.field("value", arrow.float32(), nullable=False)]
+        + [arrow.field("value", arrow.float32(), nullable=False)],
+        metadata={_SEGMENT: segment.encode()},
     )
-    folder = os.path.join(directory, file_name(cluster.path[0]))
-    os.makedirs(folder, 0o755, exist_ok=True)
-    target = _free_name(folder, limit)
-    partial = f"{target}.tmp"
-    with parquet.ParquetWriter(partial, schema, compression="zstd") as writer:
-        for host, node in cluster.children.items():
-            found = list(read_archived(node))
-            if not found:
-                continue
-            sizes = [len(one.values) for one in found]
-            texts = {"cluster": [cluster.path[0]] * len(found), "hostname": [host] * len(found)}
-            texts |= {"metric": [one.metric for one in found]}
-            texts |= {"scope": [one.scope for one in found]}
-            texts |= {"scope_id": [one.scope_id for one in found]}
-            columns = [np.repeat(np.array(texts[name], object), sizes) for name in names]
-            columns += [np.concatenate([one.times for one in found])]
-            columns += [np.repeat(np.array([one.frequency for one in found]), sizes)]
-            columns += [np.concatenate([one.values for one in found])]
-            table = arrow.Table.from_arrays(
-                [arrow.array(one, field.type) for one, field in zip(columns, schema, strict=True)],
-                schema=schema,
-            )
-            writer.write_table(table, row_group_size=len(table) or 1)
-    os.replace(partial, target)
-    return target
+    os.makedirs(directory, 0o755, exist_ok=True)
+    folder = open_folder(directory, [file_name(cluster.path[0])])
+    try:
+        target = _free_name(folder, limit, segment, parquet)
+        partial = f"{target}.tmp"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(partial, dir_fd=folder)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        with open(os.open(partial, flags, 0o644, dir_fd=folder), "wb") as file:
+            with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+                for host, node in cluster.children.items():
+                    _write_node(writer, schema, (cluster.path[0], host), list(read_archived(node)))
+            # The segment is deleted after this.
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, target, src_dir_fd=folder, dst_dir_fd=folder)
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return os.path.join(directory, file_name(cluster.path[0]), target)
 
 
-def _free_name(folder: str, limit: int) -> str:
-    while os.path.exists(found := os.path.join(folder, f"{limit}.parquet")):
+def _write_node(
+    writer: Any, schema: Any, path: tuple[str, str], found: list[ArchivedSeries]
+) -> None:
+    if not found:
+        return
+    arrow: Any = import_module("pyarrow")
+    sizes = [len(one.values) for one in found]
+    texts = {"cluster": [path[0]] * len(found), "hostname": [path[1]] * len(found)}
+    texts |= {"metric": [one.metric for one in found], "scope": [one.scope for one in found]}
+    texts |= {"scope_id": [one.scope_id for one in found]}
+    columns = [np.repeat(np.array(texts[name], object), sizes) for name in _TEXTS]
+    columns += [np.concatenate([one.times for one in found])]
+    columns += [np.repeat(np.array([one.frequency for one in found]), sizes)]
+    columns += [np.concatenate([one.values for one in found])]
+    table = arrow.Table.from_arrays(
+        [arrow.array(one, field.type) for one, field in zip(columns, schema, strict=True)],
+        schema=schema,
+    )
+    writer.write_table(table, row_group_size=len(table) or 1)
+
+
+def _free_name(folder: int, limit: int, segment: str, parquet: Any) -> str:
+    """Return a name that is free, or that of the file of the same segment."""
+    while True:
+        name = f"{limit}.parquet"
+        try:
+            descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder)
+        except FileNotFoundError:
+            return name
+        except OSError:  # a link, which stays
+            limit += 1
+            continue
+        with open(descriptor, "rb") as file, contextlib.suppress(Exception):
+            metadata: dict[bytes, bytes] | None = parquet.ParquetFile(file).schema_arrow.metadata
+            if metadata is not None and metadata.get(_SEGMENT) == segment.encode():
+                return name
         limit += 1
-    return found
+
+
+def identify_segment(path: str) -> str:
+    """Return a text that tells a segment from all others, even of the same name."""
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return f"{os.path.basename(path)} {digest}"
 
 
 def main() -> None:
@@ -116,8 +160,9 @@ def main() -> None:
     segment, directory, limit = sys.argv[1:]
     store = MetricStore(MetricCatalogue({}), time.time)
     Replay(store).read_segment(segment, _EARLIEST)
+    name = identify_segment(segment)
     for cluster in store.root.children.values():
-        write_cluster(cluster, directory, int(limit))
+        write_cluster(cluster, directory, int(limit), name)
 
 
 if __name__ == "__main__":

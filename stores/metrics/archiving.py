@@ -5,16 +5,16 @@ It reads a segment of the log, so that the store needs neither the library nor i
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from typing import TYPE_CHECKING
 
-from ccagent.log import logger, printable
+from ccagent.errors import ProgramError
+from ccagent.log import logger
+from ccagent.stores.metrics.programs import run_program
 
 if TYPE_CHECKING:
     from ccagent.stores.metrics.log_writer import Segment
 
-_PROGRAM = "ccagent.stores.metrics.archive_writer"
+_SECONDS = 3600.0
 
 
 async def archive_segment(segment: Segment, directory: str) -> bool:
@@ -22,16 +22,10 @@ async def archive_segment(segment: Segment, directory: str) -> bool:
     if not directory:
         return True
     try:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", _PROGRAM, segment.path, directory, str(segment.newest),
-            stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        _, said = await process.communicate()
-    except OSError as error:
-        logger.error("archive %s: %s; trying again later", directory, error)
-        return False
-    if process.returncode:
-        last = printable(said.decode("utf-8", "replace").strip().rpartition("\n")[2])
-        logger.error("archive %s: %s: %s; trying again later", directory, segment.path, last)
+        arguments = segment.path, directory, str(segment.newest)
+        await run_program("archive_writer", *arguments, seconds=_SECONDS)
+    except (OSError, ProgramError, TimeoutError) as error:
+        reason = str(error) or "it takes too long"
+        logger.error("archive %s: %s: %s; trying again later", directory, segment.path, reason)
         return False
     return True

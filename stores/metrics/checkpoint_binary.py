@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ccagent.errors import UnparsableError
 from ccagent.stores.metrics.checkpoint_levels import CheckpointLevel, make_series
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _MAGIC = 0xCC5B0001
 _HEAD = struct.Struct("<Iqq")
@@ -18,11 +22,10 @@ _DEEPEST = 8
 _LONGEST_NAME = 65535
 
 
-def encode_binary(level: CheckpointLevel, start: int, end: int) -> bytes:
-    """Return a checkpoint of a node."""
-    parts = [_HEAD.pack(_MAGIC, start, end)]
-    _append(parts, level)
-    return b"".join(parts)
+def encode_binary(level: CheckpointLevel, start: int, end: int) -> Iterator[bytes]:
+    """Yield the parts of a checkpoint of a node, one for each series."""
+    yield _HEAD.pack(_MAGIC, start, end)
+    yield from _parts(level)
 
 
 def decode_binary(data: bytes) -> CheckpointLevel:
@@ -39,16 +42,16 @@ def decode_binary(data: bytes) -> CheckpointLevel:
     return level
 
 
-def _append(parts: list[bytes], level: CheckpointLevel) -> None:
-    parts.append(_COUNT.pack(len(level.series)))
+def _parts(level: CheckpointLevel) -> Iterator[bytes]:
+    yield _COUNT.pack(len(level.series))
     for metric, one in level.series.items():
-        parts.append(_name(metric) + _SERIES.pack(one.frequency, one.start, len(one.values)))
         with np.errstate(over="ignore"):
-            parts.append(one.values.astype("<f4").tobytes())
-    parts.append(_COUNT.pack(len(level.children)))
+            values = one.values.astype("<f4").tobytes()
+        yield _name(metric) + _SERIES.pack(one.frequency, one.start, len(one.values)) + values
+    yield _COUNT.pack(len(level.children))
     for name, below in level.children.items():
-        parts.append(_name(name))
-        _append(parts, below)
+        yield _name(name)
+        yield from _parts(below)
 
 
 def _name(name: str) -> bytes:

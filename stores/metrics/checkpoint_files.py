@@ -10,13 +10,17 @@ import contextlib
 import os
 import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
-from urllib.parse import quote, unquote
 
 from ccagent.errors import UnparsableError
 from ccagent.log import logger
 from ccagent.stores.metrics.checkpoint_binary import decode_binary, encode_binary
 from ccagent.stores.metrics.checkpoint_json import decode_json, encode_json
-from ccagent.stores.metrics.checkpoint_levels import collect_level, restore_level
+from ccagent.stores.metrics.checkpoint_levels import (
+    CheckpointLevel,
+    collect_slices,
+    restore_level,
+)
+from ccagent.stores.metrics.line_keys import file_name, original_name
 from ccagent.stores.metrics.reference_log import as_levels, decode_reference_log
 
 if TYPE_CHECKING:
@@ -31,8 +35,8 @@ _NAME = re.compile(r"([0-9]{1,12})\.(json|bin)")
 _SUFFIXES = {"json": "json", "binary": "bin"}
 _LOG = "current.wal"
 _LARGEST = 1 << 30
+_BUFFER = 1 << 20
 _LONGEST_STRETCH = 10**7
-_PLAIN = "".join(chr(c) for c in range(33, 127) if chr(c) not in "/%\\")
 
 
 class NodeDirectory(NamedTuple):
@@ -41,18 +45,6 @@ class NodeDirectory(NamedTuple):
     cluster: str
     node: str
     path: str
-
-
-def file_name(name: str) -> str:
-    """Return the name of a file or directory that stands for a name."""
-    quoted = quote(name, safe=_PLAIN)
-    return "%2E" + quoted[1:] if quoted.startswith(".") else quoted
-
-
-def original_name(found: str) -> str:
-    """Return the name that a file or directory stands for."""
-    name = unquote(found)
-    return name if file_name(name) == found else found
 
 
 def find_nodes(directory: str) -> Iterator[NodeDirectory]:
@@ -91,24 +83,66 @@ def write_checkpoint(
 
     Raises OSError.
     """
-    level = collect_level(node, start, end)
+    count = 0
+    for count in write_slices(node, directory, form, start, end):  # noqa: B007 - the last one
+        pass
+    return count
+
+
+def write_slices(
+    node: StoreLevel, directory: str, form: CheckpointFormat, start: int, end: int
+) -> Iterator[int]:
+    """Write a checkpoint as `write_checkpoint` does; others may get a turn after each series.
+
+    Yields 0, and the number of values at the end.
+    """
+    level = CheckpointLevel()
+    for _ in collect_slices(node, start, end, level):
+        yield 0
     if level.is_empty():
-        return 0
-    encode = encode_json if form == "json" else encode_binary
-    folder = os.path.join(directory, *(file_name(name) for name in node.path))
-    os.makedirs(folder, 0o755, exist_ok=True)
-    target = os.path.join(folder, f"{start}.{_SUFFIXES[form]}")
+        return
+    parts = encode_json(level, start, end) if form == "json" else encode_binary(level, start, end)
+    target = f"{start}.{_SUFFIXES[form]}"
+    os.makedirs(directory, 0o755, exist_ok=True)
+    folder = open_folder(directory, [file_name(name) for name in node.path])
+    try:
+        for _ in _write_file(folder, target, parts):
+            yield 0
+    finally:
+        os.close(folder)
+    yield level.count()
+
+
+def open_folder(directory: str, names: list[str]) -> int:
+    """Open a directory, made where it is missing; below `directory` no link is followed."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    descriptor = os.open(directory, flags)
+    for name in names:
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o755, dir_fd=descriptor)
+            below = os.open(name, flags | os.O_NOFOLLOW, dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+        descriptor = below
+    return descriptor
+
+
+def _write_file(folder: int, target: str, parts: Iterator[bytes]) -> Iterator[None]:
+    """Write a file part by part, and give it its name at the end."""
     partial = f"{target}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(partial, flags, 0o644, dir_fd=folder)
     try:
-        with open(os.open(partial, flags, 0o644), "wb") as file:
-            file.write(encode(level, start, end))
-        os.replace(partial, target)
-    except OSError:
+        with open(descriptor, "wb", _BUFFER) as file:
+            for part in parts:
+                file.write(part)
+                yield
+        os.replace(partial, target, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(partial)
+            os.unlink(partial, dir_fd=folder)
         raise
-    return level.count()
 
 
 def remove_checkpoints(directory: str, oldest: int) -> int:

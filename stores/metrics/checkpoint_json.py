@@ -6,7 +6,7 @@ Ours keep all digits; the reference writes one decimal and reads any.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -15,13 +15,16 @@ from ccagent.config.settings import as_table
 from ccagent.errors import UnparsableError
 from ccagent.stores.metrics.checkpoint_levels import CheckpointLevel, make_series
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _DEEPEST = 8
 
 
-def encode_json(level: CheckpointLevel, start: int, end: int) -> bytes:
-    """Return a checkpoint of a node."""
-    found = _table(level) | {"from": start, "to": end}
-    return orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY)
+def encode_json(level: CheckpointLevel, start: int, end: int) -> Iterator[bytes]:
+    """Yield the parts of a checkpoint of a node, one for each series."""
+    yield from _table(level)
+    yield b',"from":%d,"to":%d}' % (start, end)
 
 
 def decode_json(data: bytes) -> CheckpointLevel:
@@ -32,14 +35,20 @@ def decode_json(data: bytes) -> CheckpointLevel:
         raise UnparsableError(f"no checkpoint in JSON: {error}") from error
 
 
-def _table(level: CheckpointLevel) -> dict[str, Any]:
-    return {
-        "metrics": {
-            metric: {"frequency": one.frequency, "start": one.start, "data": one.values}
-            for metric, one in level.series.items()
-        },
-        "children": {name: _table(below) for name, below in level.children.items()},
-    }
+def _table(level: CheckpointLevel) -> Iterator[bytes]:
+    """Yield an object without its closing bracket."""
+    text = b'{"metrics":{'
+    for metric, one in level.series.items():
+        found = {"frequency": one.frequency, "start": one.start, "data": one.values}
+        series = orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY)
+        yield text + orjson.dumps(metric) + b":" + series
+        text = b","
+    text = (b"" if level.series else text) + b'},"children":{'
+    for name, below in level.children.items():
+        yield text + orjson.dumps(name) + b":"
+        yield from _table(below)
+        text = b"},"
+    yield (b"}" if level.children else text) + b"}"
 
 
 def _level(table: dict[str, Any], depth: int) -> CheckpointLevel:

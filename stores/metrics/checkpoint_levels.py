@@ -9,6 +9,8 @@ import numpy as np
 from ccagent.stores.metrics.reading import read_series
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from ccagent.stores.metrics.groups import Path
@@ -55,18 +57,28 @@ class CheckpointLevel:
 def collect_level(level: StoreLevel, start: int, end: int) -> CheckpointLevel:
     """Return the values of a level from `start` to before `end`."""
     found = CheckpointLevel()
-    for metric, series in level.series.items():
+    for _ in collect_slices(level, start, end, found):
+        pass
+    return found
+
+
+def collect_slices(
+    level: StoreLevel, start: int, end: int, into: CheckpointLevel
+) -> Iterator[None]:
+    """Collect the values of a level, series by series; others may get a turn after each."""
+    for metric, series in list(level.series.items()):
         group = series.group
         # Times of slots, so that reading the file again changes no phase.
         first = start + (group.time(0) - start) % group.frequency
         values = read_series(series, first, end)
         if values is not None and len(values.values):
-            found.series[metric] = CheckpointSeries(group.frequency, values.start, values.values)
-    for name, below in level.children.items():
-        child = collect_level(below, start, end)
-        if not child.is_empty():
-            found.children[name] = child
-    return found
+            into.series[metric] = CheckpointSeries(group.frequency, values.start, values.values)
+        yield
+    for name, below in list(level.children.items()):
+        child = CheckpointLevel()
+        yield from collect_slices(below, start, end, child)
+        if child.series or child.children:
+            into.children[name] = child
 
 
 def restore_level(store: MetricStore, path: Path, level: CheckpointLevel) -> int:
@@ -79,7 +91,8 @@ def restore_level(store: MetricStore, path: Path, level: CheckpointLevel) -> int
     for below, metric, one in found:
         known = store.catalogue.get(metric)
         if known is not None and store.find(below, metric) is None:
-            new.setdefault((one.start, one.frequency), []).append((below, metric))
+            step = store.changed_steps.configured(metric, one.frequency)
+            new.setdefault((one.start, step), []).append((below, metric))
     for (start, frequency), wanted in new.items():
         store.add(wanted, start, frequency)
     count = 0

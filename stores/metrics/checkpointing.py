@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.log import logger
-from ccagent.stores.metrics.checkpoint_files import remove_checkpoints, write_checkpoint
+from ccagent.log import logger, printable
+from ccagent.stores.metrics.checkpoint_files import remove_checkpoints, write_slices
+from ccagent.stores.metrics.checkpoint_state import (
+    CheckpointState,
+    NodeBehind,
+    read_state,
+    write_state,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,11 +22,25 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.levels import StoreLevel
     from ccagent.stores.metrics.store import MetricStore
 
+_SETTLING = 300
+"""Seconds in which values arrive: those of the last five minutes wait for the next checkpoint."""
+
+
+_SLICE = 0.005
+"""Seconds of work after which others get their turn."""
+
+
+class _Range(NamedTuple):
+    start: int
+    end: int
+
 
 class Checkpointer:
     """Writes the values since the last checkpoint, node by node.
 
-    `state` is the file that remembers until when values were written.
+    The files of a node do not overlap: ClusterCockpit's store can't read such. So values that come
+    more than five minutes late are in the log alone. A node that fails is behind, and its next file
+    has what this one lacks. `state` is the file that remembers both.
     """
 
     def __init__(
@@ -38,22 +57,32 @@ class Checkpointer:
         self._form: CheckpointFormat = form
         self._retention = retention
         self._state = state
-        self._until = _read_state(state)
+        found = read_state(state)
+        self._until = found.until
+        self._behind = {(one.cluster, one.node): one.since for one in found.behind}
 
     async def write(self) -> None:
-        """Write a checkpoint; other work goes on between two nodes."""
-        start, end = self._range()
+        """Write a checkpoint; others get a turn every few milliseconds."""
+        asked = self._range(_SETTLING)
+        if asked is None:
+            return
         count = 0
+        begin = time.perf_counter()
         for node in self._nodes():
-            count += self._write_node(node, start, end)
-            await asyncio.sleep(0)
-        self._finish(start, end, count)
+            for written in self._write_node(node, asked):
+                count += written
+                if time.perf_counter() - begin > _SLICE:
+                    await asyncio.sleep(0)
+                    begin = time.perf_counter()
+        self._finish(asked, count)
 
     def write_at_once(self) -> int:
-        """Write a checkpoint; return the number of values."""
-        start, end = self._range()
-        count = sum(self._write_node(node, start, end) for node in self._nodes())
-        self._finish(start, end, count)
+        """Write a checkpoint of all values; return their number."""
+        asked = self._range(0)
+        if asked is None:
+            return 0
+        count = sum(sum(self._write_node(node, asked)) for node in self._nodes())
+        self._finish(asked, count)
         return count
 
     def remove_old(self) -> None:
@@ -66,41 +95,49 @@ class Checkpointer:
             if removed:
                 logger.info("deleted %d checkpoints in %s", removed, self._directory)
 
-    def _range(self) -> tuple[int, int]:
+    def _range(self, settling: int) -> _Range | None:
+        """Return what the next checkpoint holds, None if there is nothing yet."""
         now = int(self._store.now())
-        return max(self._until, now - self._retention), now + 1
+        oldest = now - self._retention
+        if self._until > now + _SETTLING:
+            logger.warning(
+                "checkpoints were written until %d, %d s ahead of the clock: writing all again",
+                self._until, self._until - now,
+            )  # fmt: skip
+            self._until = 0
+        end = now + 1 - settling
+        found = _Range(min(end, max(self._until, oldest)), end)
+        return found if found.start < found.end or self._behind else None
 
     def _nodes(self) -> Iterator[StoreLevel]:
         for cluster in list(self._store.root.children.values()):
             yield from list(cluster.children.values())
 
-    def _write_node(self, node: StoreLevel, start: int, end: int) -> int:
+    def _write_node(self, node: StoreLevel, asked: _Range) -> Iterator[int]:
+        """Write the file of a node in slices; yield numbers of values that are written."""
+        name = node.path[0], node.path[1]
+        oldest = int(self._store.now()) - self._retention
+        start = max(oldest, min(asked.start, self._behind.get(name, asked.start)))
         try:
-            return write_checkpoint(node, self._directory, self._form, start, end)
-        except OSError as error:
+            yield from write_slices(node, self._directory, self._form, start, asked.end)
+        except Exception as error:  # noqa: BLE001 - one node must not cost the others
+            self._behind[name] = start
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             logger.error(
-                "checkpoint of %s: %s; the log keeps its values",
-                "/".join(node.path), error.strerror,
+                "checkpoint of %s: %s; the log keeps its values, and the next checkpoint tries"
+                " again", printable("/".join(name)), reason,
             )  # fmt: skip
-            return 0
+        else:
+            self._behind.pop(name, None)
 
-    def _finish(self, start: int, end: int, count: int) -> None:
-        self._until = end
-        partial = f"{self._state}.tmp"
-        try:
-            with open(partial, "w", encoding="ascii") as file:
-                json.dump({"until": end}, file)
-            os.replace(partial, self._state)
-        except OSError as error:
-            logger.error("%s: %s", self._state, error.strerror)
-        logger.info("checkpoint: %d values from %d to %d", count, start, end)
-
-
-def _read_state(path: str) -> int:
-    """Return until when values were written; 0 if that is unknown."""
-    try:
-        with open(path, encoding="ascii") as file:
-            until = json.load(file)["until"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0
-    return until if isinstance(until, int) else 0
+    def _finish(self, asked: _Range, count: int) -> None:
+        self._until = max(self._until, asked.end)
+        root = self._store.root
+        self._behind = {
+            name: since for name, since in self._behind.items() if root.find(name) is not None
+        }
+        behind = [NodeBehind(*name, since) for name, since in self._behind.items()]
+        write_state(self._state, CheckpointState(self._until, behind))
+        logger.info("checkpoint: %d values from %d to %d", count, asked.start, asked.end)
+        if behind:
+            logger.warning("checkpoint: %d nodes are behind", len(behind))

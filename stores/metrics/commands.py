@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.settings import StoreSettings
 
 _DEFAULT = "/etc/ccagent/store.toml"
+_PAGES = "127.0.0.1:8083"
 
 
 def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -24,6 +25,13 @@ def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("-v", "--verbose", count=True, help="Log information; twice: everything."),
         click.option(
             "--frequency", metavar="DURATION", help="Time step of metrics that no file lists."
+        ),
+        click.option(
+            "--web",
+            metavar="[ADDRESS:PORT]",
+            is_flag=False,
+            flag_value=_PAGES,
+            help=f"Serve pages for browsers, at {_PAGES} unless told otherwise.",
         ),
         click.option("--listen", metavar="ADDRESS:PORT", help="Where to serve HTTP."),
         click.option("--data", metavar="DIR", help="Directory of the log."),
@@ -37,20 +45,17 @@ def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@click.group(cls=HelpfulGroup)
-def store() -> None:
-    """Run a store that receives what agents send."""
-
-
-@store.group(cls=HelpfulGroup, invoke_without_command=True)
+@click.group(cls=HelpfulGroup, invoke_without_command=True)
 @_with_options
 @click.pass_context
 def metrics(ctx: click.Context, /, **options: Any) -> None:
     """Run the metric store, with the interface of ClusterCockpit's."""
     if ctx.invoked_subcommand is not None:
         return
-    _need_extra()
-    settings = _settings(**options)
+    need_store_extra()
+    settings = _checked(**options)
+    if settings.web.listen:
+        need_web_extra()
     from ccagent.stores.metrics.server import run_store
 
     try:
@@ -63,7 +68,8 @@ def metrics(ctx: click.Context, /, **options: Any) -> None:
 @_with_options
 def check(**options: Any) -> None:
     """Check the configuration; exit status 2 if it can't be used."""
-    settings = _settings(**options)
+    need_store_extra()
+    settings = _checked(**options)
     click.echo(f"metrics: {', '.join(sorted(settings.metrics))}")
     click.echo(f"listens on {settings.listen}, keeps {settings.retention} in memory")
 
@@ -88,15 +94,35 @@ def status(**options: Any) -> None:
 @click.argument("target", type=click.Path())
 def export(form: str, target: str, **options: Any) -> None:
     """Write the values of a stopped store to the file or directory TARGET."""
-    _need_extra()
+    need_store_extra()
     settings = _settings(**options)
     from ccagent.stores.metrics.exporting import export_values
 
     click.echo(f"exported: {export_values(settings, form, target)} values")
 
 
+def _checked(**options: Any) -> StoreSettings:
+    """Return settings that a store can start with. Raises ConfigurationError."""
+    settings = _settings(**options)
+    from ccagent.stores.metrics.checking import find_problems
+
+    try:
+        problems = find_problems(settings)
+    except ImportError as error:
+        raise ConfigurationError(f"a library of the store can't be loaded: {error}") from error
+    if problems:
+        raise ConfigurationError(*problems)
+    return settings
+
+
 def _settings(
-    config: str | None, data: str | None, listen: str | None, frequency: str | None, verbose: int
+    *,
+    config: str | None,
+    data: str | None,
+    listen: str | None,
+    frequency: str | None,
+    web: str | None,
+    verbose: int,
 ) -> StoreSettings:
     import os
 
@@ -111,6 +137,7 @@ def _settings(
         StoreSettings,
         check_settings,
     )
+    from ccagent.views.web.settings import WebSettings
 
     log.configure(verbose)
     context = click.get_current_context()
@@ -124,27 +151,40 @@ def _settings(
         changes["data"] = data
     if listen:
         changes["listen"] = listen
+    web = web or above.get("web")
     if frequency:
         try:
             every = StoredMetricSettings(frequency=Duration(frequency), aggregation="avg")
         except ValueError as error:
-            raise ConfigurationError(f"--frequency: {error}") from None
+            raise ConfigurationError(f"--frequency: {error}") from error
         changes["metrics"] = {WILDCARD: every}
     if config is None:
+        if web:
+            changes["web"] = WebSettings(listen=web)
         return check_settings(structs.replace(StoreSettings(), **changes), "command line")
-    return read_settings(config, changes)
+    found = read_settings(config, changes)
+    if web:
+        found = structs.replace(found, web=structs.replace(found.web, listen=web))
+    return check_settings(found, config)
 
 
-def _need_extra() -> None:
-    """Raise ConfigurationError if the packages of the extra are missing."""
+def need_web_extra() -> None:
+    """Raise ConfigurationError if the packages of the extra `web` are missing."""
+    _need_packages("pages need", "starlette", "jinja2", "uvicorn")
+
+
+def need_store_extra() -> None:
+    """Raise ConfigurationError if the packages of the extra `store` are missing."""
+    _need_packages("the store needs", "numpy", "orjson", "httptools", "cryptography")
+
+
+def _need_packages(what: str, *names: str) -> None:
     from importlib.util import find_spec
 
     from ccagent.machine.interpreter import install_command
 
-    missing = [
-        name for name in ("numpy", "orjson", "httptools", "cryptography") if not find_spec(name)
-    ]
+    missing = [name for name in names if not find_spec(name)]
     if missing:
         raise ConfigurationError(
-            f"the store needs {', '.join(missing)}: {install_command(' '.join(missing))}"
+            f"{what} {', '.join(missing)}: {install_command(' '.join(missing))}"
         )

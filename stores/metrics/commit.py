@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from ccagent.log import logger
 from ccagent.stores.metrics.log_writer import StoreLogError
@@ -17,6 +17,16 @@ SyncMode = Literal["write", "disk"]
 """`write`: acknowledged values survive kill -9. `disk`: they survive a power failure."""
 
 _SYNC_EVERY = 0.05
+
+
+class MessageCommit(Protocol):
+    """Calls back when what was added is kept, or can't be."""
+
+    def wait(self, done: Callable[[StoreLogError | None], None]) -> None:
+        """Call `done` when everything that was added until now is kept, or can't be."""
+
+    def flush(self) -> None:
+        """Write what was added."""
 
 
 class GroupCommit:
@@ -35,6 +45,8 @@ class GroupCommit:
         self._syncing: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
+        self._unkept = 0
+        """Messages that are in memory only, since the log could not be written."""
 
     def wait(self, done: Callable[[StoreLogError | None], None]) -> None:
         """Call `done` when everything that was added until now is kept, or can't be."""
@@ -52,8 +64,12 @@ class GroupCommit:
             try:
                 self._log.flush()
             except StoreLogError as error:
-                logger.error("log: %s; values are kept in memory only", error)
+                if not self._unkept:
+                    logger.error("log: %s; values are kept in memory only", error)
+                self._unkept += max(1, len(waiting))
                 problem = error
+            else:
+                self._report_recovery(len(waiting))
         if problem is None and self._mode == "disk" and self._log is not None:
             self._written += waiting
             self._start_sync()
@@ -63,6 +79,15 @@ class GroupCommit:
         if self._log is not None and self._log.is_dirty() and self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_SYNC_EVERY, self._start_sync)
+
+    def _report_recovery(self, messages: int) -> None:
+        """Log that the log can be written again, after messages that it could not take."""
+        if self._unkept and messages:
+            logger.warning(
+                "log: written again; %d messages before are in memory only, and their senders know",
+                self._unkept,
+            )
+            self._unkept = 0
 
     def _start_sync(self) -> None:
         if self._timer is not None:

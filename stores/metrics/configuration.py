@@ -22,16 +22,16 @@ def read_settings(path: str, changes: dict[str, Any] | None = None) -> StoreSett
         with open(path, "rb") as file:
             text = file.read().decode()
     except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{path}: not text in UTF-8") from None
+        raise ConfigurationError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: not text in UTF-8") from error
     if text.lstrip().startswith("{"):
         found = convert_reference(text, path)
         return check_settings(_changed(found, changes), path)
     try:
         table: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{path}: {error}") from None
+        raise ConfigurationError(f"{path}: {error}") from error
     return check_settings(_changed(convert(table, StoreSettings, "", place=path), changes), path)
 
 

@@ -9,14 +9,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import httptools
 
 from ccagent.log import logger
+from ccagent.stores.metrics.request_head import RequestHead
 from ccagent.stores.metrics.responses import StoreResponse, fail, head, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.stores.metrics.api import ServerPath, StoreApi
+    from ccagent.stores.metrics.connection_limits import ConnectionLimits
 
 _LONGEST_HEADER = 32 << 10
+"""Bytes of a request besides its body."""
+
+_CHUNK = 64
+"""Bytes that surround a chunk at most, on average."""
+
 _MOST_REQUESTS = 16
 """Requests of one connection that may wait for their turn."""
 
@@ -35,22 +42,6 @@ class StoreRequest(NamedTuple):
     keeps_alive: bool
 
 
-class ConnectionLimits:
-    """State that all connections share: their number, bytes of bodies in memory, time limits."""
-
-    def __init__(self, *, most: int = 20_000, bodies: int = 1 << 30, seconds: float = 30.0) -> None:
-        self.most = most
-        self.bodies = bodies
-        self.seconds = seconds
-        """For a request to arrive, and for an answer to be taken."""
-        self.idle = 300.0
-        """Seconds without a request after which a connection is closed."""
-        self.body_bytes = 0
-        self.open: set[StoreConnection] = set()
-        self.requests = 0
-        self.refused = 0
-
-
 class StoreConnection(asyncio.Protocol):
     """Reads requests and answers them in their order."""
 
@@ -60,12 +51,12 @@ class StoreConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._parser: Any = httptools.HttpRequestParser(self)
-        self._url = b""
-        self._authorization = b""
-        self._is_gzip = False
-        self._is_expected = False
-        self._header_bytes = 0
+        self._head = RequestHead(api.largest_body)
+        self._received = 0
+        """Bytes of the request, its body included."""
+        self._chunks = 0
         self._is_in_header = True
+        self._is_half_closed = False
         self._route: ServerPath | None = None
         self._parts: list[bytes] = []
         self._size = 0
@@ -112,23 +103,33 @@ class StoreConnection(asyncio.Protocol):
         """Parse what came."""
         if self._is_refused:
             return  # the rest of a body that nobody wants
-        if self._is_in_header:
-            if not self._began_request:
-                self._began_request = self._loop.time()
-            self._header_bytes += len(data)
+        self._received += len(data)
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(text(400, "upgrades are not supported"))
+            self._feed(data)
         except httptools.HttpParserError as error:
             if not self._is_refused:
                 self._refuse(text(400, f"no HTTP request: {error}"))
         else:
-            if self._is_in_header and self._header_bytes > _LONGEST_HEADER:
-                self._refuse(text(431, "the header is too long"))
+            around = self._received - self._size - _CHUNK * self._chunks
+            if around > _LONGEST_HEADER and not self._is_refused:
+                self._refuse(text(431, "the header or trailer is too long"))
+
+    def _feed(self, data: bytes) -> None:
+        """Parse bytes. An upgrade, as to HTTP/2, is declined by ignoring it (RFC 9110, 7.8)."""
+        while True:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                self._parser = httptools.HttpRequestParser(self)
+                data = data[upgrade.args[0] :]
+                if self._is_refused or not data:
+                    return
+            else:
+                return
 
     def eof_received(self) -> bool:
-        """Answer what was asked before the client closed its side."""
+        """Answer what was asked before the client closed its side, then close ours."""
+        self._is_half_closed = True
         return self._current is not None
 
     def pause_writing(self) -> None:
@@ -144,42 +145,39 @@ class StoreConnection(asyncio.Protocol):
 
     # httptools
 
+    def on_message_begin(self) -> None:
+        """Begin to count the time of a request."""
+        self._began_request = self._loop.time()
+
     def on_url(self, url: bytes) -> None:
         """Take a part of the URL."""
-        self._url += url
+        self._head.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header line."""
-        if len(name) not in _LENGTHS:
-            return
-        name = name.lower()
-        if name == b"authorization":
-            self._authorization = value
-        elif name == b"content-encoding":
-            self._is_gzip = value.lower() == b"gzip"
-            if not self._is_gzip and value.lower() != b"identity":
-                self._refusal = text(415, "the only content encoding is gzip")
-        elif name == b"expect":
-            self._is_expected = value.lower() == b"100-continue"
-        elif name == b"content-length":
-            if int(value) > self._api.largest_body:
-                self._refusal = fail(413, f"a body has at most {self._api.largest_body} bytes")
-        elif name == b"x-auth-token" and not self._authorization:
-            self._authorization = b"Bearer " + value
+        """Take a header line. Those after the body, in a trailer, change nothing."""
+        if self._is_in_header:
+            self._head.take(name, value)
+
+    def on_chunk_header(self) -> None:
+        """Count the chunks of a body."""
+        self._chunks += 1
 
     def on_headers_complete(self) -> None:
         """Refuse a request before its body, if it can't be answered."""
         self._is_in_header = False
-        route = self._api.route(self._parser.get_method(), self._url)
-        refusal = self._refusal
+        if self._is_refused:
+            return
+        asked = self._head
+        route = self._api.route(self._parser.get_method(), asked.url)
+        refusal = asked.refusal
         if isinstance(route, StoreResponse):
             refusal = route
         else:
             self._route = route
-            refusal = self._api.authorize(route, self._authorization) or refusal
+            refusal = self._api.authorize(route, asked.authorization) or refusal
         if refusal is not None:
             self._refuse(refusal)
-        elif self._is_expected and self._transport is not None and self._current is None:
+        elif asked.is_expected and self._transport is not None and self._current is None:
             self._transport.write(_CONTINUE)
 
     def on_body(self, body: bytes) -> None:
@@ -203,9 +201,9 @@ class StoreConnection(asyncio.Protocol):
         parts = self._parts
         request = StoreRequest(
             self._route,
-            self._url,
+            self._head.url,
             parts[0] if len(parts) == 1 else b"".join(parts),
-            self._is_gzip,
+            self._head.is_gzip,
             self._parser.should_keep_alive(),
         )
         self._kept += len(request.body)
@@ -240,15 +238,13 @@ class StoreConnection(asyncio.Protocol):
             self._transport.close()
 
     def _reset(self) -> None:
-        self._url = self._authorization = b""
-        self._is_gzip = self._is_expected = False
+        self._head = RequestHead(self._api.largest_body)
         self._is_in_header = True
-        self._header_bytes = 0
+        self._received = self._chunks = 0
         self._began_request = 0.0
         self._parts = []
         self._size = 0
         self._route = None
-        self._refusal = None
 
     def _answer(self, request: StoreRequest) -> None:
         if self._transport is None:
@@ -345,6 +341,8 @@ class StoreConnection(asyncio.Protocol):
             self._loop.call_soon(self._answer, following)
         elif self._is_refused:
             self._end()
+        elif self._is_half_closed:
+            transport.close()
 
     def _refuse(self, response: StoreResponse) -> None:
         """Answer a request that is not read to its end, and close the connection."""
@@ -369,5 +367,3 @@ class StoreConnection(asyncio.Protocol):
 
 
 _LINGER = 0.5
-_LENGTHS = {len(name) for name in ("authorization", "content-encoding", "expect", "content-length",
-                                   "x-auth-token")}  # fmt: skip

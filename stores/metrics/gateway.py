@@ -5,108 +5,85 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from ccagent.log import logger
 from ccagent.stores.metrics.api import StoreApi
-from ccagent.stores.metrics.health import check_health, parse_health_request
-from ccagent.stores.metrics.query import QueryLimits, answer
-from ccagent.stores.metrics.query_request import parse_request
-from ccagent.stores.metrics.responses import StoreResponse, complain, fail
-from ccagent.stores.metrics.victoria import EngineError, VictoriaEngine
+from ccagent.stores.metrics.responses import StoreResponse, fail
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from collections.abc import Iterable
 
-    from ccagent.stores.metrics.commit import GroupCommit
-    from ccagent.stores.metrics.ingest import LineIngest
+    from ccagent.stores.metrics.health import HealthRequest
+    from ccagent.stores.metrics.job_table import StoredJob
+    from ccagent.stores.metrics.query_request import QueryRequest
     from ccagent.stores.metrics.store import MetricStore
+    from ccagent.stores.metrics.table_request import TableRequest
+    from ccagent.stores.metrics.victoria import VictoriaEngine
 
 _RECENT = 3600
 _BEFORE = 3600
 """Seconds before a query's range in which a series is looked for, so that its steps are known."""
 
-_UNSUPPORTED = {"free", "debug", "job", "jobs"}
+_REFUSALS = {
+    "free": "VictoriaMetrics releases values by its own retention, and deletes whole series only",
+    "debug": "VictoriaMetrics has no buffers; its /api/v1/series lists what it keeps",
+}
 
 
 class GatewayApi(StoreApi):
-    """Passes values on to VictoriaMetrics, and answers with what that has.
+    """Passes values on to an engine, and answers with what that has."""
 
-    It keeps nothing but the names of series, so that several can run side by side.
-    """
+    def _answer(self, name: str, url: bytes, body: bytes) -> StoreResponse:
+        if name in _REFUSALS:
+            return fail(501, f"{name}: not with the engine victoria-metrics: {_REFUSALS[name]}")
+        return super()._answer(name, url, body)
 
-    def __init__(
-        self,
-        engine: VictoriaEngine,
-        store: MetricStore,
-        ingest: LineIngest,
-        commit: GroupCommit,
-        **more: Any,
-    ) -> None:
-        """`store` has the metrics and the names of series, but never values."""
-        super().__init__(store, ingest, commit, **more)
+
+class EngineSource:
+    """Reads values of requests out of the engine, in threads."""
+
+    def __init__(self, engine: VictoriaEngine, names: MetricStore, most: int) -> None:
+        """Take a store with the metrics. most: values that an answer may have."""
         self._engine = engine
-        self._general = ingest.general
+        self._names = names
+        self._most = most
 
-    def _write(self, url: bytes, body: bytes, done: Callable[[StoreResponse], None]) -> None:
-        taken = self._general.decode(body, self._cluster(url))
-        result = complain(taken.bad, taken.bad_count, len(taken.points))
+    def is_wanted(self, start: int, end: int) -> bool:
+        """Return True: no value is in memory."""
+        del start, end
+        return True
 
-        def work() -> StoreResponse:
-            self._engine.write(taken.points)
-            return result
-
-        self._start(work, done)
-
-    def _respond_otherwise(
-        self, name: str, url: bytes, body: bytes, done: Callable[[StoreResponse], None]
-    ) -> None:
-        if name in _UNSUPPORTED:
-            done(fail(501, f"{name}: not with the engine victoria-metrics"))
-        elif name == "query":
-            self._start(lambda: self._query(body), done)
-        elif name == "healthcheck":
-            self._start(lambda: self._health(body), done)
-        else:
-            super()._respond_otherwise(name, url, body, done)
-
-    def _query(self, body: bytes) -> StoreResponse:
-        request = parse_request(body)
+    async def read_queries(self, request: QueryRequest) -> MetricStore:
+        """Return a store with the values of a request. Raises EngineError, BadRequestError."""
         queries = request.queries or []
         metrics = {query.metric for query in queries} | set(request.for_all_nodes or ())
         nodes = None if request.for_all_nodes else {query.host for query in queries}
         times = request.start - _BEFORE, request.end
-        store = self._read(request.cluster, (nodes, metrics), times)
-        return StoreResponse(200, b"".join(answer(store, request, QueryLimits())))
+        return await self._read(request.cluster, nodes, metrics, times)
 
-    def _health(self, body: bytes) -> StoreResponse:
-        request = parse_health_request(body)
-        now = int(self._store.now())
+    async def read_table(self, request: TableRequest) -> MetricStore:
+        """Return a store with the values of a request of version 2. Raises as `read_queries`."""
+        times = request.start - _BEFORE, request.end
+        return await self._read(request.cluster, request.hosts, request.metrics, times)
+
+    async def read_health(self, request: HealthRequest) -> MetricStore | None:
+        """Return a store with the newest values of nodes. Raises as `read_queries`."""
+        now = int(self._names.now())
         times = now - _RECENT, now + _RECENT
-        store = self._read(request.cluster, (request.nodes, request.metric_names), times)
-        return StoreResponse(200, b"".join(check_health(store, request)))
+        return await self._read(request.cluster, request.nodes, request.metric_names, times)
 
-    def _read(self, cluster: str, selected: tuple[Any, Any], times: tuple[int, int]) -> MetricStore:
-        store = self._store
-        return self._engine.read(store.catalogue, cluster, selected, times, store.now)
+    async def read_job(self, job: StoredJob) -> MetricStore:
+        """Return a store with all values of the nodes of a job. Raises as `read_queries`."""
+        end = int(self._names.now()) if job.stop is None else job.stop
+        return await self._read(job.cluster, job.nodes, None, (job.start, end))
 
-    def _start(
-        self, work: Callable[[], StoreResponse], done: Callable[[StoreResponse], None]
-    ) -> None:
-        """Ask the engine in a thread."""
-        task = asyncio.get_running_loop().create_task(self._finish(work, done))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _finish(
-        self, work: Callable[[], StoreResponse], done: Callable[[StoreResponse], None]
-    ) -> None:
-        from ccagent.stores.metrics.query_request import BadRequestError
-
-        try:
-            found = await asyncio.to_thread(work)
-        except BadRequestError as error:
-            found = fail(400, str(error))
-        except (EngineError, ValueError, KeyError) as error:
-            logger.error("engine: %s", error)
-            found = fail(503, f"the engine does not answer: {error}")
-        done(found)
+    async def _read(
+        self,
+        cluster: str,
+        nodes: Iterable[str] | None,
+        metrics: Iterable[str] | None,
+        times: tuple[int, int],
+    ) -> MetricStore:
+        names = self._names
+        return await asyncio.to_thread(
+            self._engine.read,
+            names.catalogue, cluster, (nodes, metrics), times, names.now, most=self._most,
+        )  # fmt: skip

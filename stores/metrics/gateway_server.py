@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
 import time
 from typing import TYPE_CHECKING
 
-from ccagent.stores.metrics.commit import GroupCommit
-from ccagent.stores.metrics.gateway import GatewayApi
-from ccagent.stores.metrics.ingest import LineIngest
+from ccagent.errors import CcagentError
+from ccagent.log import logger
+from ccagent.machine.lock import Lock
+from ccagent.stores.metrics.engine_commit import EngineCommit
+from ccagent.stores.metrics.engine_ingest import EngineIngest
+from ccagent.stores.metrics.gateway import EngineSource, GatewayApi
+from ccagent.stores.metrics.job_queries import FootprintKeeper
+from ccagent.stores.metrics.job_table import JobEvents, open_jobs
 from ccagent.stores.metrics.listening import ListeningServer
+from ccagent.stores.metrics.own_metrics import describe_gateway
 from ccagent.stores.metrics.query import QueryLimits
 from ccagent.stores.metrics.settings import parse_size
 from ccagent.stores.metrics.store import MetricStore
@@ -16,29 +24,76 @@ from ccagent.stores.metrics.tokens import TokenVerifier
 from ccagent.stores.metrics.victoria import VictoriaEngine
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any
+
     from ccagent.stores.metrics.settings import StoreSettings
 
 
 class GatewayServer(ListeningServer):
-    """Keeps nothing, so that several can share one engine."""
+    """Keeps no values, so that several can share one engine.
+
+    With a directory `data` it has a table of jobs, of its own.
+    """
 
     def __init__(self, settings: StoreSettings) -> None:
-        """Raises ConfigurationError."""
+        """Open the table of jobs. Raises ConfigurationError, LockedError, OSError."""
         super().__init__(settings)
+        engine = VictoriaEngine(settings.engine_url)
         names = MetricStore(settings.catalogue(), time.time)
-        ingest = LineIngest(
+        source = EngineSource(engine, names, settings.limits.values)
+        self._lock: Lock | None = None
+        self._jobs = self._events = self._footprints = None
+        if settings.data:
+            os.makedirs(settings.data, 0o750, exist_ok=True)
+            self._lock = Lock(os.path.join(settings.data, "lock"), "data")
+            self._jobs = open_jobs(os.path.join(settings.data, "jobs.sqlite"))
+            self._events = JobEvents(self._jobs)
+            self._footprints = FootprintKeeper(
+                names, self._jobs, self._events.ended, source.read_job
+            )
+        self.commit = EngineCommit(engine)
+        self.ingest = EngineIngest(
             names,
+            self.commit,
             future=int(settings.limits.future.seconds),
+            past=settings.oldest(),
             is_strict=settings.strict == "reference",
             most_series=settings.limits.series,
+            others=self._events.take if self._events else None,
         )
         key = settings.jwt_public_key
         self.api = GatewayApi(
-            VictoriaEngine(settings.engine_url),
             names,
-            ingest,
-            GroupCommit(None, "write"),
+            self.ingest,
+            self.commit,
             verifier=TokenVerifier(key, time.time) if key else None,
             limits=QueryLimits(settings.limits.values),
             largest_body=parse_size(settings.limits.body),
+            describe=lambda: describe_gateway(names, self.ingest, self.commit, self.connections),
+            jobs=self._jobs,
+            events=self._events,
+            source=source,
         )
+        self._receiver = self.make_receiver(self.ingest, self.commit)
+
+    def work(self) -> list[Coroutine[Any, Any, None]]:
+        """Return what is to run besides."""
+        return [] if self._receiver is None else [self._receiver.run()]
+
+    async def tick(self) -> None:
+        """Keep footprints of ended jobs."""
+        if self._footprints is None:
+            return
+        try:
+            await self._footprints.keep()
+        except (sqlite3.Error, CcagentError) as error:
+            logger.error("footprints of jobs: %s; trying again", error)
+
+    async def end(self) -> None:
+        """Wait for the engine, and close the table of jobs."""
+        await self.commit.close()
+        if self._jobs is not None:
+            self._jobs.close()
+        if self._lock is not None:
+            self._lock.release()

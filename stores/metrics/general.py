@@ -38,6 +38,17 @@ class DecodedLines(NamedTuple):
     bad_count: int
 
 
+class DecodedPoint(NamedTuple):
+    """A value of a line, and where it belongs. number: that of the line."""
+
+    number: int
+    path: Path
+    metric: str
+    time: int
+    value: float
+    key: bytes
+
+
 class _Decoding:
     """A message while its lines are read."""
 
@@ -45,7 +56,7 @@ class _Decoding:
         self.cluster = cluster
         self.time: int | None = None
         """The time of the line before."""
-        self.points: list[tuple[Path, str, int, float, bytes]] = []
+        self.points: list[DecodedPoint] = []
         self.skipped: list[bytes] = []
         self.bad: list[BadLine] = []
         self.bad_count = 0
@@ -67,8 +78,11 @@ class GeneralIngest:
         is_strict: bool,
         most_series: int,
         others: Callable[[Line], None] | None,
+        past: int | None = None,
     ) -> None:
+        """Take the seconds that a time may be ahead of the clock, and behind; None: any."""
         self._store = store
+        self._past = past
         self._future = future
         self._is_strict = is_strict
         self._most_series = most_series
@@ -82,7 +96,7 @@ class GeneralIngest:
                 break
         points, found = self._place(decoding)
         found |= dict.fromkeys(decoding.skipped)
-        return DecodedLines(points, found, decoding.bad, decoding.bad_count)
+        return DecodedLines(points, found, sorted(decoding.bad), decoding.bad_count)
 
     def _decode_line(self, decoding: _Decoding, number: int, text: bytes) -> bool:
         """Read one line; return whether it is good."""
@@ -115,17 +129,23 @@ class GeneralIngest:
         except ValueError as error:
             decoding.complain(number, str(error))
             return False
-        decoding.points.append((path, line.measurement, time, value, _key(stripped)))
+        decoding.points.append(
+            DecodedPoint(number, path, line.measurement, time, value, _key(stripped))
+        )
         return True
 
     def _time(self, decoding: _Decoding, line: Line) -> int:
-        """Return the time of a line. Raises ValueError if it is too far in the future."""
+        """Return the time of a line. Raises ValueError if the store does not keep that time."""
         now = int(self._store.now())
         if line.time is None:
             return now if decoding.time is None else decoding.time
         time = seconds(line.time)
         if time > now + self._future:
             raise ValueError(f"time {time} is {time - now} s in the future; check the clock")
+        if self._past is not None and time < now - self._past:
+            raise ValueError(
+                f"time {time} is {now - time} s ago; values are kept for {self._past} s"
+            )
         decoding.time = time
         return time
 
@@ -136,7 +156,7 @@ class GeneralIngest:
         store = self._store
         new: dict[tuple[str, str, int, int], dict[tuple[Path, str], None]] = {}
         count = store.series
-        for path, metric, time, _, _ in decoding.points:
+        for _, path, metric, time, _, _ in decoding.points:
             if store.find(path, metric) is None:
                 known = store.catalogue.get(metric)
                 if known is None or count >= self._most_series:
@@ -149,7 +169,7 @@ class GeneralIngest:
                 store.add(missing, time, frequency)
         points: list[tuple[StoredSeries, int, float]] = []
         found: dict[bytes, StoredSeries | None] = {}
-        for number, (path, metric, time, value, key) in enumerate(decoding.points, 1):
+        for number, path, metric, time, value, key in decoding.points:
             series = store.find(path, metric)
             if series is None:
                 decoding.complain(number, f"there are {self._most_series} series already")

@@ -10,13 +10,15 @@ import numpy as np
 from ccagent.stores.metrics.query_request import BadRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from ccagent.stores.metrics.groups import StoredSeries
+    from ccagent.stores.metrics.groups import Path, StoredSeries
     from ccagent.stores.metrics.store import MetricStore
 
 _MOST_MISSING = 5
-_AT_ONCE = 64
+_MOST_NODES, _MOST_METRICS = 100_000, 10_000
+_CHECKS_AT_ONCE = 2000
+"""Metrics of nodes after which others get their turn."""
 
 
 class HealthRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,9 +44,14 @@ class _Lists(msgspec.Struct, frozen=True):
 def parse_health_request(body: bytes) -> HealthRequest:
     """Read a request. Raises BadRequestError."""
     try:
-        return msgspec.json.decode(body, type=HealthRequest)
+        found = msgspec.json.decode(body, type=HealthRequest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequestError(f"the request is no health check: {error}") from None
+        raise BadRequestError(f"the request is no health check: {error}") from error
+    if len(found.nodes) > _MOST_NODES or len(found.metric_names) > _MOST_METRICS:
+        raise BadRequestError(
+            f"a health check names at most {_MOST_NODES} nodes and {_MOST_METRICS} metrics"
+        )
+    return found
 
 
 def check_health(store: MetricStore, request: HealthRequest) -> Iterator[bytes]:
@@ -52,30 +59,33 @@ def check_health(store: MetricStore, request: HealthRequest) -> Iterator[bytes]:
     found: dict[str, NodeHealth] = {}
     text = b"{"
     nodes = list(dict.fromkeys(request.nodes))
-    for begin in range(0, len(nodes), _AT_ONCE):
-        part = nodes[begin : begin + _AT_ONCE]
-        found = {node: _check_node(store, request, node) for node in part}
+    metrics = dict.fromkeys(request.metric_names)
+    at_once = max(1, _CHECKS_AT_ONCE // max(1, len(metrics)))
+    for begin in range(0, len(nodes), at_once):
+        part = nodes[begin : begin + at_once]
+        found = {node: _check_node(store, (request.cluster, node), metrics) for node in part}
         yield text + msgspec.json.encode(found)[1:-1]
         text = b","
     yield (b"" if nodes else text) + b"}\n"
 
 
-def _check_node(store: MetricStore, request: HealthRequest, node: str) -> NodeHealth:
-    level = store.root.find((request.cluster, node))
+def _check_node(store: MetricStore, path: Path, metrics: Mapping[str, None]) -> NodeHealth:
+    level = store.root.find(path)
     if level is None:
         return NodeHealth("failed", "")
-    lists = _Lists([], [])
     now = int(store.now())
-    for metric in dict.fromkeys(request.metric_names):
-        series = [one for below in level.walk() if (one := below.series.get(metric)) is not None]
-        if not series:
-            lists.missing.append(metric)
-        elif any(_is_old(one, now) for one in series):
-            lists.degraded.append(metric)
+    is_old: dict[str, bool] = {}
+    for below in level.walk():
+        for metric in below.series.keys() & metrics.keys():
+            is_old[metric] = is_old.get(metric, False) or _is_old(below.series[metric], now)
+    lists = _Lists(
+        [metric for metric in metrics if is_old.get(metric)],
+        [metric for metric in metrics if metric not in is_old],
+    )
     bad = len(lists.degraded) + len(lists.missing)
     state = "full"
     if bad:
-        state = "failed" if bad == len(dict.fromkeys(request.metric_names)) else "partial"
+        state = "failed" if bad == len(metrics) else "partial"
     return NodeHealth(state, msgspec.json.encode(lists).decode())
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.store import MetricStore
 
 _MOST_CLUSTERS = 1000
+_ANY = 10**12
 _SHORTEST = 4
 """Lines from which on a message has a template."""
 
@@ -67,8 +68,8 @@ class IngestCounters:
 class LineIngest:
     """Writes lines into a store and its log.
 
-    future: seconds that a time may be ahead of the clock. is_strict: end at the first bad line, as
-    the reference does. others: gets the lines of events.
+    future, past: seconds that a time may be ahead of the clock, and behind; None: any. is_strict:
+    end at the first bad line, as the reference does. others: gets the lines of events.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class LineIngest:
         log: IngestLog | None = None,
         *,
         future: int = 3600,
+        past: int | None = None,
         is_strict: bool = False,
         most_series: int = 10_000_000,
         others: Callable[[Line], None] | None = None,
@@ -85,12 +87,14 @@ class LineIngest:
         self._store = store
         self._log = log
         self._future = future
+        self._past = _ANY if past is None else past
         self._is_strict = is_strict
         self._generation = store.generation
         self._known: dict[str, KnownKeys] = {}
         self.general = GeneralIngest(
-            store, future=future, is_strict=is_strict, most_series=most_series, others=others
-        )
+            store, future=future, past=past, is_strict=is_strict, most_series=most_series,
+            others=others,
+        )  # fmt: skip
 
     def write(self, body: bytes, cluster: str = "") -> IngestResult:
         """Take a message. `cluster` is that of lines without a tag `cluster`."""
@@ -192,4 +196,5 @@ class LineIngest:
         if not text.isdigit() or len(text) > 19:
             return None
         time = seconds(int(text))
-        return time if time <= self._store.now() + self._future else None
+        now = self._store.now()
+        return time if now - self._past <= time <= now + self._future else None

@@ -14,6 +14,8 @@ from ccagent.stores.metrics.query_request import BadRequestError, SeriesQuery
 from ccagent.stores.metrics.reading import UnreadableSeriesError, read_together
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from numpy.typing import NDArray
 
     from ccagent.stores.metrics.job_table import JobTable, StoredJob
@@ -113,18 +115,30 @@ def _read(
 class FootprintKeeper:
     """Computes footprints some time after the ends of jobs."""
 
-    def __init__(self, store: MetricStore, table: JobTable, ended: list[StoredJob]) -> None:
+    def __init__(
+        self,
+        store: MetricStore,
+        table: JobTable,
+        ended: list[StoredJob],
+        read: Callable[[StoredJob], Awaitable[MetricStore]] | None = None,
+    ) -> None:
+        """Take a function that reads the values of a job's nodes, unless they are in `store`."""
         self._store = store
         self._table = table
         self._ended = ended
+        self._read = read
 
     async def keep(self) -> int:
-        """Keep the footprints of jobs that ended long enough ago; return their number."""
+        """Keep the footprints of jobs that ended long enough ago; return their number.
+
+        What raises leaves its job and the following ones for the next time.
+        """
         limit = int(self._store.now()) - SETTLING
         due = [job for job in self._ended if (job.stop or 0) <= limit]
-        self._ended[:] = [job for job in self._ended if (job.stop or 0) > limit]
         for job in due:
-            self._table.keep_footprint(job, await compute_footprint(self._store, job))
+            store = self._store if self._read is None else await self._read(job)
+            self._table.keep_footprint(job, await compute_footprint(store, job))
+            self._ended.remove(job)
         return len(due)
 
 

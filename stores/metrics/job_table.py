@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from ccagent.config.settings import as_list, as_table
-from ccagent.errors import UnparsableError
+from ccagent.errors import ConfigurationError, UnparsableError
 from ccagent.log import logger
 from ccagent.machine.hostlist import expand
+from ccagent.stores.metrics.job_details import StartedJob, StoredJobDetails, read_details
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _SCHEMA = """
 create table if not exists jobs (
     cluster text not null, job text not null, user text not null, state text not null,
-    start integer not null, stop integer, nodes text not null, footprint text,
+    start integer not null, stop integer, nodes text not null, footprint text, details text,
     primary key (cluster, job, start)
 ) strict, without rowid;
 create index if not exists jobs_by_number on jobs (job);
@@ -36,18 +37,6 @@ create index if not exists jobs_by_number on jobs (job);
 
 _MOST_ENDED = 100_000
 """Ended jobs that wait for their footprints."""
-
-
-class _Resource(msgspec.Struct, frozen=True):
-    hostname: str
-
-
-class _StartEvent(msgspec.Struct, frozen=True, rename="camel"):
-    job_id: int
-    cluster: str
-    start_time: int
-    resources: list[_Resource]
-    user: str = ""
 
 
 class _StopEvent(msgspec.Struct, frozen=True, rename="camel"):
@@ -69,6 +58,7 @@ class StoredJob(NamedTuple):
     stop: int | None
     nodes: tuple[str, ...]
     footprint: dict[str, Any] | None = None
+    details: StoredJobDetails = StoredJobDetails()
 
 
 class JobTable:
@@ -80,19 +70,30 @@ class JobTable:
         self._database.execute("pragma journal_mode = wal")
         self._database.execute("pragma synchronous = normal")
         self._database.executescript(_SCHEMA)
+        columns = {row[1] for row in self._database.execute("pragma table_info(jobs)")}
+        if "details" not in columns:  # a table of an earlier release
+            self._database.execute("alter table jobs add column details text")
 
     def close(self) -> None:
         """Close the file."""
         self._database.close()
 
     def start(self, job: StoredJob) -> None:
-        """Add a job, or replace what is known of it."""
+        """Add a job, or replace what is known of it; details that it lacks are kept."""
+        known = self._database.execute(
+            "select details from jobs where cluster = ? and job = ? and start = ?",
+            (job.cluster, job.job, job.start),
+        ).fetchone()
+        details = job.details if known is None else _details(known[0]).merged(job.details)
         self._database.execute(
-            "insert into jobs values (?, ?, ?, ?, ?, ?, ?, null)"
+            "insert into jobs values (?, ?, ?, ?, ?, ?, ?, null, ?)"
             " on conflict do update set user = excluded.user, state = excluded.state,"
-            " stop = excluded.stop, nodes = excluded.nodes",
-            (job.cluster, job.job, job.user, job.state, job.start, job.stop, json.dumps(job.nodes)),
-        )
+            " stop = excluded.stop, nodes = excluded.nodes, details = excluded.details",
+            (
+                job.cluster, job.job, job.user, job.state, job.start, job.stop,
+                json.dumps(job.nodes), msgspec.json.encode(details).decode(),
+            ),
+        )  # fmt: skip
 
     def stop(self, cluster: str, job: str, start: int, stop: int, state: str) -> StoredJob | None:
         """End a running job; without a start it is the latest. Return it, None if there is none."""
@@ -120,7 +121,7 @@ class JobTable:
     def find(self, cluster: str, job: str) -> list[StoredJob]:
         """Return the runs of a job, the earliest first. Without a cluster: of all clusters."""
         rows = self._database.execute(
-            "select cluster, job, user, state, start, stop, nodes, footprint from jobs"
+            "select cluster, job, user, state, start, stop, nodes, footprint, details from jobs"
             " where job = ? and (cluster = ? or ? = '') order by start",
             (job, cluster, cluster),
         )
@@ -141,6 +142,14 @@ def open_job_table(path: str) -> JobTable:
         logger.error("%s: %s; set aside as %s.damaged", path, error, path)
         os.replace(path, f"{path}.damaged")
         return JobTable(path)
+
+
+def open_jobs(path: str) -> JobTable:
+    """Open the table of jobs. Raises ConfigurationError."""
+    try:
+        return open_job_table(path)
+    except sqlite3.Error as error:
+        raise ConfigurationError(f"{path}: {error}; check the disk and the rights") from error
 
 
 class JobEvents:
@@ -188,7 +197,7 @@ class JobEvents:
 
     def _take(self, function: str, text: bytes) -> None:
         if function == "start_job":
-            started = msgspec.json.decode(text, type=_StartEvent)
+            started = msgspec.json.decode(text, type=StartedJob)
             nodes = tuple(dict.fromkeys(one.hostname for one in started.resources))
             self._table.start(
                 StoredJob(
@@ -199,6 +208,7 @@ class JobEvents:
                     started.start_time,
                     None,
                     nodes,
+                    details=started.details(),
                 )
             )
         elif function == "stop_job":
@@ -219,10 +229,20 @@ class JobEvents:
 
 
 def _job(row: tuple[Any, ...]) -> StoredJob:
-    *fields, nodes, footprint = row
+    *fields, nodes, footprint, details = row
     cluster, job, user, state, start, stop = fields
     kept = json.loads(footprint) if footprint else None
-    return StoredJob(cluster, job, user, state, start, stop, tuple(json.loads(nodes)), kept)
+    return StoredJob(
+        cluster, job, user, state, start, stop, tuple(json.loads(nodes)), kept, _details(details)
+    )
+
+
+def _details(text: str | None) -> StoredJobDetails:
+    """Return kept details; those that another release has kept in another form are unknown."""
+    try:
+        return msgspec.json.decode(text or "{}", type=StoredJobDetails)
+    except msgspec.DecodeError:
+        return StoredJobDetails()
 
 
 def read_envelope(envelope: object) -> Iterable[StoredJob]:
@@ -245,5 +265,5 @@ def _envelope_job(cluster: str, job: dict[str, Any]) -> StoredJob:
     return StoredJob(
         cluster, str(job["job_id"]), str(job.get("user_name", "")),
         str(job.get("job_state", "")).lower(), seconds(job["start_time"]),
-        seconds(end) if end else None, nodes,
+        seconds(end) if end else None, nodes, details=read_details(job),
     )  # fmt: skip

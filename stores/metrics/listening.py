@@ -6,14 +6,14 @@ import asyncio
 import gc
 import resource
 import signal
-import ssl
 import time
 from typing import TYPE_CHECKING
 
 from ccagent.daemon.notify import Notifier
-from ccagent.errors import ConfigurationError
 from ccagent.log import logger
-from ccagent.stores.metrics.connection import ConnectionLimits, StoreConnection
+from ccagent.stores.metrics.checking import make_tls_context
+from ccagent.stores.metrics.connection import StoreConnection
+from ccagent.stores.metrics.connection_limits import ConnectionLimits
 from ccagent.stores.metrics.settings import parse_size, split_address
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ccagent.stores.metrics.api import StoreApi
+    from ccagent.stores.metrics.commit import MessageCommit
+    from ccagent.stores.metrics.ingest import LineIngest
+    from ccagent.stores.metrics.nats_receiver import NatsReceiver
     from ccagent.stores.metrics.settings import StoreSettings
 
 _SWEEP_EVERY = 5.0
@@ -54,7 +57,7 @@ class ListeningServer:
             lambda: StoreConnection(self.api, self.connections),
             host or None,
             port,
-            ssl=_tls(self.settings),
+            ssl=make_tls_context(self.settings),
             backlog=_BACKLOG,
         )
         self.port = server.sockets[0].getsockname()[1]
@@ -99,6 +102,15 @@ class ListeningServer:
             except Exception:  # noqa: BLE001 - what is done now and then must go on
                 logger.exception("housekeeping failed")
 
+    def make_receiver(self, ingest: LineIngest, commit: MessageCommit) -> NatsReceiver | None:
+        """Return who receives over NATS, if anything is subscribed. Raises ConfigurationError."""
+        if not self.settings.nats.subscriptions:
+            return None
+        # nats-py is imported when it is used.
+        from ccagent.stores.metrics.nats_receiver import NatsReceiver
+
+        return NatsReceiver(self.settings.nats, ingest, commit)
+
     async def _sweep(self, notifier: Notifier) -> None:
         """Close slow connections."""
         now = asyncio.get_running_loop().time()
@@ -122,15 +134,3 @@ def _raise_limits() -> None:
     """Allow as many connections as the system does."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def _tls(settings: StoreSettings) -> ssl.SSLContext | None:
-    if not settings.tls.certificate:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(settings.tls.certificate, settings.tls.key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(f"tls: {settings.tls.certificate}: {error}") from None
-    return context

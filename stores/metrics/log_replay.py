@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
@@ -25,7 +26,7 @@ from ccagent.stores.metrics.log_format import (
 from ccagent.stores.metrics.log_writer import Segment, list_segments
 
 if TYPE_CHECKING:
-    from ccagent.stores.metrics.groups import StoredSeries
+    from ccagent.stores.metrics.groups import Path, StoredSeries
     from ccagent.stores.metrics.log_format import GroupRecord
     from ccagent.stores.metrics.store import MetricStore
 
@@ -48,6 +49,9 @@ class Replay:
         """Bytes that are no record."""
         self._store = store
         self._described: dict[int, GroupRecord] = {}
+        self._data = memoryview(b"")
+        self._is_searched = False
+        """True if the whole segment was searched for descriptions."""
         self._groups: dict[int, _Columns] = {}
         self._newest = 0
 
@@ -65,6 +69,7 @@ class Replay:
         """Read a file."""
         self._groups.clear()
         self._described.clear()
+        self._is_searched = False
         self._newest = 0
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -77,6 +82,7 @@ class Replay:
         return Segment(path, size, self._newest)
 
     def _read(self, path: str, data: memoryview, oldest: int) -> None:
+        self._data = data
         if bytes(data[: len(MAGIC)]) != MAGIC:
             logger.warning("log %s: the beginning is damaged; reading the rest", path)
         for record in read_records(data):
@@ -91,7 +97,9 @@ class Replay:
                 self._take(record, oldest)
             except (ValueError, KeyError, IndexError, struct.error) as error:
                 self.damaged += len(record.payload)
-                logger.warning("log %s: a record can't be read: %s", path, error)
+                reason = "its series are not described" if isinstance(error, KeyError) else error
+                logger.warning("log %s: a record can't be read: %s", path, reason)
+        self._data = memoryview(b"")
 
     def _take(self, record: LogRecord, oldest: int) -> None:
         if record.kind == RUNS:
@@ -103,8 +111,9 @@ class Replay:
                     self._write(self._columns(number).places[int(column)], time, value)
         elif record.kind == GROUP:
             described = decode_group(record.payload)
-            self._described[described.number] = described
-            self._groups.pop(described.number, None)
+            if self._described.get(described.number) != described:
+                self._described[described.number] = described
+                self._groups.pop(described.number, None)
         elif record.kind == FREED:
             freed = decode_freed(record.payload)
             for selector in freed.selectors:
@@ -139,8 +148,21 @@ class Replay:
         """Return the columns of a group that was described. Raises KeyError, ValueError."""
         columns = self._groups.get(number)
         if columns is None:
+            if number not in self._described:
+                self._search()
             columns = self._groups[number] = self._find(self._described[number])
         return columns
+
+    def _search(self) -> None:
+        """Take the later copies of descriptions whose first ones are damaged."""
+        if self._is_searched:
+            return
+        self._is_searched = True
+        for record in read_records(self._data):
+            if isinstance(record, LogRecord) and record.kind == GROUP:
+                with contextlib.suppress(ValueError):
+                    described = decode_group(record.payload)
+                    self._described.setdefault(described.number, described)
 
     def _write(self, place: StoredSeries, time: int, value: float) -> None:
         place.group.write_value(self._store.pool, time, place.column, value)
@@ -154,7 +176,7 @@ class Replay:
         if missing:
             if described.frequency <= 0:
                 raise ValueError("a time step that is not positive")
-            store.restore(missing, described.start, described.frequency)
+            self._restore(missing, described.start, described.frequency)
         places = [place for one in wanted if (place := store.find(*one)) is not None]
         group, first = places[0]
         is_in_order = all(
@@ -162,3 +184,15 @@ class Replay:
             for number, place in enumerate(places)
         )
         return _Columns(places, first if is_in_order else -1)
+
+    def _restore(self, missing: list[tuple[Path, str]], start: int, frequency: int) -> None:
+        """Add series in the time steps that are configured now."""
+        by_step: dict[int, list[tuple[Path, str]]] = {}
+        for path, metric in missing:
+            step = self._store.changed_steps.configured(metric, frequency)
+            by_step.setdefault(step, []).append((path, metric))
+        for step, wanted in by_step.items():
+            if step == frequency:
+                self._store.restore(wanted, start, step)
+            else:
+                self._store.add(wanted, start + frequency // 2, step)

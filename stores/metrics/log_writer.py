@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,6 +27,11 @@ _NAME = re.compile(r"([0-9]{12})\.log")
 _LARGEST = 256 << 20
 _LONGEST = 3600.0
 _WIDTH = 8
+_APART = 1 << 20
+"""Bytes between the two copies of a group's description: one bad place must not hit both."""
+
+_MOST_COPIES = 64
+"""Second copies that are written at once."""
 
 
 class StoreLogError(CcagentError):
@@ -71,6 +77,8 @@ class WriteAheadLog:
         self._began = 0.0
         self._unsynced: list[int] = []
         self._is_dirty = False
+        self._copies: deque[tuple[int, bytes]] = deque()
+        """Descriptions that are in the segment once, and where."""
 
     def add_runs(self, template: MessageTemplate, time: int, packed: bytes) -> None:
         """Add values of a message that follows a template."""
@@ -104,7 +112,7 @@ class WriteAheadLog:
         try:
             if self._descriptor < 0:
                 self._open()
-            self._write(b"".join(pending))
+            self._write(b"".join([*pending, *self._due_copies()]))
         except OSError as error:
             self.failures += 1
             self._abandon()
@@ -133,9 +141,11 @@ class WriteAheadLog:
     def rotate(self) -> None:
         """Begin a new segment with the next record."""
         if self._descriptor >= 0:
+            self._write_copies()
             self.closed.append(Segment(self._path, self._size, self._newest))
             self._unsynced.append(self._descriptor)
         self._descriptor, self._size, self._newest = -1, 0, 0
+        self._copies.clear()
         self._number += 1  # whatever is described for the old segment is not for the next
 
     def remove(self, segment: Segment) -> None:
@@ -189,5 +199,24 @@ class WriteAheadLog:
         template.segment = self._number
 
     def _describe_group(self, group: SeriesGroup) -> None:
-        self._pending.append(encode_group(group))
+        described = encode_group(group)
+        self._pending.append(described)
+        self._copies.append((self._size, described))
         group.segment = self._number
+
+    def _due_copies(self) -> list[bytes]:
+        """Return second copies of descriptions whose first ones are far enough away."""
+        copies, due = self._copies, list[bytes]()
+        while copies and self._size - copies[0][0] > _APART and len(due) < _MOST_COPIES:
+            due.append(copies.popleft()[1])
+        return due
+
+    def _write_copies(self) -> None:
+        """Write the second copies that a segment lacks at its end. A full disk has no room."""
+        descriptor, size = self._descriptor, self._size
+        try:
+            self._write(b"".join([copy for _, copy in self._copies]))
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, size)
+            self._size = size

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nats.aio.msg import Msg
 
-    from ccagent.stores.metrics.commit import GroupCommit
+    from ccagent.stores.metrics.commit import MessageCommit
     from ccagent.stores.metrics.log_writer import StoreLogError
     from ccagent.stores.metrics.settings import SubscriptionSettings
     from ccagent.transports.nats.client import NatsClient
@@ -47,7 +47,7 @@ class PullConsumer:
         client: NatsClient,
         settings: SubscriptionSettings,
         take: Callable[[Msg], None],
-        commit: GroupCommit,
+        commit: MessageCommit,
     ) -> None:
         self._client = client
         self._settings = settings

@@ -23,7 +23,7 @@ from ccagent.transports.nats.login import NatsLogin, parse_credentials
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
-    from ccagent.stores.metrics.commit import GroupCommit
+    from ccagent.stores.metrics.commit import MessageCommit
     from ccagent.stores.metrics.ingest import LineIngest
     from ccagent.stores.metrics.log_writer import StoreLogError
     from ccagent.stores.metrics.settings import StoreNatsSettings, SubscriptionSettings
@@ -37,12 +37,12 @@ class NatsReceiver:
     """Keeps a connection to a server, and writes what it receives."""
 
     def __init__(
-        self, settings: StoreNatsSettings, ingest: LineIngest, commit: GroupCommit
+        self, settings: StoreNatsSettings, ingest: LineIngest, commit: MessageCommit
     ) -> None:
         """Read the secrets. Raises ConfigurationError."""
         self._settings = settings
-        self._login = _login(settings)
-        self._context = _context(settings)
+        self._login = make_login(settings)
+        self._context = make_tls(settings)
         self._ingest = ingest
         self._commit = commit
         self.messages = 0
@@ -129,7 +129,8 @@ def _ignore(problem: StoreLogError | None) -> None:
     del problem
 
 
-def _login(settings: StoreNatsSettings) -> NatsLogin:
+def make_login(settings: StoreNatsSettings) -> NatsLogin:
+    """Return user and secrets. Raises ConfigurationError."""
     if settings.creds_file:
         found = parse_credentials(secret_text(settings.creds_file))
         if found is None:
@@ -139,10 +140,11 @@ def _login(settings: StoreNatsSettings) -> NatsLogin:
     return NatsLogin(user=settings.user, password=password)
 
 
-def _context(settings: StoreNatsSettings) -> ssl.SSLContext | None:
+def make_tls(settings: StoreNatsSettings) -> ssl.SSLContext | None:
+    """Return the context of a `tls://` URL. Raises ConfigurationError."""
     if not settings.url.startswith("tls://"):
         return None
     try:
         return ssl.create_default_context(cafile=settings.ca_file or None)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(f"nats.ca-file: {settings.ca_file}: {error}") from None
+        raise ConfigurationError(f"nats.ca-file: {settings.ca_file}: {error}") from error

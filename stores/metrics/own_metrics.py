@@ -7,11 +7,18 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from ccagent.stores.metrics.connection import ConnectionLimits
+    from collections.abc import Iterable
+
+    from ccagent.stores.metrics.connection_limits import ConnectionLimits
+    from ccagent.stores.metrics.engine_commit import EngineCommit
     from ccagent.stores.metrics.housekeeping import Housekeeper
     from ccagent.stores.metrics.ingest import LineIngest
     from ccagent.stores.metrics.log_writer import WriteAheadLog
     from ccagent.stores.metrics.store import MetricStore
+
+
+_Number = tuple[str, str, str, float]
+"""Name, kind, description and value."""
 
 
 class StoreParts(NamedTuple):
@@ -27,14 +34,8 @@ class StoreParts(NamedTuple):
 def describe_store(parts: StoreParts) -> bytes:
     """Return all numbers."""
     store, ingest, housekeeper, connections, log = parts
-    counters = ingest.counters
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    lines: list[str] = []
-    for name, kind, text, value in (
-        ("points_total", "counter", "Values that were stored.", counters.points),
-        ("messages_total", "counter", "Messages with lines.", counters.messages),
-        ("messages_template_total", "counter", "Messages of a known shape.", counters.templates),
-        ("bad_lines_total", "counter", "Lines that were refused.", counters.bad_lines),
+    return _format([
+        *_ingested(ingest),
         ("series", "gauge", "Series in memory.", store.series),
         ("buffers", "gauge", "Buffers of 512 values of a series.", store.buffers()),
         ("buffers_released_total", "counter", "Released buffers.", housekeeper.released),
@@ -42,13 +43,48 @@ def describe_store(parts: StoreParts) -> bytes:
         ("values_bytes", "gauge", "Memory reserved for values.", store.pool.in_use),
         ("log_bytes", "gauge", "Size of the log.", log.size),
         ("log_failures_total", "counter", "Writes of the log that failed.", log.failures),
+        *_process(connections),
+    ])  # fmt: skip
+
+
+def describe_gateway(
+    names: MetricStore, ingest: LineIngest, commit: EngineCommit, connections: ConnectionLimits
+) -> bytes:
+    """Return all numbers of a gateway."""
+    return _format([
+        *_ingested(ingest),
+        ("series", "gauge", "Series whose names are known.", names.series),
+        ("engine_failures_total", "counter", "Imports that the engine did not take.",
+         commit.failures),
+        *_process(connections),
+    ])  # fmt: skip
+
+
+def _ingested(ingest: LineIngest) -> list[_Number]:
+    counters = ingest.counters
+    return [
+        ("points_total", "counter", "Values that were stored.", counters.points),
+        ("messages_total", "counter", "Messages with lines.", counters.messages),
+        ("messages_template_total", "counter", "Messages of a known shape.", counters.templates),
+        ("bad_lines_total", "counter", "Lines that were refused.", counters.bad_lines),
+    ]
+
+
+def _process(connections: ConnectionLimits) -> list[_Number]:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return [
         ("connections", "gauge", "Open connections.", len(connections.open)),
         ("requests_total", "counter", "Requests that were answered.", connections.requests),
         ("requests_refused_total", "counter", "Refused requests.", connections.refused),
         ("cpu_seconds_total", "counter", "CPU time.", usage.ru_utime + usage.ru_stime),
         ("resident_bytes", "gauge", "Resident memory.", _resident()),
         ("time_seconds", "gauge", "The store's clock.", time.time()),
-    ):
+    ]
+
+
+def _format(numbers: Iterable[_Number]) -> bytes:
+    lines: list[str] = []
+    for name, kind, text, value in numbers:
         lines += [
             f"# HELP ccagent_store_{name} {text}",
             f"# TYPE ccagent_store_{name} {kind}",

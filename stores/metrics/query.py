@@ -57,10 +57,8 @@ class QueryLimits(NamedTuple):
 
 def answer(store: MetricStore, request: QueryRequest, limits: QueryLimits) -> Iterator[bytes]:
     """Yield the parts of an answer in JSON. Raises BadRequestError before the first part."""
-    _check_nodes(store, request)
-    added = request.added(store.root)
+    added = check_request(store, request, limits)
     queries = [*(request.queries or ()), *added]
-    _check_size(store, request, queries, limits)
     text = b"{"
     if added:
         text += b'"queries":' + orjson.dumps([query.described() for query in added]) + b","
@@ -70,6 +68,19 @@ def answer(store: MetricStore, request: QueryRequest, limits: QueryLimits) -> It
         yield text + part[1:-1]
         text = b","
     yield (b"" if queries else text) + b"]}\n"
+
+
+def check_request(
+    store: MetricStore, request: QueryRequest, limits: QueryLimits
+) -> list[SeriesQuery]:
+    """Return the queries that `for-all-nodes` adds.
+
+    Raises BadRequestError if the answer would be too large.
+    """
+    _check_nodes(store, request)
+    added = request.added(store.root)
+    _check_size(store, request, [*(request.queries or ()), *added], limits)
+    return added
 
 
 def _check_nodes(store: MetricStore, request: QueryRequest) -> None:

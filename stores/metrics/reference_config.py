@@ -38,7 +38,7 @@ def convert_reference(text: str, place: str) -> StoreSettings:
     try:
         table = as_table(json.loads(text))
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{place}: not JSON: {error}") from None
+        raise ConfigurationError(f"{place}: not JSON: {error}") from error
     problems = [
         f"{place}: {section}.{key}: there is no such key"
         for section, keys in _KNOWN.items()
@@ -76,9 +76,11 @@ def convert_reference(text: str, place: str) -> StoreSettings:
             },
         }
     except KeyError as error:
-        raise ConfigurationError(f"{place}: {error.args[0]}: missing or of no known kind") from None
+        raise ConfigurationError(
+            f"{place}: {error.args[0]}: missing or of no known kind"
+        ) from error
     except (ValueError, TypeError) as error:
-        raise ConfigurationError(f"{place}: {error}") from None
+        raise ConfigurationError(f"{place}: {error}") from error
     if nats.get("address"):
         found["nats"] = _nats(nats, store)
     return convert(found, StoreSettings, "", place=place)

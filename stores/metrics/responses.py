@@ -61,3 +61,14 @@ def head(status: int, kind: bytes, more: bytes, length: int | None) -> bytes:
     return b"HTTP/1.1 %d %b\r\n%b%b%b\r\n\r\n" % (
         status, HTTPStatus(status).phrase.encode(), described, more, size,
     )  # fmt: skip
+
+
+def begun(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """Compute the first part now, so that a bad request is found before the answer begins."""
+    first = next(parts)
+
+    def rest() -> Iterator[bytes]:
+        yield first
+        yield from parts
+
+    return rest()

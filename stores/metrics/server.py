@@ -9,7 +9,6 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING
 
-from ccagent.errors import ConfigurationError
 from ccagent.log import logger
 from ccagent.machine.lock import Lock
 from ccagent.stores.metrics.api import StoreApi
@@ -21,7 +20,7 @@ from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.housekeeping import Housekeeper
 from ccagent.stores.metrics.ingest import LineIngest
 from ccagent.stores.metrics.job_queries import FootprintKeeper
-from ccagent.stores.metrics.job_table import JobEvents, open_job_table
+from ccagent.stores.metrics.job_table import JobEvents, open_jobs
 from ccagent.stores.metrics.listening import ListeningServer
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog
@@ -36,9 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from ccagent.stores.metrics.job_table import JobTable
-    from ccagent.stores.metrics.nats_receiver import NatsReceiver
     from ccagent.stores.metrics.settings import StoreSettings
+    from ccagent.views.web.serving import PageServer
 
 _LONGEST_RETENTION_PERIOD = 3600.0
 _JOBS_KEPT = 366 * 86400
@@ -47,8 +45,16 @@ _JOBS_KEPT = 366 * 86400
 class StoreServer(ListeningServer):
     """A store in memory with its log and its HTTP interface."""
 
-    def __init__(self, settings: StoreSettings, now: Callable[[], float] = time.time) -> None:
-        """Read what is kept. Raises ConfigurationError, LockedError, OSError."""
+    def __init__(
+        self,
+        settings: StoreSettings,
+        now: Callable[[], float] = time.time,
+        simulated: frozenset[str] = frozenset(),
+    ) -> None:
+        """Read what is kept. Raises ConfigurationError, LockedError, OSError.
+
+        simulated: clusters that pages mark as made up.
+        """
         super().__init__(settings)
         self.store = MetricStore(settings.catalogue(), now)
         directory = log_directory(settings)
@@ -64,6 +70,9 @@ class StoreServer(ListeningServer):
             "read %d values of %d series in %.1f s",
             replay.points, self.store.series, time.monotonic() - begin,
         )  # fmt: skip
+        changed = self.store.changed_steps.describe()
+        if changed:
+            logger.warning("%s", changed)
         self.log = WriteAheadLog(directory)
         self.log.closed += closed
         self.housekeeper = Housekeeper(
@@ -74,33 +83,36 @@ class StoreServer(ListeningServer):
             disk_cap=parse_size(settings.disk_cap),
         )
         self.commit = GroupCommit(self.log, settings.sync)
-        self._jobs = _open_jobs(os.path.join(settings.data, "jobs.sqlite"))
+        self._jobs = open_jobs(os.path.join(settings.data, "jobs.sqlite"))
         self.events = JobEvents(self._jobs)
         self._footprints = FootprintKeeper(self.store, self._jobs, self.events.ended)
         self.ingest = LineIngest(
             self.store,
             self.log,
             future=int(settings.limits.future.seconds),
+            past=settings.oldest(),
             is_strict=settings.strict == "reference",
             most_series=settings.limits.series,
             others=self.events.take,
         )
         parts = StoreParts(self.store, self.ingest, self.housekeeper, self.connections, self.log)
         key = settings.jwt_public_key
+        verifier = TokenVerifier(key, now) if key else None
         self.api = StoreApi(
             self.store,
             self.ingest,
             self.commit,
             log=self.log,
-            verifier=TokenVerifier(key, now) if key else None,
+            verifier=verifier,
             limits=QueryLimits(settings.limits.values),
             largest_body=parse_size(settings.limits.body),
             describe=lambda: describe_store(parts),
             jobs=self._jobs,
             events=self.events,
-            archive=self._make_archive(),
+            source=self._make_archive(),
         )
-        self._receiver = _make_receiver(settings, self.ingest, self.commit)
+        self._receiver = self.make_receiver(self.ingest, self.commit)
+        self.pages = _make_pages(settings, self.store, verifier, simulated)
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
         """Return what is to run besides."""
@@ -111,6 +123,8 @@ class StoreServer(ListeningServer):
             found.append(self.repeat(seconds, self.checkpointer.write))
         if self._receiver is not None:
             found.append(self._receiver.run())
+        if self.pages is not None:
+            found.append(self.pages.run())
         return found
 
     async def end(self) -> None:
@@ -189,21 +203,16 @@ def run_store(settings: StoreSettings) -> None:
         asyncio.run(main())
 
 
-def _open_jobs(path: str) -> JobTable:
-    """Open the table of jobs. Raises ConfigurationError."""
-    try:
-        return open_job_table(path)
-    except sqlite3.Error as error:
-        raise ConfigurationError(f"{path}: {error}; check the disk and the rights") from error
-
-
-def _make_receiver(
-    settings: StoreSettings, ingest: LineIngest, commit: GroupCommit
-) -> NatsReceiver | None:
-    """Return who receives over NATS, if anything is subscribed. Raises ConfigurationError."""
-    if not settings.nats.subscriptions:
+def _make_pages(
+    settings: StoreSettings,
+    store: MetricStore,
+    verifier: TokenVerifier | None,
+    simulated: frozenset[str],
+) -> PageServer | None:
+    """Return who serves pages, if they are wanted. Raises ConfigurationError, OSError."""
+    if not settings.web.listen:
         return None
-    # nats-py is imported when it is used.
-    from ccagent.stores.metrics.nats_receiver import NatsReceiver
+    # The packages of the extra are imported when they are used.
+    from ccagent.views.web.serving import PageServer
 
-    return NatsReceiver(settings.nats, ingest, commit)
+    return PageServer(settings, store, verifier, simulated=simulated)

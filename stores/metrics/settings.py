@@ -12,6 +12,7 @@ from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings
 from ccagent.errors import ConfigurationError
 from ccagent.stores.metrics.catalogue import WILDCARD, Aggregation, MetricCatalogue, StoredMetric
+from ccagent.views.web.settings import WebSettings
 
 _SIZE = re.compile(r"([0-9]{1,9})\s*(B|KB|MB|GB|TB)", re.IGNORECASE)
 _UNITS = ("B", "KB", "MB", "GB", "TB")
@@ -129,6 +130,16 @@ class StoreSettings(Settings, frozen=True, kw_only=True):
     archive: ArchiveSettings = ArchiveSettings()
     nats: StoreNatsSettings = StoreNatsSettings()
     limits: StoreLimitSettings = StoreLimitSettings()
+    web: WebSettings = WebSettings()
+
+    def oldest(self) -> int | None:
+        """Return how many seconds ago a new value may be; None: any, as at the reference.
+
+        An engine has a retention of its own.
+        """
+        if self.strict == "reference" or self.engine != "memory":
+            return None
+        return int(self.retention.seconds)
 
     def catalogue(self) -> MetricCatalogue:
         """Return the metrics."""
@@ -166,10 +177,11 @@ def _find_bad_values(settings: StoreSettings) -> list[str]:
             problems.append(f"{key}: {error}")
     if settings.retention.seconds < 1:
         problems.append("retention: at least 1s")
-    try:
-        split_address(settings.listen)
-    except ValueError as error:
-        problems.append(f"listen: {error}")
+    for key, address in (("listen", settings.listen), ("web.listen", settings.web.listen)):
+        try:
+            split_address(address or ":0")
+        except ValueError as error:
+            problems.append(f"{key}: {error}")
     return problems
 
 
@@ -183,6 +195,10 @@ def _find_contradictions(settings: StoreSettings) -> list[str]:
         problems.append("nats.url: subscriptions need a server")
     if (settings.engine == "victoria-metrics") != bool(settings.engine_url):
         problems.append("engine-url: needed by the engine victoria-metrics, and by no other")
+    if settings.web.listen and settings.engine != "memory":
+        problems.append("web.listen: only the engine memory has pages")
+    if settings.web.proxies and not settings.web.proxy_secret_file:
+        problems.append("web.proxy-secret-file: needed with web.proxies")
     if not settings.data and settings.engine == "memory":
         problems.append("data: needed, since the log is kept there; or --data DIR")
     return problems

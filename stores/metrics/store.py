@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ccagent.stores.metrics.frequencies import ChangedSteps
 from ccagent.stores.metrics.groups import CAPACITY, Level, SeriesGroup, StoredSeries
 from ccagent.stores.metrics.levels import StoreLevel
 from ccagent.stores.metrics.memory import BlockPool
@@ -23,6 +24,7 @@ class MetricStore:
     def __init__(self, catalogue: MetricCatalogue, now: Callable[[], float]) -> None:
         self.catalogue = catalogue
         self.now = now
+        self.changed_steps = ChangedSteps(catalogue)
         self.root = StoreLevel(())
         self.pool = BlockPool()
         self.groups: dict[int, SeriesGroup] = {}

@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 import numpy as np
-import orjson
 
 from ccagent.stores.metrics.query_request import BadRequestError
 from ccagent.stores.metrics.reading import UnreadableSeriesError, read_together
+from ccagent.stores.metrics.table_forms import FORMS, TableRow
+from ccagent.stores.metrics.table_request import TableRequest, check_series, parse_table_request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
+    from ccagent.stores.metrics.catalogue import StoredMetric
+    from ccagent.stores.metrics.groups import StoredSeries
     from ccagent.stores.metrics.query import QueryLimits
     from ccagent.stores.metrics.store import MetricStore
 
-
-class TableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Metrics of nodes in a time range. hosts: None for all of the cluster.
-
-    over: `nodes` for minimum, mean and maximum over the nodes at each step.
-    """
-
-    cluster: str
-    start: int = msgspec.field(name="from")
-    end: int = msgspec.field(name="to")
-    metrics: list[str] = []
-    hosts: list[str] | None = None
-    over: Literal["", "nodes"] = ""
-    format: Literal["json", "csv"] = "json"
+_AT_ONCE = 128
+"""Series after which others get their turn."""
 
 
 class NodeValues(NamedTuple):
@@ -54,119 +42,157 @@ class TableAnswer(NamedTuple):
     body: bytes
 
 
-def parse_table_request(body: bytes) -> TableRequest:
-    """Read a request. Raises BadRequestError."""
-    try:
-        found = msgspec.json.decode(body, type=TableRequest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequestError(f"the request is no query: {error}") from None
-    if not -_FAR <= found.start <= found.end <= _FAR:
-        raise BadRequestError("the request is no query: from and to are no range of seconds")
-    return found
-
-
-_FAR = 10**11
-
-
 def answer_table(store: MetricStore, request: TableRequest, limits: QueryLimits) -> TableAnswer:
-    """Return the answer. Raises BadRequestError."""
-    series: list[NodeValues] = []
+    """Return the answer in JSON or CSV. Raises BadRequestError."""
+    return TableAnswer(FORMS[request.format].kind, b"".join(table_parts(store, request, limits)))
+
+
+def table_parts(store: MetricStore, request: TableRequest, limits: QueryLimits) -> Iterator[bytes]:
+    """Yield the parts of an answer in JSON or CSV; others may get a turn after each.
+
+    Raises BadRequestError, perhaps after some parts.
+    """
+    form = FORMS[request.format]
+    is_first = True
+    yield form.begin(request)
+    for rows in find_rows(store, request, limits):
+        for row in rows:
+            yield form.row(row, is_first)
+            is_first = False
+        yield b""
+    yield form.end
+
+
+def find_rows(
+    store: MetricStore, request: TableRequest, limits: QueryLimits
+) -> Iterator[list[TableRow]]:
+    """Yield the rows of an answer, some at once or none. Raises BadRequestError."""
+    check_series(len(_hosts(store, request)), len(request.metrics))
     count = 0
-    for one in find_values(store, request):
-        series.append(one)
-        count += len(one.values)
-        if count > limits.values:
-            raise BadRequestError(f"the answer would have more than {limits.values} values")
-    rows = _over_nodes(request, series) if request.over else [_described(one) for one in series]
-    if request.format == "csv":
-        return TableAnswer(b"text/csv; charset=utf-8", _csv(rows))
-    found = {"cluster": request.cluster, "from": request.start, "to": request.end, "series": rows}
-    return TableAnswer(b"application/json", orjson.dumps(found, option=_NUMPY) + b"\n")
-
-
-_NUMPY = orjson.OPT_SERIALIZE_NUMPY
+    for metric in dict.fromkeys(request.metrics):
+        each: list[NodeValues] = []
+        for found in _find(store, request, metric, limits):
+            each += found
+            count += sum(len(one.values) for one in found)
+            if count > limits.values:
+                raise BadRequestError(
+                    f"the answer would have more than {limits.values} values; ask for less at once"
+                )
+            if request.over:
+                yield []
+            else:
+                yield [_row(one) for one in found]
+        if request.over and each:
+            yield [_row_over_nodes(request, each)]
 
 
 def find_values(store: MetricStore, request: TableRequest) -> Iterator[NodeValues]:
-    """Yield the values of each metric of each node that has any."""
+    """Yield the values of each metric of each node that has any. Raises BadRequestError."""
+    for metric in request.metrics:
+        for found in _find(store, request, metric, None):
+            yield from found
+
+
+def _hosts(store: MetricStore, request: TableRequest) -> list[str]:
     cluster = store.root.children.get(request.cluster)
     if cluster is None:
+        return []
+    if request.hosts is None:
+        return list(cluster.children)
+    return [host for host in dict.fromkeys(request.hosts) if host in cluster.children]
+
+
+def _find(
+    store: MetricStore, request: TableRequest, metric: str, limits: QueryLimits | None
+) -> Iterator[list[NodeValues]]:
+    """Yield the values of a metric, those of some nodes at once."""
+    known = store.catalogue.get(metric)
+    cluster = store.root.children.get(request.cluster)
+    if known is None:
+        raise BadRequestError(f"no metric called: {metric}")
+    if cluster is None:
         return
-    hosts = list(cluster.children) if request.hosts is None else request.hosts
-    for metric in request.metrics:
-        known = store.catalogue.get(metric)
-        if known is None:
-            raise BadRequestError(f"no metric called: {metric}")
-        for host in hosts:
+    hosts = _hosts(store, request)
+    for begin in range(0, len(hosts), _AT_ONCE):
+        each: list[NodeValues] = []
+        for host in hosts[begin : begin + _AT_ONCE]:
             level = cluster.children.get(host)
             found = list(level.find_series(metric)) if level is not None else []
-            if not found:
-                continue
-            try:
-                values = read_together(found, known, request.start, request.end)
-            except UnreadableSeriesError as error:
-                raise BadRequestError(f"{metric} of {host}: {error}") from None
-            if values is not None and len(values.values):
-                yield NodeValues(
-                    metric, host, values.start, found[0].group.frequency, values.values
-                )
+            if found:
+                _check_length(request, found, limits)
+                one = _read(request, (metric, host), found, known)
+                each += [one] if one is not None else []
+        yield each
 
 
-def _described(one: NodeValues) -> dict[str, Any]:
+def _check_length(
+    request: TableRequest, found: Sequence[StoredSeries], limits: QueryLimits | None
+) -> None:
+    """Raise BadRequestError if reading these series would take too much memory."""
+    span = request.end - request.start
+    for group in {series.group.number: series.group for series in found}.values():
+        first, last = group.bounds()
+        if limits is not None and min(last - first, span // group.frequency) > limits.values:
+            raise BadRequestError(
+                f"the answer would have more than {limits.values} values; ask for less at once"
+            )
+
+
+def _read(
+    request: TableRequest, name: tuple[str, str], found: list[StoredSeries], known: StoredMetric
+) -> NodeValues | None:
+    metric, host = name
+    try:
+        values = read_together(found, known, request.start, request.end)
+    except UnreadableSeriesError as error:
+        raise BadRequestError(f"{metric} of {host}: {error}") from error
+    if values is None or not len(values.values):
+        return None
+    return NodeValues(metric, host, values.start, found[0].group.frequency, values.values)
+
+
+def _row(one: NodeValues) -> TableRow:
     present = one.values[~np.isnan(one.values)]
-    return {
-        "metric": one.metric,
-        "host": one.host,
-        "start": one.start,
-        "step": one.step,
-        "count": len(present),
-        "min": present.min() if present.size else None,
-        "mean": present.mean() if present.size else None,
-        "max": present.max() if present.size else None,
-        "values": one.values,
-    }
-
-
-def _over_nodes(request: TableRequest, series: list[NodeValues]) -> list[dict[str, Any]]:
-    """Return minimum, mean and maximum over the nodes, step by step."""
-    found: list[dict[str, Any]] = []
-    for metric in dict.fromkeys(one.metric for one in series):
-        each = [one for one in series if one.metric == metric]
-        step = each[0].step
-        offsets = [round((one.start - request.start) / step) for one in each]
-        first = min(offsets)
-        length = max(o + len(one.values) for o, one in zip(offsets, each, strict=True)) - first
-        rows = np.full((len(each), length), np.nan)
-        for row, offset, one in zip(rows, offsets, each, strict=True):
-            row[offset - first : offset - first + len(one.values)] = one.values
-        counts = (~np.isnan(rows)).sum(axis=0)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean = np.nansum(rows, axis=0) / counts
-        found.append({
-            "metric": metric,
-            "nodes": len(each),
-            "start": request.start + first * step,
-            "step": step,
-            "min": np.fmin.reduce(rows, axis=0),
-            "mean": mean,
-            "max": np.fmax.reduce(rows, axis=0),
-        })  # fmt: skip
-    return found
-
-
-def _csv(rows: list[dict[str, Any]]) -> bytes:
-    """Return a line for each time of each series; missing values are empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    is_over = bool(rows) and "nodes" in rows[0]
-    writer.writerow(
-        ["time", "metric", "min", "mean", "max"] if is_over else ["time", "metric", "host", "value"]
+    return TableRow(
+        {"metric": one.metric, "host": one.host},
+        one.start,
+        one.step,
+        {"count": len(present)}
+        | {
+            name: float(function(present)) if present.size else None
+            for name, function in (("min", np.min), ("mean", np.mean), ("max", np.max))
+        },
+        {"value": one.values},
     )
-    for row in rows:
-        names = ("min", "mean", "max") if is_over else ("values",)
-        columns = [[None if value != value else value for value in row[name].tolist()]  # noqa: PLR0124 - NaN
-                   for name in names]  # fmt: skip
-        head = [row["metric"]] if is_over else [row["metric"], row["host"]]
-        for number, values in enumerate(zip(*columns, strict=True)):
-            writer.writerow([row["start"] + number * row["step"], *head, *values])
-    return text.getvalue().encode()
+
+
+def _row_over_nodes(request: TableRequest, each: list[NodeValues]) -> TableRow:
+    """Return minimum, mean and maximum of a metric over the nodes, step by step."""
+    step = each[0].step
+    offsets = [round((one.start - request.start) / step) for one in each]
+    first = min(offsets)
+    length = max(o + len(one.values) for o, one in zip(offsets, each, strict=True)) - first
+    least, most = np.full(length, np.nan), np.full(length, np.nan)
+    total, counts = np.zeros(length), np.zeros(length)
+    for offset, one in zip(offsets, each, strict=True):
+        place = slice(offset - first, offset - first + len(one.values))
+        is_present = ~np.isnan(one.values)
+        least[place] = np.fmin(least[place], one.values)
+        most[place] = np.fmax(most[place], one.values)
+        total[place] += np.where(is_present, one.values, 0.0)
+        counts[place] += is_present
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = total / counts
+    return TableRow(
+        {"metric": each[0].metric},
+        request.start + first * step,
+        step,
+        {"nodes": len(each)},
+        {"min": least, "mean": mean, "max": most},
+    )
+
+
+__all__ = [
+    "NodeValues", "TableAnswer", "TableRequest", "answer_table", "find_rows", "find_values",
+    "parse_table_request", "table_parts",
+]  # fmt: skip

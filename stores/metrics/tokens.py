@@ -90,23 +90,23 @@ class TokenVerifier:
             raise UnauthorizedError("only Ed25519/EdDSA supported")
         try:
             self._key.verify(signature, parts[0] + b"." + parts[1])
-        except InvalidSignature:
-            raise UnauthorizedError("token signature is invalid") from None
+        except InvalidSignature as error:
+            raise UnauthorizedError("token signature is invalid") from error
         return _accept(_parsed(claims, _Claims), now)
 
 
 def _decoded(part: bytes) -> bytes:
     try:
         return base64.b64decode(part + b"=" * (-len(part) % 4), b"-_", validate=True)
-    except (ValueError, binascii.Error):
-        raise UnauthorizedError("token is malformed: not base64url") from None
+    except (ValueError, binascii.Error) as error:
+        raise UnauthorizedError("token is malformed: not base64url") from error
 
 
 def _parsed(text: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(text, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise UnauthorizedError("token is malformed: its JSON can't be read") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UnauthorizedError("token is malformed: its JSON can't be read") from error
 
 
 def _accept(claims: _Claims, now: float) -> _Accepted:

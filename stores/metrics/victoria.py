@@ -14,18 +14,20 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
 from ccagent.errors import CcagentError, ConfigurationError
-from ccagent.stores.metrics.exporting import level_tags
 from ccagent.stores.metrics.line_keys import level_path
+from ccagent.stores.metrics.query_request import BadRequestError
 from ccagent.stores.metrics.store import MetricStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ccagent.stores.metrics.catalogue import MetricCatalogue
-    from ccagent.stores.metrics.groups import StoredSeries
 
 _SECONDS = 30.0
 _LARGEST = 1 << 30
+_BYTES_OF_VALUE = 64
+"""Bytes of a value and its time in an answer, at most, and a share of its series' name."""
+
 _MILLISECONDS = 1000
 
 
@@ -46,55 +48,57 @@ class VictoriaEngine:
         self._path = parts.path.rstrip("/")
         self._local = threading.local()
 
-    def write(self, points: Iterable[tuple[StoredSeries, int, float]]) -> None:
-        """Write values. Raises EngineError."""
-        series: dict[tuple[int, int], tuple[dict[str, str], list[float], list[int]]] = {}
-        for (group, column), time, value in points:
-            found = series.get((group.number, column))
-            if found is None:
-                level, metric = group.columns[column]
-                labels = {
-                    name.replace("-", "_"): tag for name, tag in level_tags(level.path).items()
-                }
-                found = series[group.number, column] = ({"__name__": metric, **labels}, [], [])
-            found[1].append(value)
-            found[2].append(time * _MILLISECONDS)
-        lines = [
-            json.dumps({"metric": labels, "values": values, "timestamps": times})
-            for labels, values, times in series.values()
-        ]
-        if lines:
-            self._ask("POST", "/api/v1/import", "\n".join(lines).encode())
+    def import_text(self, text: bytes) -> None:
+        """Write values in the text format of Prometheus, times in ms. Raises EngineError."""
+        self._ask("POST", "/api/v1/import/prometheus", text)
+
+    def import_lines(self, lines: bytes) -> None:
+        """Write values in JSON lines. Raises EngineError."""
+        self._ask("POST", "/api/v1/import", lines)
 
     def read(
         self,
         catalogue: MetricCatalogue,
         cluster: str,
-        selected: tuple[Iterable[str] | None, Iterable[str]],
+        selected: tuple[Iterable[str] | None, Iterable[str] | None],
         times: tuple[int, int],
         now: Callable[[], float],
+        *,
+        most: int,
     ) -> MetricStore:
-        """Return a store with the values of nodes and metrics; no nodes: all of the cluster.
+        """Return a store with the values of nodes and metrics; None: all of the cluster.
 
-        Raises EngineError.
+        Raises EngineError, and BadRequestError if there are more than `most` values.
         """
-        nodes, metrics = selected
-        match = f"{{cluster={json.dumps(cluster)},__name__=~{_one_of(metrics)}"
-        match += f",hostname=~{_one_of(nodes)}}}" if nodes is not None else "}"
+        match = f"{{cluster={json.dumps(cluster)}"
+        for label, names in zip(("hostname", "__name__"), selected, strict=True):
+            match += f",{label}=~{_one_of(names)}" if names is not None else ""
         start, end = times
-        query = urlencode({"match[]": match, "start": start, "end": end})
+        query = urlencode({"match[]": f"{match}}}", "start": start, "end": end}).encode()
         store = MetricStore(catalogue, now)
-        for line in self._ask("GET", f"/api/v1/export?{query}").splitlines():
+        largest = min(_LARGEST, most * _BYTES_OF_VALUE + _BYTES_OF_VALUE)
+        answer = self._ask("POST", "/api/v1/export", query, largest)
+        if len(answer) > largest:
+            raise BadRequestError(
+                f"the answer would have more than {most} values; ask for less at once"
+            )
+        for line in answer.splitlines():
             _fill(store, json.loads(line))
         return store
 
-    def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
+    def _ask(
+        self, method: str, path: str, body: bytes | None = None, largest: int = _LARGEST
+    ) -> bytes:
+        """Return an answer, cut one byte after `largest`. Raises EngineError."""
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
         for attempt in (1, 2):
             connection = self._connection()
             try:
-                connection.request(method, self._path + path, body)
+                connection.request(method, self._path + path, body, headers)
                 answer = connection.getresponse()
-                text = answer.read(_LARGEST)
+                text = answer.read(largest + 1)
+                if len(text) > largest:
+                    connection.close()  # the rest is not wanted
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 self._local.connection = None

@@ -124,9 +124,10 @@ def _libraries(programs: list[str]) -> list[str]:
 
 
 def _of_libc(libraries: list[str]) -> list[str]:
-    """Name what else comes with the C library, which wheels are linked to."""
+    """Name what else comes with the C library and the compiler, which wheels are linked to."""
     (libc,) = (Path(library) for library in libraries if library.endswith("/libc.so.6"))
-    return [str(libc.with_name(f"lib{name}")) for name in ("pthread.so.0", "dl.so.2", "rt.so.1")]
+    names = ("pthread.so.0", "dl.so.2", "rt.so.1", "gcc_s.so.1", "stdc++.so.6")
+    return [str(libc.with_name(f"lib{name}")) for name in names]
 
 
 def _is_elf(path: Path) -> bool:

@@ -44,6 +44,7 @@ def documents() -> list[Path]:
         "src",
         "benchmarks",
         "tests",
+        "views",
     )
     found = [path for folder in folders for path in (ROOT / folder).rglob("*.md")]
     return sorted([*found, ROOT / "README.md", ROOT / "CHANGELOG.md"])

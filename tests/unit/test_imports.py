@@ -148,6 +148,8 @@ def test_the_help_imports_no_agent() -> None:
     assert not modules & (HEAVY - {"click", "difflib"} - OF_CLICK | {"msgspec"})
     agents = {name for name in modules if name.startswith("ccagent.agents.")}
     assert {name.partition("ccagent.agents.")[2] for name in agents} == {
+        "energy",
+        "energy.commands",
         "fast",
         "fast.commands",
         "jobio",
@@ -167,4 +169,14 @@ def test_the_help_of_the_store_imports_no_library_of_it() -> None:
     modules = imported_by("store", "metrics", "--help")
     assert not modules & {"numpy", "orjson", "httptools", "cryptography", "asyncio", "nats"}
     stores = {name for name in modules if name.startswith("ccagent.stores.")}
-    assert stores == {"ccagent.stores.metrics", "ccagent.stores.metrics.commands"}
+    assert stores == {
+        "ccagent.stores.commands",
+        "ccagent.stores.metrics",
+        "ccagent.stores.metrics.commands",
+    }
+
+
+@pytest.mark.parametrize("command", [("store", "jobstats"), ("jobstats", "top")])
+def test_the_help_of_the_jobstats_store_imports_no_library_of_it(command: tuple[str, str]) -> None:
+    modules = imported_by(*command, "--help")
+    assert not modules & {"psycopg", "psycopg_pool", "starlette", "uvicorn", "httptools", "asyncio"}

@@ -96,7 +96,7 @@ class Reader(ABC, Generic[S]):
 
     errors: messages of the last reading. absent: reason by unavailable metric. wanted: metrics that
     are sent or used in expressions; None: all. is_patient: no later sample follows, so that the
-    reader waits for slow sources.
+    reader waits for slow sources. interval: seconds between its readings, 0 if unknown.
     """
 
     name: ClassVar[str]
@@ -111,6 +111,7 @@ class Reader(ABC, Generic[S]):
         self.absent: dict[str, str] = {}
         self.wanted: frozenset[str] | None = None
         self.is_patient = False
+        self.interval = 0.0
 
     @property
     def is_wanted(self) -> bool:
@@ -128,8 +129,19 @@ class Reader(ABC, Generic[S]):
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Return the values. Raise NotHereError without such a device, else CcagentError."""
 
+    def read_raw(self, node: Node) -> Iterable[Gauge | Count]:
+        """Return the values for Prometheus: counters of the parts since boot, and no shares.
+
+        As for `read`, the metric is the rate of a counter times its scale. Raise as `read` does.
+        """
+        return self.read(node)
+
     def list_pending(self, node: Node) -> dict[str, ScopeType]:  # noqa: ARG002 - for those that differ
         """Return the types of metrics that have no value yet but will be sent, by metric."""
+        return {}
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the daemon's status has of this reader, by name. Any thread may call it."""
         return {}
 
     def close(self) -> None:

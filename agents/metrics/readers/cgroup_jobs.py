@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta
 
@@ -15,6 +15,7 @@ from ccagent.agents.metrics.readers.base import (
     ReaderSettings,
     Scope,
 )
+from ccagent.agents.metrics.readers.job_memory import JobMemory
 from ccagent.agents.metrics.readers.job_shares import JobShares, ShareScope, share_metrics
 from ccagent.machine.cgroup.counters import JobCgroups
 
@@ -121,6 +122,7 @@ class CgroupJobsReader(Reader[CgroupJobsSettings]):
     def __init__(self, settings: CgroupJobsSettings | None = None) -> None:
         super().__init__(settings)
         self._jobs = JobCgroups()
+        self.memory = JobMemory()
         scope = self.settings.scope
         self._shares = None if scope == "none" else JobShares(scope, self.of_jobs)
         if self._shares is None:
@@ -137,11 +139,16 @@ class CgroupJobsReader(Reader[CgroupJobsSettings]):
         """Read the control groups of each job. Raise NotHereError if Slurm has made none."""
         jobs = self._jobs.read(node)
         self.errors = self._jobs.errors
+        self.memory.note(jobs, node.clock.time())
         values = list(make_job_values(jobs))
         if self._shares is not None:
             values += self._shares.share(node, values, self.wanted)
             self.errors = [*self.errors, *self._shares.errors]
         return values
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is remembered of the jobs that run now."""
+        return {"jobs": self.memory.describe()}
 
     def list_pending(self, node: Node) -> dict[str, ScopeType]:  # noqa: ARG002
         """Return the shares, which are sent also while no job runs."""

@@ -186,6 +186,17 @@ class CpuReader(Reader[CpuSettings]):
             found += self._times(stat.times, _RETREAT * node.clock_ticks)
         return found
 
+    def read_raw(self, node: Node) -> Iterable[Gauge | Count]:
+        """Read loads, events, and the time of each hwthread in each state since boot."""
+        found: list[Gauge | Count] = [*_loads(read_parsed(node, "proc/loadavg", parse_loadavg))]
+        stat = read_parsed(node, "proc/stat", parse_kernel_stat)
+        found += (Count(_EVENTS[name], value) for name, value in stat.events.items())
+        for cpu, ticks in stat.times.items():
+            # Hundredths of a second: 100 in a second are 100 %.
+            parts = (tick * 100 // node.clock_ticks for tick in ticks)
+            found += map(Count, _SHARES, parts, repeat(self._scope_of(cpu)))
+        return found
+
     def _times(self, times: dict[int, list[int]], retreat: int) -> list[Gauge]:
         before, self._before = self._before, times
         found: list[Gauge] = []

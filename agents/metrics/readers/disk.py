@@ -172,6 +172,22 @@ class DiskReader(Reader[DiskSettings]):
             found.append(Gauge("disk_busy", max(shares.values())))
         return found
 
+    def read_raw(self, node: Node) -> Iterable[Gauge | Count]:
+        """Read the counters of each disk since boot."""
+        self.errors = []
+        disks = {disk.name: disk.stats for disk in read_parsed(node, _STATISTICS, parse_diskstats)}
+        self._choose(node, disks.keys())
+        found: list[Gauge | Count] = []
+        for name in sorted(self._chosen):
+            stats = disks[name]
+            if len(stats) > _BUSY:
+                read, written = stats[_SECTORS_READ] * _SECTOR, stats[_SECTORS_WRITTEN] * _SECTOR
+                values = [read, written, stats[_READS], stats[_WRITES]]
+                found += _counts(values, device_scope(name))
+                # Hundredths of a second: 100 in a second are 100 %.
+                found.append(Count("disk_busy", stats[_BUSY] // 10, device_scope(name)))
+        return found
+
     def _choose(self, node: Node, names: Collection[str]) -> None:
         if names == self._seen:
             return

@@ -9,7 +9,14 @@ import re
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.agents.metrics.pipeline.sums import Sums
-from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings
+from ccagent.agents.metrics.readers.base import (
+    Count,
+    Gauge,
+    Metric,
+    Reader,
+    ReaderSettings,
+    Scope,
+)
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.infiniband_ports import ACTIVE, DEVICES, parse_state
 from ccagent.machine.parsed import read_parsed
@@ -159,6 +166,19 @@ class InfinibandReader(Reader[ReaderSettings]):
             self._sums[metric].add(values)
             if values:
                 found.append(Count(metric, self._sums[metric].total[0]))
+        return found + self._links
+
+    def read_raw(self, node: Node) -> Iterable[Gauge | Count]:
+        """Read the counters of each port."""
+        self.read(node)  # finds the ports
+        found: list[Gauge | Count] = []
+        for port in self._ports:
+            device, _, number = port.path.removeprefix(f"{DEVICES}/").partition("/ports/")
+            scope = Scope(stype="port", stype_id=f"{device}/{number}")
+            for metric, path, factor in port.counters:
+                value = self._read(node, path, parse_counter)
+                if value is not None:
+                    found.append(Count(metric, value * factor, scope))
         return found + self._links
 
     def _find_ports(self, node: Node) -> list[Port]:

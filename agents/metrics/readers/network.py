@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from itertools import repeat
 from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from msgspec import Meta
@@ -185,6 +186,18 @@ class NetworkReader(Reader[NetworkReaderSettings]):
             for name in sorted(self._sums.parts):
                 found += _counts(self._sums.parts[name], Scope(stype="network", stype_id=name))
         found += _counts(self._sums.total, NODE)
+        return found
+
+    def read_raw(self, node: Node) -> Iterable[Gauge | Count]:
+        """Read the counters of each interface since it was made."""
+        self.errors = []
+        interfaces = read_parsed(node, _TRAFFIC, parse_net_dev)
+        self._choose(node, interfaces.keys())
+        found: list[Gauge | Count] = []
+        for name in sorted(self._chosen):
+            traffic = parse_traffic(interfaces[name])
+            scope = Scope(stype="network", stype_id=name)
+            found += map(Count, _METRICS, traffic, repeat(scope))
         return found
 
     def _choose(self, node: Node, names: Collection[str]) -> None:

@@ -208,6 +208,19 @@ class NfsReader(Reader[ReaderSettings]):
             self.errors.append(str(error))
         return found
 
+    def read_raw(self, node: Node) -> Iterable[Gauge | Count]:
+        """Read the operations since boot; bytes are those of `nfs-mounts`."""
+        self.errors = []
+        counters = read_parsed(node, _OPERATIONS, parse_operations)
+        found: list[Gauge | Count] = [
+            Count(f"nfs{version}_total", sum(counters[f"proc{version}"]))
+            for version in _VERSIONS
+            if f"proc{version}" in counters
+        ]
+        if len(counters.get("rpc", ())) > 1:
+            found.append(Count("nfs_retrans", counters["rpc"][1]))
+        return found
+
     def _read_operations(self, node: Node) -> Iterable[Count]:
         counters = read_parsed(node, _OPERATIONS, parse_operations)
         deltas: dict[str, list[int]] = {}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.agents.metrics.readers.base import NODE, Count, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
+from ccagent.machine.energy_counter import EnergyCounter, EnergyReading
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.powercap import FIX, POWERCAP, ZONE
 from ccagent.records.envelopes import LARGEST_UINT
@@ -15,11 +16,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ccagent.machine.checks import Check
+    from ccagent.machine.keeper import Keeper
     from ccagent.machine.node import Node
 
 _NAME = re.compile(rb"package-([0-9]{1,6})(?:-die-[0-9]{1,6})?|(core|uncore|dram|psys)(?:-[0-9]+)?")
 _METRICS = {b"core": "core_power", b"uncore": "uncore_power", b"dram": "mem_power",
             b"psys": "psys_power"}  # fmt: skip
+
+MOST_WATTS = {
+    "cpu_power": 1000.0, "mem_power": 400.0, "core_power": 1000.0, "uncore_power": 500.0,
+    "psys_power": 5000.0,
+}  # fmt: skip
+"""Power that a zone does not exceed. It bounds the time in which a counter wraps at most once: on
+AMD, 65 s for 65.7 kJ."""
 
 _REFUSED = "only root may read the energy counters"
 
@@ -119,8 +128,9 @@ class PowerReader(Reader[ReaderSettings]):
         self._packages: dict[str, str] = {}
         self._zones: list[Zone] = []
         self._groups: dict[tuple[str, Scope], list[Zone]] = {}
-        self._before: dict[str, int] = {}
-        self._grown: dict[str, int] = {}
+        self._counters: dict[str, EnergyCounter] = {}
+        self._first: dict[str, int] = {}
+        self._keeper: Keeper | None = None
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the check of RAPL."""
@@ -138,20 +148,53 @@ class PowerReader(Reader[ReaderSettings]):
         packages = {name: found[1] for name in listed if (found := ZONE.fullmatch(name))}
         if not packages:
             raise NotHereError(f"/{POWERCAP}: no zone of RAPL")
+        keeper = self._keeper
+        if keeper is not None:
+            with keeper.lock:
+                counts = self._read_counts(node, packages)
+            keeper.note()
+        else:
+            counts = self._read_counts(node, packages)
+        self._keep(node)
+        return counts
+
+    def close(self) -> None:
+        """End the thread that follows the counters between readings."""
+        if self._keeper is not None:
+            self._keeper.close()
+
+    def _read_counts(self, node: Node, packages: dict[str, str]) -> list[Count]:
+        """Return the counters without their wraps; none of zones whose delta is unknown."""
         is_new = packages != self._packages and self._find(node, packages)
         energies = self._energies(node)
-        self._add_deltas(energies)
+        self._follow(node, energies)
+        unknown = self._take_flaws()
         counts: list[Count] = []
         for (metric, scope), zones in self._groups.items():
-            if any(zone.path not in energies for zone in zones):
+            if any(zone.path not in energies or zone.path in unknown for zone in zones):
                 continue
             if len(zones) == 1:
-                value = energies[zones[0].path]
+                path = zones[0].path
+                value = self._first[path] + self._counters[path].total
                 counts.append(Count(metric, value, scope, zones[0].wraps_at))
             elif not is_new:
                 # Zones wrap at different times: sum their deltas.
-                counts.append(Count(metric, sum(self._grown[zone.path] for zone in zones), scope))
+                total = sum(self._counters[zone.path].total for zone in zones)
+                counts.append(Count(metric, total, scope))
         return counts
+
+    def _keep(self, node: Node) -> None:
+        """Have a thread follow the counters if they may wrap twice between two readings."""
+        gaps = [gap for each in self._counters.values() if (gap := each.longest_gap) > 0]
+        if not gaps or self.interval <= min(gaps) / 2 or self._keeper is not None:
+            return
+        from ccagent.machine.keeper import Keeper
+
+        def follow() -> None:
+            self._follow(node, self._energies(node))
+
+        self._keeper = Keeper(follow, min(gaps) / 2, "energy counters")
+        self._keeper.start()
 
     def _find(self, node: Node, packages: dict[str, str]) -> bool:
         """Find the zones and the package of each. Return whether they have changed."""
@@ -176,8 +219,9 @@ class PowerReader(Reader[ReaderSettings]):
             return False
         had_others = bool(self._zones)
         self._zones = zones
-        self._before, self._grown, self._groups = {}, {}, {}
+        self._counters, self._first, self._groups = {}, {}, {}
         for zone in zones:
+            self._counters[zone.path] = EnergyCounter(zone.wraps_at, MOST_WATTS[zone.metric])
             self._groups.setdefault((zone.metric, zone.scope), []).append(zone)
             if zone.scope != NODE:
                 self._groups.setdefault((zone.metric, NODE), []).append(zone)
@@ -202,18 +246,24 @@ class PowerReader(Reader[ReaderSettings]):
             self.errors.append(forbidden)
         return energies
 
-    def _add_deltas(self, energies: dict[str, int]) -> None:
-        """Add the deltas of all zones."""
-        for zone in self._zones:
-            energy = energies.get(zone.path)
-            if energy is None:
-                continue
-            before = self._before.get(zone.path, energy)
-            delta = energy - before
-            if delta < 0:
-                delta = delta + zone.wraps_at + 1 if zone.wraps_at >= before else energy
-            self._grown[zone.path] = self._grown.get(zone.path, 0) + delta
-            self._before[zone.path] = energy
+    def _follow(self, node: Node, energies: dict[str, int]) -> None:
+        """Add a reading of all zones to their counters."""
+        moment, steady = node.clock.uptime(), node.clock.monotonic()
+        for path, energy in energies.items():
+            self._first.setdefault(path, energy)
+            self._counters[path].add(EnergyReading(energy, moment, steady))
+
+    def _take_flaws(self) -> set[str]:
+        """Return the zones whose delta is unknown; the first one adds to `errors`."""
+        flaws = {
+            path: delta.flaw
+            for path, counter in self._counters.items()
+            if (delta := counter.take()) is not None and delta.flaw
+        }
+        if flaws:
+            path, flaw = next(iter(flaws.items()))
+            self.errors.append(f"/{path}: no power since the last reading: {flaw}")
+        return {*flaws}
 
 
 def _range(node: Node, path: str) -> int:

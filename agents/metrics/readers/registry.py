@@ -20,6 +20,7 @@ from ccagent.agents.metrics.readers.gpfs import GpfsReader, GpfsSettings
 from ccagent.agents.metrics.readers.hwmon import HwmonReader
 from ccagent.agents.metrics.readers.infiniband import InfinibandReader
 from ccagent.agents.metrics.readers.ipmi import IpmiReader, IpmiSettings
+from ccagent.agents.metrics.readers.kernel import KernelReader
 from ccagent.agents.metrics.readers.memory import MemoryReader, MemorySettings
 from ccagent.agents.metrics.readers.network import NetworkReader, NetworkReaderSettings
 from ccagent.agents.metrics.readers.nfs import NfsReader
@@ -44,6 +45,7 @@ READERS: dict[str, type[Reader[Any]]] = {
         MemoryReader,
         NumastatReader,
         PressureReader,
+        KernelReader,
         NetworkReader,
         InfinibandReader,
         NfsReader,
@@ -81,6 +83,9 @@ class ReaderTables(AgentSettings, frozen=True, kw_only=True):
     ] = ReaderSettings()
     pressure: Annotated[
         ReaderSettings, Meta(description="reader of pressure stall information")
+    ] = ReaderSettings()
+    kernel: Annotated[
+        ReaderSettings, Meta(description="reader of tasks, paging, open files, TCP and UDP")
     ] = ReaderSettings()
     network: Annotated[NetworkReaderSettings, Meta(description="reader of network interfaces")] = (
         NetworkReaderSettings()

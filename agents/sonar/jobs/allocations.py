@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ccagent.agents.sonar.jobs.allocation_parsers import (
     Claim,
@@ -16,7 +16,8 @@ from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.slurm_environment import ENVIRONMENT
 
 if TYPE_CHECKING:
-    from ccagent.agents.sonar.process import Process
+    from collections.abc import Sequence
+
     from ccagent.machine.gpu.gpus import GpuReading
     from ccagent.machine.node import Node
 
@@ -29,6 +30,25 @@ _TIME_LIMIT = 5.0
 _OUTPUT_LIMIT = 1 << 20
 _RETRY = 600.0
 _DRIVER_UID = 0
+
+
+class ProcessOfJob(Protocol):
+    """What is asked of a process: its id, its job (0: none) and its user."""
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        ...
+
+    @property
+    def job(self) -> int:
+        """The id of the job, 0 for none."""
+        ...
+
+    @property
+    def uid(self) -> int:
+        """The user."""
+        ...
 
 
 class Allocation(NamedTuple):
@@ -58,7 +78,9 @@ class Allocations:
         self._not_before: dict[int, float] = {}
         self._slurm_not_before = 0.0
 
-    def read(self, node: Node, processes: list[Process], reading: GpuReading) -> list[Allocation]:
+    def read(
+        self, node: Node, processes: Sequence[ProcessOfJob], reading: GpuReading
+    ) -> list[Allocation]:
         """Return the allocations of the jobs that are here and have cards."""
         jobs = _jobs(node, processes)
         self._known = {job: known for job, known in self._known.items() if job in jobs}
@@ -125,7 +147,7 @@ def idle_cards(allocation: Allocation, used: dict[int, float], reading: GpuReadi
     return idle
 
 
-def _jobs(node: Node, processes: list[Process]) -> dict[int, _JobHere]:
+def _jobs(node: Node, processes: Sequence[ProcessOfJob]) -> dict[int, _JobHere]:
     """Return the jobs that have a cgroup here, or a process."""
     jobs: dict[int, _JobHere] = {}
     try:

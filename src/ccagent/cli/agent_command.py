@@ -24,16 +24,19 @@ HELP = {
     "lustre": "Collect what jobs read and write, on a server of Lustre.",
     "metrics": "Collect metrics of this node.",
     "fast": "Collect the KPIs of this node for a FAST scheduler.",
+    "energy": "Measure the energy of this node and split it between its jobs.",
     "jobio": "Collect what jobs read and write by file system, and send and receive.",
     "log": "Send ccagent's own warnings and errors as log messages; in the daemon.",
 }
 
 _WHERE_RECORDS_GO = """\
 Records are printed to stdout, or sent to --sink, or to the sinks of the file that --config names.
+On a terminal a table is printed, unless --format asks for sonar or line.
 From /etc/ccagent/ccagent.toml, read without --config, come the cluster and the agent's keys; its
 sinks are those of the daemon."""
 
 _EXTENSIONS = {
+    "energy": "ccagent.agents.energy.commands",
     "fast": "ccagent.agents.fast.commands",
     "jobio": "ccagent.agents.jobio.commands",
     "lustre": "ccagent.agents.lustre.commands",
@@ -73,6 +76,8 @@ def make_agent_command(name: str) -> click.Command:
         if every and (once or is_dry):
             other = "--once" if once else "--dry-run"
             raise click.UsageError(f"{other} and --every exclude each other")
+        if every and common.options.form == "table":
+            raise click.UsageError("--every has no table; 'ccagent top' shows this node again")
         if not every:
             from ccagent.cli.one_shot import sample_once
 

@@ -44,8 +44,8 @@ _others = (
     click.option(
         "--format",
         "form",
-        type=click.Choice(["sonar", "line"]),
-        help="Sonar JSON envelopes, or line protocol.",
+        type=click.Choice(["sonar", "line", "table"]),
+        help="Sonar JSON envelopes, line protocol, or a table for people.",
     ),
     click.option("--cluster", metavar="NAME", help="Name of the cluster in every record."),
 )

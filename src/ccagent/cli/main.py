@@ -25,10 +25,15 @@ _COMMANDS = {
     "agents": "ccagent.cli.sinks",
     "config": "ccagent.config.commands",
     "control": "ccagent.controls.commands",
+    "demo": "ccagent.views.demo.commands",
+    "export": "ccagent.transports.prometheus.commands",
+    "job": "ccagent.views.job.commands",
+    "jobstats": "ccagent.stores.jobstats.query_commands",
     "kernel": "ccagent.machine.bpf.commands",
     "outbox": "ccagent.cli.outbox",
     "sinks": "ccagent.cli.sinks",
-    "store": "ccagent.stores.metrics.commands",
+    "store": "ccagent.stores.commands",
+    "top": "ccagent.views.top.commands",
 }
 """Commands and the modules that define them, imported when they are used."""
 
@@ -106,6 +111,8 @@ def run(common: Common) -> None:
     from ccagent.cli.options import load_configuration
     from ccagent.daemon.daemon import check_runnable
 
+    if common.options.form == "table":
+        raise click.UsageError("the daemon sends no tables; see 'ccagent top'")
     configure_log(common.verbosity)
 
     def read() -> Configuration:

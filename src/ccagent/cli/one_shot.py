@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from ccagent import log
 from ccagent.cli.options import load_configuration
 from ccagent.daemon.signals import allow_interrupts
+from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from ccagent.cli.options import Options
@@ -25,6 +27,9 @@ def sample_once(
     `is_dry`: print what each sink would get, and deliver nothing.
     """
     log.configure(verbosity, is_brief=True)
+    if options.form == "table" and (options.sinks or is_dry):
+        other = "--dry-run" if is_dry else "--sink"
+        raise ConfigurationError(f"--format table and {other} exclude each other: people read it")
     configuration = load_configuration(options, agent=agent, assignments=assignments)
     settings = configuration.settings
     log.configure(verbosity, settings.log_level, settings.log_format, is_brief=True)
@@ -33,7 +38,23 @@ def sample_once(
 
         print_messages(configuration, agent)
         return 0
+    allow_interrupts()  # not before: msgspec does not survive one while it is imported
+    if _is_for_people(options):
+        from ccagent.views.table.printing import print_table
+
+        return 0 if print_table(configuration, agent) else 1
     from ccagent.cli.once import run_once
 
-    allow_interrupts()  # not before: msgspec does not survive one while it is imported
     return 0 if run_once(configuration, agent) else 1
+
+
+def _is_for_people(options: Options) -> bool:
+    """Return whether a table is printed: on demand, and on a terminal if nothing else is asked."""
+    if options.form is not None:
+        return options.form == "table"
+    if options.sinks or options.path is not None:
+        return False
+    try:
+        return sys.stdout.isatty()
+    except (AttributeError, ValueError):  # closed
+        return False

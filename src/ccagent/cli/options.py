@@ -52,7 +52,8 @@ def load_configuration(
         table = with_values(for_agent(table, agent), "agents", [agent], assignments)
         if options.path is None:
             table = without_sinks(table)
-    form = options.form or (_only_format(agent) if agent and not table.get("sinks") else None)
+    form = options.form if options.form != "table" else None
+    form = form or (_only_format(agent) if agent and not table.get("sinks") else None)
     if agent or table.get("sinks") or options.sinks or not _work_without_sinks(table):
         table = with_options(table, options.cluster, options.sinks, form)
     elif options.cluster is not None:
@@ -87,10 +88,12 @@ def _only_format(agent: str) -> str | None:
 
 
 def _work_without_sinks(table: dict[str, Any]) -> bool:
-    """Return whether all agents of a table have a peer of their own to talk to."""
+    """Return whether all agents of a table have a peer of their own, or Prometheus asks alone."""
     from ccagent.config.registry import AGENTS, agent_class
 
     agents = as_table(table.get("agents"))
+    if not agents and "exporter" in table:
+        return True
     return bool(agents) and all(
         name in AGENTS and agent_class(name).has_own_peer(as_table(agents[name])) for name in agents
     )

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from ccagent.cli.options import Options
 
 _VALUED = {"--config", "--cluster", "--format", "--sink"}
-_FORMATS = {None, "sonar", "line"}
+_FORMATS = {None, "sonar", "line", "table"}
+_CHOOSING = {"energy"}
+"""Agents whose command has a table of its own, and chooses the format if none is given."""
 
 
 def parse_quick(arguments: Sequence[str]) -> tuple[str, Options] | None:
@@ -42,7 +44,7 @@ def parse_quick(arguments: Sequence[str]) -> tuple[str, Options] | None:
         elif argument != "--once":
             return None
     form = found.get("--format")
-    if form not in _FORMATS:
+    if form not in _FORMATS or (arguments[0] in _CHOOSING and form in {None, "table"}):
         return None
     from ccagent.cli.options import Options
 

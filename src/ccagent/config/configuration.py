@@ -33,10 +33,13 @@ if TYPE_CHECKING:
     from ccagent.config.files import Files
     from ccagent.controls.settings import ControlsSettings  # noqa: TC004 - loaded when needed
     from ccagent.transports.base import Transport
+    from ccagent.transports.prometheus.settings import (
+        ExporterSettings,  # noqa: TC004 - loaded when needed
+    )
 
 T = TypeVar("T")
 
-_TABLES = ("agents", "controls", "outbox", "sinks")
+_TABLES = ("agents", "controls", "exporter", "outbox", "sinks")
 
 
 class GlobalSettings(Settings, frozen=True, kw_only=True):
@@ -97,7 +100,8 @@ class OutboxSettings(Settings, frozen=True, kw_only=True):
 class Configuration(msgspec.Struct, frozen=True):
     """A checked configuration: the settings of agents and sinks by name.
 
-    controls: None without the table [controls], which is another service's.
+    controls: None without the table [controls], which is another service's. exporter: None without
+    the table [exporter].
     """
 
     place: str
@@ -106,6 +110,7 @@ class Configuration(msgspec.Struct, frozen=True):
     agents: dict[str, AgentSettings]
     sinks: dict[str, SinkSettings]
     controls: ControlsSettings | None = None
+    exporter: ExporterSettings | None = None
 
     def sinks_of(self, agent: str) -> list[str]:
         """Return the names of the sinks that get an agent's records: its own, else all."""
@@ -161,6 +166,7 @@ def check(table: dict[str, Any], place: str) -> Configuration:
         if agent is not None:
             problems.attempt(_check_formats, name, agent, known_sinks, place)
     controls = problems.attempt(_check_controls, table, place)
+    exporter = problems.attempt(_check_exporter, table, place)
     problems.raise_found()
     known_agents = {
         name: agent.for_receivers(_receivers_of_envelopes(agent, known_sinks))
@@ -174,6 +180,7 @@ def check(table: dict[str, Any], place: str) -> Configuration:
         {name: agent.beside(known_agents) for name, agent in known_agents.items()},
         known_sinks,
         controls,
+        exporter,
     )
 
 
@@ -184,6 +191,15 @@ def _check_controls(table: dict[str, Any], place: str) -> ControlsSettings | Non
     from ccagent.controls.setup import check_table
 
     return check_table(table["controls"], place)
+
+
+def _check_exporter(table: dict[str, Any], place: str) -> ExporterSettings | None:
+    """Check the table of the Prometheus endpoint, where there is one."""
+    if "exporter" not in table:
+        return None
+    from ccagent.transports.prometheus.settings import ExporterSettings
+
+    return convert(table["exporter"], ExporterSettings, "exporter", place=place)
 
 
 def _receivers_of_envelopes(agent: AgentSettings, sinks: dict[str, SinkSettings]) -> set[str]:

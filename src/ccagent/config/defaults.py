@@ -49,6 +49,7 @@ def sections(agents: Iterable[str], transports: Iterable[str]) -> Iterator[Secti
     yield from _section("", GlobalSettings, "")
     yield from _section("outbox", OutboxSettings, "where messages wait until they are taken")
     yield from control_sections()
+    yield from exporter_sections()
     yield from agent_sections(agents)
     for schemes, found in sink_sections(transports):
         yield found._replace(table=f"sinks.some-{schemes[0]}-sink")
@@ -59,6 +60,13 @@ def control_sections() -> Iterator[Section]:
     from ccagent.controls.settings import ControlsSettings
 
     yield from _section("controls", ControlsSettings, "what the cluster may ask and set: a service")
+
+
+def exporter_sections() -> Iterator[Section]:
+    """Return the tables of the Prometheus endpoint."""
+    from ccagent.transports.prometheus.settings import ExporterSettings
+
+    yield from _section("exporter", ExporterSettings, "metrics that Prometheus asks for")
 
 
 def agent_sections(agents: Iterable[str]) -> Iterator[Section]:

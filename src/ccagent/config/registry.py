@@ -24,6 +24,7 @@ AGENTS = {
     "lustre": "ccagent.agents.lustre.agent:LustreAgent",
     "metrics": "ccagent.agents.metrics.agent:MetricsAgent",
     "fast": "ccagent.agents.fast.agent:FastAgent",
+    "energy": "ccagent.agents.energy.agent:EnergyAgent",
     "jobio": "ccagent.agents.jobio.agent:JobIoAgent",
     "log": "ccagent.agents.log.agent:LogAgent",
 }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.config.configuration import build_agent, build_transport
 from ccagent.counters import DaemonCounters
+from ccagent.daemon.exporter import ExporterSlot
 from ccagent.daemon.runner import Runner
 from ccagent.daemon.schedule import Schedule
 from ccagent.log import logger
@@ -21,14 +22,16 @@ if TYPE_CHECKING:
     from ccagent.config.duration import Cadence
     from ccagent.machine.clock import Clock
     from ccagent.transports.base import Transport
+    from ccagent.transports.prometheus.service import ExporterService
 
 
 class Plan(NamedTuple):
-    """A configuration, with the agents and transports of it that do not run yet."""
+    """A configuration, with the agents, transports and exporter of it that do not run yet."""
 
     configuration: Configuration
     agents: dict[str, Agent[Any]]
     transports: dict[str, Transport]
+    exporter: ExporterService | None = None
 
 
 class AgentsAndSinks:
@@ -44,6 +47,7 @@ class AgentsAndSinks:
         self._outboxes: dict[str, Sink] = {}
         self._leaving_runners: list[Runner] = []
         self._leaving_outboxes: list[Sink] = []
+        self._exporter = ExporterSlot()
 
     @property
     def is_idle(self) -> bool:
@@ -90,6 +94,7 @@ class AgentsAndSinks:
             or running is None
             or configuration.outbox != running.outbox
         }
+        exporter = self._exporter.prepare(configuration)
         agents: dict[str, Agent[Any]] = {}
         try:
             for name in configuration.agents:
@@ -98,7 +103,7 @@ class AgentsAndSinks:
         except BaseException:
             self.close_unused(agents)
             raise
-        return Plan(configuration, agents, transports)
+        return Plan(configuration, agents, transports, exporter)
 
     def close_unused(self, agents: dict[str, Agent[Any]]) -> None:
         """Close the agents of a plan that is discarded, but for those that run already."""
@@ -135,6 +140,7 @@ class AgentsAndSinks:
             else:
                 self._runners[name][1].outboxes = boxes
         self._configuration = configuration
+        self._exporter.apply(plan.exporter, configuration, node)
 
     def _open_outboxes(self, plan: Plan) -> dict[str, Sink]:
         """Open the outboxes of new and changed sinks: all of them, or none."""
@@ -210,6 +216,8 @@ class AgentsAndSinks:
     def end(self, seconds: float) -> None:
         """End all after their work in hand, agents first, within some seconds."""
         deadline = self._clock.monotonic() + seconds
+        with continue_after_errors("exporter"):
+            self._exporter.close()
         runners = [runner for _, runner in self._runners.values()]
         runners += self._leaving_runners
         outboxes = [*self._outboxes.values(), *self._leaving_outboxes]

@@ -227,8 +227,9 @@ def _split_job(job: bytes, room: int) -> tuple[list[bytes], list[str]]:
     for part in group(fitting, room - frame + 1, 1):
         processes_raw = msgspec.Raw(b"[" + b",".join(part) + b"]")
         pieces.append(_encode(fields | {"processes": processes_raw}))
-        # The counters of the control group are those of the whole job: they are sent once.
+        # The counters of the control group and the energy are those of the whole job: sent once.
         fields.pop("cgroup", None)
+        fields.pop("energy", None)
     return pieces, lost if pieces or lost else [f"all {of}"]
 
 

@@ -232,6 +232,19 @@ class SampleJobCgroup(Structure, frozen=True, kw_only=True):
     io_pressure: int = 0
 
 
+class SampleJobEnergy(Structure, frozen=True, kw_only=True):
+    """Energy of a job on this node so far. Only with the extra `job-energy`.
+
+    active, idle: J. power: W in the last tick of the agent `energy`. coverage: percent of the
+    job's time with valid readings.
+    """
+
+    active: int = 0
+    idle: int = 0
+    power: int = 0
+    coverage: float = NO_FLOAT
+
+
 class SampleJob(Structure, frozen=True, kw_only=True):
     """The processes of one job and user.
 
@@ -245,6 +258,7 @@ class SampleJob(Structure, frozen=True, kw_only=True):
     epoch: int
     processes: list[SampleProcess]
     cgroup: SampleJobCgroup | None = None
+    energy: SampleJobEnergy | None = None
 
 
 class SampleAttributes(Structure, frozen=True, kw_only=True):

@@ -58,7 +58,7 @@ RECEIVERS = {
         largest_body=1024 * 1024,
         without={
             "": ("software",),
-            "jobs": ("cgroup",),
+            "jobs": ("cgroup", "energy"),
             "slurm_jobs": ("gres_detail", "minimum_cpus_per_node"),
         },
         takes_errors_alone=False,
@@ -68,7 +68,7 @@ RECEIVERS = {
         format="sonar",
         kinds=_ENVELOPES,
         meta=frozenset({"producer", "version"}),
-        without={"": ("software",)},
+        without={"": ("software",), "jobs": ("energy",)},
         takes_empty_text=False,
     ),
     # It keeps one value of a metric for a node: that of the last job.

@@ -32,9 +32,9 @@ def test_one_sample_is_one_line_in_a_pipe() -> None:
     validate("SampleEnvelope", result.stdout)
 
 
-def test_one_sample_is_indented_on_a_terminal() -> None:
+def test_json_is_indented_on_a_terminal() -> None:
     ours, theirs = pty.openpty()
-    process = subprocess.Popen([*CCAGENT, "sysinfo", "--once"], stdout=theirs)
+    process = subprocess.Popen([*CCAGENT, "sysinfo", "--format", "sonar"], stdout=theirs)
     os.close(theirs)
     text = b""
     while True:
@@ -203,7 +203,8 @@ def test_the_defaults_are_toml_that_is_accepted_and_changes_nothing(tmp_path: Pa
 
 def test_agents_and_sinks_are_listed() -> None:
     assert [line.split()[0] for line in run("agents").stdout.splitlines()] == [
-        "sample", "sysinfo", "jobs", "cluster", "lustre", "metrics", "fast", "jobio", "log",
+        "sample", "sysinfo", "jobs", "cluster", "lustre", "metrics", "fast", "energy", "jobio",
+        "log",
     ]  # fmt: skip
     listed = [line.split()[0] for line in run("sinks").stdout.splitlines()]
     assert listed == [

@@ -25,6 +25,7 @@ from tests.support.schema import validate
 
 CONFIGURATION = "/etc/ccagent/ccagent.toml"
 NAMES = ("ccagent-core", "ccagent", "ccagent-slurm", "ccagent-lustre")
+STORE = "ccagent-store"
 UNITS = (
     *("ccagent.service", "ccagent-kernel.service", "ccagent-control.service"),
     *("ccagent-sample.service", "ccagent-sample.timer"),
@@ -49,16 +50,20 @@ class Built(NamedTuple):
     deb: dict[str, Path]
 
 
-def built(directory: Path, release: int, *before: str, source: Path = ROOT) -> Built:
+def built(
+    directory: Path, release: int, *before: str, source: Path = ROOT, options: tuple[str, ...] = ()
+) -> Built:
     subprocess.run(
         [*before, source / "packaging/build", "all", "--output", directory,
-         "--wheels", ROOT / "build/wheels", "--release", str(release), "--python", sys.executable],
+         "--wheels", ROOT / "build/wheels", "--release", str(release), "--python", sys.executable,
+         *options],
         check=True, env=os.environ | {"SOURCE_DATE_EPOCH": "1700000000"},
     )  # fmt: skip
     packages = [path for path in directory.glob("*.rpm") if not path.name.endswith(".src.rpm")]
+    names = NAMES if "--without" in options else (*NAMES, STORE)
     return Built(
-        {name: next(p for p in packages if re.match(rf"{name}-[0-9]", p.name)) for name in NAMES},
-        {name: next(directory.glob(f"{name}_[0-9]*.deb")) for name in NAMES},
+        {name: next(p for p in packages if re.match(rf"{name}-[0-9]", p.name)) for name in names},
+        {name: next(directory.glob(f"{name}_[0-9]*.deb")) for name in names},
     )
 
 
@@ -82,7 +87,10 @@ def second(first: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
     text = settings.read_text()
     assert DESCRIPTION in text
     settings.write_text(text.replace(DESCRIPTION, "the cluster's name in every record"))
-    return built(tmp_path_factory.mktemp("second"), 2, "unshare", "--net", source=source)
+    directory = tmp_path_factory.mktemp("second")
+    # The store is large, and nothing of it differs.
+    options = ("--without", "store")
+    return built(directory, 2, "unshare", "--net", source=source, options=options)
 
 
 @pytest.fixture(scope="module")
@@ -425,6 +433,72 @@ def test_a_lustre_server_gets_its_agent_alone_and_needs_lctl_alone(
     assert records[0]["write_bytes"] == 26214400
 
 
+SERVE = """
+ccagent store metrics -v 2>/tmp/log & store=$!
+for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+    grep -q listening /tmp/log && break
+    sleep 0.5
+done
+cat /tmp/log
+kill $store && wait $store
+"""
+
+
+@pytest.mark.parametrize(
+    ("install", "verified"), [(rpm_install, rpm_verified), (deb_install, deb_verified)]
+)
+def test_a_store_can_be_started_as_soon_as_it_is_installed(
+    install: Install,
+    verified: Callable[[CleanRoot, tuple[str, ...]], str],
+    root: CleanRoot,
+    first: Built,
+) -> None:
+    before = root.entries()
+    install(root, first, ("ccagent-core", STORE))
+    assert "missing" not in verified(root, (STORE,))
+    for path, expected in (
+        ("/etc/ccagent/store.toml", "640 root:ccagent"),
+        ("/var/lib/ccagent-store", "750 ccagent:ccagent"),
+    ):
+        assert root.run("stat", "-c", "%a %U:%G", path).strip() == expected, path
+    told = root.run("ccagent", "store", "metrics", "check", user="ccagent")
+    assert told == "metrics: *\nlistens on 127.0.0.1:8082, keeps 48h in memory\n"
+    # Without a network there is no 127.0.0.1.
+    configuration = root.path / "etc/ccagent/store.toml"
+    key = "dGVzdHRlc3R0ZXN0dGVzdHRlc3R0ZXN0dGVzdHRlc3Q="
+    text = configuration.read_text().replace("127.0.0.1", "0.0.0.0")
+    configuration.write_text(f'{text}\njwt-public-key = "{key}"\n')
+    assert "listening on 0.0.0.0, port 8082" in root.run("sh", "-euc", SERVE, user="ccagent")
+    assert list((root.path / "var/lib/ccagent-store/log").iterdir()) == []
+    unit = "ccagent-store.service"
+    folder = "/usr/lib/systemd/system"
+    assert root.run("systemd-analyze", "verify", "--man=no", f"{folder}/{unit}") == ""
+    root.run("systemd-analyze", "security", "--offline=true", "--threshold=30", unit)
+    if install is deb_install:
+        root.run("dpkg", "--purge", STORE, "ccagent-core")
+        assert left(before, root.entries()) == {"/tmp/log"}
+    else:
+        root.run("rpm", "--erase", "--nodeps", STORE)
+        kept = left(before, root.entries())
+        assert {path for path in kept if "ccagent-store" in path or "store.toml" in path} == {
+            "/etc/ccagent/store.toml.rpmsave", "/var/lib/ccagent-store",
+            "/var/lib/ccagent-store/jobs.sqlite", "/var/lib/ccagent-store/lock",
+            "/var/lib/ccagent-store/log",
+        }  # fmt: skip
+
+
+def test_the_unit_of_a_store_in_a_virtual_environment_has_another_program_alone() -> None:
+    packaged, other = (
+        set((ROOT / path / "ccagent-store.service").read_text().splitlines())
+        for path in ("packaging/tree/ccagent-store/usr/lib/systemd/system", "packaging/venv")
+    )
+    command = "ccagent store metrics --config /etc/ccagent/store.toml -v"
+    assert packaged - other == {f"ExecStart=/usr/bin/{command}"}
+    assert {line for line in other - packaged if not line.startswith("#")} == {
+        f"ExecStart=/opt/ccagent/bin/{command}"
+    }
+
+
 @pytest.mark.parametrize("role", ["ccagent", "ccagent-slurm", "ccagent-lustre"])
 def test_what_a_role_configures_can_be_used(role: str, root: CleanRoot, first: Built) -> None:
     rpm_install(root, first, ("ccagent-core", role))
@@ -468,7 +542,7 @@ def test_builds_in_two_places_hold_the_same_but_what_was_changed(
 
 
 def test_a_package_needs_and_offers_nothing_of_python_s_modules(first: Built) -> None:
-    for name in NAMES:
+    for name in (*NAMES, STORE):
         told = subprocess.run(
             ["rpm", "-qp", "--requires", "--provides", first.rpm[name]],
             capture_output=True, text=True, check=True,
@@ -476,25 +550,31 @@ def test_a_package_needs_and_offers_nothing_of_python_s_modules(first: Built) ->
         foreign = [
             line for line in told.splitlines()
             if not line.startswith(
-                ("ccagent", "bundled(", "config(", "rpmlib(", "/bin/sh", "(/usr/bin/")
+                ("ccagent", "libgcc", "libstdc++", "bundled(", "config(", "rpmlib(", "/bin/sh",
+                 "(/usr/bin/")
             )
         ]  # fmt: skip
         assert foreign == []
 
 
-def test_bundled_modules_are_declared_with_version_and_licence(first: Built, tree: Path) -> None:
-    lines = (ROOT / "packaging/wheels.txt").read_text().splitlines()
+@pytest.mark.parametrize(
+    ("package", "listed"), [("ccagent-core", "wheels.txt"), (STORE, "wheels-store.txt")]
+)
+def test_bundled_modules_are_declared_with_version_and_licence(
+    package: str, listed: str, first: Built, tree: Path
+) -> None:
+    lines = (ROOT / "packaging" / listed).read_text().splitlines()
     wheels = dict(line.split()[0].split("==") for line in lines if "==" in line)
-    del wheels["setuptools"]  # builds, and is not installed
-    command: list[str | Path] = ["rpm", "-qp", "--provides", first.rpm["ccagent-core"]]
+    wheels.pop("setuptools", None)  # builds, and is not installed
+    command: list[str | Path] = ["rpm", "-qp", "--provides", first.rpm[package]]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     bundled = re.findall(r"^bundled\(python3dist\((.*)\)\) = (.*)$", told, re.MULTILINE)
     assert dict(bundled) == wheels
-    place = "/usr/share/licenses/ccagent-core/"
-    licences = [p for p in contents(first.rpm["ccagent-core"]) if p.startswith(place)]
+    place = f"/usr/share/licenses/{package}/"
+    licences = [p for p in contents(first.rpm[package]) if p.startswith(place)]
     named = {path.removeprefix(place).split("/")[0].replace("_", "-") for path in licences}
     assert named == {*wheels, "LICENSE"}
-    copyright_ = (tree / "usr/share/doc/ccagent-core/copyright").read_text()
+    copyright_ = (tree / f"usr/share/doc/{package}/copyright").read_text()
     assert set(re.findall(r"^Comment: (\S+)$", copyright_, re.MULTILINE)) == set(wheels)
     licences = re.findall(r"^License: (\S+)$", copyright_, re.MULTILINE)
     assert set(licences) == set(re.findall(r"^License: (\S+)\n ", copyright_, re.MULTILINE))
@@ -575,7 +655,7 @@ def test_documents_are_installed_and_their_links_work(tree: Path) -> None:
 
 
 def test_debian_s_package_ships_no_bytecode(first: Built) -> None:
-    paths = contents(first.deb["ccagent-core"])
+    paths = {**contents(first.deb["ccagent-core"]), **contents(first.deb[STORE])}
     assert [path for path in paths if "__pycache__" in path or path.endswith(".pyc")] == []
 
 
@@ -595,9 +675,14 @@ def test_a_wheel_that_is_not_the_pinned_one_is_refused(tmp_path: Path, first: Bu
 
 def test_every_dependency_is_pinned_and_nothing_else() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = {re.split("[<>=]", each)[0] for each in project["dependencies"]}
-    lines = (ROOT / "packaging/wheels.txt").read_text().splitlines()
-    assert {line.partition("==")[0] for line in lines if "==" in line} == {*wanted, "setuptools"}
+    extra = project["optional-dependencies"]["store"]
+    for listed, needed, more in (
+        ("wheels.txt", project["dependencies"], {"setuptools"}),
+        ("wheels-store.txt", extra, {"cffi", "pycparser"}),  # those of cryptography
+    ):
+        wanted = {re.split("[<>=]", each)[0] for each in needed}
+        lines = (ROOT / "packaging" / listed).read_text().splitlines()
+        assert {line.partition("==")[0] for line in lines if "==" in line} == wanted | more
 
 
 def test_linters_find_only_what_has_a_reason(first: Built, tmp_path: Path) -> None:
@@ -615,10 +700,11 @@ def test_linters_find_only_what_has_a_reason(first: Built, tmp_path: Path) -> No
         ["rpmlint", "--rpmlintrc", filters, *first.rpm.values(), source],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert "5 packages and 0 specfiles checked; 0 errors, 0 warnings" in done.stdout, done.stdout
+    assert "6 packages and 0 specfiles checked; 0 errors, 0 warnings" in done.stdout, done.stdout
     listed = set(re.findall(r'^addFilter\("([\w-]+\w)', filters.read_text(), re.MULTILINE))
-    overrides = (ROOT / "packaging/deb/ccagent-core.lintian-overrides").read_text()
-    listed |= set(re.findall(r"^ccagent-core: ([\w-]+)", overrides, re.MULTILINE))
+    for overrides in (ROOT / "packaging/deb").glob("*.lintian-overrides"):
+        found = re.findall(r"^ccagent-\w+: ([\w-]+)", overrides.read_text(), re.MULTILINE)
+        listed |= set(found)
     done = subprocess.run(
         ["lintian", "--allow-root", *first.deb.values()],
         capture_output=True, text=True, check=False,

@@ -29,6 +29,13 @@ def message(node: int, step: int) -> bytes:
     ).encode()
 
 
+def configured(directory: Path, text: str = "") -> tuple[str, str]:
+    """Return options of a store whose retention is longer than all steps that are sent."""
+    path = directory / "store.toml"
+    path.write_text(f'retention = "100h"\n{text}')
+    return "--config", str(path)
+
+
 class Client(threading.Thread):
     """Sends step after step of a node; a step that was not acknowledged is sent again."""
 
@@ -62,9 +69,8 @@ def have_progressed(clients: list[Client], before: list[int]) -> bool:
 
 @pytest.mark.parametrize("sync", ["write", "disk"])
 def test_what_was_acknowledged_survives_kills(sync: str, tmp_path: Path) -> None:
-    (tmp_path / "store.toml").write_text(f'sync = "{sync}"\n')
     is_done = threading.Event()
-    with RunningStore(tmp_path / "store", "--config", str(tmp_path / "store.toml")) as store:
+    with RunningStore(tmp_path / "store", *configured(tmp_path, f'sync = "{sync}"\n')) as store:
         clients = [Client(lambda: store.port, node, is_done) for node in range(NODES)]
         for client in clients:
             client.start()
@@ -91,7 +97,7 @@ def ask(store: RunningStore) -> Any:
 
 
 def test_a_stop_keeps_everything(tmp_path: Path) -> None:
-    with RunningStore(tmp_path) as store:
+    with RunningStore(tmp_path, *configured(tmp_path)) as store:
         for step in range(20):
             store.write(message(1, step).decode())
         before = ask(store)
@@ -102,7 +108,7 @@ def test_a_stop_keeps_everything(tmp_path: Path) -> None:
 
 
 def test_a_damaged_log_costs_what_is_damaged(tmp_path: Path) -> None:
-    with RunningStore(tmp_path) as store:
+    with RunningStore(tmp_path, *configured(tmp_path)) as store:
         for step in range(20):
             store.write(message(1, step).decode())
         store.kill()
@@ -129,7 +135,7 @@ def test_two_stores_can_not_share_a_directory(tmp_path: Path) -> None:
 
 
 def test_a_restart_keeps_the_digits(tmp_path: Path) -> None:
-    with RunningStore(tmp_path) as store:
+    with RunningStore(tmp_path, *configured(tmp_path)) as store:
         store.write(f"m1,cluster=fox,hostname=n1 value=0.0451234 {BEGIN}\n")
         store.stop()
         store.start()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.metric_store import RunningStore
+from tests.support.running import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,15 +71,12 @@ def test_old_values_go_into_the_archive(tmp_path: Path) -> None:
         fill(store)
         store.stop()
     (segment,) = (tmp_path / "store/data/log").glob("*.log")
-    command = [
-        sys.executable,
-        "-m",
-        main.__module__,
-        str(segment),
-        str(tmp_path / "archive"),
-        "1234",
-    ]
-    subprocess.run(command, check=True, timeout=60)
+    program = f"from {main.__module__} import main; main()"
+    command = [sys.executable, "-c", program, str(segment), str(tmp_path / "archive"), "1234"]
+    # A store that is killed before it deletes the segment writes it again.
+    for _ in range(2):
+        subprocess.run(command, check=True, timeout=60)
+        assert [one.name for one in (tmp_path / "archive/fox").iterdir()] == ["1234.parquet"]
     parquet: Any = import_module("pyarrow.parquet")
     file = parquet.ParquetFile(tmp_path / "archive/fox/1234.parquet")
     assert file.metadata.num_row_groups == 1
@@ -97,13 +95,64 @@ def test_old_values_go_into_the_archive(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_query_that_is_too_large_does_not_read_the_archive(tmp_path: Path) -> None:
+    archive = tmp_path / "archive/fox"
+    archive.mkdir(parents=True)
+    (archive / f"{BEGIN}.parquet").write_text("damaged")
+    (archive / f"{BEGIN + 1}.parquet").symlink_to("/etc/passwd")
+    text = f'[limits]\nvalues = 1000\n[archive]\ndirectory = "{archive.parent}"\n'
+    (tmp_path / "store.toml").write_text(text)
+    with RunningStore(tmp_path / "store", "--config", str(tmp_path / "store.toml")) as store:
+        fill(store)
+        old = BEGIN - 10 * 86400
+        body = {"cluster": "fox", "from": old, "to": BEGIN + 60, "queries": [HOUR]}
+        answer = store.ask("GET", "/api/query/", json.dumps(body))
+        assert (answer.status, b"more than 1000 values" in answer.body) == (400, True)
+        assert "archive" not in store.log.read_text()
+        # Files that can't be read are named, and cost themselves.
+        queries = [HOUR | {"resolution": 0}]
+        body |= {"from": BEGIN - 49 * 3600, "to": BEGIN - 45 * 3600, "queries": queries}
+        assert store.ask("GET", "/api/query/", json.dumps(body)).json() == {"results": [[]]}
+        assert store.log.read_text().count("its values are missing") == 2
+
+
+def test_a_table_as_a_stream_of_arrow(tmp_path: Path) -> None:
+    with RunningStore(tmp_path / "store") as store:
+        fill(store)
+        body = {"cluster": "fox", "from": BEGIN, "to": BEGIN + 180, "metrics": ["load", "power"]}
+
+        def table(**more: Any) -> Any:
+            text = json.dumps(body | {"format": "arrow"} | more)
+            answer = store.ask("POST", "/api/query?version=2", text)
+            assert answer.headers["Content-Type"] == "application/vnd.apache.arrow.stream"
+            arrow: Any = import_module("pyarrow")
+            return arrow.ipc.open_stream(answer.body).read_all()
+
+        found = table()
+        assert found.column_names == ["time", "metric", "host", "value"]
+        assert str(found.schema.field("time").type) == "timestamp[s, tz=UTC]"
+        rows = found.to_pylist()
+        assert [int(row["time"].timestamp()) - BEGIN for row in rows] == [0, 60, 120] * 2
+        assert [(row["metric"], row["host"], row["value"]) for row in rows] == [
+            *[("load", "n1", step + 0.045) for step in range(3)],
+            *[("power", "n1", float(step)) for step in range(3)],
+        ]
+        store.write(f"load,hostname=n2 value=9 {BEGIN + 120}\n")
+        over = table(over="nodes", metrics=["load"])
+        assert over.column_names == ["time", "metric", "min", "mean", "max"]
+        last = over.to_pylist()[-1]
+        assert (last["min"], last["mean"], last["max"]) == (2.045, (2.045 + 9) / 2, 9.0)
+        assert table(hosts=["n2"], **{"from": BEGIN + 120}).to_pylist()[0]["value"] == 9.0
+        assert table(hosts=["nobody"]).num_rows == 0
+
+
 def test_values_older_than_the_retention_are_released_and_archived(tmp_path: Path) -> None:
-    (tmp_path / "store.toml").write_text(
-        f'retention = "3s"\n[archive]\ndirectory = "{tmp_path / "archive"}"\n'
-    )
+    archive = f'[archive]\ndirectory = "{tmp_path / "archive"}"\n'
+    (tmp_path / "store.toml").write_text(archive)
     with RunningStore(tmp_path / "store", "--config", str(tmp_path / "store.toml")) as store:
         fill(store)
         store.stop()
+        (tmp_path / "store.toml").write_text(f'retention = "3s"\n{archive}')
         store.start()  # the segment of the first run is complete
         deadline = time.monotonic() + 60
         while not list(tmp_path.glob("archive/fox/*.parquet")):
@@ -114,12 +163,19 @@ def test_values_older_than_the_retention_are_released_and_archived(tmp_path: Pat
             time.sleep(0.1)
         # Memory has let them go; a query reaches into the archive, and finds what is newer too.
         assert store.ask("GET", "/api/debug/").json() == {"data": {}}
-        store.write(f"load,hostname=n1,type=node value=7 {BEGIN + 1800}\n")
+        now = int(time.time())
+        store.write(f"load,hostname=n1,type=node value=7 {now}\n")
         power = {"metric": "power", "host": "n1"}
-        load, sockets = store.query(BEGIN, BEGIN + 3600, HOUR, power)
+        load, sockets = store.query(BEGIN, now + 60, HOUR, power)
         values = [round(step + 0.045, 3) for step in range(30)]
-        assert load[0]["data"] == [*values, 7]
+        assert load[0]["data"][:30] == values
+        assert load[0]["data"][-1] == 7
         assert sockets[0]["data"] == list(range(30))
+        table = {"cluster": "fox", "from": BEGIN, "to": now + 60, "metrics": ["load", "power"]}
+        answer = store.ask("POST", "/api/query?version=2", json.dumps(table)).json()["series"]
+        assert [(one["metric"], one["count"]) for one in answer] == [("load", 31), ("power", 30)]
+        answer = store.ask("POST", "/api/query?version=2", json.dumps(table | {"from": now - 10}))
+        assert [one["count"] for one in answer.json()["series"]] == [1]
 
 
 def export(tmp_path: Path, *arguments: str) -> str:
@@ -147,6 +203,32 @@ def test_an_export_in_checkpoints(tmp_path: Path) -> None:
     assert len(list((tmp_path / "files/fox/n1").glob("*.bin"))) == 1
 
 
+def test_a_kill_during_a_checkpoint_costs_nothing(tmp_path: Path) -> None:
+    text = f'[checkpoints]\nformat = "json"\ndirectory = "{tmp_path}/c"\ninterval = "1s"\n'
+    (tmp_path / "store.toml").write_text("")
+    with RunningStore(tmp_path / "store", "--config", str(tmp_path / "store.toml")) as store:
+        for node in range(200):
+            store.write("".join(
+                f"m{n},hostname=n{node} value={n} {BEGIN + 60 * step}\n"
+                for step in range(30) for n in range(5)
+            ))  # fmt: skip
+        queries = [{"metric": f"m{n}", "host": f"n{node}"} for node in range(200) for n in (0, 4)]
+        before = store.query(BEGIN, BEGIN + 3600, *queries)
+        store.stop()
+        (tmp_path / "store.toml").write_text(text)
+        store.start()
+        until(lambda: len(list(tmp_path.glob("c/fox/*/*.json"))) > 20, 30)
+        store.kill()
+        # Values are in the log and, of some nodes, in checkpoints too; nothing is there twice.
+        store.start()
+        assert store.query(BEGIN, BEGIN + 3600, *queries) == before
+        until(lambda: "checkpoint: " in store.log.read_text(), 30)
+        store.stop()
+        (tmp_path / "store/data/log").rename(tmp_path / "log")
+        store.start()
+        assert store.query(BEGIN, BEGIN + 3600, *queries) == before
+
+
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ccagent", "store", "metrics", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
@@ -160,6 +242,10 @@ def test_status_and_check(tmp_path: Path) -> None:
         assert (found.returncode, "points_total" in found.stdout) == (0, True)
     assert run("status", *options).returncode == 1
     assert run("check", "--config", str(tmp_path / "none")).returncode == 2
+    (tmp_path / "wrong.toml").write_text(f'data = "{tmp_path}"\njwt-public-key = "x"\n')
+    for command in (["check"], []):
+        found = run(*command, "--config", str(tmp_path / "wrong.toml"))
+        assert (found.returncode, "jwt-public-key: not base64" in found.stderr) == (2, True)
     found = run("check", "--config", str(reference_config(tmp_path, "wal")))
     assert (found.returncode, found.stdout) == (
         0, "metrics: load, power\nlistens on 127.0.0.1:0, keeps 172800s in memory\n",

@@ -37,8 +37,12 @@ def test_an_hour_without_the_store_leaves_no_gap(
     clock.until = HOUR
     answers: list[Any] = []
 
+    # The hour is a recorded one, of years ago.
+    (tmp_path / "store.toml").write_text('retention = "10000d"\n')
+    options = "--config", str(tmp_path / "store.toml"), "--frequency", f"{EVERY}s"
+
     def come_back() -> None:
-        with RunningStore(tmp_path / "store", "--frequency", f"{EVERY}s", port=port) as store:
+        with RunningStore(tmp_path / "store", *options, port=port) as store:
             until(lambda: daemon.is_idle, 120)
             begin = int(MIDNIGHT)
             (host,) = store.ask("GET", "/api/debug/").json()["data"]["fox"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support.metric_store import RunningStore
+from tests.support.nats_server import NatsServer
 from tests.support.running import until
 from tests.support.victoria_metrics import VictoriaMetrics
 
@@ -30,12 +31,14 @@ def engine(tmp_path: Path) -> Iterator[VictoriaMetrics]:
         running.stop()
 
 
-def gateway(directory: Path, engine: VictoriaMetrics) -> RunningStore:
+def gateway(directory: Path, engine: VictoriaMetrics, text: str | None = None) -> RunningStore:
+    """Start a gateway; with a text of its configuration it has a table of jobs."""
     directory.mkdir()
     (directory / "store.toml").write_text(
-        f'engine = "victoria-metrics"\nengine-url = "http://{engine.place}"\n'
+        f'engine = "victoria-metrics"\nengine-url = "http://{engine.place}"\n{text or ""}'
     )
-    return RunningStore(directory, "--config", str(directory / "store.toml"))
+    data = () if text is not None else ("--data", "")
+    return RunningStore(directory, "--config", str(directory / "store.toml"), *data)
 
 
 def test_two_gateways_answer_what_either_wrote(tmp_path: Path, engine: VictoriaMetrics) -> None:
@@ -78,7 +81,15 @@ def test_bad_lines_are_named_and_missing_parts_too(tmp_path: Path, engine: Victo
     with gateway(tmp_path / "a", engine) as store:
         answer = store.write(f"load,hostname=n1 value=1 {BEGIN}\nbad\n")
         assert (answer.status, answer.json()["stored"]) == (400, 1)
-        assert store.ask("POST", "/api/free/?to=1", "[]").status == 501
+        for method, path, reason in (
+            ("POST", "/api/free/?to=1", "releases values by its own retention"),
+            ("GET", "/api/debug/", "has no buffers"),
+            ("POST", "/api/jobs/", "no table of jobs"),
+            ("GET", "/api/job/?job=1", "no table of jobs"),
+        ):
+            answer = store.ask(method, path, "[]")
+            assert (answer.status, reason in answer.json()["error"]) == (501, True), path
+        assert b"ccagent_store_points_total 1\n" in store.ask("GET", "/metrics").body
         assert store.ask("GET", "/api/query/", "{").status == 400
 
 
@@ -88,3 +99,87 @@ def test_an_engine_that_is_gone_is_an_error(tmp_path: Path, engine: VictoriaMetr
         engine.stop()
         answer = store.write(f"load,hostname=n1 value=1 {BEGIN}\n")
         assert (answer.status, "engine does not answer" in answer.json()["error"]) == (503, True)
+
+
+def test_names_that_prometheus_does_not_know(tmp_path: Path, engine: VictoriaMetrics) -> None:
+    with gateway(tmp_path / "a", engine) as store:
+        lines = [f'{metric},hostname=n"1\\\\x value=1.5 {BEGIN}' for metric in ("a.b-c", "load")]
+        assert store.write("\n".join(lines)).status == 200
+        queries = [{"metric": metric, "host": 'n"1\\\\x'} for metric in ("a.b-c", "load")]
+
+        def answers() -> list[list[float]]:
+            return [
+                one["data"] for each in store.query(BEGIN, BEGIN + 60, *queries) for one in each
+            ]
+
+        until(lambda: answers() == [[1.5], [1.5]], 30)
+
+
+def test_tables_of_the_engine(tmp_path: Path, engine: VictoriaMetrics) -> None:
+    with gateway(tmp_path / "a", engine) as store:
+        for node in range(3):
+            store.write(f"load,hostname=n{node} value={node} {BEGIN}\n")
+        body = {"cluster": "fox", "from": BEGIN, "to": BEGIN + 60, "metrics": ["load"]}
+
+        def ask(**more: object) -> str:
+            text = json.dumps(body | {"format": "csv"} | more)
+            return store.ask("POST", "/api/query?version=2", text).body.decode()
+
+        until(lambda: ask().count("\n") == 4, 30)
+        assert ask(over="nodes") == f"time,metric,min,mean,max\n{BEGIN},load,0.0,1.0,2.0\n"
+        assert ask(hosts=["n2"]).splitlines()[1:] == [f"{BEGIN},load,n2,2.0"]
+
+
+def test_streams_and_jobs_come_through_a_gateway(tmp_path: Path, engine: VictoriaMetrics) -> None:
+    server = NatsServer(tmp_path / "nats")
+    try:
+        server.ask(add_stream)
+        text = (
+            f'[nats]\nurl = "{server.url}"\n[[nats.subscriptions]]\ncluster = "fox"\n'
+            'subject = "fox"\nstream = "fox"\n'
+        )
+        with gateway(tmp_path / "a", engine, text) as store:
+            event = {"jobId": 7, "cluster": "fox", "startTime": BEGIN, "user": "u",
+                     "resources": [{"hostname": "n1"}]}  # fmt: skip
+            quoted = json.dumps(event).replace('"', '\\"')
+            bodies = [f"load,hostname=n1 value={step} {BEGIN + 60 * step}\n" for step in range(5)]
+            bodies.append(f'job,function=start_job event="{quoted}" {BEGIN}\n')
+            server.ask(partial(publish, bodies))
+            body = json.dumps({"cluster": "fox", "job": 7, "queries": [{"metric": "load"}]})
+
+            def values() -> list[float]:
+                answer = store.ask("GET", "/api/query/", body)
+                results = answer.json().get("results") if answer.status == 200 else None
+                return results[0][0]["data"] if results and results[0] else []
+
+            until(lambda: values() == [0.0, 1.0, 2.0, 3.0, 4.0], 30)
+            until(lambda: server.ask(count_unacknowledged) == 0, 30)
+            # A footprint is read out of the engine some time after the end.
+            stop = {"jobId": 7, "cluster": "fox", "startTime": BEGIN, "stopTime": BEGIN + 300}
+            quoted = json.dumps(stop).replace('"', '\\"')
+            store.write(f'job,function=stop_job event="{quoted}" {BEGIN}\n')
+
+            def footprint() -> object:
+                (job,) = store.ask("GET", "/api/job?job=7").json()
+                return job["footprint"]
+
+            until(lambda: footprint() == {"load": {"avg": 2.0, "min": 0.0, "max": 4.0}}, 30)
+    finally:
+        server.kill()
+
+
+async def add_stream(client: Any, stream: Any) -> None:
+    del client
+    await stream.add_stream(name="fox", subjects=["fox"])
+
+
+async def publish(bodies: list[str], client: Any, stream: Any) -> None:
+    del client
+    for body in bodies:
+        await stream.publish("fox", body.encode())
+
+
+async def count_unacknowledged(client: Any, stream: Any) -> int:
+    del client
+    found = await stream.consumer_info("fox", "ccagent-store")
+    return int(found.num_ack_pending) + int(found.num_pending)

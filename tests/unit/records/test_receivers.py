@@ -24,6 +24,7 @@ from ccagent.records.envelopes import (
     SampleGpu,
     SampleJob,
     SampleJobCgroup,
+    SampleJobEnergy,
     SampleSystem,
     SysinfoAttributes,
     SysinfoData,
@@ -48,7 +49,12 @@ ERROR = ErrorObject(time=NOW, detail="sacct: not found")
 def sample() -> SampleEnvelope:
     system = SampleSystem(boot=NOW, gpus=[SampleGpu(index=0, uuid="GPU-1", power=3)], load1=0.5)
     job = SampleJob(
-        job=1, user="", epoch=0, processes=[], cgroup=SampleJobCgroup(used_memory=2**64 - 1)
+        job=1,
+        user="",
+        epoch=0,
+        processes=[],
+        cgroup=SampleJobCgroup(used_memory=2**64 - 1),
+        energy=SampleJobEnergy(active=3),
     )
     attributes = SampleAttributes(
         time=NOW, cluster="fox", node="c1-1", system=system, jobs=[job], errors=[ERROR]
@@ -96,7 +102,8 @@ def test_nothing_else_changes_in_an_envelope() -> None:
     fitted = SinkSettings(url="kafka://k", receiver="jobanalyzer").fit(whole)
     assert fitted is not None
     expected: dict[str, Any] = json.loads(whole.body)
-    del expected["data"]["attributes"]["jobs"][0]["cgroup"]
+    for name in ("cgroup", "energy"):
+        del expected["data"]["attributes"]["jobs"][0][name]
     assert json.loads(fitted.body) == expected
 
 

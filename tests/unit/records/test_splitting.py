@@ -31,6 +31,7 @@ from ccagent.records.envelopes import (
     SampleEnvelope,
     SampleJob,
     SampleJobCgroup,
+    SampleJobEnergy,
     SampleProcess,
     SampleSystem,
     SlurmJob,
@@ -136,13 +137,18 @@ def test_equal_messages_have_equal_parts_with_ids_of_their_own() -> None:
 
 def test_a_large_job_is_split_by_its_processes() -> None:
     large = msgspec.structs.replace(
-        job(2, ["x"] * 100), cgroup=SampleJobCgroup(used_memory=4, oom_kills=1)
+        job(2, ["x"] * 100),
+        cgroup=SampleJobCgroup(used_memory=4, oom_kills=1),
+        energy=SampleJobEnergy(active=7),
     )
     message = message_of(sample([job(1, ["a"]), large, job(3, ["c"])]))
     parts = split_message(message, 1200)
     assert processes_of(parts) == processes_of([message])
     told = [each for part in attributes_of(parts) for each in part["jobs"] if "cgroup" in each]
     assert [each["cgroup"] for each in told] == [{"used_memory": 4, "oom_kills": 1}]
+    assert [each["energy"] for each in told] == [{"active": 7}]
+    jobs = [each for part in attributes_of(parts) for each in part["jobs"]]
+    assert sum("energy" in each for each in jobs) == 1
 
 
 def test_a_system_too_large_to_be_repeated_has_its_lists_once() -> None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from ccagent.errors import CcagentError, NotHereError, VanishedError
-from ccagent.machine.cgroup.files import parse_amount, parse_fields, parse_io, parse_limit
+from ccagent.machine.cgroup.files import parse_fields, parse_io
+from ccagent.machine.cgroup.job_files import DETAILED_FILES, FILES
 from ccagent.machine.cgroup.jobs import V2, job_directories
-from ccagent.machine.cgroup.pressure import parse_pressure
 from ccagent.machine.parsed import read_parsed
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_V1 = ("memory", "cpuacct", "cpu", "blkio")
 _STEP = re.compile(r"step_[0-9a-z+]{1,22}", re.ASCII)
 _TASK = re.compile(r"task_[0-9a-z]{1,20}", re.ASCII)
 _LOOP = "7:"
@@ -43,6 +42,12 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
     io_read, io_write: B from and to block devices so far. pressure_*: us so far in which a task
     waited. is_continued: the sums are over the same control groups as at the reading before.
     is_new: Slurm made the job's control groups since that reading, so they counted from 0.
+
+    Only with details: cpu_user, cpu_system: ns so far. cpus: hwthreads that the job may use.
+    mem_swapcached: B in swap space and in memory. mem_failures: how often memory was not enough.
+    swap_used, swap_limit: B of swap space, on version 1 of memory and swap space together.
+    swap_failures: how often that was not enough. pressure_*_full: us so far in which no task
+    worked.
     """
 
     mem_used: int | None = None
@@ -60,74 +65,22 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
     pressure_cpu: int | None = None
     pressure_memory: int | None = None
     pressure_io: int | None = None
+    cpu_user: int | None = None
+    cpu_system: int | None = None
+    cpus: int | None = None
+    mem_swapcached: int | None = None
+    mem_failures: int | None = None
+    swap_used: int | None = None
+    swap_limit: int | None = None
+    swap_failures: int | None = None
+    pressure_cpu_full: int | None = None
+    pressure_memory_full: int | None = None
+    pressure_io_full: int | None = None
     is_continued: bool = True
     is_new: bool = False
 
 
-def _amount(field: str) -> Callable[[bytes], dict[str, int]]:
-    return lambda content: {field: parse_amount(content)}
-
-
-def _limit(content: bytes) -> dict[str, int]:
-    limit = parse_limit(content)
-    return {} if limit is None else {"mem_limit": limit}
-
-
-def _fields(**fields: tuple[str, int]) -> Callable[[bytes], dict[str, int]]:
-    wanted = {name.encode(): field for name, field in fields.items()}
-    return lambda content: parse_fields(content, wanted)
-
-
-def _memory(anon: str, shmem: str, file: str, mapped: str) -> Callable[[bytes], dict[str, int]]:
-    """Return a parser of memory.stat, by the names that the version has."""
-    names = {anon: "mem_anon", shmem: "mem_shmem", file: "mem_file", mapped: "mapped"}
-    wanted = {name.encode(): (field, 1) for name, field in names.items()}
-
-    def parse(content: bytes) -> dict[str, int]:
-        found = parse_fields(content, wanted)
-        mapped = found.pop("mapped", None)
-        shared = found.get("mem_shmem", mapped)
-        if "mem_anon" in found and shared is not None:
-            found["mem_rss"] = found["mem_anon"] + shared
-        return found
-
-    return parse
-
-
-def _pressure(field: str) -> Callable[[bytes], dict[str, int]]:
-    def parse(content: bytes) -> dict[str, int]:
-        some = parse_pressure(content).get("some")
-        return {} if some is None else {field: some.total}
-
-    return parse
-
-
-_FILES: dict[str, dict[str, Callable[[bytes], dict[str, int]]]] = {
-    "memory": {
-        "memory.usage_in_bytes": _amount("mem_used"),
-        "memory.max_usage_in_bytes": _amount("mem_peak"),
-        "memory.limit_in_bytes": _limit,
-        # Fields without `total_` exclude the steps.
-        "memory.stat": _memory("total_rss", "total_shmem", "total_cache", "total_mapped_file"),
-    },
-    "cpuacct": {"cpuacct.usage": _amount("cpu_time")},
-    "cpu": {"cpu.stat": _fields(throttled_time=("cpu_throttled", 1))},
-    "blkio": {},
-    V2: {
-        "memory.current": _amount("mem_used"),
-        "memory.peak": _amount("mem_peak"),
-        "memory.max": _limit,
-        "memory.stat": _memory("anon", "shmem", "file", "file_mapped"),
-        "memory.events": _fields(oom_kill=("oom_kills", 1)),
-        "cpu.stat": _fields(usage_usec=("cpu_time", 1000), throttled_usec=("cpu_throttled", 1000)),
-        "cpu.pressure": _pressure("pressure_cpu"),
-        "memory.pressure": _pressure("pressure_memory"),
-        "io.pressure": _pressure("pressure_io"),
-    },
-}
-"""Files of a job by controller of version 1, or all those of version 2."""
-
-_OOM_CONTROL = _fields(oom_kill=("oom_kills", 1))
+_OOM_KILLS = {b"oom_kill": ("oom_kills", 1)}
 _IO_FILES = {
     V2: ("io.stat",),
     # The second one is CFQ's, before Linux 5.0.
@@ -136,19 +89,30 @@ _IO_FILES = {
 _PRESSURE = "pressure_"
 
 
+def _parse_kills(content: bytes) -> dict[str, int]:
+    return parse_fields(content, _OOM_KILLS)
+
+
 class JobCgroups:
     """Counters of each job; those of several slurmd on one machine add up.
 
-    errors: of the last reading, the first of each kind.
+    errors: of the last reading, the first of each kind. is_detailed: read more files, for fields of
+    JobCounters that are None else.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_detailed: bool = False) -> None:
+        self._files = DETAILED_FILES if is_detailed else FILES
+        self._controllers = tuple(name for name in self._files if name != V2)
         self.errors: list[str] = []
         self._reported: set[str] = set()
         self._directories: dict[int, dict[str, list[str]]] = {}
         self._is_complete = False
         self._kills: dict[str, dict[str, int]] = {}
         self._layered: dict[str, bool] = {}
+
+    def first_directory(self, job: int) -> str:
+        """Return a directory of a job at the last reading, the first controller's; or empty."""
+        return next((paths[0] for paths in self._directories.get(job, {}).values()), "")
 
     def read(self, node: Node) -> dict[int, JobCounters]:
         """Return the counters by job id. Raises NotHereError without a control group of Slurm."""
@@ -157,7 +121,7 @@ class JobCgroups:
         before, self._directories = self._directories, {}
         was_complete, self._is_complete = self._is_complete, False
         try:
-            directories = job_directories(node, _V1, self._complain)
+            directories = job_directories(node, self._controllers, self._complain)
         except NotHereError:
             self._is_complete = True
             raise
@@ -193,7 +157,7 @@ class JobCgroups:
 
     def _values(self, node: Node, kind: str, path: str) -> dict[str, int]:
         values: dict[str, int] = {}
-        for name, parse in _FILES[kind].items():
+        for name, parse in self._files[kind].items():
             values |= self._read_parsed(node, f"{path}/{name}", parse) or {}
         for name in _IO_FILES.get(kind, ()):
             devices = self._read_parsed(node, f"{path}/{name}", parse_io)
@@ -211,7 +175,7 @@ class JobCgroups:
 
         (memcg_memory_event() in include/linux/memcontrol.h.) Nothing before Linux 4.13.
         """
-        own = self._read_parsed(node, f"{path}/memory.oom_control", _OOM_CONTROL)
+        own = self._read_parsed(node, f"{path}/memory.oom_control", _parse_kills)
         if not own:
             return {}
         kills = self._kills.setdefault(path, {})
@@ -219,7 +183,7 @@ class JobCgroups:
         for step in self._names(node, path, _STEP):
             tasks = self._names(node, f"{path}/{step}", _TASK)
             for part in (step, *(f"{step}/{task}" for task in tasks)):
-                found = self._read_parsed(node, f"{path}/{part}/memory.oom_control", _OOM_CONTROL)
+                found = self._read_parsed(node, f"{path}/{part}/memory.oom_control", _parse_kills)
                 if found and found["oom_kills"]:
                     kills[part] = found["oom_kills"]
         return {"oom_kills": sum(kills.values())}

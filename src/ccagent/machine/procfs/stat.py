@@ -1,7 +1,8 @@
-"""Parser for /proc/stat: times of cpus, counters of events, boot time. See proc(5)."""
+"""Parsers for /proc/stat: times of cpus, counters of events, boot time. See proc(5)."""
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from ccagent.errors import UnparsableError
@@ -12,6 +13,10 @@ CPU_STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "ste
 
 _LARGEST_CPU = 65_535
 _NUMBERS = (b"ctxt", b"intr", b"processes", b"btime")
+_CPU = re.compile(rb"^cpu([0-9]{1,5}) +([0-9 ]+)$", re.MULTILINE)
+_EVENT = re.compile(
+    rb"^(ctxt|btime|processes|procs_running|procs_blocked|intr) ([0-9]{1,20})", re.MULTILINE
+)
 
 
 class KernelStat(NamedTuple):
@@ -58,3 +63,22 @@ def parse_kernel_stat(content: bytes) -> KernelStat:
     if not 0 <= boot < 1 << 40:
         raise UnparsableError(f"btime {boot} is out of range")
     return KernelStat(times, events, boot)
+
+
+def parse_cpu_times(content: bytes) -> dict[int, tuple[int, ...]]:
+    """Return the times in clock ticks by online cpu: CPU_STATES, guest and guest_nice.
+
+    Columns that the kernel lacks are 0. Raises UnparsableError.
+    """
+    times: dict[int, tuple[int, ...]] = {}
+    for number, text in _CPU.findall(content):
+        ticks = tuple(map(int, text.split()[:10]))
+        if len(ticks) < len(CPU_STATES) or max(ticks) > LARGEST_UINT:
+            raise UnparsableError(f"not a cpu with eight times: {text[:80]!r}")
+        times[int(number)] = ticks + (0,) * (10 - len(ticks))
+    return times
+
+
+def parse_events(content: bytes) -> dict[str, int]:
+    """Return ctxt, btime, processes, procs_running, procs_blocked and intr, where there are any."""
+    return {name.decode("ascii"): int(number) for name, number in _EVENT.findall(content)}

@@ -18,9 +18,7 @@ from ccagent.errors import UnparsableError
 from ccagent.stores.metrics.checkpoint_binary import decode_binary, encode_binary
 from ccagent.stores.metrics.checkpoint_files import (
     CheckpointFormat,
-    file_name,
     find_nodes,
-    original_name,
     read_checkpoints,
     remove_checkpoints,
     write_checkpoint,
@@ -28,6 +26,7 @@ from ccagent.stores.metrics.checkpoint_files import (
 from ccagent.stores.metrics.checkpoint_json import decode_json, encode_json
 from ccagent.stores.metrics.checkpoint_levels import collect_level
 from ccagent.stores.metrics.checkpointing import Checkpointer
+from ccagent.stores.metrics.line_keys import file_name, original_name
 from ccagent.stores.metrics.store import MetricStore
 from tests.unit.stores.metrics.support import NOW, data, new_store
 from tests.unit.stores.metrics.test_ingest import stored
@@ -57,7 +56,9 @@ def test_a_checkpoint_holds_what_was_written(form: CheckpointFormat, tmp_path: P
 
 def test_the_form_of_json_is_that_of_the_reference() -> None:
     (node,) = filled().root.children["fox"].children.values()
-    found = json.loads(encode_json(collect_level(node, BEGIN, BEGIN + 180), BEGIN, BEGIN + 180))
+    found = json.loads(
+        b"".join(encode_json(collect_level(node, BEGIN, BEGIN + 180), BEGIN, BEGIN + 180))
+    )
     assert found == {
         "metrics": {"load": {"frequency": 60, "start": BEGIN, "data": [0.5, 1.5, 2.5]}},
         "children": {"core0": {
@@ -72,7 +73,8 @@ def test_the_form_of_bytes_is_that_of_the_reference() -> None:
     store = new_store()
     store.write(("fox", "n1", "core0"), "load", BEGIN, 1.5)
     (node,) = store.root.children["fox"].children.values()
-    assert encode_binary(collect_level(node, BEGIN, BEGIN + 60), BEGIN, BEGIN + 60) == (
+    level = collect_level(node, BEGIN, BEGIN + 60)
+    assert b"".join(encode_binary(level, BEGIN, BEGIN + 60)) == (
         struct.pack("<IqqII", 0xCC5B0001, BEGIN, BEGIN + 60, 0, 1)
         + struct.pack("<H", 5) + b"core0"
         + struct.pack("<IH", 1, 4) + b"load" + struct.pack("<qqIf", 60, BEGIN, 1, 1.5)
@@ -147,7 +149,7 @@ def test_a_damaged_file_is_passed_over(text: bytes, tmp_path: Path) -> None:
 def test_no_damage_makes_reading_fail_otherwise(draw: st.DataObject) -> None:
     node = filled().root.children["fox"].children["n1"]
     for encode, decode in ((encode_json, decode_json), (encode_binary, decode_binary)):
-        text = bytearray(encode(collect_level(node, BEGIN, NOW), BEGIN, NOW))
+        text = bytearray(b"".join(encode(collect_level(node, BEGIN, NOW), BEGIN, NOW)))
         for _ in range(draw.draw(st.integers(1, 4))):
             text[draw.draw(st.integers(0, len(text) - 1))] = draw.draw(st.integers(0, 255))
         with suppress(UnparsableError):
@@ -193,7 +195,9 @@ def test_a_checkpointer_writes_what_is_new(tmp_path: Path) -> None:
 
 def test_infinite_values_are_missing() -> None:
     node = filled().root.children["fox"].children["n1"]
-    text = bytearray(encode_binary(collect_level(node, BEGIN, BEGIN + 60), BEGIN, BEGIN + 60))
+    text = bytearray(
+        b"".join(encode_binary(collect_level(node, BEGIN, BEGIN + 60), BEGIN, BEGIN + 60))
+    )
     place = text.index(struct.pack("<f", 0.5))
     text[place : place + 4] = struct.pack("<f", math.inf)
     assert np.isnan(decode_binary(bytes(text)).series["load"].values).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import sqlite3
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 
 from ccagent.stores.metrics.api import ROUTES, StoreApi
 from ccagent.stores.metrics.commit import GroupCommit
-from ccagent.stores.metrics.connection import ConnectionLimits, StoreConnection
+from ccagent.stores.metrics.connection import StoreConnection
+from ccagent.stores.metrics.connection_limits import ConnectionLimits
 from ccagent.stores.metrics.job_table import open_job_table
 from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog
 from ccagent.stores.metrics.query import QueryLimits
@@ -32,6 +34,7 @@ class RecordedTransport(asyncio.Transport):
         super().__init__()
         self.data = b""
         self.is_aborted = False
+        self.is_closed = False
 
     def write(self, data: Any) -> None:
         self.data += bytes(data)
@@ -40,7 +43,7 @@ class RecordedTransport(asyncio.Transport):
         self.is_aborted = True
 
     def close(self) -> None:
-        return
+        self.is_closed = True
 
     def pause_reading(self) -> None:
         return
@@ -211,3 +214,169 @@ def test_a_table_of_jobs_that_is_only_locked_stays(
         open_job_table(str(path))
     assert path.exists()
     assert not (tmp_path / "jobs.sqlite.damaged").exists()
+
+
+# Requests that proxies and parsers may understand in two ways
+
+
+def exchange(*parts: bytes, is_closed: bool = False) -> tuple[bytes, bool]:
+    """Return what a connection answers, and whether it ends."""
+    transport = RecordedTransport()
+
+    async def send() -> None:
+        connection = StoreConnection(new_api(), ConnectionLimits())
+        connection.connection_made(transport)
+        for part in parts:
+            connection.data_received(part)
+            while connection.is_busy():  # noqa: ASYNC110 - the loop itself is what is tested
+                await asyncio.sleep(0)
+        if is_closed and not connection.eof_received():
+            transport.close()
+
+    asyncio.run(send())
+    return transport.data, transport.is_closed or b"Connection: close" in transport.data
+
+
+SMUGGLED = b"0\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 5",
+        b"Content-Length: 5\r\nContent-Length: 5",
+        b"Content-Length: 5\r\nContent-Length: 6",
+        b"Content-Length: 5, 5",
+        b"Content-Length: +5",
+        b"Content-Length: 0x5",
+        b"Content-Length: 18446744073709551617",
+        b"Content-Length:\r\n 5",
+        b"Content-Length: 5\n",
+        b"Transfer-Encoding : chunked",
+        b"Transfer-Encoding: xchunked",
+        b"Transfer-Encoding: identity",
+        b"Transfer-Encoding: identity, chunked",
+        b"Transfer-Encoding: gzip, chunked",
+        b"Transfer-Encoding: chunked, identity",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+        b"Transfer-Encoding:\x0bchunked",
+        b"X: a\rContent-Length: 5",
+        b"X: a\r\n Transfer-Encoding: chunked",
+    ],
+)
+def test_an_ambiguous_length_ends_the_connection(framing: bytes) -> None:
+    found, is_ended = exchange(b"POST /api/write HTTP/1.1\r\n" + framing + b"\r\n\r\n" + SMUGGLED)
+    assert found.startswith((b"HTTP/1.1 400", b"HTTP/1.1 413", b"HTTP/1.1 501"))
+    assert found.count(b"HTTP/1.1") == 1
+    assert is_ended
+
+
+def test_what_follows_a_last_request_is_not_answered() -> None:
+    for text in (b"1.0\r\nTransfer-Encoding: chunked", b"1.1\r\nConnection: close"):
+        found, _ = exchange(b"POST /api/write HTTP/" + text + b"\r\n\r\n" + SMUGGLED)
+        assert found.count(b"HTTP/1.1") == 1, text
+
+
+@pytest.mark.parametrize("body", [b"", b"\n\n\n"])
+def test_an_upgrade_is_ignored(body: bytes) -> None:
+    upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n"
+    length = b"Content-Length: %d\r\n\r\n" % len(body)
+    one = b"POST /api/write HTTP/1.1\r\n" + upgrade + length + body
+    found, is_ended = exchange(one + one + b"GET /metrics HTTP/1.1\r\n\r\n", one)
+    assert found.count(b"HTTP/1.1 200 OK") == 4
+    assert not is_ended
+
+
+@pytest.mark.parametrize(
+    "part", [b"X: %b\r\n" % (b"y" * 1000), b"Content-Encoding: br\r\n", b"y" * 1000]
+)
+def test_a_trailer_has_a_largest_size_and_changes_nothing(part: bytes) -> None:
+    begin = b"POST /api/write HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n\n\r\n0\r\n"
+    found, is_ended = exchange(begin + (part if part.endswith(b"\n") else b""), b"\r\n")
+    assert (found.startswith(b"HTTP/1.1 200"), is_ended) == (True, False)
+    found, is_ended = exchange(begin, *[part * 10] * 400)
+    assert (found.startswith(b"HTTP/1.1 4"), is_ended) == (True, True)
+
+
+def test_extensions_of_chunks_have_a_largest_size() -> None:
+    begin = b"POST /api/write HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    found, _ = exchange(begin + b"1\r\n\n\r\n" * 50_000 + b"0\r\n\r\n")
+    assert found.startswith(b"HTTP/1.1 200")
+    found, _ = exchange(begin + b"1;", *[b"x" * 10_000] * 10)
+    assert found.startswith(b"HTTP/1.1 431")
+
+
+def test_a_half_closed_connection_is_closed_after_its_answers() -> None:
+    found, is_ended = exchange(b"GET /metrics HTTP/1.1\r\n\r\n" * 3, is_closed=True)
+    assert (found.count(b"HTTP/1.1 200"), is_ended) == (3, True)
+    transport = RecordedTransport()
+
+    async def send() -> None:
+        connection = StoreConnection(new_api(), ConnectionLimits())
+        connection.connection_made(transport)
+        connection.data_received(b"POST /api/write HTTP/1.1\r\nContent-Length: 0\r\n\r\n" * 3)
+        assert connection.eof_received()
+        while connection.is_busy():  # noqa: ASYNC110 - the loop itself is what is tested
+            await asyncio.sleep(0)
+
+    asyncio.run(send())
+    assert transport.data.count(b"HTTP/1.1 200") == 3
+    assert transport.is_closed
+
+
+# Requests that ask for much
+
+
+def answered(name: bytes, body: bytes, url: bytes = b"") -> StoreResponse:
+    answers: list[StoreResponse] = []
+
+    async def send() -> None:
+        api = new_api()
+        api.respond(ROUTES[name], url or name, body, False, answers.append)
+        while not answers:  # noqa: ASYNC110 - the loop itself is what is tested
+            await asyncio.sleep(0)
+
+    asyncio.run(send())
+    return answers[0]
+
+
+@pytest.mark.parametrize(
+    ("until", "status"),
+    [("9" * 30, 400), ("9" * 5000, 400), ("-" + "9" * 30, 400), ("99999999999", 200), ("1e9", 500),
+     ("", 400), ("-", 500), ("\u0661", 500)],
+)  # fmt: skip
+def test_a_time_of_free_is_a_time(until: str, status: int) -> None:
+    url = b"/api/free?to=" + until.encode("ascii", "replace")
+    assert answered(b"/api/free", b"[]", url).status == status
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "reason"),
+    [
+        (b"/api/query", b'{"queries":[' + b"{}," * 300_000 + b"{}]}", b"200000 queries"),
+        (b"/api/query", b" " * (17 << 20), b"more than 16777216 bytes"),
+        (b"/api/healthcheck", b'{"nodes":[' + b'"",' * 200_000 + b'""]}', b"100000 nodes"),
+        (b"/api/healthcheck", b'{"metric-names":[' + b'"",' * 20_000 + b'""]}', b"10000 metrics"),
+    ],
+)
+def test_long_lists_are_refused(name: bytes, body: bytes, reason: bytes) -> None:
+    found = answered(name, body)
+    assert found.status in {400, 413}
+    assert isinstance(found.body, bytes)
+    assert reason in found.body
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"metrics": ["load"] * 10_001}, b"10001 metrics"),
+        ({"hosts": ["x"] * 100_001}, b"100001 hosts"),
+        ({"hosts": ["x"] * 90_000, "metrics": ["load"] * 100}, b"9000000 series"),
+    ],
+)
+def test_a_table_of_too_many_series_is_refused(more: dict[str, Any], reason: bytes) -> None:
+    body = json.dumps({"cluster": "fox", "from": 0, "to": 60, **more}).encode()
+    found = answered(b"/api/query", body, b"/api/query?version=2")
+    assert isinstance(found.body, bytes)
+    assert (found.status, reason in found.body) == (400, True)

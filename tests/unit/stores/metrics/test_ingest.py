@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ccagent.stores.metrics.checkpoint_files import write_checkpoint
 from ccagent.stores.metrics.general import GeneralIngest
 from ccagent.stores.metrics.templates import parse_values
 from tests.unit.stores.metrics.support import NOW, ask, data, line, new_ingest, new_store
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ccagent.stores.metrics.ingest import LineIngest
     from ccagent.stores.metrics.store import MetricStore
 
@@ -191,6 +194,55 @@ def test_removed_series_are_made_again(store: MetricStore, ingest: LineIngest) -
     assert stored(store) == {}
     ingest.write(message(["5", "6", "7", "8"]))
     assert stored(store)["fox", "n1", "core3", "load"] == [8.0]
+
+
+@pytest.mark.parametrize("time", [0, -1, -NOW, 1, NOW - 3601, (NOW - 3601) * 1000, -(10**18)])
+def test_lines_older_than_the_retention_are_refused(time: int, store: MetricStore) -> None:
+    ingest = new_ingest(store, past=3600)
+    edge = line("power", 2, NOW - 3600)
+    for _ in range(3):
+        result = ingest.write((line("load", 1, time) + edge).encode())
+        assert (result.stored, result.bad_count, result.bad[0].number) == (1, 1, 1)
+        assert " s ago; values are kept for 3600 s" in result.bad[0].reason
+    assert list(stored(store)) == [("fox", "n1", "power")]
+    for time_of_known in (NOW - 60, time):
+        result = ingest.write(message(["1", "2", "3", "4"], time_of_known))
+    assert (result.stored, result.bad_count) == (0, 4)
+
+
+def test_the_reference_takes_old_lines(store: MetricStore) -> None:
+    assert new_ingest(store, is_strict=True).write(line("load", 1, 0).encode()).stored == 1
+
+
+def test_the_line_of_a_series_too_many_is_named(store: MetricStore) -> None:
+    ingest = new_ingest(store, most_series=1)
+    body = "# comment\n\n" + line("load", 1) + "other value=1\nload\n" + line("power", 2)
+    result = ingest.write(body.encode())
+    assert [one.number for one in result.bad] == [5, 6]
+    assert "1 series already" in result.bad[1].reason
+
+
+@pytest.mark.parametrize(
+    ("tags", "is_taken"),
+    [
+        ("cluster=fox,hostname=" + "n" * 255, True),
+        ("cluster=fox,hostname=" + "n" * 256, False),
+        ("cluster=fox,hostname=" + "é" * 42, True),
+        ("cluster=fox,hostname=" + "é" * 43, False),
+        ("hostname=n1,cluster=" + "c" * 256, False),
+        ("cluster=fox,hostname=n1,type=core,type-id=" + "1" * 256, False),
+    ],
+)
+def test_a_name_fits_into_the_name_of_a_file(
+    tags: str, is_taken: bool, store: MetricStore, ingest: LineIngest, tmp_path: Path
+) -> None:
+    result = ingest.write(f"load,{tags} value=1 {NOW}\n".encode())
+    assert result.stored == is_taken
+    if is_taken:
+        (node,) = store.root.children["fox"].children.values()
+        assert write_checkpoint(node, str(tmp_path), "json", NOW - 60, NOW + 60) == 1
+    else:
+        assert "a name has more than 255 bytes" in result.bad[0].reason
 
 
 def test_a_limit_of_series_refuses_only_new_ones(store: MetricStore) -> None:

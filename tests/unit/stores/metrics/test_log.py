@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ccagent.stores.metrics.commit import GroupCommit
+from ccagent.stores.metrics.log_format import GROUP, LogRecord, read_records
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog, list_segments
 from tests.unit.stores.metrics.support import NOW, new_ingest, new_store
@@ -148,3 +151,63 @@ def test_segments_know_their_newest_value(tmp_path: Path) -> None:
     (found,) = Replay(new_store()).read_directory(str(tmp_path), 0)
     assert found.newest == NOW + 180
     del store
+
+
+def test_a_damaged_description_costs_no_values(tmp_path: Path) -> None:
+    store, log = fill(tmp_path, *BODIES)
+    log.close()
+    ((_, path),) = list_segments(str(tmp_path))
+    data = Path(path).read_bytes()
+    records = [one for one in read_records(memoryview(data)) if isinstance(one, LogRecord)]
+    descriptions = [bytes(one.payload) for one in records if one.kind == GROUP]
+    assert len(descriptions) == 2 * len(set(descriptions))
+    for text in set(descriptions):
+        place = data.index(text)
+        Path(path).write_bytes(data[:place] + b"?" + data[place + 1 :])
+        again, replay = replayed(tmp_path)
+        assert stored(again) == stored(store)
+        assert replay.damaged > 0
+
+
+def test_second_descriptions_come_a_megabyte_later(tmp_path: Path) -> None:
+    store, log = new_store(), WriteAheadLog(str(tmp_path))
+    ingest = new_ingest(store, log=log)
+    body = message([str(n) for n in range(2000)])
+    for _ in range(100):  # 1.6 MB; the process is killed then
+        ingest.write(body)
+        log.flush()
+    ((_, path),) = list_segments(str(tmp_path))
+    data = Path(path).read_bytes()
+    records = [one for one in read_records(memoryview(data)) if isinstance(one, LogRecord)]
+    assert records[0].kind == GROUP
+    assert sum(one.kind == GROUP for one in records) == 2
+
+
+def test_a_log_that_can_not_be_written_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, log = new_store(), WriteAheadLog(str(tmp_path))
+    ingest = new_ingest(store, log=log)
+    problems: list[StoreLogError | None] = []
+
+    async def write(count: int) -> None:
+        commit = GroupCommit(log, "write")
+        for is_full in (True, False):
+            if is_full:
+                monkeypatch.setattr(os, "write", refuse)
+            else:
+                monkeypatch.undo()
+            for _ in range(count):
+                ingest.write(BODIES[1])
+                commit.wait(problems.append)
+                await asyncio.sleep(0)
+        await commit.close()
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    asyncio.run(write(20))
+    assert [problem is None for problem in problems] == [False] * 20 + [True] * 20
+    assert [record.getMessage().split(";")[0] for record in caplog.records] == [
+        f"log: {tmp_path}: No space left on device", "log: written again",
+    ]  # fmt: skip

@@ -23,6 +23,7 @@ from ccagent.agents.metrics.readers.power import (
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import LARGEST_UINT
+from tests.support.tree import StillClock
 
 POWERCAP = "sys/class/powercap"
 RANGE = 262143328850
@@ -36,11 +37,13 @@ TWO_SOCKETS = {
     "intel-rapl:1:0": ("dram", 400, DRAM_RANGE),
 }
 DIES = {
-    "intel-rapl:0": ("package-0-die-0", 10, 999),
-    "intel-rapl:0:0": ("dram", 1, 999),
-    "intel-rapl:1": ("package-0-die-1", 20, 999),
-    "intel-rapl:1:0": ("dram", 2, 999),
+    "intel-rapl:0": ("package-0-die-0", RANGE - 989, RANGE),
+    "intel-rapl:0:0": ("dram", 1, DRAM_RANGE),
+    "intel-rapl:1": ("package-0-die-1", 20, RANGE),
+    "intel-rapl:1:0": ("dram", 2, DRAM_RANGE),
 }
+AMD_RANGE = 65532610987
+"""What max_energy_range_uj says on EPYC: 2^32 - 1 counts of 15.3 uJ."""
 
 
 class Machine:
@@ -52,7 +55,8 @@ class Machine:
             (self.directory / control).mkdir(parents=True)
         for zone, (name, energy, largest) in zones.items():
             self.add(zone, name, energy, largest)
-        self.node = Node(root=str(root), hostname="n1", cluster="c1")
+        self.clock = StillClock()
+        self.node = Node(root=str(root), hostname="n1", cluster="c1", clock=self.clock)
         self.reader = PowerReader()
         self._rates = Rates()
         self._moment = 0.0
@@ -79,9 +83,10 @@ class Machine:
         assert len({(one.metric, one.scope) for one in found}) == len(found)
         return set(found)
 
-    def watts(self) -> dict[tuple[str, Scope], float]:
-        """What it makes ten seconds after the reading before."""
-        self._moment += 10
+    def watts(self, seconds: float = 10) -> dict[tuple[str, Scope], float]:
+        """What it makes some seconds after the reading before."""
+        self._moment += seconds
+        self.clock.sleep(seconds)
         found = self._rates.of(self.read(), PowerReader.metrics, self._moment)
         return {(metric, scope): round(rate, 9) for metric, rate, scope in found}
 
@@ -176,10 +181,10 @@ def test_counters_that_wrap_go_on_in_the_sum_too(tmp_path: Path) -> None:
 def test_dies_make_up_a_socket(tmp_path: Path) -> None:
     machine = Machine(tmp_path, DIES)
     machine.watts()
-    machine.count("intel-rapl:0", 5)  # wraps after 999
+    machine.count("intel-rapl:0", 10)  # it wraps 990 later
     machine.count("intel-rapl:1", 25)
     found = machine.watts()
-    assert found["cpu_power", S0] == found["cpu_power", NODE] == (995 + 5) / 1e7
+    assert found["cpu_power", S0] == found["cpu_power", NODE] == (1000 + 5) / 1e7
     assert found["mem_power", S0] == found["mem_power", NODE] == 0.0
     assert S1 not in {scope for _, scope in found}
 
@@ -212,6 +217,60 @@ def test_zones_below_a_package_are_of_its_socket(tmp_path: Path, driver: str) ->
     assert found["cpu_power", S0] == 1
     metrics = PowerReader.metrics
     assert {name for name in metrics if metrics[name].is_default} == {"cpu_power", "mem_power"}
+
+
+def test_a_gap_in_which_a_counter_may_wrap_twice_has_no_power(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, {"intel-rapl:0": ("package-0", 1000, AMD_RANGE)})
+    machine.watts()
+    machine.count("intel-rapl:0", 1000 + 4_000_000)  # after a wrap, or two
+    assert machine.watts(seconds=300) == {}
+    (error,) = machine.reader.errors
+    assert error == (
+        f"/{POWERCAP}/intel-rapl:0/energy_uj: no power since the last reading: 300 s between two"
+        " readings, and the counter may wrap every 66 s"
+    )
+    machine.watts()
+    machine.count("intel-rapl:0", 1000 + 4_000_000 + 1_000_000_000)
+    assert machine.watts() == {("cpu_power", S0): 100.0, ("cpu_power", NODE): 100.0}
+    assert machine.reader.errors == []
+
+
+def test_between_readings_far_apart_the_counters_are_followed(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, {"amd-rapl:0": ("package-0", 1000, AMD_RANGE)})
+    machine.reader.interval = 300.0
+    try:
+        machine.watts()
+        keeper = machine.reader._keeper
+        assert keeper is not None
+        assert keeper.is_running
+        assert keeper.interval == AMD_RANGE / 1e9 / 2
+        for second in range(30, 301, 30):  # at 400 W it wraps after 164 s
+            machine.clock.passed += 30
+            machine.count("amd-rapl:0", (1000 + second * 400_000_000) % (AMD_RANGE + 1))
+            with keeper.lock:
+                keeper._function()
+        machine._moment += 290
+        machine.clock.passed -= 10
+        assert machine.watts()["cpu_power", S0] == 400.0
+    finally:
+        machine.reader.close()
+    assert not keeper.is_running
+
+
+@pytest.mark.parametrize("interval", [0.0, 30.0])
+def test_readings_close_together_need_no_thread(tmp_path: Path, interval: float) -> None:
+    machine = Machine(tmp_path, {"amd-rapl:0": ("package-0", 1000, AMD_RANGE)})
+    machine.reader.interval = interval
+    machine.watts()
+    assert machine.reader._keeper is None
+
+
+def test_a_counter_that_starts_again_makes_no_leap(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, {"intel-rapl:0": ("package-0", 9_000_000, RANGE)})
+    machine.watts()
+    machine.count("intel-rapl:0", 1_000_000)
+    assert machine.watts() == {}
+    assert machine.reader.errors[0].endswith("the counter was reset")
 
 
 def test_an_unreadable_zone_costs_its_own_and_sums_with_it(tmp_path: Path) -> None:

@@ -3,11 +3,10 @@
 import os
 import sys
 
-# What a site adds: plug-ins, amdsmi, confluent-kafka. The last to be searched.
-_ADDED = "/usr/local/lib/ccagent"
-
-if os.path.isdir(_ADDED):
-    sys.path.append(_ADDED)
+# Modules of the package ccagent-store, then what a site adds: plug-ins, amdsmi, confluent-kafka.
+for _added in ("/usr/lib/ccagent-store", "/usr/local/lib/ccagent"):
+    if os.path.isdir(_added):
+        sys.path.append(_added)
 
 from ccagent.__main__ import main  # noqa: E402 - the path comes first
 

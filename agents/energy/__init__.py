@@ -1,0 +1,1 @@
+"""The agent `energy`: energy of the node and of each job on it."""

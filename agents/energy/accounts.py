@@ -1,0 +1,124 @@
+"""Accounts of energy in microjoules: each job, the node, its system and its unallocated parts."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from ccagent.agents.energy.domains import PARTS, EnergyPart
+
+EnergyShare = Literal["active", "idle"]
+
+EnergyKey = tuple[EnergyPart, EnergyShare]
+
+KEYS: tuple[EnergyKey, ...] = tuple((part, share) for part in PARTS for share in ("active", "idle"))
+
+
+class EnergyInterval(NamedTuple):
+    """Joules between which the energy of a job truly is, by the stated assumptions."""
+
+    least: float
+    most: float
+
+
+class JobAccount(msgspec.Struct, kw_only=True):
+    """Energy of a job on this node.
+
+    first, last: seconds since 1970 of its first and last tick. seconds: that it was seen, in us;
+    covered: those with valid readings of all of its domains; exclusive: those alone on its sockets.
+    energy: uJ by part and share. counted: uJ of these by counters, and not by estimates. least,
+    most: bounds of its active uJ. of_parts, of_node: uJ of all domains and of the node while it
+    ran. power: uW in the last tick, None if unknown. methods: sources by part.
+    """
+
+    job: int
+    user: str = ""
+    first: float = 0.0
+    last: float = 0.0
+    seconds: int = 0
+    covered: int = 0
+    exclusive: int = 0
+    energy: dict[str, int] = {}
+    counted: int = 0
+    least: int = 0
+    most: int = 0
+    of_parts: int = 0
+    of_node: int = 0
+    power: int | None = None
+    methods: dict[str, str] = {}
+    is_idle_unknown: bool = False
+    is_adopted: bool = False
+
+    def add(self, key: EnergyKey, energy: int) -> None:
+        """Add energy of a part and share."""
+        name = f"{key[0]} {key[1]}"
+        self.energy[name] = self.energy.get(name, 0) + energy
+
+    def of(self, part: EnergyPart, share: EnergyShare) -> int:
+        """Return the uJ of a part and share."""
+        return self.energy.get(f"{part} {share}", 0)
+
+    @property
+    def active(self) -> int:
+        """Return the active uJ of all parts."""
+        return sum(self.of(part, "active") for part in PARTS)
+
+    @property
+    def idle(self) -> int:
+        """Return the idle uJ of all parts."""
+        return sum(self.of(part, "idle") for part in PARTS)
+
+    @property
+    def coverage(self) -> float:
+        """Return the share of its time with valid readings."""
+        return self.covered / self.seconds if self.seconds else 0.0
+
+    @property
+    def alone(self) -> float:
+        """Return the share of its time in which it was alone on its sockets."""
+        return self.exclusive / self.seconds if self.seconds else 0.0
+
+    @property
+    def measured(self) -> float | None:
+        """Return the share of the node's energy that its parts explain; None without a meter."""
+        return min(1.0, self.of_parts / self.of_node) if self.of_node else None
+
+    @property
+    def method(self) -> str:
+        """Return how it was computed: `rapl+gpu/cpu-time`, `idle=unknown` behind it if so."""
+        sources = "+".join(dict.fromkeys(self.methods.get(part, "") for part in PARTS if
+                                         self.methods.get(part)))  # fmt: skip
+        text = f"{sources or 'none'}/cpu-time"
+        return f"{text} idle=unknown" if self.is_idle_unknown else text
+
+    def interval(self, counter_error: float, estimate_error: float) -> EnergyInterval:
+        """Return the interval: bounds of the split, and the error of the sensors.
+
+        counter_error, estimate_error: relative, of counters and of estimates.
+        """
+        whole = self.active + self.idle
+        counted = min(1.0, self.counted / whole) if whole else 0.0
+        error = counted * counter_error + (1 - counted) * estimate_error
+        least = (self.idle + min(self.least, self.active)) * (1 - error)
+        most = (self.idle + max(self.most, self.active)) * (1 + error)
+        return EnergyInterval(max(0.0, least) / 1e6, most / 1e6)
+
+
+class NodeAccount(msgspec.Struct, kw_only=True):
+    """Energy of the node: uJ by part; `system` and `unallocated` by part, included in these.
+
+    carried: uJ of the node that are owed: the meters are not read at one moment.
+    """
+
+    energy: dict[str, int] = {}
+    system: dict[str, int] = {}
+    unallocated: dict[str, int] = {}
+    carried: int = 0
+
+    def add(self, part: EnergyPart, whole: int, system: int, unallocated: int) -> None:
+        """Add the energy of a domain."""
+        for account, energy in (
+            (self.energy, whole), (self.system, system), (self.unallocated, unallocated),
+        ):  # fmt: skip
+            account[part] = account.get(part, 0) + energy

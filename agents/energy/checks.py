@@ -1,0 +1,90 @@
+"""Checks of the sources of energy, for `ccagent doctor`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ccagent.errors import CcagentError
+from ccagent.machine.checks import Check, CheckResult, list_names, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ccagent.machine.node import Node
+
+_AREA = "energy"
+_PMU = "sys/bus/event_source/devices/power"
+_CRAY = "sys/cray/pm_counters"
+_HWMON = "sys/class/hwmon"
+_BMC = ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0")
+_CPU_IMPACT = "energy of packages and memory, if powercap cannot be read either"
+_NODE_IMPACT = "energy of the node beyond its packages, memory and cards"
+
+
+def require_power_pmu(node: Node, read: Callable[[], object]) -> Check:
+    """Return the check of perf's PMU of energy. read: tries its counters once."""
+    return Check(_AREA, "RAPL by perf", partial(find_power_pmu, node, read), _CPU_IMPACT)
+
+
+def require_node_meter(node: Node) -> Check:
+    """Return the check of a meter of the whole node."""
+    return Check(_AREA, "meter of the node", partial(find_node_meter, node), _NODE_IMPACT)
+
+
+def require_dcmi(node: Node, programs: tuple[str, ...], *, is_configured: bool) -> Check:
+    """Return the check of the BMC and of the program that asks it, one of `programs`."""
+    find = partial(find_dcmi, node, programs, is_configured=is_configured)
+    return Check(_AREA, "DCMI", find, _NODE_IMPACT)
+
+
+def find_power_pmu(node: Node, read: Callable[[], object]) -> CheckResult:
+    """Return whether the PMU `power` is there, and may be used."""
+    events = [name for name in list_names(node, f"{_PMU}/events") if "." not in name]
+    if not events:
+        fix = "on hardware: modprobe rapl (intel_rapl_perf before Linux 5.8); virtual machines"
+        return CheckResult("missing", f"no /{_PMU}", f"{fix} have none")
+    names = ", ".join(events)
+    if not node.is_live:
+        return CheckResult("good", names)
+    try:
+        read()
+    except CcagentError as error:
+        fix = (
+            "give its service CapabilityBoundingSet= and AmbientCapabilities=CAP_PERFMON, or let"
+            " powercap be read"
+        )
+        return CheckResult("problem", str(error), fix)
+    return CheckResult("good", names)
+
+
+def find_node_meter(node: Node) -> CheckResult:
+    """Return the meter at the node's input."""
+    if "energy" in list_names(node, _CRAY):
+        return CheckResult("good", f"/{_CRAY}")
+    chips = [
+        name
+        for name in list_names(node, _HWMON)
+        if read_text(node, f"{_HWMON}/{name}/name") == "power_meter"
+    ]
+    if chips:
+        return CheckResult("good", f"ACPI power meter, /{_HWMON}/{chips[0]}")
+    fix = (
+        "on hardware with such a meter: modprobe acpi_power_meter; or let the BMC be asked:"
+        ' meters = ["pm-counters", "hwmon", "dcmi"]'
+    )
+    return CheckResult("missing", "neither pm_counters nor an ACPI power meter", fix)
+
+
+def find_dcmi(node: Node, programs: tuple[str, ...], *, is_configured: bool) -> CheckResult:
+    """Return whether there is a BMC, and a program that asks it."""
+    from shutil import which
+
+    if not is_configured and not any(node.exists(path) for path in _BMC):
+        fix = "modprobe ipmi_si ipmi_devintf, if the node has a BMC"
+        return CheckResult("missing", f"no /{_BMC[0]}", fix)
+    program = next((name for name in programs if which(name)), "")
+    if not program:
+        fix = "install freeipmi-tools or ipmitool, or set agents.energy.dcmi-command"
+        return CheckResult("missing", "no program that asks the BMC for its power", fix)
+    return CheckResult("good", program)

@@ -1,0 +1,123 @@
+"""Ended jobs until their record is sent, and Slurm's own figure of each to compare with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.agents.metrics.pipeline.repeated_call import RepeatedCall
+from ccagent.log import logger
+from ccagent.machine.slurm_environment import ENVIRONMENT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ccagent.agents.energy.accounts import JobAccount
+    from ccagent.agents.energy.settings import EnergySettings
+    from ccagent.machine.node import Node
+
+MOST_ENDED = 5000
+_ASKED_AFTER = 30.0
+"""Seconds until slurmctld has the energy of a job that has ended."""
+_GIVEN_UP_AFTER = 300.0
+_MOST_ASKED = 200
+_TIME_LIMIT = 20.0
+_OUTPUT_LIMIT = 1 << 20
+_NO_ENERGY = 0xFFFFFFFE
+"""NO_VAL of slurm.h, from which on a number means that nothing is known."""
+
+
+class EndedJob(NamedTuple):
+    """An ended job. slurm_joules: ConsumedEnergyRaw, None if unknown or not of this node alone."""
+
+    account: JobAccount
+    moment: float
+    slurm_joules: int | None = None
+
+
+def make_sacct_command(program: str, jobs: Sequence[int]) -> list[str]:
+    """Return the command that asks for the energy of jobs."""
+    return [
+        program, "--allusers", "--noheader", "--parsable2", "--noconvert", "--allocations",
+        "--format=JobIDRaw,NNodes,ConsumedEnergyRaw", f"--jobs={','.join(map(str, jobs))}",
+    ]  # fmt: skip
+
+
+def parse_consumed(content: bytes) -> dict[int, int]:
+    """Parse the rows `job|nodes|joules` of jobs on one node. Rows of other forms are skipped."""
+    found: dict[int, int] = {}
+    for line in content.splitlines():
+        fields = line.split(b"|")
+        if len(fields) != 3 or not all(f.isdigit() and len(f) <= 19 for f in fields):
+            continue
+        job, nodes, joules = map(int, fields)
+        if nodes == 1 and 0 < joules < _NO_ENERGY:
+            found[job] = joules
+    return found
+
+
+class EndedJobs:
+    """Holds ended jobs until they are taken, a bounded number of them."""
+
+    def __init__(self, settings: EnergySettings) -> None:
+        self._sacct = settings.sacct
+        self._held: list[EndedJob] = []
+        self._call: RepeatedCall[dict[int, int]] = RepeatedCall("sacct", 0.0)
+        self._known: dict[int, int] = {}
+        self.lost = 0
+
+    def add(self, account: JobAccount, moment: float) -> None:
+        """Add a job. If there are too many, the oldest one is lost, which is logged."""
+        self._held.append(EndedJob(account, moment))
+        if len(self._held) > MOST_ENDED:
+            lost = self._held.pop(0)
+            self.lost += 1
+            logger.warning("agent energy: the record of job %d is lost", lost.account.job)
+
+    @property
+    def accounts(self) -> list[JobAccount]:
+        """Return the accounts of the jobs that wait."""
+        return [each.account for each in self._held]
+
+    def take(self, node: Node, *, waits: bool) -> list[EndedJob]:
+        """Return the jobs whose record is complete, and forget them."""
+        if not self._sacct or not waits:
+            held, self._held = self._held, []
+            return held
+        now = node.clock.uptime()
+        self._ask(node, [each.account.job for each in self._held
+                         if now - each.moment >= _ASKED_AFTER])  # fmt: skip
+        ready: list[EndedJob] = []
+        left: list[EndedJob] = []
+        for each in self._held:
+            joules = self._known.pop(each.account.job, None)
+            if joules is not None or now - each.moment >= _GIVEN_UP_AFTER:
+                ready.append(each._replace(slurm_joules=joules))
+            else:
+                left.append(each)
+        self._held = left
+        return ready
+
+    def close(self) -> None:
+        """Wait for a program that still runs; it has a time limit."""
+        self._call.is_over()
+
+    def _ask(self, node: Node, jobs: list[int]) -> None:
+        """Ask Slurm in the background; the answer is there at a later tick."""
+        errors: list[str] = []
+        self._known |= self._call.result(0.0, errors) or {}
+        for error in errors:
+            logger.warning("agent energy: %s", error)
+        wanted = [job for job in jobs if job not in self._known][:_MOST_ASKED]
+        if wanted:
+            command = make_sacct_command(self._sacct, wanted)
+
+            def call() -> dict[int, int]:
+                output = node.stream(
+                    command,
+                    time_limit=_TIME_LIMIT,
+                    output_limit=_OUTPUT_LIMIT,
+                    environment=ENVIRONMENT,
+                )
+                return parse_consumed(b"".join(output))
+
+            self._call.begin(node.clock.time(), call, [])

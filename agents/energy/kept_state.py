@@ -1,0 +1,107 @@
+"""State that outlasts a restart of the daemon: accounts, idle power, and the last readings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ccagent.agents.energy.accounts import JobAccount, NodeAccount
+from ccagent.agents.energy.domains import DomainKind, EnergyDomain
+from ccagent.agents.energy.job_states import JobState, NodeSnapshot
+from ccagent.agents.energy.sources.base import Kept
+from ccagent.agents.state_file import read_state, write_state
+from ccagent.errors import CcagentError
+
+if TYPE_CHECKING:
+    from ccagent.agents.energy.ledger import Ledger
+    from ccagent.machine.node import Node
+
+LIMIT = 64 * 1024 * 1024
+_OTHERWISE = "the accounts of jobs start at 0"
+
+
+class KeptDomain(msgspec.Struct, frozen=True):
+    """Windows of idle power of a domain, in W."""
+
+    kind: DomainKind
+    number: int
+    windows: list[float]
+
+
+class EnergyState(msgspec.Struct, frozen=True, kw_only=True):
+    """The state. boot: id of the boot, without which readings and accounts of jobs are past.
+
+    moment: of the last tick, in seconds since boot. cpu_times, busy: us by job and cpu.
+    counters: last readings by source. ended: jobs whose record was not sent yet.
+    """
+
+    boot: str
+    moment: float
+    jobs: list[JobAccount]
+    node: NodeAccount
+    ended: list[JobAccount] = []
+    idle: list[KeptDomain] = []
+    cpu_times: dict[int, int] = {}
+    busy: dict[int, int] = {}
+    counters: dict[str, Kept] = {}
+
+
+def read_boot(node: Node) -> str:
+    """Return the id of this boot, empty if it can't be read."""
+    try:
+        return node.read("proc/sys/kernel/random/boot_id").decode("ascii", "replace").strip()
+    except CcagentError:
+        return ""
+
+
+def load_state(path: str) -> EnergyState | None:
+    """Read the state file; None without a usable one."""
+    return read_state(path, EnergyState, LIMIT, _OTHERWISE)
+
+
+def make_state(
+    boot: str,
+    ledger: Ledger,
+    ended: list[JobAccount],
+    snapshot: NodeSnapshot | None,
+    counters: dict[str, Kept],
+) -> EnergyState:
+    """Return the state after a tick. ended: jobs whose record was not sent yet."""
+    jobs = snapshot.jobs if snapshot is not None else {}
+    return EnergyState(
+        boot=boot,
+        moment=snapshot.moment if snapshot is not None else 0.0,
+        jobs=[*ledger.jobs.values()],
+        ended=ended,
+        node=ledger.node,
+        idle=[
+            KeptDomain(domain.kind, domain.number, windows)
+            for domain, windows in ledger.floor.windows.items()
+        ],
+        cpu_times={
+            number: job.cpu_time for number, job in jobs.items() if job.cpu_time is not None
+        },
+        busy=dict(snapshot.busy) if snapshot is not None else {},
+        counters=counters,
+    )
+
+
+def save_state(path: str, state: EnergyState) -> None:
+    """Replace the state file."""
+    write_state(path, state)
+
+
+def restore_floor(state: EnergyState, ledger: Ledger) -> None:
+    """Have the ledger know the idle power again. It is that of the hardware, whatever the boot."""
+    for each in state.idle:
+        ledger.floor.windows[EnergyDomain(each.kind, each.number)] = [*each.windows]
+
+
+def restore_snapshot(state: EnergyState, now: NodeSnapshot) -> NodeSnapshot:
+    """Return the state at the last tick of the earlier process, with the CPUs of today."""
+    jobs = {
+        number: (now.jobs.get(number) or JobState())._replace(cpu_time=time)
+        for number, time in state.cpu_times.items()
+    }
+    return NodeSnapshot(state.moment, jobs, state.busy, now.sockets, now.memory)

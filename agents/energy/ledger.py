@@ -1,0 +1,230 @@
+"""The ledger: splits the energy of a tick, and adds it to the accounts. Exact in uJ."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.agents.energy.accounts import KEYS, EnergyKey, JobAccount, NodeAccount
+from ccagent.agents.energy.domains import NODE_METER, PART_OF, EnergyDomain, EnergyPart
+from ccagent.agents.energy.sources.base import ALL_SOCKETS
+from ccagent.agents.energy.split.domain_split import (
+    SYSTEM,
+    UNALLOCATED,
+    DomainSplit,
+    split_domain,
+    split_held,
+)
+from ccagent.machine.job_energy import JobEnergy, NodeEnergy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ccagent.agents.energy.domains import MeasuredEnergy
+    from ccagent.agents.energy.node_use import NodeUse
+    from ccagent.agents.energy.split.domain_split import DomainUse
+    from ccagent.agents.energy.split.idle_floor import IdleFloor
+
+_MOST_ACCOUNTS = 20_000
+
+
+class TickTotals(NamedTuple):
+    """The split of a tick by domain: uJ of jobs, SYSTEM and UNALLOCATED, and the sum."""
+
+    split: dict[EnergyDomain, dict[int, int]]
+    measured: dict[EnergyDomain, int]
+
+
+class Ledger:
+    """The accounts of the node and of the jobs on it.
+
+    ratio: assumed ratio of watts per CPU second of what runs together, as a fraction.
+    """
+
+    def __init__(self, floor: IdleFloor, ratio: tuple[int, int]) -> None:
+        self.floor = floor
+        self.node = NodeAccount()
+        self.jobs: dict[int, JobAccount] = {}
+        self.seconds = 0.0
+        self.power: int | None = None
+        self.flaws: dict[EnergyDomain, str] = {}
+        self._ratio = ratio
+        self._tick_energy: dict[int, int] = {}
+
+    def add_tick(
+        self,
+        use: NodeUse,
+        measured: Mapping[EnergyDomain, MeasuredEnergy],
+        use_of_card: Callable[[int], DomainUse],
+        time: float,
+    ) -> TickTotals:
+        """Split a tick that ends at `time`, seconds since 1970."""
+        self._open_accounts(use, time)
+        self._tick_energy = {}
+        self.flaws = {domain: each.flaw for domain, each in measured.items() if each.flaw}
+        valid = {domain: each for domain, each in measured.items() if not each.flaw}
+        totals = TickTotals({}, {})
+        parts = 0
+        on_cards: dict[int, set[EnergyDomain]] = {}
+        for domain in measured:
+            if domain.kind == "card":
+                for number in use_of_card(domain.number).claims:
+                    on_cards.setdefault(number, set()).add(domain)
+        is_idle = use.is_idle()
+        for domain, each in valid.items():
+            if domain == NODE_METER:
+                continue
+            domain_use = use_of_card(domain.number) if domain.kind == "card" else use.use_of(domain)
+            split = self._split(domain, each, domain_use, is_idle=is_idle)
+            self._book(PART_OF[domain.kind], each, split, totals, domain)
+            parts += each.energy
+        if NODE_METER in valid:
+            self._add_other(use, valid, self.flaws, totals, parts)
+        self._cover(use, measured, on_cards)
+        node = valid.get(NODE_METER)
+        for number in use.jobs:
+            account = self.jobs.get(number)
+            if account is None:
+                continue
+            if node is not None:
+                account.of_node += node.energy
+                account.of_parts += parts
+            energy = self._tick_energy.get(number)
+            account.power = None if energy is None else energy * 1_000_000 // use.span
+        self.seconds += use.span / 1e6
+        whole = sum(totals.measured.values())
+        self.power = whole * 1_000_000 // use.span if totals.measured else None
+        return totals
+
+    def snapshot(self) -> NodeEnergy:
+        """Return a copy of the accounts for other parts of the process."""
+        jobs = {
+            number: JobEnergy(
+                {key: account.of(*key) for key in KEYS if f"{key[0]} {key[1]}" in account.energy},
+                account.power,
+                account.coverage,
+            )
+            for number, account in self.jobs.items()
+        }
+        node = self.node
+        return NodeEnergy(
+            jobs, dict(node.energy), dict(node.system), dict(node.unallocated), self.power
+        )
+
+    def close_job(self, number: int) -> JobAccount | None:
+        """Remove and return the account of a job that has ended."""
+        return self.jobs.pop(number, None)
+
+    def _open_accounts(self, use: NodeUse, time: float) -> None:
+        for number, span in use.jobs.items():
+            account = self.jobs.get(number)
+            if account is None:
+                if len(self.jobs) >= _MOST_ACCOUNTS:
+                    continue
+                first = time - span.seen / 1e6
+                account = self.jobs[number] = JobAccount(job=number, first=first)
+            account.last = time
+            account.seconds += span.seen
+            account.exclusive += span.seen if number in use.exclusive else 0
+
+    def _split(
+        self, domain: EnergyDomain, each: MeasuredEnergy, use: DomainUse, *, is_idle: bool
+    ) -> DomainSplit:
+        """Split a domain by its idle floor, and let the floor learn."""
+        if domain.kind == "board":
+            return DomainSplit({}, split_held(each.energy, use), {}, {})
+        is_free = is_idle if domain.kind != "card" else not use.busy and not use.claims
+        self.floor.add(domain, each.energy, each.seconds, is_idle=is_free)
+        watts = self.floor.watts(domain)
+        if watts is None:
+            for number in use.claims:
+                if number in self.jobs:
+                    self.jobs[number].is_idle_unknown = True
+        idle = 0 if watts is None else round(watts * each.seconds * 1e6)
+        return split_domain(each.energy, idle, use, self._ratio)
+
+    def _add_other(
+        self,
+        use: NodeUse,
+        valid: Mapping[EnergyDomain, MeasuredEnergy],
+        flaws: Mapping[EnergyDomain, str],
+        totals: TickTotals,
+        parts: int,
+    ) -> None:
+        """Book the node's energy beyond its domains; a negative rest is carried over."""
+        if flaws:
+            return  # the energy of a domain that is not known would count as other
+        rest = valid[NODE_METER].energy - parts + self.node.carried
+        self.node.carried = min(0, rest)
+        if rest <= 0:
+            totals.measured[NODE_METER], totals.split[NODE_METER] = 0, {}
+            return
+        each = valid[NODE_METER]._replace(energy=rest)
+        node_use = use.use_of(NODE_METER)
+        if any(domain.kind == "package" for domain in valid):
+            split = DomainSplit({}, split_held(rest, node_use), {}, {})
+        else:  # the processors are in the rest, so it follows CPU time
+            split = self._split(NODE_METER, each, node_use, is_idle=use.is_idle())
+        self._book("other", each, split, totals, NODE_METER)
+
+    def _book(
+        self,
+        part: EnergyPart,
+        each: MeasuredEnergy,
+        split: DomainSplit,
+        totals: TickTotals,
+        domain: EnergyDomain,
+    ) -> None:
+        """Add a split to the accounts. The energy of jobs without an account is the system's."""
+        system = split.active.get(SYSTEM, 0)
+        unallocated = split.idle.get(UNALLOCATED, 0)
+        booked: dict[int, int] = {}
+        shares: tuple[tuple[EnergyKey, dict[int, int]], ...] = (
+            ((part, "active"), split.active), ((part, "idle"), split.idle),
+        )  # fmt: skip
+        for key, energies in shares:
+            for number, energy in energies.items():
+                if number < 0:
+                    continue
+                account = self.jobs.get(number)
+                if account is None:
+                    system += energy
+                    continue
+                account.add(key, energy)
+                account.counted += 0 if each.is_estimate else energy
+                account.methods[part] = each.source
+                booked[number] = booked.get(number, 0) + energy
+                self._tick_energy[number] = self._tick_energy.get(number, 0) + energy
+        for number, energy in split.least.items():
+            if number in self.jobs:
+                self.jobs[number].least += energy
+        for number, energy in split.most.items():
+            if number in self.jobs:
+                self.jobs[number].most += energy
+        self.node.add(part, each.energy, system, unallocated)
+        totals.split[domain] = booked | {SYSTEM: system, UNALLOCATED: unallocated}
+        totals.measured[domain] = each.energy
+
+    def _cover(
+        self,
+        use: NodeUse,
+        measured: Mapping[EnergyDomain, MeasuredEnergy],
+        on_cards: Mapping[int, set[EnergyDomain]],
+    ) -> None:
+        """Count the time of jobs for which all of their domains were valid."""
+        kinds = {"package", "dram"}
+        if not any(domain.kind == "package" for domain in measured):
+            kinds.add("node")
+        for number, span in use.jobs.items():
+            account = self.jobs.get(number)
+            if account is None or not span.is_known:
+                continue
+            sockets = use.sockets_of(number) | {ALL_SOCKETS}
+            own = [
+                each
+                for domain, each in measured.items()
+                if (domain.kind in kinds and (domain == NODE_METER or domain.number in sockets))
+                or domain in on_cards.get(number, ())
+            ]
+            if own:
+                valid = sum(not each.flaw for each in own)
+                account.covered += span.seen * valid // len(own)

@@ -1,0 +1,280 @@
+"""The meter of a node: its sources, the state of its jobs, and the ledger, tick by tick."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ccagent.agents.energy.card_owners import CardOwners, CardUse, make_card_use
+from ccagent.agents.energy.ended_jobs import EndedJob, EndedJobs
+from ccagent.agents.energy.ended_times import EndedTimes
+from ccagent.agents.energy.job_states import NodeSnapshot, StateReader
+from ccagent.agents.energy.kept_state import (
+    load_state,
+    make_state,
+    read_boot,
+    restore_floor,
+    restore_snapshot,
+    save_state,
+)
+from ccagent.agents.energy.ledger import Ledger, TickTotals
+from ccagent.agents.energy.node_use import NodeUse
+from ccagent.agents.energy.sources.cards import CardSource
+from ccagent.agents.energy.sources.rapl import RaplSource
+from ccagent.agents.energy.sources.selection import Measured, Sources
+from ccagent.agents.energy.split.idle_floor import IdleFloor
+from ccagent.agents.metrics.pipeline.wrong_clock import ClockGuard
+from ccagent.machine.job_energy import publish_energy
+from ccagent.machine.keeper import Keeper
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ccagent.agents.energy.accounts import JobAccount
+    from ccagent.agents.energy.kept_state import EnergyState
+    from ccagent.agents.energy.settings import EnergySettings
+    from ccagent.agents.energy.sources.base import EnergySource
+    from ccagent.agents.energy.split.domain_split import DomainUse
+    from ccagent.machine.node import Node
+
+_SKEW = 2.0
+"""Seconds by which readings of one tick may be apart."""
+_LONGEST_DOWN = 600.0
+"""Seconds between two processes over which energy is still split: jobs may have come and gone."""
+
+
+class EnergyTick(NamedTuple):
+    """Result of a tick. is_blind: no energy is known. absent: reasons of missing sources."""
+
+    totals: TickTotals
+    seconds: float
+    errors: list[str]
+    absent: dict[str, str]
+    is_blind: bool
+
+
+class EnergyMeter:
+    """Reads everything once per tick, and books it."""
+
+    def __init__(
+        self, settings: EnergySettings, sources: Sequence[EnergySource] | None = None
+    ) -> None:
+        self.settings = settings
+        self.cards = CardSource(settings)
+        self.sources = Sources(sources or make_sources(settings, self.cards))
+        self.ledger = Ledger(
+            IdleFloor({
+                "package": settings.idle_package,
+                "dram": settings.idle_dram,
+                "card": settings.idle_card,
+            }),
+            (max(1000, round(settings.ratio * 1000)), 1000),
+        )  # fmt: skip
+        self.ended = EndedJobs(settings)
+        self.is_clock_steady = True
+        self.last: EnergyTick | None = None
+        self.use: NodeUse | None = None
+        self._states = StateReader()
+        self._owners = CardOwners(settings.scontrol, settings.squeue)
+        self._times = EndedTimes()
+        self._clock = ClockGuard()
+        self._before: NodeSnapshot | None = None
+        self._keeper: Keeper | None = None
+        self._boot = ""
+        self._is_open = False
+        self._is_only_sample = False
+
+    def open(self, node: Node, *, is_only_sample: bool = False) -> None:
+        """Take the first reading, or continue after that of an earlier process."""
+        self._is_only_sample = is_only_sample
+        self._is_open = True
+        for source in self.sources.all:
+            source.is_patient = is_only_sample
+        self._boot = read_boot(node)
+        kept = None
+        if self.settings.state_file and not is_only_sample:
+            kept = load_state(self.settings.state_file)
+        is_continued = kept is not None and self._restore(node, kept)
+        if not is_continued:
+            self.sources.read(node)
+        state = self._states.read(node)
+        self._times.read(node, state, state)
+        if is_continued and kept is not None:
+            self._before = restore_snapshot(kept, state)
+        else:
+            self._before = state
+            for number in state.jobs:
+                self._adopt(number, node.clock.time(), state.moment, kept)
+        self._watch(node)
+
+    def tick(self, node: Node) -> EnergyTick:
+        """Read everything, and book the energy since the last tick."""
+        if not self._is_open:
+            self.open(node)
+        keeper = self._keeper
+        if keeper is None:
+            readings = self.sources.read(node)
+        else:
+            with keeper.lock:
+                readings = self.sources.read(node)
+            keeper.note()
+        state = self._states.read(node)
+        before, self._before = self._before or state, state
+        now = node.clock.time()
+        self.is_clock_steady = self._clock.accepts(now, node.clock.monotonic())
+        times = self._times.read(node, before, state)
+        use = self.use = NodeUse(before, state, times)
+        cards = self._read_cards(node)
+
+        def use_of_card(index: int) -> DomainUse:
+            seen = {number: span.seen for number, span in use.jobs.items()}
+            card = cards.get(index) or CardUse({}, {}, 0, is_busy=False)
+            return make_card_use(card, seen, use.span)
+
+        measured = check_spans(readings.measured, use.span / 1e6)
+        totals = self.ledger.add_tick(use, measured, use_of_card, now)
+        self._end_jobs(node, state)
+        publish_energy(self.ledger.snapshot())
+        self._watch(node)
+        errors = [*readings.errors, *self._states.errors, *self._times.errors]
+        if self.ledger.flaws:
+            domain, flaw = next(iter(self.ledger.flaws.items()))
+            errors.append(f"{domain}: no energy since the last sample: {flaw}")
+        is_blind = not totals.measured
+        self.last = EnergyTick(totals, use.span / 1e6, errors, readings.absent, is_blind)
+        return self.last
+
+    def take_ended(self, node: Node) -> list[EndedJob]:
+        """Return the jobs that have ended and whose record is complete."""
+        return self.ended.take(node, waits=not self._is_only_sample)
+
+    def save(self) -> None:
+        """Write the state file, if one is configured."""
+        if self.settings.state_file and self._is_open and not self._is_only_sample:
+            kept = {source.name: source.keep() for source in self.sources.all}
+            save_state(
+                self.settings.state_file,
+                make_state(self._boot, self.ledger, self.ended.accounts, self._before, kept),
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """Return sources and flaws, for `ccagent status --json`."""
+        last = self.last
+        measured = {} if last is None else last.totals.measured
+        return {
+            "jobs": len(self.ledger.jobs),
+            "microjoules": {str(domain): energy for domain, energy in measured.items()},
+            "unknown": {str(domain): flaw for domain, flaw in self.ledger.flaws.items()},
+        }
+
+    def close(self) -> None:
+        """End the thread, and close the sources."""
+        if self._keeper is not None:
+            self._keeper.close()
+        self.sources.close()
+        self.ended.close()
+        publish_energy(None)
+
+    def _watch(self, node: Node) -> None:
+        """Have a thread poll the sources that need it between ticks."""
+        interval = self.sources.poll_interval
+        if not interval:
+            return
+        if self._keeper is None:
+            every = self.settings.every
+            # A tick that comes often enough needs no thread; for meters of power it never does.
+            if every is not None and every.seconds <= interval:
+                return
+            self._keeper = Keeper(lambda: self.sources.poll(node), interval, "energy meters")
+            self._keeper.start()
+        self._keeper.interval = interval
+
+    def _read_cards(self, node: Node) -> dict[int, CardUse]:
+        reading = self.cards.reading
+        if reading is None or not reading.cards:
+            return {}
+        return self._owners.read(node, reading)
+
+    def _end_jobs(self, node: Node, state: NodeSnapshot) -> None:
+        """Close the accounts of jobs that have gone; while some can't be listed none has."""
+        for number in [*self.ledger.jobs]:
+            account = self.ledger.jobs[number]
+            job = state.jobs.get(number)
+            if job is not None:
+                if not account.user and job.uid >= 0:
+                    account.user = node.user(job.uid)
+            elif state.is_complete:
+                closed = self.ledger.close_job(number)
+                if closed is not None:
+                    self.ended.add(closed, state.moment)
+
+    def _adopt(self, number: int, time: float, moment: float, kept: EnergyState | None) -> None:
+        """Open the account of an older job, or continue that of an earlier process."""
+        from ccagent.agents.energy.accounts import JobAccount
+
+        account = self.ledger.jobs.get(number)
+        if account is None:
+            self.ledger.jobs[number] = JobAccount(job=number, first=time, is_adopted=True)
+        elif kept is not None:
+            account.seconds += max(0, round((moment - kept.moment) * 1e6))
+
+    def _restore(self, node: Node, kept: EnergyState) -> bool:
+        """Take over the state of an earlier process. Return whether its readings continue."""
+        restore_floor(kept, self.ledger)
+        self.ledger.node = kept.node
+        for account in kept.ended:
+            self.ended.add(account, node.clock.uptime())
+        is_same_boot = bool(self._boot) and kept.boot == self._boot
+        accounts: dict[int, JobAccount] = {each.job: each for each in kept.jobs}
+        if not is_same_boot:
+            for account in accounts.values():
+                self.ended.add(account, node.clock.uptime())
+            return False
+        self.ledger.jobs = accounts
+        down = node.clock.uptime() - kept.moment
+        if not 0 <= down <= _LONGEST_DOWN:
+            return False
+        for source in self.sources.all:
+            source.restore(kept.counters.get(source.name, {}))
+        return True
+
+
+def check_spans(measured: Measured, seconds: float) -> Measured:
+    """Return the energies, with a flaw for those of another time than that of the tick.
+
+    After an outage a counter has the energy of several ticks, and the jobs of then are unknown.
+    """
+    tolerance = max(_SKEW, seconds / 4)
+    return {
+        domain: each
+        if each.flaw or abs(each.seconds - seconds) <= tolerance
+        else each._replace(
+            energy=0, flaw=f"the reading covers {each.seconds:.0f} s, the tick {seconds:.0f} s"
+        )
+        for domain, each in measured.items()
+    }
+
+
+def make_sources(settings: EnergySettings, cards: CardSource) -> list[EnergySource]:
+    """Return the configured sources in order of preference."""
+    found: list[EnergySource] = []
+    if settings.rapl != "off":
+        found.append(RaplSource(settings.rapl))
+    if settings.gpu_vendors:
+        found.append(cards)
+    for name in ("pm-counters", "hwmon", "dcmi"):
+        if name not in settings.meters:
+            continue
+        if name == "pm-counters":
+            from ccagent.agents.energy.sources.pm_counters import PmCountersSource
+
+            found.append(PmCountersSource())
+        elif name == "hwmon":
+            from ccagent.agents.energy.sources.hwmon import HwmonEnergySource
+
+            found.append(HwmonEnergySource())
+        else:
+            from ccagent.agents.energy.sources.dcmi import DcmiSource
+
+            limit = settings.dcmi_time_limit.seconds
+            found.append(DcmiSource(settings.dcmi_command, settings.dcmi_every.seconds, limit))
+    return found

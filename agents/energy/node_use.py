@@ -1,0 +1,187 @@
+"""Use of a node between two states: CPU time by job and socket, and allocations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.agents.energy.job_states import JobState
+from ccagent.agents.energy.sources.base import ALL_SOCKETS
+from ccagent.agents.energy.split.apportion import apportion
+from ccagent.agents.energy.split.domain_split import DomainClaim, DomainUse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ccagent.agents.energy.domains import EnergyDomain
+    from ccagent.agents.energy.job_states import NodeSnapshot
+
+
+class JobSpan(NamedTuple):
+    """A job between two states.
+
+    cpu_time: us in between. seen: us for which it is assumed to have been here: half of the time
+    if it began or ended in it. cpus: that it had; empty if it came and went between the states.
+    is_known: its CPU time is known.
+    """
+
+    cpu_time: int
+    seen: int
+    cpus: frozenset[int]
+    memory: int
+    is_known: bool = True
+
+
+class SocketUse(NamedTuple):
+    """CPU time in us of a job on a socket, and its bounds."""
+
+    busy: int
+    least: int
+    most: int
+
+
+class NodeUse:
+    """CPU time and allocations between two states of a node, by job and socket.
+
+    ended: us of CPU time, by job, that ended jobs had used after the first state, where known.
+    span: us between the states. exclusive: jobs that were alone on their sockets.
+    """
+
+    def __init__(
+        self, before: NodeSnapshot, now: NodeSnapshot, ended: Mapping[int, int] | None = None
+    ) -> None:
+        self.span = max(1, round((now.moment - before.moment) * 1e6))
+        self._sockets = now.sockets
+        self._memory = now.memory
+        self._cpus_of: dict[int, list[int]] = {ALL_SOCKETS: [*now.sockets]}
+        for cpu, socket in now.sockets.items():
+            self._cpus_of.setdefault(socket, []).append(cpu)
+        self._busy = {
+            cpu: max(0, busy - before.busy.get(cpu, busy)) for cpu, busy in now.busy.items()
+        }
+        self.jobs = self._make_spans(before, now, ended or {})
+        self._seen: dict[int, int] = {}
+        for job in self.jobs.values():
+            for cpu in job.cpus:
+                self._seen[cpu] = self._seen.get(cpu, 0) + job.seen
+        self._on: dict[int, dict[int, SocketUse]] = {
+            number: self._place(job) for number, job in self.jobs.items()
+        }
+        self.exclusive = self._find_exclusive()
+
+    def sockets_of(self, number: int) -> set[int]:
+        """Return the sockets on which a job may have run."""
+        return {self._sockets[cpu] for cpu in self.jobs[number].cpus or self._sockets}
+
+    def busy_of(self, socket: int) -> int:
+        """Return the us in which the cpus of a socket did something."""
+        return sum(self._busy.get(cpu, 0) for cpu in self._cpus_of.get(socket, ()))
+
+    def is_idle(self) -> bool:
+        """Return whether no job was here, and the cpus were less than 1 % busy."""
+        whole = self.span * max(1, len(self._sockets))
+        return not self.jobs and self.busy_of(ALL_SOCKETS) * 100 < whole
+
+    def use_package(self, socket: int) -> DomainUse:
+        """Return the use of a package: CPU time, and cpus held."""
+        return self._use(socket, self._held_cpus(socket), len(self._cpus_of.get(socket, ())))
+
+    def use_memory(self, socket: int) -> DomainUse:
+        """Return the use of the memory of a socket: CPU time, and memory held."""
+        cpus = self._cpus_of.get(socket, ())
+        whole = self._memory * len(cpus) // max(1, len(self._sockets))
+        held: dict[int, int] = {}
+        for number, job in self.jobs.items():
+            here = len(job.cpus.intersection(cpus))
+            held[number] = job.memory * here * job.seen // max(1, len(job.cpus) * self.span)
+        return self._use(socket, held, whole, unit=1)
+
+    def use_of(self, domain: EnergyDomain) -> DomainUse:
+        """Return the use of a domain that is no card."""
+        if domain.kind == "dram":
+            return self.use_memory(domain.number)
+        return self.use_package(ALL_SOCKETS if domain.kind == "node" else domain.number)
+
+    def _use(
+        self, socket: int, held: dict[int, int], whole: int, unit: int | None = None
+    ) -> DomainUse:
+        claims: dict[int, DomainClaim] = {}
+        for number in self.jobs:
+            on = self._on[number].get(socket, SocketUse(0, 0, 0))
+            claims[number] = DomainClaim(on.busy, held.get(number, 0), on.least, on.most)
+        return DomainUse(claims, self.busy_of(socket), whole * (unit or self.span))
+
+    def _held_cpus(self, socket: int) -> dict[int, int]:
+        """Return us of cpus by job; jobs that share a cpu share its time."""
+        here = {*self._cpus_of.get(socket, ())}
+        return {
+            number: sum(
+                job.seen * self.span // max(self.span, self._seen[cpu]) for cpu in job.cpus & here
+            )
+            for number, job in self.jobs.items()
+        }
+
+    def _make_spans(
+        self, before: NodeSnapshot, now: NodeSnapshot, ended: Mapping[int, int]
+    ) -> dict[int, JobSpan]:
+        online = frozenset(now.sockets)
+        spans: dict[int, JobSpan] = {}
+        for number in sorted({*before.jobs, *now.jobs, *ended}):
+            old, new = before.jobs.get(number), now.jobs.get(number)
+            if old is None and new is None:
+                spent = ended[number]
+                spans[number] = JobSpan(spent, min(spent, self.span), frozenset(), 0)
+                continue
+            state = new or old or JobState()
+            time: int | None = None
+            if new is None:
+                time = ended.get(number)
+            elif old is not None and new.cpu_time is not None and old.cpu_time is not None:
+                # A job that was requeued has a new control group, which began at 0.
+                has_restarted = new.cpu_time < old.cpu_time
+                time = new.cpu_time if has_restarted else new.cpu_time - old.cpu_time
+            elif old is None and before.is_complete:
+                time = new.cpu_time
+            spans[number] = JobSpan(
+                max(0, time or 0),
+                self.span if old is not None and new is not None else self.span // 2,
+                state.cpus & online or online,
+                min(state.memory, now.memory or state.memory),
+                is_known=time is not None,
+            )
+        return spans
+
+    def _place(self, job: JobSpan) -> dict[int, SocketUse]:
+        """Return the CPU time of a job by socket, and on all of them."""
+        whole = SocketUse(job.cpu_time, job.cpu_time, job.cpu_time)
+        cpus: dict[int, list[int]] = {}
+        for cpu in job.cpus or self._sockets:
+            cpus.setdefault(self._sockets[cpu], []).append(cpu)
+        if len(cpus) < 2:
+            return {ALL_SOCKETS: whole, **dict.fromkeys(cpus, whole)}
+        own = {s: sum(self._busy.get(cpu, 0) for cpu in here) for s, here in cpus.items()}
+        is_alone = all(self._seen[cpu] <= job.seen for cpu in job.cpus)
+        if job.cpus and is_alone and any(own.values()):
+            times = apportion(job.cpu_time, own)
+            return {ALL_SOCKETS: whole, **{s: SocketUse(t, t, t) for s, t in times.items()}}
+        times = apportion(job.cpu_time, {socket: len(here) for socket, here in cpus.items()})
+        most = {
+            socket: min(job.cpu_time, own[socket], len(here) * self.span)
+            for socket, here in cpus.items()
+        }
+        room = sum(most.values())
+        found = {ALL_SOCKETS: whole}
+        for socket, time in times.items():
+            least = max(0, job.cpu_time - (room - most[socket]))
+            found[socket] = SocketUse(time, min(least, time), max(most[socket], time))
+        return found
+
+    def _find_exclusive(self) -> set[int]:
+        on_socket: dict[int, set[int]] = {}
+        for number in self.jobs:
+            for socket in self.sockets_of(number):
+                on_socket.setdefault(socket, set()).add(number)
+        return {
+            number
+            for number, job in self.jobs.items()
+            if job.cpus and all(len(on_socket[socket]) == 1 for socket in self.sockets_of(number))
+        }

@@ -1,0 +1,101 @@
+"""The keys of [agents.energy]."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from ccagent.agents.energy.sources.rapl import RaplWay
+from ccagent.config.duration import Duration
+from ccagent.machine.gpu.settings import GpuSettings
+
+MeterName = Literal["pm-counters", "hwmon", "dcmi"]
+
+_SHORTEST_DCMI = 10.0
+
+
+class EnergySettings(GpuSettings, frozen=True, kw_only=True):
+    """The keys of [agents.energy]."""
+
+    rapl: Annotated[
+        RaplWay,
+        Meta(description="how RAPL is read; auto: by perf where that is permitted, else powercap"),
+    ] = "auto"
+    meters: Annotated[
+        tuple[MeterName, ...],
+        Meta(
+            description="meters of the node that are used if they are there; dcmi runs a program"
+            " that asks the BMC"
+        ),
+    ] = ("pm-counters", "hwmon")
+    dcmi_command: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="program and arguments that print the power, in the form of ipmi-dcmi or"
+            " ipmitool; empty: the one that is installed"
+        ),
+    ] = ()
+    dcmi_every: Annotated[
+        Duration, Meta(description="how often the BMC is asked, at least 10s")
+    ] = Duration("30s")
+    dcmi_time_limit: Annotated[
+        Duration, Meta(description="after this long the program is killed")
+    ] = Duration("20s")
+    idle_package: Annotated[
+        float, Meta(ge=0, description="W of an idle package with its cores; 0: learned")
+    ] = 0.0
+    idle_dram: Annotated[
+        float, Meta(ge=0, description="W of the idle memory of a socket; 0: learned")
+    ] = 0.0
+    idle_card: Annotated[float, Meta(ge=0, description="W of an idle card; 0: learned")] = 0.0
+    ratio: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=100,
+            description="assumption: watts per CPU second of what shares a socket differ at most"
+            " by this factor",
+        ),
+    ] = 2.0
+    counter_error: Annotated[
+        float, Meta(ge=0, le=1, description="assumption: relative error of energy counters")
+    ] = 0.05
+    estimate_error: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="assumption: relative error of integrated power, and of AMD's model",
+        ),
+    ] = 0.10
+    names: Annotated[
+        Literal["tags", "flat"],
+        Meta(
+            description="tags: job_energy with the tags part and share; flat: job_energy_cpu_active"
+            " and so on, for stores that ignore such tags"
+        ),
+    ] = "tags"
+    state_file: Annotated[
+        str, Meta(description="keeps accounts and idle power over a restart; empty: not kept")
+    ] = ""
+    scontrol: Annotated[str, Meta(description="asked for the cards of jobs as the last source")] = (
+        "scontrol"
+    )
+    squeue: Annotated[str, Meta(description="asked for the user of a job, likewise")] = "squeue"
+    sacct: Annotated[
+        str,
+        Meta(
+            description="program that is asked for ConsumedEnergyRaw of ended jobs, to compare;"
+            " empty: not asked"
+        ),
+    ] = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dcmi_every.seconds < _SHORTEST_DCMI:
+            raise ValueError("dcmi-every: at least 10s")
+        if self.dcmi_command and not self.dcmi_command[0]:
+            raise ValueError("dcmi-command: without a program")
+        if self.state_file and not self.state_file.startswith("/"):
+            raise ValueError("state-file: an absolute path is needed")

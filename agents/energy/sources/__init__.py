@@ -1,0 +1,1 @@
+"""Sources of energy on a node: counters and meters, as deltas of domains."""

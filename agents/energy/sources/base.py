@@ -1,0 +1,192 @@
+"""Base of sources of energy, and the counters that most of them have."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from ccagent.agents.energy.domains import EnergyDomain, MeasuredEnergy
+from ccagent.machine.energy_counter import EnergyCounter, EnergyReading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from ccagent.machine.checks import Check
+    from ccagent.machine.node import Node
+
+_MOST_COUNTERS = 1000
+
+ALL_SOCKETS = -1
+"""Number of a domain that has all sockets together."""
+
+NOT_READABLE = "it could not be read"
+
+Kept = dict[str, tuple[int, float, float]]
+"""Last readings of counters: value, moment, steady."""
+
+
+class EnergySource(ABC):
+    """Measures some domains of a node. State is bounded.
+
+    name: in `method` of records. errors: of the last reading. poll_interval: seconds between two
+    calls of `poll` that it needs; 0: none. is_slow: it is read before the others, so that these
+    are read close to the CPU times of jobs. is_patient: no later sample follows, so that it waits
+    for slow programs.
+    """
+
+    name: ClassVar[str]
+    is_slow: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+        self.poll_interval = 0.0
+        self.is_patient = False
+
+    @abstractmethod
+    def read(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
+        """Return the energy of each domain since the last call.
+
+        A domain that was read for the first time is missing. Raise NotHereError on a machine
+        without this source, else CcagentError.
+        """
+
+    def poll(self, node: Node) -> None:  # noqa: B027 - for those that need it
+        """Follow the counters between two calls of `read`, in another thread, under a lock."""
+
+    def prepare_reading(self, node: Node) -> None:  # noqa: B027 - for those that are slow
+        """Start slow queries. Called before the sources are read."""
+
+    def checks(self, node: Node) -> Iterable[Check]:  # noqa: ARG002 - for those that need something
+        """Return its needs of the machine, for the doctor."""
+        return ()
+
+    def keep(self) -> Kept:
+        """Return the last readings of counters that outlast this process."""
+        return {}
+
+    def restore(self, kept: Kept) -> None:
+        """Continue after the readings of an earlier process, since the same boot."""
+        del kept
+
+    def close(self) -> None:  # noqa: B027 - for those that have something open
+        """Close what is open."""
+
+
+class DomainCounters:
+    """Counters of domains; a domain may have several, such as the dies of a package."""
+
+    def __init__(self, source: str, *, is_estimate: bool = False) -> None:
+        self._source = source
+        self._is_estimate = is_estimate
+        self._counters: dict[str, EnergyCounter] = {}
+        self._domains: dict[str, EnergyDomain] = {}
+        self._restored: Kept = {}
+        self._moment = -1.0
+        self._missing = NOT_READABLE
+
+    @property
+    def keys(self) -> list[str]:
+        """Return the keys of the counters."""
+        return [*self._counters]
+
+    @property
+    def longest_gap(self) -> float:
+        """Return the seconds within which all must be read; 0 if none wraps."""
+        return min((gap for c in self._counters.values() if (gap := c.longest_gap)), default=0.0)
+
+    def define(self, key: str, domain: EnergyDomain, wraps_at: int, most_watts: float) -> None:
+        """Add a counter, unless it is there already as it is."""
+        known = self._counters.get(key)
+        if known is not None and known.wraps_at == wraps_at and self._domains[key] == domain:
+            return
+        if known is None and len(self._counters) >= _MOST_COUNTERS:
+            return
+        self._counters[key] = EnergyCounter(wraps_at, most_watts)
+        self._domains[key] = domain
+        if key in self._restored:
+            self._counters[key].restore(EnergyReading(*self._restored.pop(key)))
+
+    def keep_only(self, keys: Iterable[str]) -> None:
+        """Remove the counters of hardware that has gone."""
+        wanted = {*keys}
+        for key in [key for key in self._counters if key not in wanted]:
+            del self._counters[key], self._domains[key]
+
+    def add(self, node: Node, values: Mapping[str, int], missing: str = NOT_READABLE) -> None:
+        """Add a reading in uJ by key. missing: why keys are missing."""
+        self._missing = missing
+        self._moment = node.clock.uptime()
+        steady = node.clock.monotonic()
+        for key, value in values.items():
+            if key in self._counters:
+                self._counters[key].add(EnergyReading(value, self._moment, steady))
+
+    def interrupt(self, reason: str) -> None:
+        """Make the current interval of all counters invalid."""
+        for counter in self._counters.values():
+            counter.interrupt(reason)
+
+    def take(self) -> dict[EnergyDomain, MeasuredEnergy]:
+        """Return the energy of the domains since the last call; a flaw of one part spoils all."""
+        found: dict[EnergyDomain, MeasuredEnergy] = {}
+        new: set[EnergyDomain] = set()
+        for key, counter in self._counters.items():
+            domain = self._domains[key]
+            last = counter.last
+            is_missing = last is None or last.moment < self._moment
+            delta = counter.take()
+            if is_missing:
+                counter.interrupt(self._missing)
+                energy = MeasuredEnergy(0, 0.0, self._source, self._is_estimate, self._missing)
+            elif delta is None:
+                new.add(domain)
+                continue
+            else:
+                energy = MeasuredEnergy(
+                    delta.energy, delta.seconds, self._source, self._is_estimate, delta.flaw
+                )
+            before = found.get(domain)
+            found[domain] = energy if before is None else _join(before, energy)
+        return {domain: energy for domain, energy in found.items() if domain not in new}
+
+    def keep(self) -> Kept:
+        """Return the last reading of each counter."""
+        return {
+            key: (last.value, last.moment, last.steady)
+            for key, counter in self._counters.items()
+            if (last := counter.last) is not None
+        }
+
+    def restore(self, kept: Kept) -> None:
+        """Have counters that are defined later continue after these readings."""
+        self._restored = dict(list(kept.items())[:_MOST_COUNTERS])
+
+
+def _join(one: MeasuredEnergy, other: MeasuredEnergy) -> MeasuredEnergy:
+    return one._replace(
+        energy=one.energy + other.energy,
+        seconds=max(one.seconds, other.seconds),
+        flaw=one.flaw or other.flaw,
+    )
+
+
+def read_all(
+    errors: list[str], keys: Iterable[str], read: Callable[[str], int | None]
+) -> dict[str, int]:
+    """Return the values by key that can be read; the first error of the others is in `errors`."""
+    from ccagent.errors import CcagentError, NotHereError
+
+    values: dict[str, int] = {}
+    problems: list[str] = []
+    for key in keys:
+        try:
+            value = read(key)
+        except NotHereError:
+            continue
+        except CcagentError as error:
+            problems.append(str(error))
+            continue
+        if value is not None:
+            values[key] = value
+    errors += problems[:1]
+    return values

@@ -1,0 +1,106 @@
+"""RAPL through powercap: counters of packages and memory in microjoules, of 32 bits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from ccagent.agents.energy.domains import EnergyDomain
+from ccagent.agents.energy.sources.base import DomainCounters, EnergySource, Kept, read_all
+from ccagent.agents.metrics.readers.power import MOST_WATTS, parse_energy, parse_zone_name
+from ccagent.errors import CcagentError, NotHereError, NotPermittedError
+from ccagent.machine.parsed import read_parsed
+from ccagent.machine.powercap import FIX, POWERCAP, ZONE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.agents.energy.domains import MeasuredEnergy
+    from ccagent.machine.checks import Check
+    from ccagent.machine.node import Node
+
+
+class PowercapSource(EnergySource):
+    """Packages and their memory. `psys` contains packages, `core` and `uncore` are part of one."""
+
+    name: ClassVar[str] = "rapl"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._packages: dict[str, str] = {}
+        self._counters = DomainCounters(self.name)
+
+    def checks(self, node: Node) -> Iterator[Check]:
+        """Yield the check of RAPL."""
+        from ccagent.agents.metrics.readers.power_checks import require_rapl
+
+        yield require_rapl(node)
+
+    def read(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
+        """Read energy_uj of the zones. Raise NotPermittedError with the fix."""
+        self.errors = []
+        listed = sorted(node.list(POWERCAP))
+        packages = {name: found[1] for name in listed if (found := ZONE.fullmatch(name))}
+        if not packages:
+            raise NotHereError(f"/{POWERCAP}: no zone of RAPL")
+        if packages != self._packages:
+            self._find(node, packages)
+        self._add(node)
+        return self._counters.take()
+
+    def poll(self, node: Node) -> None:
+        """Follow the counters over a wrap."""
+        self._add(node)
+
+    def keep(self) -> Kept:
+        """Return the last readings."""
+        return self._counters.keep()
+
+    def restore(self, kept: Kept) -> None:
+        """Continue after the readings of an earlier process."""
+        self._counters.restore(kept)
+
+    def _find(self, node: Node, packages: dict[str, str]) -> None:
+        """Find the zones that count, with the socket of each."""
+        sockets: dict[str, int] = {}
+        keys: list[str] = []
+        self._packages = packages
+        for name, package in packages.items():
+            path = f"{POWERCAP}/{name}"
+            try:
+                metric, socket = read_parsed(node, f"{path}/name", parse_zone_name)
+            except CcagentError as error:
+                self.errors.append(str(error))
+                self._packages = {}
+                continue
+            if socket is not None:
+                sockets[name] = socket
+            kind = {"cpu_power": "package", "mem_power": "dram"}.get(metric)
+            if package not in sockets or kind is None:
+                continue
+            domain = EnergyDomain("dram" if kind == "dram" else "package", sockets[package])
+            keys.append(f"{path}/energy_uj")
+            self._counters.define(keys[-1], domain, _range(node, path), MOST_WATTS[metric])
+        self._counters.keep_only(keys)
+        self.poll_interval = self._counters.longest_gap / 2
+
+    def _add(self, node: Node) -> None:
+        values = read_all(
+            self.errors, self._counters.keys, lambda path: read_parsed(node, path, parse_energy)
+        )
+        self._counters.add(node, values)
+        if values or not self._counters.keys:
+            return
+        try:
+            node.read(self._counters.keys[0])
+        except NotPermittedError as error:
+            self.errors = []
+            raise NotPermittedError(f"{error}: only root may read the counters; {FIX}") from error
+        except CcagentError:
+            return  # it is in `errors`, or the zone has gone
+
+
+def _range(node: Node, path: str) -> int:
+    try:
+        return read_parsed(node, f"{path}/max_energy_range_uj", parse_energy)
+    except CcagentError:
+        return 0

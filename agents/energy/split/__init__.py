@@ -1,0 +1,1 @@
+"""The split of measured energy between the jobs of a node."""

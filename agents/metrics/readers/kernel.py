@@ -1,0 +1,130 @@
+"""Reader of what the kernel counts of tasks, paging, open files and the network's protocols."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings
+from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.network import parse_netstat, parse_sockstat
+from ccagent.machine.procfs.stat import parse_events
+from ccagent.machine.procfs.vmstat import parse_counters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ccagent.machine.node import Node
+
+_KIB = 1024
+_PROTOCOLS = {
+    ("Tcp", "RetransSegs"): "tcp_retransmits",
+    ("Tcp", "InErrs"): "tcp_errors",
+    ("Tcp", "OutRsts"): "tcp_resets",
+    ("Tcp", "ActiveOpens"): "tcp_opened",
+    ("Tcp", "PassiveOpens"): "tcp_accepted",
+    ("Udp", "InErrors"): "udp_errors",
+    ("TcpExt", "ListenDrops"): "tcp_listen_drops",
+    ("TcpExt", "TCPTimeouts"): "tcp_timeouts",
+}
+"""Counters by protocol and field."""
+_CONNECTIONS = ("Tcp", "CurrEstab")
+
+
+def _metric(unit: str, description: str, source: str) -> Metric:
+    return Metric(unit=unit, type="node", description=description, source=source, is_default=False)
+
+
+def _network(description: str, field: str) -> Metric:
+    return _metric("1/s", description, f"/proc/net/{field}")
+
+
+class KernelReader(Reader[ReaderSettings]):
+    """Tasks that run or wait, paging, open files, sockets and errors of TCP and UDP, on demand."""
+
+    name = "kernel"
+    metrics: ClassVar[dict[str, Metric]] = {
+        "procs_running": _metric("", "tasks that run or want to", "/proc/stat, procs_running"),
+        "procs_blocked": _metric("", "tasks that wait for a disk", "/proc/stat, procs_blocked"),
+        "page_in": _metric("B/s", "read from block devices", "/proc/vmstat, pgpgin * 1024"),
+        "page_out": _metric("B/s", "written to block devices", "/proc/vmstat, pgpgout * 1024"),
+        "open_files": _metric("", "open files of all processes", "/proc/sys/fs/file-nr, first"),
+        "sockets": _metric("", "sockets in use", "/proc/net/sockstat, sockets: used"),
+        "tcp_connections": _metric("", "established connections", "/proc/net/snmp, CurrEstab"),
+        "tcp_retransmits": _network("segments sent again", "snmp, Tcp: RetransSegs"),
+        "tcp_errors": _network("segments received with errors", "snmp, Tcp: InErrs"),
+        "tcp_resets": _network("resets sent by this node", "snmp, Tcp: OutRsts"),
+        "tcp_opened": _network("connections begun by this node", "snmp, Tcp: ActiveOpens"),
+        "tcp_accepted": _network("connections begun by others", "snmp, Tcp: PassiveOpens"),
+        "tcp_timeouts": _network("timeouts of connections", "netstat, TcpExt: TCPTimeouts"),
+        "tcp_listen_drops": _network("connections dropped", "netstat, TcpExt: ListenDrops"),
+        "udp_errors": _network("datagrams received with errors", "snmp, Udp: InErrors"),
+    }
+
+    def read(self, node: Node) -> Iterable[Gauge | Count]:
+        """Read the files if a metric is wanted. Raise NotHereError if all are missing."""
+        self.errors = []
+        if not self.is_wanted:
+            return []
+        found: list[Gauge | Count] = []
+        missing: NotHereError | None = None
+        for path, parse in _FILES.items():
+            try:
+                found += read_parsed(node, path, parse)
+            except NotHereError as error:
+                missing = error
+            except CcagentError as error:
+                self.errors.append(str(error))
+        if missing is not None and not found and not self.errors:
+            raise missing
+        return found
+
+
+def parse_tasks(content: bytes) -> list[Gauge | Count]:
+    """Parse /proc/stat: tasks that run or wait."""
+    events = parse_events(content)
+    names = ("procs_running", "procs_blocked")
+    return [Gauge(name, events[name]) for name in names if name in events]
+
+
+def parse_paging(content: bytes) -> list[Gauge | Count]:
+    """Parse /proc/vmstat: B paged in and out. Raise UnparsableError."""
+    events = parse_counters(content)
+    names = {"page_in": "pgpgin", "page_out": "pgpgout"}
+    return [Count(name, events[key] * _KIB) for name, key in names.items() if key in events]
+
+
+def parse_open_files(content: bytes) -> list[Gauge | Count]:
+    """Parse /proc/sys/fs/file-nr. Raise UnparsableError."""
+    words = content.split()
+    if len(words) != 3 or not words[0].isdigit():
+        raise UnparsableError(f"not three numbers: {content[:80]!r}")
+    return [Gauge("open_files", int(words[0]))]
+
+
+def parse_sockets(content: bytes) -> list[Gauge | Count]:
+    """Parse /proc/net/sockstat: sockets in use."""
+    used = parse_sockstat(content).get("sockets", {}).get("used")
+    return [] if used is None else [Gauge("sockets", used)]
+
+
+def parse_protocols(content: bytes) -> list[Gauge | Count]:
+    """Parse /proc/net/snmp or netstat. Raise UnparsableError."""
+    found: list[Gauge | Count] = []
+    for protocol, field, value in parse_netstat(content):
+        metric = _PROTOCOLS.get((protocol, field))
+        if metric is not None:
+            found.append(Count(metric, value))
+        elif (protocol, field) == _CONNECTIONS:
+            found.append(Gauge("tcp_connections", value))
+    return found
+
+
+_FILES: dict[str, Callable[[bytes], list[Gauge | Count]]] = {
+    "proc/stat": parse_tasks,
+    "proc/vmstat": parse_paging,
+    "proc/sys/fs/file-nr": parse_open_files,
+    "proc/net/sockstat": parse_sockets,
+    "proc/net/snmp": parse_protocols,
+    "proc/net/netstat": parse_protocols,
+}

@@ -1,0 +1,36 @@
+"""Energy of jobs in their records, on demand: the figures of the agent `energy`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from ccagent.machine.job_energy import latest_energy
+from ccagent.records.envelopes import SampleJobEnergy
+
+if TYPE_CHECKING:
+    from ccagent.records.envelopes import SampleJob
+
+
+def with_energies(jobs: list[SampleJob]) -> list[SampleJob]:
+    """Return the jobs, each Slurm job's first record with its energy so far, if it is known."""
+    latest = latest_energy()
+    if latest is None:
+        return jobs
+    found: list[SampleJob] = []
+    seen: set[int] = set()
+    for job in jobs:
+        known = None if job.epoch or job.job in seen else latest.jobs.get(job.job)
+        if known is None:
+            found.append(job)
+            continue
+        seen.add(job.job)
+        energy = SampleJobEnergy(
+            active=known.sum_of("active") // 1_000_000,
+            idle=known.sum_of("idle") // 1_000_000,
+            power=(known.power or 0) // 1_000_000,
+            coverage=round(100 * known.coverage, 1),
+        )
+        found.append(structs.replace(job, energy=energy))
+    return found

@@ -1,0 +1,197 @@
+"""CPU time and memory of a scrape: ccagent and node_exporter on the same recorded machine.
+
+    python benchmarks/exporter.py [SCRAPES]
+
+Both read a tree with 48 and with 256 hwthreads, about 1,000 and 5,000 series, and are scraped in
+turn with gzip, as Prometheus does. It needs prometheus-node-exporter.
+"""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HWTHREADS = (48, 256)
+_COPIED = (
+    "meminfo", "vmstat", "loadavg", "diskstats", "net/dev", "net/netstat", "net/snmp", "net/snmp6",
+    "net/sockstat", "net/sockstat6", "net/arp", "net/udp", "pressure/cpu", "pressure/io",
+    "pressure/memory", "sys/fs/file-nr", "sys/kernel/random/entropy_avail",
+    "sys/kernel/random/poolsize", "self/mountinfo", "1/mountinfo", "self/mounts", "1/mounts",
+)  # fmt: skip
+_COLLECTORS = (
+    "arp", "cpu", "cpufreq", "diskstats", "edac", "entropy", "filefd", "hwmon", "loadavg",
+    "meminfo", "netclass", "netstat", "os", "pressure", "schedstat", "selinux", "sockstat",
+    "softnet", "stat", "thermal_zone", "time", "timex", "udp_queues", "uname", "vmstat",
+)  # fmt: skip
+"""Those that read the tree alone, or nothing: netdev asks the kernel."""
+_INTERFACE = (
+    "addr_assign_type", "address", "broadcast", "carrier", "carrier_changes", "dev_id", "dormant",
+    "duplex", "flags", "ifalias", "ifindex", "iflink", "link_mode", "mtu", "name_assign_type",
+    "netdev_group", "operstate", "speed", "tx_queue_len", "type",
+)  # fmt: skip
+
+
+def make_tree(root: Path, hwthreads: int) -> None:
+    """Write a machine with this number of hwthreads."""
+    for name in _COPIED:
+        source, target = Path("/proc", name), root / "proc" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            target.write_bytes(source.read_bytes())
+        except OSError:
+            continue
+    cpus = range(hwthreads)
+    events = (
+        "intr 4711 1\nctxt 99\nbtime 1700000000\nprocesses 9\nprocs_running 1\nprocs_blocked 0\n"
+    )
+    times = "".join(f"cpu{n} {n + 5} 2 {n * 7} 40000 5 0 7 8 0 0\n" for n in cpus)
+    (root / "proc/stat").write_text(f"cpu  1 2 3 4 5 6 7 8 0 0\n{times}{events}")
+    softnet = "".join(f"{n:08x} " + "00000000 " * 11 + f"{n:08x}\n" for n in cpus)
+    (root / "proc/net/softnet_stat").write_text(softnet)
+    lines = "".join(f"cpu{n} 0 0 0 0 0 0 {n}000000 {n}0000 {n}\n" for n in cpus)
+    (root / "proc/schedstat").write_text(f"version 15\ntimestamp 1\n{lines}")
+    for cpu in cpus:
+        place = root / f"sys/devices/system/cpu/cpu{cpu}"
+        (place / "cpufreq").mkdir(parents=True)
+        for name in ("scaling_cur_freq", "scaling_min_freq", "scaling_max_freq"):
+            (place / "cpufreq" / name).write_text("2400000\n")
+    for interface in Path("/sys/class/net").iterdir():
+        place = root / "sys/class/net" / interface.name
+        place.mkdir(parents=True)
+        for name in _INTERFACE:
+            try:
+                (place / name).write_bytes((interface / name).read_bytes())
+            except OSError:
+                continue
+    for name in ("sys/class/thermal", "sys/class/hwmon", "sys/devices/system/edac/mc"):
+        (root / name).mkdir(parents=True)
+
+
+def serve(root: str, port: int) -> None:
+    """Serve the tree with ccagent's exporter until killed."""
+    from ccagent.machine.node import Node
+    from ccagent.transports.prometheus.service import ExporterService
+    from ccagent.transports.prometheus.settings import ExporterSettings
+
+    settings = ExporterSettings(
+        listen=(f"127.0.0.1:{port}",),
+        names=("node_exporter",),
+        collectors=(*_COLLECTORS,),
+    )
+    ExporterService(settings).start(Node(root=root, hostname="node", cluster="test"))
+    time.sleep(3600)
+
+
+def scrape(port: int) -> tuple[int, float]:
+    """Return the number of series, and the seconds that the answer took."""
+    begin = time.perf_counter()
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", "/metrics", headers={"Accept-Encoding": "gzip"})
+    body = gzip.decompress(connection.getresponse().read())
+    seconds = time.perf_counter() - begin
+    connection.close()
+    return sum(not line.startswith(b"#") for line in body.splitlines()), seconds
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process so far, that of ended threads included."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident(pid: int) -> float:
+    """Return the resident memory of a process in MiB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def free_port() -> int:
+    """Return a port that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def compare(root: Path, scrapes: int) -> None:
+    """Scrape both in turn and print a row for each."""
+    ports = (free_port(), free_port())
+    node_exporter = [
+        "prometheus-node-exporter", "--collector.disable-defaults",
+        *(f"--collector.{name}" for name in _COLLECTORS), f"--path.procfs={root / 'proc'}",
+        f"--path.sysfs={root / 'sys'}", f"--web.listen-address=127.0.0.1:{ports[0]}",
+        "--web.disable-exporter-metrics",
+    ]  # fmt: skip
+    ccagent = [sys.executable, __file__, "serve", str(root), str(ports[1])]
+    processes = [
+        subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in (node_exporter, ccagent)
+    ]
+    try:
+        for port in ports:
+            wait_for(port)
+        for _ in range(5):
+            for port in ports:
+                scrape(port)
+        before = [cpu_seconds(process.pid) for process in processes]
+        times: list[list[float]] = [[], []]
+        series = [0, 0]
+        for _ in range(scrapes):
+            for which, port in enumerate(ports):
+                series[which], seconds = scrape(port)
+                times[which].append(seconds)
+            time.sleep(0.21)  # more than min-interval: each is a reading
+        used = [
+            (cpu_seconds(process.pid) - start) / scrapes
+            for process, start in zip(processes, before, strict=True)
+        ]
+        for which, name in enumerate(("node_exporter", "ccagent")):
+            latency = sorted(times[which])[scrapes // 2]
+            print(
+                f"{name:14} {series[which]:6} {used[which] * 1000:9.2f} "
+                f"{used[which] / used[0]:7.2f} {latency * 1000:9.2f} "
+                f"{resident(processes[which].pid):8.1f}"
+            )
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def wait_for(port: int) -> None:
+    """Wait until somebody listens."""
+    for _ in range(200):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise SystemExit(f"nobody listens at port {port}")
+
+
+def main() -> None:
+    """Compare on each machine."""
+    if sys.argv[1:2] == ["serve"]:
+        serve(sys.argv[2], int(sys.argv[3]))
+        return
+    scrapes = int(sys.argv[1]) if len(sys.argv) > 1 else 50
+    print(f"{'':14} {'series':>6} {'CPU ms':>9} {'ratio':>7} {'median ms':>9} {'RSS MiB':>8}")
+    for hwthreads in HWTHREADS:
+        root = Path(tempfile.mkdtemp(prefix="ccagent-exporter-"))
+        try:
+            make_tree(root, hwthreads)
+            compare(root, scrapes)
+        finally:
+            shutil.rmtree(root)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""What the jobstats store costs: CPU and memory for storing, time of queries.
+
+    python benchmarks/jobstats_store.py [--observations 4]
+    python benchmarks/jobstats_store.py --queries [--rows 10000000]
+    python benchmarks/jobstats_store.py --queries --timescale
+
+Needs PostgreSQL of Debian. Storing: 8 servers with 10,000 entries each, in arrays of 1,000 over
+HTTP; the CPU is that of the store's own process, and that of PostgreSQL beside it. A plain loop
+that parses the same arrays with json stands beside it, so that machines compare. The first
+observation makes the metadata of all series, the others don't.
+
+Queries: a table is filled with rows of one day, 720 observations of each series, by SQL; then
+questions are asked of the running store over HTTP, the median of many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import psycopg
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from ccagent.stores.jobstats.operations import OST
+from tests.support.jobstats_store import RunningJobstatsStore, StoreAnswer
+from tests.support.postgres import PostgresServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SERVERS, ENTRIES, ARRAY = 8, 10_000, 1000
+EVERY = 120
+OBSERVATIONS = 720
+QUESTIONS = 25
+
+_FILL_METADATA = """
+INSERT INTO metadata (
+    time_series_id, target, entry_id, kind, job_id, job, user_id, nodename, malformed
+)
+SELECT md5('series' || n)::uuid, 'scratch-OST' || lpad(to_hex(n %% 24), 4, '0'),
+    (n / 5) || ':' || (n %% 500) || ':c' || n %% 5, 'ost', n / 5, (n / 5)::text, n %% 500,
+    'c' || n %% 5, false
+FROM generate_series(0, %s - 1) AS n
+"""
+_FILL = """
+INSERT INTO ost (
+    time_series_id, timestamp, since, server, snapshot_time, start_time,
+    read_bytes, write_bytes, read, write, read_bytes_delta, write_bytes_delta, read_delta,
+    write_delta
+)
+SELECT md5('series' || n)::uuid, %(t)s, %(t)s - INTERVAL '2 minutes', 'oss' || n %% 8, %(t)s, %(t)s,
+    (k * 4194304.0)::bigint, (k * 1048576.0)::bigint, k * 4, k, 4194304 + n, 1048576 + n, 4, 1
+FROM generate_series(0, %(series)s - 1) AS n, (SELECT %(k)s AS k) AS step
+"""
+
+
+def bodies(observation: int) -> Iterator[bytes]:
+    """Yield the arrays of all servers at one observation."""
+    chance = random.Random(observation)  # noqa: S311 - no secret
+    moment = datetime.now(UTC) - timedelta(seconds=EVERY * (100 - observation))
+    stamp = moment.isoformat(timespec="milliseconds")
+    for server in range(SERVERS):
+        for begin in range(0, ENTRIES, ARRAY):
+            yield json.dumps(
+                [
+                    {
+                        "target": f"scratch-OST{number % 3 + server * 3:04x}",
+                        "entry_id": f"{11_000_000 + number}:{number % 997}:r{number % 96}",
+                        "server": f"oss{server}",
+                        "timestamp": stamp,
+                        "snapshot_time": moment.timestamp() - 5.5,
+                        "start_time": 1_669_000_520.125,
+                        **{
+                            name: observation * chance.randrange(5000)
+                            if chance.random() < 0.4
+                            else 0
+                            for name in OST
+                        },
+                        "read_bytes": observation * (2**30 + number),
+                        "job_id": 11_000_000 + number,
+                        "user_id": number % 997,
+                        "nodename": f"r{number % 96:02}",
+                    }
+                    for number in range(begin, begin + ARRAY)
+                ]
+            ).encode()
+
+
+def expect(answer: StoreAnswer) -> None:
+    """Exit unless an answer is a success."""
+    if answer.status != 200:
+        sys.exit(f"{answer.status}: {answer.body!r}")
+
+
+def cpu_of(server: PostgresServer) -> float:
+    """Return the CPU seconds of PostgreSQL and its children, ended ones included."""
+    process = psutil.Process(server.pid)
+    spent = 0.0
+    for each in (process, *process.children(recursive=True)):
+        times = each.cpu_times()
+        spent += times.user + times.system
+    ended = process.cpu_times()
+    return spent + ended.children_user + ended.children_system
+
+
+def measure_storing(observations: int) -> None:
+    """Print what storing costs."""
+    with PostgresServer() as server, tempfile.TemporaryDirectory() as directory:
+        url = server.make_database()
+        with RunningJobstatsStore(Path(directory), "--database", url) as store:
+            print("observation  records/CPU-s  of json.loads  PostgreSQL  wall records/s  RSS MB")
+            share = both = 0.0
+            for observation in range(1, observations + 1):
+                arrays = list(bodies(observation))
+                begin = time.process_time()
+                for body in arrays:
+                    json.loads(body)
+                plain = time.process_time() - begin
+                own, database, wall = store.cpu_seconds(), cpu_of(server), time.perf_counter()
+                for body in arrays:
+                    expect(store.ask("POST", "/lustre", body))
+                own, database = store.cpu_seconds() - own, cpu_of(server) - database
+                wall = time.perf_counter() - wall
+                records = SERVERS * ENTRIES
+                print(
+                    f"{observation:11} {records / own:14,.0f} {own / plain:13.1f}x "
+                    f"{records / database:10,.0f} {records / wall:15,.0f} "
+                    f"{store.resident() / 1e6:7.0f}",
+                    flush=True,
+                )
+                share = 100 * own / EVERY
+                both = 100 * (own + database) / EVERY
+            print(f"of a core, each {EVERY} s: {share:.1f} %; with PostgreSQL {both:.1f} %")
+
+
+def fill(url: str, rows: int) -> None:
+    """Fill a day of a table with rows."""
+    series = rows // OBSERVATIONS
+    now = datetime.now(UTC).replace(microsecond=0)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(_FILL_METADATA, [series])
+        for k in range(1, OBSERVATIONS + 1):
+            moment = now - timedelta(seconds=EVERY * (OBSERVATIONS - k))
+            connection.execute(_FILL, {"t": moment, "series": series, "k": k})
+        connection.execute("VACUUM ANALYZE")
+
+
+def measure_queries(rows: int, *, is_timescale: bool) -> None:
+    """Print how long questions take."""
+    with PostgresServer() as server, tempfile.TemporaryDirectory() as directory:
+        url = server.make_database()
+        if is_timescale:
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute("CREATE EXTENSION timescaledb")
+        with RunningJobstatsStore(Path(directory), "--database", url) as store:
+            yesterday = datetime.now(UTC) - timedelta(days=1)
+            with psycopg.connect(url, autocommit=True) as connection:
+                for kind in () if is_timescale else ("ost", "mdt"):
+                    start = yesterday.replace(hour=0, minute=0, second=0, microsecond=0)
+                    end = start + timedelta(days=1)
+                    connection.execute(
+                        f"CREATE TABLE {kind}_y PARTITION OF {kind} "
+                        f"FOR VALUES FROM ('{start}') TO ('{end}')".encode()
+                    )
+            begin = time.perf_counter()
+            fill(url, rows)
+            print(f"filled with {rows:,} rows in {time.perf_counter() - begin:.0f} s", flush=True)
+            ask_questions(store, rows)
+            if is_timescale:
+                with psycopg.connect(url, autocommit=True) as connection:
+                    connection.execute("SELECT compress_chunk(c) FROM show_chunks('ost') c")
+                print("compressed")
+                ask_questions(store, rows)
+
+
+def ask_questions(store: RunningJobstatsStore, rows: int) -> None:
+    """Print the median time of each question."""
+    jobs = rows // OBSERVATIONS // 5
+    for name, path in (
+        ("nothing", "/status"),
+        ("last hour of one job", "/job/{}?last=1h"),
+        ("last hour of one job, in steps", "/job/{}?last=1h&step=5m"),
+        ("top of an hour, by job", "/top?last=1h"),
+        ("top of an hour, by user, sorted by open", "/top?last=1h&by=user&sort=open"),
+        ("top of an hour, one user's jobs", "/top?last=1h&user=17"),
+        ("top of a day, by job", "/top?last=24h"),
+    ):
+        times: list[float] = []
+        for n in range(5 if "day" in name else QUESTIONS):
+            begin = time.perf_counter()
+            answer = store.ask("GET", path.format(n * 37 % jobs))
+            times.append(time.perf_counter() - begin)
+            expect(answer)
+        median = statistics.median(times)
+        print(f"{name:42} {median * 1000:9.1f} ms, worst {max(times) * 1000:.1f}", flush=True)
+
+
+def main() -> None:
+    """Measure what is asked for."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--observations", type=int, default=4)
+    parser.add_argument("--queries", action="store_true")
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--timescale", action="store_true")
+    options = parser.parse_args()
+    if options.queries:
+        measure_queries(options.rows, is_timescale=options.timescale)
+    else:
+        measure_storing(options.observations)
+
+
+if __name__ == "__main__":
+    main()

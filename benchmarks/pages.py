@@ -1,0 +1,234 @@
+"""What the pages of the store cost: first paint in a browser, weight, and CPU of ten viewers.
+
+    python benchmarks/pages.py [--nodes 1000] [--seconds 120]
+    python benchmarks/pages.py --pictures DIRECTORY
+
+The store is that of `ccagent demo`, with so many simulated nodes, a day of values of each (150 series
+a node) and a job of 16 nodes that has run for 24 hours. Pages are opened in Debian's Chromium, each
+three times after the store has forgotten what it made; beside them stands the page of the login,
+which reads no value. `--seconds`: ten viewers, five of the cluster, three of one job and two of others,
+ask every 30 s for this long; the store's CPU without them is taken off.
+
+`--pictures`: writes the pictures of the READMEs, from a demo of 32 nodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from tests.support.page_server import open_browser
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_FORGOTTEN = 26
+WIDE = "wide"
+
+
+def serve(nodes: int) -> None:
+    """Run the store of the demo with a job of 16 nodes that has run for a day."""
+    from ccagent.views.demo.jobs import DemoJob, demo_jobs
+    from ccagent.views.demo.running import DemoServer, run_demo
+
+    wide = DemoJob(name=WIDE, user="alice", account="phys", nodes=16, cores=64, memory=200,
+                   began=24.0, limit=48)  # fmt: skip
+
+    def announce(server: DemoServer) -> None:
+        print(server.pages.url if server.pages else "", flush=True)
+
+    run_demo("127.0.0.1:0", nodes, announce, [wide, *demo_jobs()] if nodes > 100 else None)
+
+
+class Store:
+    """The store in a process of its own."""
+
+    def __init__(self, nodes: int) -> None:
+        """Start it, and wait until it is filled."""
+        begin = time.monotonic()
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--serve", "--nodes", str(nodes)],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().strip()
+        self.seconds = time.monotonic() - begin
+        if not self.url:
+            sys.exit("the store did not start")
+
+    def cpu(self) -> float:
+        """Return its CPU seconds."""
+        text = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii")
+        fields = text.rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def get(self, path: str, tag: str = "") -> tuple[bytes, str]:
+        """Return body and tag of a page; no body if it has not changed."""
+        request = urllib.request.Request(self.url + path)
+        request.add_header("Accept-Encoding", "gzip")
+        if tag:
+            request.add_header("If-None-Match", tag)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.read(), answer.headers.get("ETag", "")
+        except urllib.error.HTTPError as error:
+            if error.code == 304:
+                return b"", tag
+            raise
+
+    def stop(self) -> None:
+        """End it, as with Ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(60)
+
+
+def paint(browser: Browser, url: str) -> tuple[float, float, int]:
+    """Return ms to the first paint and to the end of loading, and the bytes that came."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.goto(url)
+    page.wait_for_load_state("load")
+    page.wait_for_timeout(300)
+    found: dict[str, Any] = page.evaluate(
+        "() => ({paint: performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? -1,"
+        " load: performance.getEntriesByType('navigation')[0].loadEventEnd,"
+        " bytes: [...performance.getEntriesByType('navigation'),"
+        " ...performance.getEntriesByType('resource')].reduce((a, e) => a + e.transferSize, 0)})"
+    )
+    context.close()
+    return found["paint"], found["load"], found["bytes"]
+
+
+def report_paints(store: Store, browser: Browser, pages: dict[str, str]) -> None:
+    """Print paints and weights of each page."""
+    print(
+        f"{'page':<34}{'server ms':>10}{'paint ms':>10}{'loaded ms':>10}{'sent kB':>9}{'HTML kB':>9}"
+    )
+    for name, path in pages.items():
+        runs: list[tuple[float, float, int]] = []
+        served: list[float] = []
+        body = b""
+        for _ in range(3):
+            time.sleep(_FORGOTTEN)
+            begin = time.perf_counter()
+            body, _tag = store.get(path)
+            served.append(1000 * (time.perf_counter() - begin))
+            time.sleep(_FORGOTTEN)
+            runs.append(paint(browser, store.url + path))
+        middle = sorted(runs)[1]
+        size = len(gzip.decompress(body)) if body[:2] == b"\x1f\x8b" else len(body)
+        print(f"{name:<34}{sorted(served)[1]:>10.0f}{middle[0]:>10.0f}{middle[1]:>10.0f}"
+              f"{middle[2] / 1000:>9.0f}{size / 1000:>9.0f}")  # fmt: skip
+
+
+def watch(store: Store, path: str, seconds: float, delay: float) -> None:
+    """Look at a page as a browser that refreshes it does."""
+    tag = ""
+    time.sleep(delay)
+    until = time.monotonic() + seconds - delay
+    while time.monotonic() < until:
+        _, tag = store.get(path, tag)
+        time.sleep(30)
+
+
+def report_viewers(store: Store, pages: list[str], seconds: float) -> None:
+    """Print the CPU that viewers cost."""
+    for path in dict.fromkeys(pages):
+        store.get(path)
+    before = store.cpu()
+    time.sleep(seconds)
+    alone = (store.cpu() - before) / seconds
+    before = store.cpu()
+    threads = [
+        threading.Thread(target=watch, args=(store, path, seconds, 3.0 * number))
+        for number, path in enumerate(pages)
+    ]
+    for thread in threads:
+        thread.start()
+    time.sleep(seconds)
+    watched = (store.cpu() - before) / seconds
+    print(f"{len(pages)} viewers for {seconds:.0f} s: {100 * (watched - alone):.2f} % of a core"
+          f" ({100 * alone:.2f} % without them)")  # fmt: skip
+    for thread in threads:
+        thread.join()
+
+
+def job_numbers(store: Store) -> Iterator[int]:
+    """Yield the number of the wide job, then those of others."""
+    import json
+
+    body, _ = store.get("data/cluster/demo/jobs?range=48h")
+    jobs = json.loads(gzip.decompress(body))["jobs"]
+    jobs.sort(key=lambda one: one["name"] != WIDE)
+    for one in jobs:
+        yield int(one["job"])
+
+
+def make_pictures(directory: Path) -> None:
+    """Write pictures of the cluster page and the job page."""
+    directory.mkdir(parents=True, exist_ok=True)
+    store = Store(32)
+    with open_browser() as browser:
+        for name, path, height in (
+            ("cluster", "cluster/demo", 1180), ("job", "cluster/demo/job/4711002", 960),
+        ):  # fmt: skip
+            page = browser.new_page(viewport={"width": 1080, "height": height})
+            page.goto(store.url + path)
+            page.wait_for_load_state("load")
+            place = directory / f"{name}.png"
+            page.screenshot(path=str(place))
+            print(f"{place}: {place.stat().st_size / 1000:.0f} kB")
+    store.stop()
+
+
+def main() -> None:
+    """Read the options, and measure."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.nodes)
+        return
+    if options.pictures:
+        make_pictures(options.pictures)
+        return
+    store = Store(options.nodes)
+    try:
+        print(f"a store with {options.nodes} nodes was filled after {store.seconds:.1f} s")
+        wide, *others = list(job_numbers(store))[:3]
+        with open_browser() as browser:
+            report_paints(store, browser, {
+                "login (no values)": "login",
+                f"cluster, {options.nodes} nodes": "cluster/demo",
+                "job, 16 nodes, 24 h": f"cluster/demo/job/{wide}",
+                "node": "cluster/demo/node/c001",
+                "jobs": "cluster/demo/jobs",
+                "job, with Bokeh": f"cluster/demo/job/{wide}?zoom=1",
+            })  # fmt: skip
+        pages = ["cluster/demo"] * 5 + [f"cluster/demo/job/{wide}"] * 3
+        pages += [f"cluster/demo/job/{one}" for one in others]
+        report_viewers(store, pages, options.seconds)
+    finally:
+        store.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""The Prometheus endpoint of a daemon: started, exchanged by a reload, and ended.
+
+Nothing of it is imported before a configuration has the table [exporter].
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ccagent.config.configuration import Configuration
+    from ccagent.machine.node import Node
+    from ccagent.transports.prometheus.service import ExporterService
+    from ccagent.transports.prometheus.settings import ExporterSettings
+
+_Names = tuple[str, str]
+
+
+class ExporterSlot:
+    """Holds the exporter that runs, if one is configured."""
+
+    def __init__(self) -> None:
+        self._running: ExporterService | None = None
+        self._key: tuple[ExporterSettings, _Names] | None = None
+
+    def prepare(self, configuration: Configuration) -> ExporterService | None:
+        """Make the exporter of a configuration if it is not the one that runs.
+
+        Raises ConfigurationError before anything is changed.
+        """
+        key = _key_of(configuration)
+        if key is None or (self._running is not None and key == self._key):
+            return None
+        from ccagent.transports.prometheus.service import ExporterService
+
+        return ExporterService(key[0])
+
+    def apply(
+        self, prepared: ExporterService | None, configuration: Configuration, node: Node
+    ) -> None:
+        """Start what was prepared in place of what runs, or end what is configured no more."""
+        key = _key_of(configuration)
+        if prepared is None and key is not None and key == self._key:
+            return
+        self.close()
+        if prepared is not None:
+            prepared.start(node)
+            self._running, self._key = prepared, key
+
+    def close(self) -> None:
+        """End the exporter that runs."""
+        running, self._running, self._key = self._running, None, None
+        if running is not None:
+            running.close()
+
+
+def _key_of(configuration: Configuration) -> tuple[ExporterSettings, _Names] | None:
+    """Return what an exporter depends on; None if none is configured."""
+    if configuration.exporter is None:
+        return None
+    settings = configuration.settings
+    return configuration.exporter, (settings.cluster, settings.hostname)

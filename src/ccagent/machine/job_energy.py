@@ -1,0 +1,50 @@
+"""Energy of the node and its jobs, as the agent `energy` of this process has split it last.
+
+Other agents and the exporter of the process read it. It is None where no such agent runs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class JobEnergy(NamedTuple):
+    """Energy of a job so far.
+
+    parts: uJ by part and share, such as `cpu`, `active`. power: uW in the last tick, None if
+    unknown. coverage: share of its time with valid readings.
+    """
+
+    parts: dict[tuple[str, str], int]
+    power: int | None
+    coverage: float
+
+    def sum_of(self, share: str) -> int:
+        """Return the uJ of a share, `active` or `idle`, over all parts."""
+        return sum(energy for (_, each), energy in self.parts.items() if each == share)
+
+
+class NodeEnergy(NamedTuple):
+    """Energy since the accounts began, in uJ by part. `system` and `unallocated` are included.
+
+    jobs: by id. power: uW in the last tick, None if unknown.
+    """
+
+    jobs: dict[int, JobEnergy]
+    whole: dict[str, int]
+    system: dict[str, int]
+    unallocated: dict[str, int]
+    power: int | None
+
+
+_latest: list[NodeEnergy | None] = [None]
+
+
+def publish_energy(energy: NodeEnergy | None) -> None:
+    """Replace what `latest_energy` returns, in any thread. It must not change afterwards."""
+    _latest[0] = energy
+
+
+def latest_energy() -> NodeEnergy | None:
+    """Return the last energy of this process."""
+    return _latest[0]

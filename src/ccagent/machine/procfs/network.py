@@ -1,0 +1,124 @@
+"""Parsers for the network's counters: netstat, snmp, snmp6, sockstat, softnet_stat, dev, arp.
+
+Source: proc(5); net/ipv4/proc.c, net/core/net-procfs.c of Linux.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.errors import UnparsableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SNMP6 = re.compile(rb"^([A-Z][A-Za-z]*?6)([A-Z]\w*)\s+([0-9]{1,20})$", re.MULTILINE)
+_SOCKETS = re.compile(rb"^(\w+):((?: \w+ -?[0-9]{1,19})+)\s*$", re.MULTILINE)
+
+
+def parse_netstat(content: bytes) -> Iterator[tuple[str, str, int]]:
+    """Yield protocol, field and number of pairs of lines `Tcp: Field...` and `Tcp: 1...`.
+
+    Raises UnparsableError for lines that are no such pair.
+    """
+    lines = content.decode("ascii", "replace").split("\n")
+    for names, numbers in zip(lines[::2], lines[1::2], strict=False):
+        protocol, _, fields = names.partition(":")
+        other, _, values = numbers.partition(":")
+        keys, words = fields.split(), values.split()
+        if protocol != other or len(keys) != len(words):
+            raise UnparsableError(f"not names and numbers: {names[:40]!r}, {numbers[:40]!r}")
+        try:
+            for key, word in zip(keys, words, strict=True):
+                yield protocol, key, int(word)
+        except ValueError as error:
+            raise UnparsableError(f"not a number: {numbers[:80]!r}") from error
+
+
+def parse_snmp6(content: bytes) -> Iterator[tuple[str, str, int]]:
+    """Yield protocol, field and number of lines `Ip6InReceives 1`."""
+    for protocol, field, number in _SNMP6.findall(content):
+        yield protocol.decode("ascii"), field.decode("ascii"), int(number)
+
+
+def parse_sockstat(content: bytes) -> dict[str, dict[str, int]]:
+    """Return the numbers by protocol and state: `TCP: inuse 34 orphan 1`."""
+    found: dict[str, dict[str, int]] = {}
+    for protocol, pairs in _SOCKETS.findall(content):
+        words = pairs.decode("ascii").split()
+        numbers = map(int, words[1::2])
+        found[protocol.decode("ascii")] = dict(zip(words[::2], numbers, strict=True))
+    return found
+
+
+class Softnet(NamedTuple):
+    """Counters of a cpu since boot. flow_limit, rps: None before Linux 3.11 and 2.6.35."""
+
+    cpu: int
+    processed: int
+    dropped: int
+    squeezed: int
+    rps: int | None
+    flow_limit: int | None
+    backlog: int | None
+
+
+def parse_softnet(content: bytes) -> list[Softnet]:
+    """Parse lines of hexadecimal numbers, one a cpu. Raises UnparsableError.
+
+    Since Linux 5.14 they name their cpu; before, they are in the order of online cpus.
+    """
+    found: list[Softnet] = []
+    for index, line in enumerate(content.splitlines()):
+        try:
+            words = [int(word, 16) for word in line.split()]
+            processed, dropped, squeezed = words[:3]
+        except ValueError as error:
+            raise UnparsableError(f"not counters: {line[:80]!r}") from error
+        more: list[int | None] = [*words, *[None] * 13]
+        cpu = words[12] if len(words) > 12 else index
+        found.append(Softnet(cpu, processed, dropped, squeezed, more[9], more[10], more[11]))
+    return found
+
+
+def parse_devices(content: bytes) -> dict[str, tuple[int, ...]]:
+    """Parse /proc/net/dev: 16 counters by interface. Raises UnparsableError."""
+    found: dict[str, tuple[int, ...]] = {}
+    for line in content.split(b"\n"):
+        name, colon, counters = line.rpartition(b":")
+        if not colon:
+            continue
+        try:
+            values = tuple(map(int, counters.split()))
+        except ValueError as error:
+            raise UnparsableError(f"not a number: {line[:80]!r}") from error
+        if len(values) != 16 or min(values) < 0:
+            raise UnparsableError(f"not 16 counters: {line[:80]!r}")
+        found[name.strip().decode("utf-8", "replace")] = values
+    return found
+
+
+def parse_arp(content: bytes) -> dict[str, int]:
+    """Parse /proc/net/arp: entries by interface."""
+    found: dict[str, int] = {}
+    for line in content.decode("utf-8", "replace").split("\n")[1:]:
+        words = line.split()
+        if len(words) >= 6:
+            found[words[5]] = found.get(words[5], 0) + 1
+    return found
+
+
+def parse_udp_queues(content: bytes) -> tuple[int, int]:
+    """Parse /proc/net/udp: B in queues for sending and receiving, over all sockets."""
+    sent = received = 0
+    for line in content.split(b"\n")[1:]:
+        words = line.split()
+        if len(words) > 4:
+            first, _, second = words[4].partition(b":")
+            try:
+                sent += int(first, 16)
+                received += int(second, 16)
+            except ValueError as error:
+                raise UnparsableError(f"not two queues: {line[:80]!r}") from error
+    return sent, received

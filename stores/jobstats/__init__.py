@@ -1,0 +1,1 @@
+"""The store of Lustre jobstats: the counters of every entry, in PostgreSQL."""

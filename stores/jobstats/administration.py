@@ -1,0 +1,201 @@
+"""Work on the database from the command line, whether the store runs or not."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import msgspec
+import psycopg
+
+from ccagent.errors import ConfigurationError, LockedError
+from ccagent.log import printable
+from ccagent.stores.jobstats.database import Database, DatabaseAwayError, describe_error
+from ccagent.stores.jobstats.embedded import EmbeddedPostgres
+from ccagent.stores.jobstats.housekeeping import keep_house
+from ccagent.stores.jobstats.migrating import (
+    applied_migrations,
+    fill_migration,
+    has_timescale,
+    migrate,
+    pending_migrations,
+)
+from ccagent.stores.jobstats.operations import KINDS
+from ccagent.stores.jobstats.partitions import TimePartitions, list_partitions
+from ccagent.stores.metrics.settings import split_address
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from ccagent.stores.jobstats.settings import JobstatsStoreSettings
+
+_START_WITHIN = 120.0
+_SECONDS = 5.0
+
+
+@contextlib.contextmanager
+def open_connection(
+    settings: JobstatsStoreSettings,
+) -> Generator[psycopg.Connection[Any], None, None]:
+    """Open a connection to the store's database, which is started if it is the store's own.
+
+    The connection is in autocommit. Raises ConfigurationError for what can't be reached or done.
+    """
+    postgres: EmbeddedPostgres | None = None
+    url = settings.database
+    try:
+        if settings.data:
+            try:
+                postgres = EmbeddedPostgres(
+                    settings.data, settings.database_user, settings.connections
+                )
+                url = postgres.url
+            except LockedError:
+                # The store runs, and its PostgreSQL with it.
+                sockets = os.path.join(os.path.abspath(settings.data), "socket")
+                url = f"postgresql://ccagent@/jobstats?host={quote(sockets, safe='')}"
+        database = Database(url, connections=1, password_file=settings.password_file)
+        with _connect(database, patient=postgres is not None) as connection:
+            yield connection
+    except psycopg.Error as error:
+        raise ConfigurationError(f"database: {describe_error(error)}") from None
+    except DatabaseAwayError as error:
+        raise ConfigurationError(str(error)) from None
+    finally:
+        if postgres is not None:
+            postgres.stop()
+
+
+def migrate_now(settings: JobstatsStoreSettings, *, is_dry: bool) -> list[str]:
+    """Apply the pending migrations; return a line for each, or their text."""
+    with open_connection(settings) as connection:
+        if is_dry:
+            is_timescale = has_timescale(connection)
+            return [
+                fill_migration(one, settings.series, is_timescale=is_timescale)
+                for one in pending_migrations(connection)
+            ] or ["-- the schema is up to date"]
+        applied = migrate(connection, settings.series)
+        return [f"applied {one.number:04} {one.name}" for one in applied] or [
+            "the schema is up to date"
+        ]
+
+
+def apply_retention(settings: JobstatsStoreSettings) -> list[str]:
+    """Remove what is older than the retention; return what was done."""
+    with open_connection(settings) as connection:
+        if not applied_migrations(connection):
+            return ["the database has no tables yet"]
+        partitions = (
+            None
+            if has_timescale(connection)
+            else TimePartitions(int(settings.series.partition.seconds))
+        )
+        dropped = keep_house(connection, settings.series, partitions, datetime.now(UTC))
+        what = "chunks" if partitions is None else "partitions"
+        return [f"dropped {dropped} {what} older than {settings.series.retention}"]
+
+
+def describe_state(settings: JobstatsStoreSettings) -> tuple[list[str], bool]:
+    """Return lines about the running store and its database, and whether both answer."""
+    lines, is_well = _ask_store(settings)
+    try:
+        with open_connection(settings) as connection:
+            lines += _describe_database(connection, settings)
+    except ConfigurationError as error:
+        return [*lines, f"database      {error}"], False
+    return lines, is_well
+
+
+def _describe_database(
+    connection: psycopg.Connection[Any], settings: JobstatsStoreSettings
+) -> list[str]:
+    applied = applied_migrations(connection)
+    pending = pending_migrations(connection)
+    is_timescale = has_timescale(connection)
+    version = connection.info.server_version
+    lines = [
+        f"database      PostgreSQL {version // 10000}.{version % 10000}, "
+        + ("TimescaleDB" if is_timescale else "without TimescaleDB: partitions by time"),
+        f"schema        {applied[-1] if applied else 0}"
+        + (f", {len(pending)} migrations pending" if pending else ""),
+        f"retention     {settings.series.retention}",
+    ]
+    if not applied:
+        return lines
+    for kind in KINDS:
+        if is_timescale:
+            query = "SELECT count(*), coalesce(sum(total_bytes), 0) FROM chunks_detailed_size(%s)"
+            count, size = connection.execute(query, [kind]).fetchone() or (0, 0)
+            lines.append(f"{kind:13} {count} chunks, {int(size) / 1e6:.1f} MB")
+            continue
+        parts = list_partitions(connection, kind)
+        query = (
+            "SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0) FROM pg_inherits "
+            "WHERE inhparent = to_regclass(%s)"
+        )
+        (size,) = connection.execute(query, [kind]).fetchone() or (0,)
+        span = f" from {parts[0][1]:%Y-%m-%d} to {parts[-1][2]:%Y-%m-%d}" if parts else ""
+        lines.append(f"{kind:13} {len(parts)} partitions{span}, {int(size) / 1e6:.1f} MB")
+    series, jobs = connection.execute(
+        "SELECT (SELECT count(*) FROM metadata), (SELECT count(*) FROM jobs)"
+    ).fetchone() or (0, 0)
+    return [*lines, f"series        {series}", f"jobs          {jobs}"]
+
+
+def _ask_store(settings: JobstatsStoreSettings) -> tuple[list[str], bool]:
+    """Return the numbers of the running store, and whether it answers."""
+    import ssl
+
+    host, port = split_address(settings.listen)
+    host = host or "localhost"
+    connection = (
+        http.client.HTTPSConnection(
+            host,
+            port,
+            timeout=_SECONDS,
+            # The certificate need not name the address of `listen`.
+            context=ssl._create_unverified_context(),  # noqa: S323, SLF001
+        )
+        if settings.tls.certificate
+        else http.client.HTTPConnection(host, port, timeout=_SECONDS)
+    )
+    try:
+        connection.request("GET", "/status")
+        answer = connection.getresponse()
+        body = answer.read(1 << 20)
+    except (OSError, http.client.HTTPException) as error:
+        return [f"store         none answers at {settings.listen}: {error}"], False
+    finally:
+        connection.close()
+    if answer.status == 401:
+        return [f"store         runs at {settings.listen}; its numbers need a token"], True
+    try:
+        numbers = msgspec.json.decode(body, type=dict[str, int])
+    except msgspec.MsgspecError:
+        reason = printable(answer.reason)
+        return [f"store         {settings.listen}: {answer.status} {reason}"], False
+    return [f"{name:16} {value}" for name, value in numbers.items()], True
+
+
+@contextlib.contextmanager
+def _connect(
+    database: Database, *, patient: bool
+) -> Generator[psycopg.Connection[Any], None, None]:
+    """Connect; a server that was just started may need a while."""
+    deadline = time.monotonic() + (_START_WITHIN if patient else 0.0)
+    while True:
+        try:
+            connection = database.connect_alone()
+            break
+        except DatabaseAwayError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+    with connection:
+        yield connection

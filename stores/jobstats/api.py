@@ -1,0 +1,223 @@
+"""The HTTP interface: arrays and envelopes come in, answers to queries go out."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import psycopg
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from ccagent.log import logger, printable
+from ccagent.stores.jobstats.bodies import BodyError, BodyLimits
+from ccagent.stores.jobstats.database import DatabaseAwayError, describe_error
+from ccagent.stores.jobstats.export_query import parse_export
+from ccagent.stores.jobstats.job_records import RefusedEnvelopeError
+from ccagent.stores.jobstats.own_metrics import describe_numbers
+from ccagent.stores.jobstats.query_request import QueryError, parse_job, parse_top
+from ccagent.stores.jobstats.records import RefusedArrayError
+from ccagent.stores.jobstats.tokens import LoginRefusedError, RoleRefusedError
+from ccagent.stores.metrics.settings import parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from ccagent.stores.jobstats.service import JobstatsService
+    from ccagent.stores.jobstats.tokens import TokenRole, TokenTable
+
+_RETRY_AFTER = "2"
+_QUERY_THREADS = 2
+_MOST_EXPORTS = 2
+_LONGEST_EXPORT = 3600.0
+_encode = msgspec.json.Encoder().encode
+
+
+class JobstatsApi:
+    """Answers requests; what blocks is done in threads."""
+
+    def __init__(self, service: JobstatsService, tokens: TokenTable) -> None:
+        self._service = service
+        self._tokens = tokens
+        limits = service.settings.limits
+        self._bodies = BodyLimits(
+            parse_size(limits.body), parse_size(limits.bodies), limits.time.seconds
+        )
+        self._writers = ThreadPoolExecutor(service.settings.connections, "ingest")
+        self._exports = 0
+        self._readers = ThreadPoolExecutor(_QUERY_THREADS, "query")
+
+    def application(self) -> Starlette:
+        """Return the application."""
+        return Starlette(
+            routes=[
+                Route("/top", self._guard(self._top), methods=["GET"]),
+                Route("/job/{job:path}", self._guard(self._job), methods=["GET"]),
+                Route("/export", self._guard(self._export), methods=["GET"]),
+                Route("/status", self._guard(self._status), methods=["GET"]),
+                Route("/metrics", self._guard(self._metrics), methods=["GET"]),
+                Route("/{kind}", self._guard(self._probe), methods=["GET", "HEAD"]),
+                Route("/{kind}", self._guard(self._post), methods=["POST"]),
+            ]
+        )
+
+    def close(self) -> None:
+        """Wait for what the threads do."""
+        self._writers.shutdown()
+        self._readers.shutdown()
+
+    async def _post(self, request: Request) -> Response:
+        # A sink with a prefix posts to /PREFIX.lustre.
+        kind = request.path_params["kind"].rpartition(".")[2]
+        if kind not in {"lustre", "job"}:
+            return _answer(404, {"error": "post arrays to /lustre, envelopes of jobs to /job"})
+        sender = self._login(request, "sender" if kind == "lustre" else "jobs")
+        headers = request.headers
+        body = await self._bodies.read(
+            request.stream(),
+            length=headers.get("content-length"),
+            encoding=headers.get("content-encoding", "").strip().lower(),
+        )
+        loop = asyncio.get_running_loop()
+        try:
+            if kind == "job":
+                count = await loop.run_in_executor(self._writers, self._service.store_jobs, body)
+                return _answer(200, {"jobs": count})
+            stored = await loop.run_in_executor(
+                self._writers, self._service.store_array, body, sender
+            )
+        finally:
+            self._bodies.release(body)
+        return _answer(200, stored._asdict())
+
+    async def _probe(self, request: Request) -> Response:
+        kind = request.path_params["kind"].rpartition(".")[2]
+        if kind not in {"lustre", "job"}:
+            return _answer(404, {"error": "there are /top, /job/ID, /status and /metrics"})
+        self._login(request, "sender" if kind == "lustre" else "jobs")
+        if request.method == "GET":
+            return _answer(405, {"error": f"/{kind} takes POST"}, {"Allow": "POST, HEAD"})
+        return _answer(200, {})
+
+    async def _top(self, request: Request) -> Response:
+        self._login(request, "reader")
+        wanted = parse_top(dict(request.query_params), datetime.now(UTC))
+        return _answer(200, await self._read(lambda: self._service.top(wanted)))
+
+    async def _job(self, request: Request) -> Response:
+        self._login(request, "reader")
+        job = request.path_params["job"]
+        wanted = parse_job(job, dict(request.query_params), datetime.now(UTC))
+        found = await self._read(lambda: self._service.job(wanted))
+        if found is None:
+            return _answer(404, {"error": f"no job {printable(job[:64])}"})
+        return _answer(200, found)
+
+    async def _export(self, request: Request) -> Response:
+        self._login(request, "reader")
+        wanted = parse_export(dict(request.query_params), datetime.now(UTC))
+        if self._exports >= _MOST_EXPORTS:
+            return _answer(503, {"error": "another export runs"}, {"Retry-After": _RETRY_AFTER})
+        pieces = self._service.export(wanted)
+        self._exports += 1
+        try:
+            # An error before the first piece is still an answer.
+            first = await asyncio.to_thread(next, pieces, b"")
+        except BaseException:
+            self._exports -= 1
+            raise
+        return StreamingResponse(self._rest(first, pieces), media_type="text/csv")
+
+    async def _rest(self, first: bytes, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+        """Yield the pieces of an export, within a time: nobody may hold it for ever."""
+        try:
+            async with asyncio.timeout(_LONGEST_EXPORT):
+                yield first
+                while piece := await asyncio.to_thread(next, pieces, b""):
+                    yield piece
+        finally:
+            self._exports -= 1
+            await asyncio.to_thread(self._service.end_export, pieces)
+
+    async def _status(self, request: Request) -> Response:
+        self._login(request, "reader")
+        return _answer(200, self._service.numbers() | {"body_bytes": self._bodies.held})
+
+    async def _metrics(self, request: Request) -> Response:
+        self._login(request, "reader")
+        return Response(
+            describe_numbers(self._service.numbers() | {"body_bytes": self._bodies.held}),
+            media_type="text/plain; version=0.0.4",
+        )
+
+    async def _read(self, query: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, query)
+
+    def _login(self, request: Request, role: TokenRole) -> str | None:
+        return self._tokens.check(request.headers.get("authorization", ""), role)
+
+    def _guard(
+        self, handler: Callable[[Request], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Return a handler whose errors are answers."""
+
+        async def guarded(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except ClientDisconnect:
+                return Response(status_code=400)
+            except Exception as error:  # noqa: BLE001 - one request must not end the store
+                return self._explain(error, request)
+
+        return guarded
+
+    def _explain(self, error: Exception, request: Request) -> Response:
+        reason = {"error": str(error)}
+        match error:
+            case LoginRefusedError():
+                return _answer(401, reason, {"WWW-Authenticate": "Bearer"})
+            case RoleRefusedError():
+                return _answer(403, reason)
+            case RefusedArrayError():
+                self._service.count_refused(len(error.records))
+                logger.warning("%s: refused an array: %s", _client(request), error)
+                records = [one._asdict() for one in error.records]
+                status = 403 if error.is_forbidden else 422
+                return _answer(status, {"error": error.reason, "records": records})
+            case RefusedEnvelopeError():
+                self._service.count_refused(1)
+                logger.warning("%s: refused jobs: %s", _client(request), error)
+                return _answer(422, reason)
+            case QueryError():
+                return _answer(400, reason)
+            case BodyError():
+                more = {"Retry-After": "1"} if error.status == 503 else {}
+                # The rest of the body is not read.
+                return _answer(error.status, reason, {"Connection": "close", **more})
+            case DatabaseAwayError():
+                self._service.count_unavailable()
+                logger.warning("%s", error)
+                return _answer(503, reason, {"Retry-After": _RETRY_AFTER})
+            case psycopg.errors.QueryCanceled():
+                return _answer(503, {"error": "the query took too long (limits.query)"})
+            case psycopg.Error():
+                logger.error("%s: %s", _client(request), describe_error(error))
+                return _answer(500, {"error": "the database refused it; the log has the reason"})
+            case _:
+                logger.error("%s: a defect of the store", _client(request), exc_info=error)
+                return _answer(500, {"error": "a defect of the store; the log has more"})
+
+
+def _answer(status: int, content: object, headers: dict[str, str] | None = None) -> Response:
+    return Response(
+        _encode(content), status_code=status, headers=headers, media_type="application/json"
+    )
+
+
+def _client(request: Request) -> str:
+    return request.client.host if request.client is not None else "a client"

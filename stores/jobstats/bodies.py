@@ -1,0 +1,91 @@
+"""Bodies of requests: bounded in size, in time, and all together."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from typing import TYPE_CHECKING
+
+from ccagent.errors import CcagentError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+_PIECE = 64 << 10
+_GZIP = 16 + zlib.MAX_WBITS
+
+
+class BodyError(CcagentError):
+    """A body that is not taken. status: of the answer."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class BodyLimits:
+    """Limits of bodies. most: of one, inflated; together: of all; seconds: for one to arrive."""
+
+    def __init__(self, most: int, together: int, seconds: float) -> None:
+        self.most = most
+        self.together = together
+        self.seconds = seconds
+        self.held = 0
+        """Bytes of the bodies that are in memory now."""
+
+    async def read(
+        self, chunks: AsyncIterator[bytes], *, length: str | None, encoding: str
+    ) -> bytes:
+        """Return a whole body; its bytes are held until `release`. Raises BodyError."""
+        if length is not None and length.isdigit() and int(length) > self.most:
+            raise BodyError(413, f"{length} bytes, more than {self.most} (limits.body)")
+        if encoding not in {"", "identity", "gzip"}:
+            raise BodyError(415, "Content-Encoding: only gzip is understood")
+        parts: list[bytes] = []
+        size = 0
+        inflate = zlib.decompressobj(_GZIP) if encoding == "gzip" else None
+        try:
+            async with asyncio.timeout(self.seconds):
+                async for chunk in chunks:
+                    for part in (chunk,) if inflate is None else _inflate(inflate, chunk):
+                        size += len(part)
+                        self.held += len(part)
+                        parts.append(part)
+                        self._check(size)
+            if inflate is not None and not inflate.eof:
+                raise BodyError(400, "gzip: the body breaks off")  # noqa: TRY301
+        except TimeoutError:
+            self.held -= size
+            raise BodyError(408, f"no whole body within {self.seconds:g} s") from None
+        except BaseException:
+            self.held -= size
+            raise
+        return b"".join(parts)
+
+    def release(self, body: bytes) -> None:
+        """Forget a body that is no longer in memory."""
+        self.held -= len(body)
+
+    def _check(self, size: int) -> None:
+        if size > self.most:
+            raise BodyError(413, f"more than {self.most} bytes (limits.body)")
+        if self.held > self.together:
+            raise BodyError(503, "too many bodies at once (limits.bodies)")
+
+
+def _inflate(inflate: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
+    """Yield the inflated parts of a chunk, one at a time. Raises BodyError."""
+    if inflate.eof and chunk:
+        raise BodyError(400, "gzip: bytes after the end")
+    while True:
+        try:
+            part = inflate.decompress(chunk, _PIECE)
+        except zlib.error:
+            raise BodyError(400, "gzip: the body is damaged") from None
+        chunk = inflate.unconsumed_tail
+        if part:
+            yield part
+        elif not chunk:
+            break
+    if inflate.unused_data:
+        raise BodyError(400, "gzip: bytes after the end")

@@ -1,0 +1,88 @@
+"""Observations as CSV, a batch for analysis, copied out of the database as they are read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from psycopg import sql
+
+from ccagent.stores.jobstats.operations import COLUMNS, KINDS
+from ccagent.stores.jobstats.query_request import TimeRange, parse_range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from datetime import datetime
+
+    from psycopg import Connection
+
+    from ccagent.stores.jobstats.operations import TargetKind
+
+IDENTITY = ("target", "entry_id", "job_id", "job", "user_id", "user", "nodename", "executable")
+"""Columns that say whose an observation is; anonymous exports lack them."""
+
+COUNTERS = tuple(dict.fromkeys(name for kind in KINDS for name in COLUMNS[kind]))
+
+_PIECE = 1 << 18
+
+
+class ExportRequest(NamedTuple):
+    """A question for all observations of a time."""
+
+    range: TimeRange
+    is_anonymous: bool
+
+
+def parse_export(values: Mapping[str, str], now: datetime) -> ExportRequest:
+    """Read the parameters of an export. Raises QueryError."""
+    return ExportRequest(parse_range(values, now), values.get("anonymous") in {"1", "true"})
+
+
+def export_columns(*, is_anonymous: bool) -> list[str]:
+    """Return the names of the columns."""
+    return [
+        "time_series_id", "kind", *(() if is_anonymous else (*IDENTITY, "server")),
+        "timestamp", "since", "snapshot_time", "start_time", "reset",
+        *COUNTERS, *(f"{name}_delta" for name in COUNTERS), "others", "others_delta",
+    ]  # fmt: skip
+
+
+def export_rows(connection: Connection[Any], request: ExportRequest) -> Iterator[bytes]:
+    """Yield CSV with a header, in pieces."""
+    tables = sql.SQL(" UNION ALL ").join(_select(kind, request) for kind in KINDS)
+    query = sql.SQL("COPY ({}) TO STDOUT (FORMAT CSV, HEADER)").format(tables)
+    connection.execute("SET TIME ZONE 'UTC'")
+    parts: list[bytes] = []
+    size = 0
+    with connection.cursor() as cursor, cursor.copy(query) as copy:
+        for part in copy:
+            parts.append(bytes(part))
+            size += len(part)
+            if size > _PIECE:
+                yield b"".join(parts)
+                parts, size = [], 0
+    yield b"".join(parts)
+
+
+def _select(kind: TargetKind, request: ExportRequest) -> sql.Composed:
+    columns: list[sql.Composable] = []
+    for name in export_columns(is_anonymous=request.is_anonymous):
+        if name == "kind":
+            columns.append(sql.SQL("{} AS kind").format(sql.Literal(kind)))
+        elif name in IDENTITY:
+            columns.append(sql.SQL("m.{}").format(sql.Identifier(name)))
+        elif (
+            name.removesuffix("_delta") in COUNTERS
+            and name.removesuffix("_delta") not in COLUMNS[kind]
+        ):
+            columns.append(sql.SQL("NULL::numeric AS {}").format(sql.Identifier(name)))
+        else:
+            columns.append(sql.SQL("o.{}").format(sql.Identifier(name)))
+    return sql.SQL(
+        "SELECT {} FROM {} o JOIN metadata m USING (time_series_id) "
+        "WHERE o.timestamp > {} AND o.timestamp <= {}"
+    ).format(
+        sql.SQL(", ").join(columns),
+        sql.Identifier(kind),
+        sql.Literal(request.range.begins),
+        sql.Literal(request.range.ends),
+    )

@@ -1,0 +1,115 @@
+"""What the store does beside requests: migrations, partitions ahead, retention."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from ccagent.errors import ConfigurationError
+from ccagent.log import logger
+from ccagent.stores.jobstats.database import DatabaseAwayError, describe_error
+from ccagent.stores.jobstats.migrating import has_timescale, migrate
+from ccagent.stores.jobstats.partitions import TimePartitions, drop_partitions
+from ccagent.stores.jobstats.timescale import apply_policies, drop_chunks
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from psycopg import Connection
+
+    from ccagent.stores.jobstats.database import Database
+    from ccagent.stores.jobstats.series_ids import EntryFormats
+    from ccagent.stores.jobstats.settings import SeriesTableSettings
+
+_LOCK = 0x6A6F62736B656570  # "jobskeep"
+_REMOVE_SERIES = """
+DELETE FROM metadata m
+WHERE first_seen < %s
+    AND NOT EXISTS (SELECT FROM ost o WHERE o.time_series_id = m.time_series_id)
+    AND NOT EXISTS (SELECT FROM mdt o WHERE o.time_series_id = m.time_series_id)
+"""
+_REMOVE_JOBS = "DELETE FROM jobs WHERE coalesce(end_time, reported) < %s AND reported < %s"
+
+
+def prepare_database(
+    database: Database,
+    settings: SeriesTableSettings,
+    formats: EntryFormats,
+    namespaces: dict[str, UUID],
+) -> TimePartitions | None:
+    """Migrate a database, and return what makes its partitions; None with TimescaleDB.
+
+    namespaces: those of a file; the others are read, or made, and added. Raises
+    ConfigurationError, DatabaseAwayError.
+    """
+    with database.connect_alone() as connection:
+        try:
+            migrate(connection, settings)
+            for form in formats.names:
+                if form not in namespaces:
+                    namespaces[form] = _find_namespace(connection, form)
+            return _prepare_tables(connection, settings)
+        except psycopg.OperationalError as error:
+            raise DatabaseAwayError(f"database: {describe_error(error)}") from error
+        except psycopg.Error as error:
+            raise ConfigurationError(
+                f"database {database.place}: {describe_error(error)}"
+            ) from None
+
+
+def _prepare_tables(
+    connection: Connection[Any], settings: SeriesTableSettings
+) -> TimePartitions | None:
+    """Set TimescaleDB's policies, or make the first partitions."""
+    if has_timescale(connection):
+        apply_policies(connection, settings)
+        return None
+    logger.info("TimescaleDB is not there: partitions of %s instead", settings.partition)
+    partitions = TimePartitions(int(settings.partition.seconds))
+    with connection.transaction():
+        partitions.ensure_ahead(connection, datetime.now(UTC))
+    partitions.remember(connection)
+    return partitions
+
+
+def keep_house(
+    connection: Connection[Any],
+    settings: SeriesTableSettings,
+    partitions: TimePartitions | None,
+    now: datetime,
+) -> int:
+    """Make partitions ahead and remove what is older than the retention; return what was dropped.
+
+    One store of several does it at a time. The connection is in autocommit.
+    """
+    if connection.execute("SELECT pg_try_advisory_lock(%s)", [_LOCK]).fetchone() != (True,):
+        return 0
+    try:
+        before = now - timedelta(seconds=settings.retention.seconds)
+        dropped = 0
+        if partitions is not None:
+            with connection.transaction():
+                partitions.ensure_ahead(connection, now)
+            dropped = drop_partitions(connection, before)
+            partitions.remember(connection)
+        else:
+            dropped = drop_chunks(connection, before)
+        connection.execute(_REMOVE_SERIES, [before])
+        connection.execute(_REMOVE_JOBS, [before, before])
+        return dropped
+    finally:
+        connection.execute("SELECT pg_advisory_unlock(%s)", [_LOCK])
+
+
+def _find_namespace(connection: Connection[Any], form: str) -> UUID:
+    """Return the namespace of a format; the database makes a random one at first."""
+    connection.execute("INSERT INTO namespaces (format) VALUES (%s) ON CONFLICT DO NOTHING", [form])
+    row = connection.execute(
+        "SELECT namespace FROM namespaces WHERE format = %s", [form]
+    ).fetchone()
+    if row is None:
+        raise ConfigurationError("database: the table namespaces can't be read")
+    found: UUID = row[0]
+    return found

@@ -1,0 +1,181 @@
+"""An array on its way into the database: one transaction, whole or not at all."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from psycopg.types.json import Jsonb
+
+from ccagent.stores.jobstats.ingest_sql import STATEMENTS
+from ccagent.stores.jobstats.records import check_records, decode_records, move_counters
+from ccagent.stores.jobstats.series_cache import SeriesIdDumper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from psycopg import Connection
+
+    from ccagent.stores.jobstats.database import Database
+    from ccagent.stores.jobstats.operations import TargetKind
+    from ccagent.stores.jobstats.partitions import TimePartitions
+    from ccagent.stores.jobstats.records import JobstatsObservation
+    from ccagent.stores.jobstats.series_cache import KnownSeries, SeriesCache, SeriesKey
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_LARGEST_BIGINT = 2**63 - 1
+_MODULUS = 2**64
+_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('server ' || %s, 0))"
+
+
+class ArrayCounters(msgspec.Struct):
+    """What the store has done since its start."""
+
+    arrays: int = 0
+    records: int = 0
+    stored: int = 0
+    repeated: int = 0
+    expired: int = 0
+    late: int = 0
+    refused_arrays: int = 0
+    refused_records: int = 0
+    unavailable: int = 0
+    jobs: int = 0
+
+
+class StoredArray(NamedTuple):
+    """What became of the records of an array.
+
+    repeated: they were there already. expired: older than the retention. late: rows of before that
+    follow a stored one, whose deltas were computed again.
+    """
+
+    records: int
+    stored: int
+    repeated: int
+    expired: int
+    late: int
+
+
+class ArrayIngest:
+    """Stores arrays. It is used by several threads.
+
+    partitions: None with TimescaleDB. counts_first: the first record of a series counts whole.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        cache: SeriesCache,
+        partitions: TimePartitions | None,
+        *,
+        retention: timedelta,
+        future: timedelta,
+        most_records: int,
+        counts_first: bool = False,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._database = database
+        self._cache = cache
+        self._partitions = partitions
+        self._retention = retention
+        self._future = future
+        self._most = most_records
+        self._counts_first = counts_first
+        self._now = now
+        self.counters = ArrayCounters()
+
+    def store(self, body: bytes, sender: str | None) -> StoredArray:
+        """Store an array, or nothing of it; the same array again changes nothing.
+
+        sender: the only server whose records are taken; None: any. Raises RefusedArrayError,
+        DatabaseAwayError.
+        """
+        now = self._now()
+        records = decode_records(body, self._most)
+        observations = check_records(records, sender, now + self._future)
+        oldest = now - self._retention
+        kept = [each for each in observations if each.timestamp >= oldest]
+        stored = updated = 0
+        if kept:
+            stored, updated = self._store(kept)
+        counters = self.counters
+        counters.arrays += 1
+        counters.records += len(observations)
+        counters.stored += stored
+        counters.repeated += len(kept) - stored
+        counters.expired += len(observations) - len(kept)
+        counters.late += updated
+        return StoredArray(
+            len(observations), stored, len(kept) - stored, len(observations) - len(kept), updated
+        )
+
+    def _store(self, observations: list[JobstatsObservation]) -> tuple[int, int]:
+        times = {each.timestamp for each in observations}
+        stored = updated = 0
+        with self._database.connection() as connection:
+            # The same array from two connections, and rows that follow each other, take turns.
+            for server in sorted({each.server for each in observations}):
+                connection.execute(_LOCK, [server])
+            makes_partitions = self._partitions is not None and not self._partitions.is_known(times)
+            if makes_partitions and self._partitions is not None:
+                self._partitions.ensure(connection, times)
+            series = self._cache.find(connection, observations)
+            for kind, rows in _make_rows(observations, series).items():
+                if rows:
+                    inserted, changed = _insert(
+                        connection, kind, rows, counts_first=self._counts_first
+                    )
+                    stored += inserted
+                    updated += changed
+        self._cache.remember(series)
+        if makes_partitions and self._partitions is not None:
+            with self._database.connection() as connection:
+                self._partitions.remember(connection)
+        return stored, updated
+
+
+def _make_rows(
+    observations: list[JobstatsObservation], series: dict[SeriesKey, KnownSeries]
+) -> dict[TargetKind, list[tuple[Any, ...]]]:
+    """Return the rows for the staging table of each kind."""
+    found: dict[TargetKind, list[tuple[Any, ...]]] = {"ost": [], "mdt": []}
+    moments = {each.timestamp: _microseconds(each.timestamp) for each in observations}
+    for each in observations:
+        series_id, kind = series[each.target, each.entry_id, each.supplied]
+        values, others = (
+            (each.values, each.others) if kind == each.kind else move_counters(each, kind)
+        )
+        if max(values) > _LARGEST_BIGINT:
+            values = [value - _MODULUS if value > _LARGEST_BIGINT else value for value in values]
+        found[kind].append((
+            each.number, series_id, each.server, moments[each.timestamp], each.snapshot_time,
+            each.start_time, each.reset, None if others is None else Jsonb(others), *values,
+        ))  # fmt: skip
+    return found
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def _insert(
+    connection: Connection[Any],
+    kind: TargetKind,
+    rows: list[tuple[Any, ...]],
+    *,
+    counts_first: bool,
+) -> tuple[int, int]:
+    """Insert what is not there yet; return the numbers of new rows and of rows that follow them."""
+    statements = STATEMENTS[kind]
+    connection.execute(statements.create_stage)
+    with connection.cursor() as cursor:
+        cursor.adapters.register_dumper(None, SeriesIdDumper)
+        with cursor.copy(statements.copy) as copy:
+            copy.set_types(statements.types)
+            for row in rows:
+                copy.write_row(row)
+        found = cursor.execute(statements.insert, {"counts_first": counts_first}).fetchone()
+    return (0, 0) if found is None else (found[0], found[1])

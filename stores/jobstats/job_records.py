@@ -1,0 +1,95 @@
+"""Slurm's jobs, from the envelopes of the agent `jobs`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ccagent.errors import CcagentError
+from ccagent.log import printable
+from ccagent.records.envelopes import JobsEnvelope
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+    from ccagent.records.envelopes import SlurmJob
+
+_decode = msgspec.json.Decoder(JobsEnvelope).decode
+_LARGEST_ID = 2**63 - 1
+_UPSERT = """
+INSERT INTO jobs (
+    cluster, job_id, user_name, account, partition, job_name, state, submit_time, start_time,
+    end_time, reported
+)
+SELECT * FROM unnest(
+    %s::text[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[],
+    %s::timestamptz[], %s::timestamptz[], %s::timestamptz[], %s::timestamptz[]
+)
+ON CONFLICT (job_id, cluster) DO UPDATE SET
+    user_name = excluded.user_name, account = excluded.account, partition = excluded.partition,
+    job_name = excluded.job_name, state = excluded.state, submit_time = excluded.submit_time,
+    start_time = excluded.start_time, end_time = excluded.end_time, reported = excluded.reported
+WHERE jobs.reported <= excluded.reported
+"""
+
+
+class RefusedEnvelopeError(CcagentError):
+    """An envelope that can never be stored."""
+
+
+def decode_jobs(body: bytes) -> list[tuple[Any, ...]]:
+    """Return rows of jobs, without steps; one a job. Raises RefusedEnvelopeError."""
+    try:
+        envelope = _decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RefusedEnvelopeError(f"no envelope of jobs: {printable(str(error)[:200])}") from None
+    if envelope.data is None:
+        return []
+    attributes = envelope.data.attributes
+    reported = _time(attributes.time)
+    if reported is None:
+        raise RefusedEnvelopeError("data.attributes.time: no time")
+    found: dict[int, tuple[Any, ...]] = {}
+    for job in attributes.slurm_jobs:
+        if not job.job_step:
+            row = _row(attributes.cluster, job, reported)
+            before = found.get(job.job_id)
+            # The run that started last stands for a job that was requeued.
+            if before is None or _began(before) <= _began(row):
+                found[job.job_id] = row
+    return [found[key] for key in sorted(found)]
+
+
+def store_jobs(connection: Connection[Any], rows: list[tuple[Any, ...]]) -> None:
+    """Store rows; one that was reported later stays."""
+    if rows:
+        connection.execute(_UPSERT, [list(column) for column in zip(*rows, strict=True)])
+
+
+def _row(cluster: str, job: SlurmJob, reported: datetime) -> tuple[Any, ...]:
+    texts = (cluster, job.user_name, job.account, job.partition, job.job_name, job.job_state)
+    if any("\0" in text or len(text) > 1024 for text in texts):
+        raise RefusedEnvelopeError(f"job {job.job_id}: a text with NUL, or longer than 1024")
+    if not 0 <= job.job_id <= _LARGEST_ID:
+        raise RefusedEnvelopeError(f"job {job.job_id}: not a job id")
+    return (
+        cluster, job.job_id, job.user_name or None, job.account or None, job.partition or None,
+        job.job_name or None, job.job_state, _time(job.submit_time), _time(job.start_time),
+        _time(job.end_time), reported,
+    )  # fmt: skip
+
+
+def _began(row: tuple[Any, ...]) -> float:
+    """Return when a run started, or was submitted."""
+    moment: datetime | None = row[8] or row[7]
+    return 0.0 if moment is None else moment.timestamp()
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text)
+        return found.astimezone(UTC) if found.tzinfo else None
+    except (ValueError, OverflowError):
+        return None

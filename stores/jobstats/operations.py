@@ -1,0 +1,55 @@
+"""The counters that have columns of their own, and the fields of a record that are no counters."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+TargetKind = Literal["ost", "mdt"]
+"""The kind of a target, and the name of its table."""
+
+MDT = (
+    "open", "close", "mknod", "link", "unlink", "mkdir", "rmdir", "rename", "getattr", "setattr",
+    "getxattr", "setxattr", "statfs", "sync", "samedir_rename", "crossdir_rename",
+)  # fmt: skip
+OST = (
+    "read_bytes", "write_bytes", "read", "write", "setattr", "punch", "sync", "get_info",
+    "set_info", "quotactl",
+)  # fmt: skip
+
+COLUMNS: dict[TargetKind, tuple[str, ...]] = {"ost": OST, "mdt": MDT}
+"""The columns of the tables; other operations are in the column `others`."""
+
+KINDS: tuple[TargetKind, ...] = ("ost", "mdt")
+
+PARTS = ("job_id", "user_id", "user", "group_id", "nodename", "executable", "process_id")
+"""What an entry's id says, as far as the sender knows its format."""
+
+FIELDS = frozenset({
+    "time_series_id", "target", "entry_id", "timestamp", "snapshot_time", "start_time", "server",
+    "malformed", "reset", *PARTS,
+})  # fmt: skip
+"""The fields of a record that are no counters."""
+
+RESETS = ("start_time", "absent", "decreased", "snapshot_gap")
+
+LARGEST_COUNTER = 2**64 - 1
+
+_TARGET = re.compile(r"-(MDT|OST)[0-9a-fA-F]{4}$")
+_MDT_ONLY = frozenset(MDT) - {*OST, "getattr", "statfs"}
+
+
+def kind_by_name(target: str) -> TargetKind | None:
+    """Return the kind of a target by its name, None if that does not show it."""
+    match = _TARGET.search(target)
+    if match is None:
+        return None
+    return "mdt" if match[1] == "MDT" else "ost"
+
+
+def kind_by_operations(fields: Iterable[str]) -> TargetKind:
+    """Return the kind of a target by the fields of a record."""
+    return "ost" if _MDT_ONLY.isdisjoint(fields) else "mdt"

@@ -1,0 +1,28 @@
+"""The store's own numbers, in the text format of Prometheus."""
+
+from __future__ import annotations
+
+import resource
+
+_GAUGES = frozenset({"ready", "uptime_seconds", "series_cached", "body_bytes", "resident_bytes"})
+
+
+def describe_numbers(numbers: dict[str, int]) -> bytes:
+    """Return numbers as metrics, with CPU time and memory of this process."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    lines: list[str] = []
+    for name, value in {
+        **numbers,
+        "cpu_seconds": usage.ru_utime + usage.ru_stime,
+        "resident_bytes": read_resident(),
+    }.items():
+        kind = "gauge" if name in _GAUGES else "counter"
+        full = f"ccagent_jobstats_{name}" + ("_total" if kind == "counter" else "")
+        lines += [f"# TYPE {full} {kind}", f"{full} {value}"]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def read_resident() -> int:
+    """Return the resident memory of this process in bytes."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()

@@ -1,0 +1,114 @@
+"""Partitions of the tables by time, where TimescaleDB does not make chunks."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from psycopg import sql
+
+from ccagent.stores.jobstats.operations import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from psycopg import Connection
+
+_BOUNDS = re.compile(r"FROM \('([^']+)'\) TO \('([^']+)'\)")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LIST = """
+SELECT c.relname, pg_get_expr(c.relpartbound, c.oid)
+FROM pg_inherits i
+JOIN pg_class c ON c.oid = i.inhrelid
+WHERE i.inhparent = to_regclass(%s)
+"""
+
+
+class TimePartitions:
+    """Makes the partitions that observations need.
+
+    seconds: the time in one of them. Those made with another length stay as they are.
+    """
+
+    def __init__(self, seconds: int) -> None:
+        self._width = timedelta(seconds=seconds)
+        self._covered: list[tuple[datetime, datetime]] = []
+
+    def ensure(self, connection: Connection[Any], times: Iterable[datetime]) -> None:
+        """Make partitions for these times, in the transaction of the connection."""
+        missing = {self._start(time) for time in times if not self._is_covered(time)}
+        if not missing:
+            return
+        # One process at a time; what another one has just made is seen.
+        connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('partitions', 0))")
+        covered = list_partitions(connection, "mdt")
+        for wanted in sorted(missing):
+            start, end = _fit(wanted, wanted + self._width, covered)
+            if start < end:
+                for kind in KINDS:
+                    connection.execute(_create(kind, start, end))
+                covered.append(("", start, end))
+
+    def remember(self, connection: Connection[Any]) -> None:
+        """Remember the partitions that are committed."""
+        self._covered = [(start, end) for _, start, end in list_partitions(connection, "mdt")]
+
+    def ensure_ahead(self, connection: Connection[Any], now: datetime) -> None:
+        """Make the partitions of now and of the next two lengths of time."""
+        self.ensure(connection, [now + each * self._width for each in range(3)])
+
+    def is_known(self, times: Iterable[datetime]) -> bool:
+        """Return whether all these times are in partitions that are remembered."""
+        return all(self._is_covered(time) for time in times)
+
+    def _is_covered(self, time: datetime) -> bool:
+        return any(start <= time < end for start, end in self._covered)
+
+    def _start(self, time: datetime) -> datetime:
+        return _EPOCH + (time - _EPOCH) // self._width * self._width
+
+
+def list_partitions(
+    connection: Connection[Any], table: str
+) -> list[tuple[str, datetime, datetime]]:
+    """Return name, start and end of the partitions of a table."""
+    found: list[tuple[str, datetime, datetime]] = []
+    for name, bounds in connection.execute(_LIST, [table]):
+        match = _BOUNDS.search(bounds or "")
+        if match is not None:
+            start, end = (datetime.fromisoformat(text).astimezone(UTC) for text in match.groups())
+            found.append((name, start, end))
+    return sorted(found, key=lambda one: one[1])
+
+
+def drop_partitions(connection: Connection[Any], before: datetime) -> int:
+    """Drop the partitions that end before a time; return their number."""
+    dropped = 0
+    for kind in KINDS:
+        for name, _, end in list_partitions(connection, kind):
+            if end <= before:
+                with connection.transaction():
+                    connection.execute("SET LOCAL lock_timeout = '5s'")
+                    connection.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(name)))
+                dropped += 1
+    return dropped
+
+
+def _fit(
+    start: datetime, end: datetime, covered: list[tuple[str, datetime, datetime]]
+) -> tuple[datetime, datetime]:
+    """Return what partitions of another length leave free of a time."""
+    for _, first, last in sorted(covered, key=lambda one: one[1]):
+        if first <= start < last:
+            start = last
+        elif start < first < end:
+            end = first
+    return start, end
+
+
+def _create(kind: str, start: datetime, end: datetime) -> sql.Composed:
+    name = f"{kind}_{start:%Y%m%d_%H%M}"
+    return sql.SQL("CREATE TABLE {} PARTITION OF {} FOR VALUES FROM ({}) TO ({})").format(
+        sql.Identifier(name), sql.Identifier(kind), sql.Literal(start), sql.Literal(end)
+    )

@@ -1,0 +1,208 @@
+"""Queries of the database. The ids of series are looked up before their observations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from psycopg import sql
+
+from ccagent.stores.jobstats.operations import COLUMNS, KINDS
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+    from ccagent.stores.jobstats.operations import TargetKind
+    from ccagent.stores.jobstats.query_request import JobRequest, TimeRange, TopGroup, TopRequest
+
+_KEYS: dict[TopGroup, sql.SQL] = {
+    # A login node's entry has no job: its program and user stand for one.
+    "job": sql.SQL("coalesce(m.job, m.executable || '.' || m.user_id, m.entry_id)"),
+    "user": sql.SQL("coalesce(m.\"user\", m.user_id::text, '')"),
+    "node": sql.SQL("coalesce(m.nodename, '')"),
+    "target": sql.SQL("m.target"),
+    "executable": sql.SQL("coalesce(m.executable, '')"),
+    "account": sql.SQL("coalesce(j.account, '')"),
+    "project": sql.SQL("coalesce(j.account, '')"),
+    "partition": sql.SQL("coalesce(j.partition, '')"),
+}
+_OF_JOBS = frozenset({"account", "project", "partition"})
+_FILTERS: dict[str, sql.SQL] = {
+    "job": sql.SQL("m.job = {}"),
+    "user": sql.SQL('(m."user" = {0} OR m.user_id::text = {0})'),
+    "node": sql.SQL("m.nodename = {}"),
+    "target": sql.SQL("m.target = {}"),
+    "executable": sql.SQL("m.executable = {}"),
+    "account": sql.SQL("j.account = {}"),
+    "project": sql.SQL("j.account = {}"),
+    "partition": sql.SQL("j.partition = {}"),
+}
+_JOBS = sql.SQL("""
+    LEFT JOIN (
+        SELECT DISTINCT ON (job_id) job_id, account, partition
+        FROM jobs ORDER BY job_id, reported DESC
+    ) j ON j.job_id = m.job_id""")
+
+
+class TopRow(msgspec.Struct, frozen=True):
+    """One group: its name, and the sum of each operation."""
+
+    key: str
+    totals: dict[str, int]
+
+
+class TopAnswer(msgspec.Struct, frozen=True):
+    """Who did most."""
+
+    begins: str
+    ends: str
+    by: str
+    sort: str
+    columns: tuple[str, ...]
+    rows: list[TopRow]
+
+
+class JobTotal(msgspec.Struct, frozen=True):
+    """What a job did on a target with one operation. rate, peak: per second."""
+
+    target: str
+    operation: str
+    total: int
+    rate: float
+    peak: float
+
+
+class JobRate(msgspec.Struct, frozen=True):
+    """A rate per second from `begins` to `ends`."""
+
+    begins: str
+    ends: str
+    target: str
+    operation: str
+    rate: float
+
+
+class JobAnswer(msgspec.Struct, frozen=True):
+    """What a job did, and when. slurm: what Slurm knows of it."""
+
+    job: str
+    begins: str
+    ends: str
+    slurm: dict[str, str | None]
+    totals: list[JobTotal]
+    rates: list[JobRate]
+
+
+def find_top(connection: Connection[Any], request: TopRequest) -> TopAnswer:
+    """Return the groups with the largest sums."""
+    filters = [_FILTERS[name].format(value) for name, value in request.filters.items()]
+    needs_jobs = request.by in _OF_JOBS or not _OF_JOBS.isdisjoint(request.filters)
+    jobs = _JOBS if needs_jobs else sql.SQL("")
+    wanted: sql.Composable = sql.SQL("")
+    if filters:
+        wanted = sql.SQL(
+            " AND o.time_series_id = ANY (ARRAY("
+            "SELECT m.time_series_id FROM metadata m{} WHERE {}))"
+        ).format(jobs, sql.SQL(" AND ").join(filters))
+    used = sql.SQL(" UNION ALL ").join(
+        _sum_of(kind, request.columns, request.range, wanted) for kind in KINDS
+    )
+    sums = sql.SQL(", ").join(
+        sql.SQL("sum(u.{0}) AS {0}").format(sql.Identifier(f"c{i}"))
+        for i in range(len(request.columns))
+    )
+    order = sql.Identifier(f"c{request.columns.index(request.sort)}")
+    query = sql.SQL(
+        "WITH used AS MATERIALIZED ({}) SELECT {}, {} FROM used u "
+        "JOIN metadata m USING (time_series_id){} GROUP BY 1 ORDER BY {} DESC, 1 LIMIT {}"
+    ).format(used, _KEYS[request.by], sums, jobs, order, request.limit)
+    return TopAnswer(
+        request.range.begins.isoformat(),
+        request.range.ends.isoformat(),
+        request.by,
+        request.sort,
+        request.columns,
+        [
+            TopRow(key, dict(zip(request.columns, map(int, values), strict=True)))
+            for key, *values in connection.execute(query)
+        ],
+    )
+
+
+def find_job(connection: Connection[Any], request: JobRequest) -> JobAnswer | None:
+    """Return what a job did; None if it is unknown."""
+    series = dict(
+        connection.execute(
+            "SELECT time_series_id, target FROM metadata "
+            "WHERE job = %(job)s OR job IS NULL AND entry_id = %(job)s",
+            {"job": request.job},
+        ).fetchall()
+    )
+    slurm = _find_slurm(connection, request.job)
+    if not series and not slurm:
+        return None
+    begins, ends = request.range
+    ids = list(series)
+    totals: dict[tuple[str, str], list[float]] = {}
+    rates: dict[tuple[str, str, str, str], float] = {}
+    seconds = (ends - begins).total_seconds()
+    for series_id, since, timestamp, operation, delta in connection.execute(
+        "SELECT * FROM series_deltas(%s, %s, %s)", [ids, begins, ends]
+    ):
+        total = totals.setdefault((series[series_id], operation), [0, 0.0])
+        total[0] += int(delta)
+        if since is None:
+            continue
+        rate = float(delta) / (timestamp - since).total_seconds()
+        total[1] = max(total[1], rate)
+        if request.step is None:
+            key = (since.isoformat(), timestamp.isoformat(), series[series_id], operation)
+            rates[key] = rates.get(key, 0.0) + rate
+    if request.step is not None:
+        for begin, series_id, operation, value in connection.execute(
+            "SELECT * FROM interpolated_rates(%s, %s, %s, %s)", [ids, begins, ends, request.step]
+        ):
+            end = begin + request.step
+            key = (begin.isoformat(), end.isoformat(), series[series_id], operation)
+            rates[key] = rates.get(key, 0.0) + float(value)
+    return JobAnswer(
+        request.job,
+        begins.isoformat(),
+        ends.isoformat(),
+        slurm,
+        [
+            JobTotal(target, operation, int(total), total / seconds, peak)
+            for (target, operation), (total, peak) in sorted(totals.items())
+        ],
+        [JobRate(*key, rate) for key, rate in sorted(rates.items())],
+    )
+
+
+def _find_slurm(connection: Connection[Any], job: str) -> dict[str, str | None]:
+    if not (job.isascii() and job.isdigit() and len(job) < 19):
+        return {}
+    cursor = connection.execute(
+        "SELECT cluster, user_name, account, partition, job_name, state, start_time::text, "
+        "end_time::text FROM jobs WHERE job_id = %s ORDER BY reported DESC LIMIT 1",
+        [int(job)],
+    )
+    row = cursor.fetchone()
+    if row is None or cursor.description is None:
+        return {}
+    return {column.name: value for column, value in zip(cursor.description, row, strict=True)}
+
+
+def _sum_of(
+    kind: TargetKind, columns: tuple[str, ...], range_: TimeRange, wanted: sql.Composable
+) -> sql.Composed:
+    """Return a query for the sums of each series in one table."""
+    sums: list[sql.Composable] = []
+    for i, name in enumerate(columns):
+        if name in COLUMNS[kind]:
+            value: sql.Composable = sql.Identifier(f"{name}_delta")
+        else:
+            value = sql.SQL("(others_delta ->> {})::numeric").format(sql.Literal(name))
+        sums.append(sql.SQL("coalesce(sum({}), 0) AS {}").format(value, sql.Identifier(f"c{i}")))
+    return sql.SQL(
+        "SELECT time_series_id, {} FROM {} o WHERE timestamp > {} AND timestamp <= {}{} GROUP BY 1"
+    ).format(sql.SQL(", ").join(sums), sql.Identifier(kind), range_.begins, range_.ends, wanted)

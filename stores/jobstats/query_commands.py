@@ -1,0 +1,138 @@
+"""The commands `ccagent jobstats`: questions about what Lustre's users did."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from ccagent.cli.command_options import HelpfulGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ccagent.stores.jobstats.client import StorePlace
+
+_BY = ("job", "user", "node", "target", "executable", "account", "project", "partition")
+_TOP = ("by", "sort", "columns", "limit")
+_FORMS = click.Choice(["table", "json", "csv"])
+
+
+def _with_place(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--ca-file", metavar="FILE", default="", help="Certificates of the store."),
+        click.option("--password-file", metavar="FILE", default="", help="Of the database."),
+        click.option("--token-file", metavar="FILE", default="", help="A reader's token."),
+        click.option("--database", metavar="URL", default="", help="Ask the database itself."),
+        click.option(
+            "--url", metavar="URL", default="http://127.0.0.1:8083", show_default=True,
+            help="The store to ask.",
+        ),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def _with_range(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--to", metavar="TIME", help="The end; now, if it is not given."),
+        click.option("--from", "from_", metavar="TIME", help="The beginning: 2026-11-22T10:00."),
+        click.option("--last", metavar="DURATION", help="Before the end; 1h if nothing is given."),
+    ):
+        function = option(function)
+    return function
+
+
+@click.group(cls=HelpfulGroup)
+def jobstats() -> None:
+    """Ask the store of Lustre jobstats who reads and writes what."""
+
+
+@jobstats.command()
+@_with_range
+@click.option("--by", type=click.Choice(_BY), default="job", show_default=True, help="Group by.")
+@click.option(
+    "--sort", metavar="OPERATION", default="read_bytes", show_default=True, help="Largest first."
+)
+@click.option("--columns", metavar="OPERATION,...", help="Operations to show.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True)
+@click.option(
+    "--where",
+    "wheres",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help=f"Only of one {', '.join(_BY[:4])}, ...; repeatable.",
+)
+@click.option("--format", "form", type=_FORMS, default="table", show_default=True)
+@_with_place
+def top(*, wheres: tuple[str, ...], form: Any, **options: Any) -> None:
+    """List who did most: jobs, users, nodes, targets, programs, accounts or partitions."""
+    values, place = _split(options)
+    values |= {name: str(options[name]) for name in _TOP if options[name]}
+    for where in wheres:
+        name, equals, value = where.partition("=")
+        if not equals or name not in _BY:
+            raise click.UsageError(f"--where: expected NAME=VALUE with one of {', '.join(_BY)}")
+        values[name] = value
+    from ccagent.stores.jobstats.client import ask_top
+    from ccagent.stores.jobstats.tables import format_top
+
+    click.echo(format_top(ask_top(place, values), form), nl=False)
+
+
+@jobstats.command()
+@_with_range
+@click.option("--step", metavar="DURATION", help="Rates in even steps; missed ones interpolated.")
+@click.option("--format", "form", type=_FORMS, default="table", show_default=True)
+@click.argument("job")
+@_with_place
+def job(job: str, step: str | None, form: Any, **options: Any) -> None:
+    """Show what JOB did: totals and rates, by target and operation; exit status 1 if unknown."""
+    values, place = _split(options)
+    if step:
+        values["step"] = step
+    from ccagent.stores.jobstats.client import ask_job
+    from ccagent.stores.jobstats.tables import format_job
+
+    answer = ask_job(place, job, values)
+    if answer is None:
+        click.echo(f"no job {job!r} is known", err=True)
+        sys.exit(1)
+    click.echo(format_job(answer, form), nl=False)
+
+
+@jobstats.command()
+@_with_range
+@click.option("--anonymous", is_flag=True, help="Without targets, ids, users, nodes and programs.")
+@click.argument("target", type=click.Path())
+@_with_place
+def export(target: str, *, anonymous: bool, **options: Any) -> None:
+    """Write observations to the file TARGET, which ends with .parquet or .csv."""
+    values, place = _split(options)
+    if anonymous:
+        values["anonymous"] = "1"
+    from ccagent.stores.jobstats.exporting import write_export
+
+    click.echo(f"exported: {write_export(place, values, target)} observations")
+
+
+def _split(options: dict[str, Any]) -> tuple[dict[str, str], StorePlace]:
+    """Return the parameters of the time, and where to ask."""
+    from ccagent.stores.jobstats.client import StorePlace
+    from ccagent.stores.jobstats.commands import need_query_packages
+
+    values = {
+        key: options[name]
+        for key, name in (("last", "last"), ("from", "from_"), ("to", "to"))
+        if options[name]
+    }
+    need_query_packages()
+    return values, StorePlace(
+        options["url"],
+        options["database"],
+        options["token_file"],
+        options["password_file"],
+        options["ca_file"],
+    )

@@ -1,0 +1,136 @@
+"""What is asked: the parameters of queries, alike for HTTP and the command line."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+
+from ccagent.config.duration import Duration
+from ccagent.errors import CcagentError
+from ccagent.log import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TopGroup = Literal[
+    "job", "user", "node", "target", "executable", "account", "project", "partition"
+]  # fmt: skip
+GROUPS: tuple[TopGroup, ...] = get_args(TopGroup)
+FILTERS = ("job", "user", "node", "target", "executable", "account", "project", "partition")
+
+_GROUP_NAMES: dict[str, TopGroup] = {name: name for name in GROUPS}
+_LONGEST = 1024
+_MOST_STEPS = 10_000
+_COLUMNS = ("read_bytes", "write_bytes")
+
+
+class QueryError(CcagentError):
+    """Parameters that can't be used: the message is for who asked."""
+
+
+class TimeRange(NamedTuple):
+    """A time: after `begins`, up to `ends`."""
+
+    begins: datetime
+    ends: datetime
+
+
+class TopRequest(NamedTuple):
+    """A question for who did most. columns: the operations that are shown, `sort` among them."""
+
+    range: TimeRange
+    by: TopGroup
+    sort: str
+    columns: tuple[str, ...]
+    limit: int
+    filters: dict[str, str]
+
+
+class JobRequest(NamedTuple):
+    """A question for one job. step: None for the intervals between observations."""
+
+    range: TimeRange
+    job: str
+    step: timedelta | None
+
+
+def parse_range(values: Mapping[str, str], now: datetime) -> TimeRange:
+    """Read `last`, or `from` and `to`. Raises QueryError."""
+    last, begin, end = values.get("last"), values.get("from"), values.get("to")
+    if last and begin:
+        raise QueryError("last and from exclude each other")
+    ends = _moment("to", end) if end else now
+    try:
+        begins = (
+            _moment("from", begin)
+            if begin
+            else ends - timedelta(seconds=Duration(last or "1h").seconds)
+        )
+    except (ValueError, OverflowError) as error:
+        raise QueryError(f"last: {error}") from None
+    if begins >= ends:
+        raise QueryError("from: not before to")
+    return TimeRange(begins, ends)
+
+
+def parse_top(values: Mapping[str, str], now: datetime) -> TopRequest:
+    """Read the parameters of `top`. Raises QueryError."""
+    by = values.get("by", "job")
+    group = _GROUP_NAMES.get(by)
+    if group is None:
+        raise QueryError(f"by: {printable(by[:40])!r} is none of {', '.join(GROUPS)}")
+    sort = _operation(values.get("sort", "read_bytes"))
+    columns = values.get("columns")
+    names = [_operation(name) for name in columns.split(",")] if columns else [*_COLUMNS]
+    filters = {name: values[name][:_LONGEST] for name in FILTERS if values.get(name)}
+    return TopRequest(
+        parse_range(values, now),
+        group,
+        sort,
+        tuple(dict.fromkeys([sort, *names] if sort not in names else names))[:40],
+        _number(values, "limit", 20, 100_000),
+        filters,
+    )
+
+
+def parse_job(job: str, values: Mapping[str, str], now: datetime) -> JobRequest:
+    """Read the parameters of `job`. Raises QueryError."""
+    if not job or len(job) > _LONGEST or "\0" in job:
+        raise QueryError("job: not the id of a job")
+    found = parse_range(values, now)
+    text = values.get("step")
+    step = None
+    if text:
+        try:
+            step = timedelta(seconds=Duration(text).seconds)
+        except (ValueError, OverflowError) as error:
+            raise QueryError(f"step: {error}") from None
+        if not step or (found.ends - found.begins) / step > _MOST_STEPS:
+            raise QueryError(f"step: at most {_MOST_STEPS} of them")
+    return JobRequest(found, job, step)
+
+
+def _operation(text: str) -> str:
+    name = text.strip()
+    if not (name.isascii() and name.isidentifier() and len(name) <= 64):
+        raise QueryError(f"{printable(name[:64])!r} is not the name of an operation")
+    return name
+
+
+def _moment(key: str, text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text.strip())
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        raise QueryError(
+            f"{key}: {printable(text[:40])!r} is not a time such as 2026-11-22T10:00 (UTC)"
+        ) from None
+
+
+def _number(values: Mapping[str, str], key: str, default: int, most: int) -> int:
+    text = values.get(key)
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 0 < int(text) <= most):
+        raise QueryError(f"{key}: expected a number from 1 to {most}")
+    return int(text)

@@ -1,0 +1,326 @@
+"""Records of an array, checked: what can never be stored is found before the database is asked."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import msgspec
+
+from ccagent.errors import CcagentError
+from ccagent.log import printable
+from ccagent.stores.jobstats.operations import (
+    COLUMNS,
+    FIELDS,
+    KINDS,
+    LARGEST_COUNTER,
+    PARTS,
+    RESETS,
+    kind_by_name,
+    kind_by_operations,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ccagent.stores.jobstats.operations import TargetKind
+
+JsonValue = int | float | str | bool | None
+JobstatsRecord = dict[str, JsonValue]
+
+_LONGEST_NAME = 255
+_LONGEST_ENTRY = 1024
+_MOST_OTHERS = 200
+_LATEST = 253_402_300_799  # of the year 9999
+_MOST_REASONS = 20
+_LARGEST_ID = 2**63 - 1
+_RESETS = frozenset(RESETS)
+_PARTS = frozenset(PARTS)
+_NUMBERS = frozenset({"job_id", "user_id", "group_id", "process_id"})
+_INTEGERS = {int}
+_KNOWN = {kind: FIELDS | {*COLUMNS[kind]} for kind in KINDS}
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NO_DELTA = UTC.utcoffset(None)
+
+_decode_array = msgspec.json.Decoder(list[JobstatsRecord]).decode
+_decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_record = msgspec.json.Decoder(JobstatsRecord).decode
+
+
+class RefusedRecord(NamedTuple):
+    """A record that can never be stored. number: from 1."""
+
+    number: int
+    reason: str
+
+
+class RefusedArrayError(CcagentError):
+    """An array that can never be stored: no part of it is.
+
+    records: those at fault, the first of them; none if the whole is no array.
+    is_forbidden: this sender may not send it, another one might.
+    """
+
+    def __init__(
+        self, reason: str, records: Iterable[RefusedRecord] = (), *, is_forbidden: bool = False
+    ) -> None:
+        self.records = list(records)[:_MOST_REASONS]
+        first = f": record {self.records[0].number}: {self.records[0].reason}" if records else ""
+        super().__init__(reason + first)
+        self.reason = reason
+        self.is_forbidden = is_forbidden
+
+
+class RecordError(CcagentError):
+    """A record that can never be stored: the message is the reason."""
+
+
+class SenderError(RecordError):
+    """A record of another server than the sender's."""
+
+
+class JobstatsObservation(NamedTuple):
+    """A checked record.
+
+    snapshot_time, start_time: microseconds since 1970.
+    kind: of the target, as far as this record shows it. values: those of the kind's columns;
+    others: the other counters. supplied: the id of the series, if the sender made one.
+    """
+
+    number: int
+    target: str
+    entry_id: str
+    server: str
+    timestamp: datetime
+    snapshot_time: int | None
+    start_time: int | None
+    reset: str | None
+    kind: TargetKind
+    values: list[int]
+    others: dict[str, int] | None
+    supplied: str | None
+    parts: dict[str, Any]
+    is_malformed: bool
+
+
+def decode_records(body: bytes, most: int) -> list[JobstatsRecord]:
+    """Return the objects of a JSON array. Raises RefusedArrayError."""
+    try:
+        records = _decode_array(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise _explain(body) from None
+    if len(records) > most:
+        raise RefusedArrayError(f"{len(records)} records, more than {most} (limits.records)")
+    return records
+
+
+def check_records(
+    records: list[JobstatsRecord], sender: str | None, latest: datetime
+) -> list[JobstatsObservation]:
+    """Return checked records. Raises RefusedArrayError with those that can never be stored.
+
+    sender: the only server whose records are taken; None: any. latest: a time that no observation
+    can have.
+    """
+    check = _RecordCheck(sender, latest)
+    found: list[JobstatsObservation] = []
+    refused: list[RefusedRecord] = []
+    is_forbidden = False
+    for number, record in enumerate(records, 1):
+        try:
+            found.append(check.observe(number, record))
+        except RecordError as error:
+            is_forbidden |= isinstance(error, SenderError)
+            refused.append(RefusedRecord(number, str(error)))
+    if refused:
+        reason = f"{len(refused)} of {len(records)} records can't be stored, so none is"
+        raise RefusedArrayError(reason, refused, is_forbidden=is_forbidden)
+    return found
+
+
+def move_counters(
+    one: JobstatsObservation, kind: TargetKind
+) -> tuple[list[int], dict[str, int] | None]:
+    """Return values and others for the table of another kind than the record's own."""
+    counters = dict(zip(COLUMNS[one.kind], one.values, strict=True)) | (one.others or {})
+    values = [counters.pop(name, 0) for name in COLUMNS[kind]]
+    return values, {name: value for name, value in counters.items() if value} or None
+
+
+class _RecordCheck:
+    """Checks the records of one array: what they have in common is checked once."""
+
+    def __init__(self, sender: str | None, latest: datetime) -> None:
+        self._sender = sender
+        self._latest = latest
+        self._times: dict[str, datetime] = {}
+        self._kinds: dict[str, TargetKind | None] = {}
+        self._servers: set[str] = set()
+
+    def observe(self, number: int, record: JobstatsRecord) -> JobstatsObservation:
+        """Return a checked record. Raises RecordError."""
+        target = record.get("target")
+        if target not in self._kinds:
+            target = _text(record, "target", _LONGEST_NAME)
+            self._kinds[target] = kind_by_name(target)
+        kind = self._kinds[target] or kind_by_operations(record)
+        entry_id = record.get("entry_id")
+        if type(entry_id) is not str or not 0 < len(entry_id) <= 64 or not entry_id.isprintable():
+            entry_id = _text(record, "entry_id", _LONGEST_ENTRY)
+        text = record.get("timestamp")
+        timestamp = self._times.get(text) if type(text) is str else None
+        if timestamp is None:
+            timestamp = self._parse_time(text)
+        reset = record.get("reset")
+        if reset is not None and reset not in _RESETS:
+            raise RecordError(f"reset: none of {', '.join(RESETS)}")
+        snapshot, start = record.get("snapshot_time"), record.get("start_time")
+        malformed = record.get("malformed", False)
+        if malformed is not False and malformed is not True:
+            raise RecordError("malformed: not a boolean")
+        values, others = _counters(record, kind)
+        return JobstatsObservation(
+            number,
+            target,
+            entry_id,
+            self._find_server(record),
+            timestamp,
+            None if snapshot is None else _seconds(snapshot, "snapshot_time"),
+            None if start is None else _seconds(start, "start_time"),
+            None if reset is None else str(reset),
+            kind,
+            values,
+            others,
+            _uuid(record["time_series_id"]) if "time_series_id" in record else None,
+            _parts(record),
+            malformed,
+        )
+
+    def _find_server(self, record: JobstatsRecord) -> str:
+        """Return the server of a record. Raises SenderError if another one may not send it."""
+        server = record.get("server")
+        if server in self._servers:
+            return server
+        name = _text(record, "server", _LONGEST_NAME) if "server" in record else self._sender or ""
+        if self._sender is not None and name != self._sender:
+            raise SenderError(
+                f"server: {printable(name)!r} is not {self._sender!r}, whose token this is"
+            )
+        if "server" in record:
+            self._servers.add(name)
+        return name
+
+    def _parse_time(self, text: JsonValue) -> datetime:
+        found = _timestamp(text)
+        if found > self._latest:
+            raise RecordError(f"timestamp: {text} is in the future; check the clocks")
+        self._times[str(text)] = found
+        return found
+
+
+def _counters(record: JobstatsRecord, kind: TargetKind) -> tuple[list[int], dict[str, int] | None]:
+    """Return the values of the columns, and the other counters. Raises RecordError."""
+    get = record.get
+    values = [get(name, 0) for name in COLUMNS[kind]]
+    if {*map(type, values)} != _INTEGERS:
+        raise _bad_counter(record)
+    numbers = cast("list[int]", values)
+    if min(numbers) < 0 or max(numbers) > LARGEST_COUNTER:
+        raise _bad_counter(record)
+    names = record.keys() - _KNOWN[kind]
+    if not names:
+        return numbers, None
+    if len(names) > _MOST_OTHERS:
+        raise RecordError(f"{len(names)} counters without a column, more than {_MOST_OTHERS}")
+    others: dict[str, int] = {}
+    for name in names:
+        value = record[name]
+        if type(value) is not int or not 0 <= value <= LARGEST_COUNTER:
+            raise _bad_counter(record)
+        if not (name.isascii() and name.isidentifier() and len(name) <= 64):
+            raise RecordError(f"{printable(name[:64])!r}: not the name of an operation")
+        if value:
+            others[name] = value
+    return numbers, others or None
+
+
+def _bad_counter(record: JobstatsRecord) -> RecordError:
+    """Return the error of a record that has a counter which is none."""
+    for name, value in record.items():
+        if name not in FIELDS and (type(value) is not int or not 0 <= value <= LARGEST_COUNTER):
+            return RecordError(f"{printable(name[:64])}: not an integer from 0 to 2^64-1")
+    raise AssertionError("all counters are right")
+
+
+def _parts(record: JobstatsRecord) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in record.keys() & _PARTS:
+        value = record[name]
+        if value is None:
+            continue
+        if type(value) is int and name in _NUMBERS:
+            if not 0 <= value <= _LARGEST_ID:
+                what = "a number is" if name == "job_id" else "not an integer"
+                raise RecordError(f"{name}: {what} from 0 to 2^63-1")
+        elif name in _NUMBERS and name != "job_id":
+            raise RecordError(f"{name}: not an integer from 0 to 2^63-1")
+        elif type(value) is not str or not 0 < len(value) <= 64 or not value.isprintable():
+            value = _text(record, name, _LONGEST_ENTRY)
+        found[name] = value
+    return found
+
+
+def _text(record: JobstatsRecord, name: str, longest: int) -> str:
+    value = record.get(name)
+    if not isinstance(value, str):
+        raise RecordError(f"{name}: {'missing' if name not in record else 'not a text'}")
+    if not value or len(value) > longest:
+        raise RecordError(f"{name}: {'empty' if not value else f'longer than {longest}'}")
+    if not value.isprintable():
+        raise RecordError(f"{name}: has an unprintable character")
+    return value
+
+
+def _timestamp(value: JsonValue) -> datetime:
+    if not isinstance(value, str):
+        raise RecordError("timestamp: missing, or not a text")
+    try:
+        moment = datetime.fromisoformat(value)
+        if moment.tzinfo is None:
+            raise RecordError(f"timestamp: {printable(value[:40])!r} has no offset from UTC")
+        return moment.astimezone(UTC) if moment.utcoffset() != _NO_DELTA else moment
+    except (ValueError, OverflowError):
+        raise RecordError(f"timestamp: {printable(value[:40])!r} is no time") from None
+
+
+def _seconds(value: JsonValue, name: str) -> int:
+    if type(value) is int:
+        if 0 <= value <= _LATEST:
+            return value * 1_000_000
+    elif type(value) is float and 0 <= value <= _LATEST:
+        return round(value * 1e6)
+    raise RecordError(f"{name}: not a number of seconds since 1970")
+
+
+def _uuid(value: JsonValue) -> str:
+    if type(value) is not str:
+        raise RecordError("time_series_id: not a text")
+    if _UUID.fullmatch(value) is None:
+        raise RecordError("time_series_id: not a UUID in its usual form")
+    return value
+
+
+def _explain(body: bytes) -> RefusedArrayError:
+    """Return why a body is no array of flat objects, with the numbers of the records."""
+    try:
+        items = _decode_items(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return RefusedArrayError(f"not a JSON array: {printable(str(error)[:200])}")
+    refused: list[RefusedRecord] = []
+    for number, item in enumerate(items, 1):
+        try:
+            _decode_record(item)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            refused.append(RefusedRecord(number, printable(str(error)[:200])))
+    return RefusedArrayError("not an array of flat objects", refused)

@@ -1,0 +1,73 @@
+"""Ids of series: UUID version 5 of `<target>:<entry_id>`, in a secret namespace for each format.
+
+Source: the specification, "Ingest server". A changed format gets another namespace, since the same
+text means something else in it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+from ccagent.agents.lustre.jobstats.entry_id import IdFormat
+from ccagent.agents.lustre.jobstats.records import time_series_id
+from ccagent.config.secret import secret_text
+from ccagent.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MALFORMED = ""
+"""The format of ids that have none."""
+
+
+class EntryMeaning(NamedTuple):
+    """What an entry's id says: its format, empty for none, and its parts."""
+
+    form: str
+    parts: dict[str, Any]
+
+
+class EntryFormats:
+    """The formats of entry ids, tried in order."""
+
+    def __init__(self, formats: Iterable[str]) -> None:
+        self._formats = [IdFormat(form) for form in formats]
+
+    def parse(self, entry_id: str) -> EntryMeaning:
+        """Return what an id says."""
+        for form in self._formats:
+            parts = form.parse(entry_id)
+            if parts is not None:
+                return EntryMeaning(form.text, parts)
+        return EntryMeaning(MALFORMED, {})
+
+    @property
+    def names(self) -> list[str]:
+        """The formats, and that of ids with none."""
+        return [*(form.text for form in self._formats), MALFORMED]
+
+
+def make_series_id(namespace: UUID, target: str, entry_id: str) -> UUID:
+    """Return the id of a series in a namespace."""
+    return UUID(time_series_id(namespace.bytes, target, entry_id))
+
+
+def read_namespaces(path: str) -> dict[str, UUID]:
+    """Read namespaces: lines of a format and its UUID; `-` stands for ids in no format.
+
+    Raises ConfigurationError, which never shows a namespace.
+    """
+    found: dict[str, UUID] = {}
+    for number, line in enumerate(secret_text(path).splitlines(), 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        try:
+            form, text = words
+            found[MALFORMED if form == "-" else form] = UUID(text)
+        except ValueError:
+            raise ConfigurationError(
+                f"{path}: line {number}: expected a format and a UUID"
+            ) from None
+    return found

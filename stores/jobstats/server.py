@@ -1,0 +1,219 @@
+"""The running store: PostgreSQL of its own if wanted, HTTP, and an end that loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from ccagent.daemon.notify import Notifier
+from ccagent.errors import ConfigurationError
+from ccagent.log import logger
+from ccagent.stores.jobstats.api import JobstatsApi
+from ccagent.stores.jobstats.database import DatabaseAwayError
+from ccagent.stores.jobstats.service import JobstatsService
+from ccagent.stores.jobstats.tokens import TokenTable
+from ccagent.stores.metrics.settings import split_address
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from ccagent.stores.jobstats.embedded import EmbeddedPostgres
+    from ccagent.stores.jobstats.settings import JobstatsStoreSettings
+
+_LOOK_EVERY = 2.0
+_START_EVERY = 0.2
+_START_WITHIN = 30.0
+_HOUSEKEEPING_EVERY = 600.0
+_END_WITHIN = 20
+_IDLE = 75
+_BACKLOG = 1024
+
+
+class _HttpServer(uvicorn.Server):
+    """Leaves signals to the store."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Install no handler."""
+        yield
+
+
+class JobstatsServer:
+    """Serves until SIGTERM or SIGINT."""
+
+    def __init__(self, settings: JobstatsStoreSettings) -> None:
+        """Take the settings, and start the embedded PostgreSQL. Raises ConfigurationError."""
+        self._settings = settings
+        self._tokens = TokenTable(settings.token_file)
+        self._context = _make_context(settings)
+        self._postgres = _start_postgres(settings)
+        try:
+            url = settings.database if self._postgres is None else self._postgres.url
+            self._service = JobstatsService(settings, url)
+        except BaseException:
+            self._stop_postgres()
+            raise
+        self._api = JobstatsApi(self._service, self._tokens)
+        self._failure: Exception | None = None
+
+    async def run(self) -> None:
+        """Serve. Raises ConfigurationError, OSError."""
+        loop = asyncio.get_running_loop()
+        stopping = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        listening = _listen(self._settings.listen)
+        notifier = Notifier()
+        config = uvicorn.Config(
+            self._api.application(),
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=self._settings.limits.connections,
+            timeout_keep_alive=_IDLE,
+            timeout_graceful_shutdown=_END_WITHIN,
+        )
+        config.load()
+        config.ssl = self._context
+        server = _HttpServer(config)
+        tasks = [
+            loop.create_task(self._prepare(stopping)),
+            loop.create_task(self._watch(notifier, stopping)),
+        ]
+        serving = loop.create_task(server.serve(sockets=[listening]))
+        host, port = listening.getsockname()[:2]
+        logger.info("listening on %s, port %d", host, port)
+        self._warn_if_open(host)
+        # Records come and go by the thousand; looking through all series each time costs most.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(100_000, 50, 100)
+        notifier.ready(f"port {port}")
+        waiting = loop.create_task(stopping.wait())
+        await asyncio.wait({waiting, serving}, return_when=asyncio.FIRST_COMPLETED)
+        notifier.stopping()
+        server.should_exit = True
+        await serving
+        waiting.cancel()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Finish what the threads do, then end the database."""
+        self._api.close()
+        self._service.close()
+        self._stop_postgres()
+
+    def _stop_postgres(self) -> None:
+        if self._postgres is not None:
+            self._postgres.stop()
+
+    async def _prepare(self, stopping: asyncio.Event) -> None:
+        """Prepare the database, as soon as it can be reached; then keep house."""
+        said = ""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while not self._service.is_ready:
+            try:
+                await asyncio.to_thread(self._service.prepare)
+            except DatabaseAwayError as error:
+                # A PostgreSQL of the store's own has just been started.
+                is_starting = self._postgres is not None and loop.time() - began < _START_WITHIN
+                if not is_starting and str(error) != said:
+                    said = str(error)
+                    logger.warning("%s; trying again every %g s", error, _LOOK_EVERY)
+                await asyncio.sleep(_START_EVERY if is_starting else _LOOK_EVERY)
+            except Exception as error:  # noqa: BLE001 - it ends the store, with its reason
+                self._failure = error
+                stopping.set()
+                return
+        while True:
+            await asyncio.to_thread(self._service.keep_house)
+            await asyncio.sleep(_HOUSEKEEPING_EVERY)
+
+    async def _watch(self, notifier: Notifier, stopping: asyncio.Event) -> None:
+        """Notify the service manager that the loop runs, and watch PostgreSQL."""
+        while True:
+            notifier.alive()
+            if self._postgres is not None:
+                try:
+                    self._postgres.check()
+                except ConfigurationError as error:
+                    self._failure = error
+                    stopping.set()
+                    return
+            await asyncio.sleep(_LOOK_EVERY)
+
+    def _reload(self) -> None:
+        """Read the certificate again, for new connections; tokens are read when they change."""
+        tls = self._settings.tls
+        if self._context is not None:
+            try:
+                self._context.load_cert_chain(tls.certificate, tls.key)
+                logger.info("tls: read %s again", tls.certificate)
+            except (OSError, ssl.SSLError) as error:
+                logger.error("tls: %s: %s; that of before is kept", tls.certificate, error)
+
+    def _warn_if_open(self, host: str) -> None:
+        if self._tokens.is_open and host not in {"127.0.0.1", "::1"}:
+            logger.warning(
+                "listen: everybody who reaches %s can read and write: set token-file", host
+            )
+
+
+def run_jobstats_store(settings: JobstatsStoreSettings) -> None:
+    """Run a store until it is told to end. Raises ConfigurationError, OSError."""
+    server = JobstatsServer(settings)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(server.run())
+    finally:
+        server.close()
+
+
+def _start_postgres(settings: JobstatsStoreSettings) -> EmbeddedPostgres | None:
+    if not settings.data:
+        return None
+    from ccagent.stores.jobstats.embedded import EmbeddedPostgres
+
+    return EmbeddedPostgres(settings.data, settings.database_user, settings.connections)
+
+
+def _listen(address: str) -> socket.socket:
+    """Return a listening socket. Raises OSError."""
+    host, port = split_address(address)
+    family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
+    if not host:
+        return socket.create_server(
+            ("", port), family=family, backlog=_BACKLOG, dualstack_ipv6=True
+        )
+    if not host.replace(".", "").isdigit() and ":" not in host:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+
+
+def _make_context(settings: JobstatsStoreSettings) -> ssl.SSLContext | None:
+    if not settings.tls.certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.tls.certificate, settings.tls.key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"tls: {settings.tls.certificate}: {error}") from None
+    return context

@@ -1,0 +1,181 @@
+"""The store without HTTP: its database, which may be away, its work and its numbers."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from ccagent.log import logger
+from ccagent.stores.jobstats.database import Database, DatabaseAwayError, describe_error
+from ccagent.stores.jobstats.export_query import export_rows
+from ccagent.stores.jobstats.housekeeping import keep_house, prepare_database
+from ccagent.stores.jobstats.ingest import ArrayIngest, StoredArray
+from ccagent.stores.jobstats.job_records import decode_jobs, store_jobs
+from ccagent.stores.jobstats.queries import find_job, find_top
+from ccagent.stores.jobstats.series_cache import SeriesCache
+from ccagent.stores.jobstats.series_ids import EntryFormats, read_namespaces
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+    from typing import TypeVar
+
+    from ccagent.stores.jobstats.export_query import ExportRequest
+    from ccagent.stores.jobstats.partitions import TimePartitions
+    from ccagent.stores.jobstats.queries import JobAnswer, TopAnswer
+    from ccagent.stores.jobstats.query_request import JobRequest, TopRequest
+    from ccagent.stores.jobstats.settings import JobstatsStoreSettings
+
+    R = TypeVar("R")
+
+_QUERY_CONNECTIONS = 2
+
+
+class JobstatsService:
+    """Stores arrays and answers queries. Its methods block, and are called in threads.
+
+    The database may be away at the start: `prepare` is called again until it has succeeded.
+    """
+
+    def __init__(self, settings: JobstatsStoreSettings, url: str) -> None:
+        """Take the settings. Raises ConfigurationError."""
+        self.settings = settings
+        self.database = Database(
+            url,
+            connections=settings.connections + _QUERY_CONNECTIONS,
+            password_file=settings.password_file,
+        )
+        self._formats = EntryFormats(settings.formats)
+        self._namespaces = (
+            read_namespaces(settings.namespaces_file) if settings.namespaces_file else {}
+        )
+        self._partitions: TimePartitions | None = None
+        self._cache: SeriesCache | None = None
+        self._ingest: ArrayIngest | None = None
+        self.began = time.time()
+
+    @property
+    def is_ready(self) -> bool:
+        """True when the database was reached and has its tables."""
+        return self._ingest is not None
+
+    def prepare(self) -> None:
+        """Bring the schema up to date. Raises ConfigurationError, DatabaseAwayError."""
+        settings = self.settings
+        partitions = prepare_database(
+            self.database, settings.series, self._formats, self._namespaces
+        )
+        self.database.open()
+        self._partitions = partitions
+        self._cache = SeriesCache(self._formats, self._namespaces)
+        self._ingest = ArrayIngest(
+            self.database,
+            self._cache,
+            partitions,
+            retention=timedelta(seconds=settings.series.retention.seconds),
+            future=timedelta(seconds=settings.limits.future.seconds),
+            most_records=settings.limits.records,
+            counts_first=settings.first == "count",
+        )
+        logger.info("database %s is ready", self.database.place)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.database.close()
+
+    def store_array(self, body: bytes, sender: str | None) -> StoredArray:
+        """Store an array of records. Raises RefusedArrayError, DatabaseAwayError."""
+        return self._ready().store(body, sender)
+
+    def store_jobs(self, body: bytes) -> int:
+        """Store an envelope of jobs, and return their number.
+
+        Raises RefusedEnvelopeError, DatabaseAwayError.
+        """
+        ingest = self._ready()
+        rows = decode_jobs(body)
+        with self.database.connection() as connection:
+            store_jobs(connection, rows)
+        ingest.counters.jobs += len(rows)
+        return len(rows)
+
+    def top(self, request: TopRequest) -> TopAnswer:
+        """Return who did most. Raises DatabaseAwayError."""
+        return self.ask(lambda connection: find_top(connection, request))
+
+    def job(self, request: JobRequest) -> JobAnswer | None:
+        """Return what a job did, None if it is unknown. Raises DatabaseAwayError."""
+        return self.ask(lambda connection: find_job(connection, request))
+
+    def export(self, request: ExportRequest) -> Generator[bytes, None, None]:
+        """Yield the pieces of an export, over a connection of its own. Raises DatabaseAwayError."""
+        self._ready()
+        with self.database.connect_alone() as connection:
+            connection.read_only = True
+            yield from export_rows(connection, request)
+
+    @staticmethod
+    def end_export(pieces: Iterator[bytes]) -> None:
+        """Close the connection of an export, which may be incomplete."""
+        if isinstance(pieces, GeneratorType):
+            pieces.close()
+
+    def ask(self, query: Callable[[psycopg.Connection[Any]], R]) -> R:
+        """Run a query in a transaction that only reads. Raises DatabaseAwayError."""
+        self._ready()
+        with self.database.connection() as connection:
+            begin_reading(connection, self.settings.limits.query.seconds)
+            return query(connection)
+
+    def keep_house(self) -> None:
+        """Apply the retention and make partitions; what fails is logged and tried again later."""
+        if not self.is_ready:
+            return
+        try:
+            with self.database.connect_alone() as connection:
+                series = self.settings.series
+                dropped = keep_house(connection, series, self._partitions, datetime.now(UTC))
+        except DatabaseAwayError as error:
+            logger.warning("retention: %s; trying again later", error)
+        except psycopg.Error as error:
+            logger.warning("retention: %s; trying again later", describe_error(error))
+        else:
+            if dropped:
+                logger.info("retention: dropped %d partitions", dropped)
+
+    def numbers(self) -> dict[str, int]:
+        """Return the counters of this process."""
+        found = {"ready": int(self.is_ready), "uptime_seconds": int(time.time() - self.began)}
+        if self._ingest is not None and self._cache is not None:
+            counters = self._ingest.counters
+            found |= {name: getattr(counters, name) for name in counters.__struct_fields__}
+            found["series_cached"] = len(self._cache)
+        return found
+
+    def count_refused(self, records: int) -> None:
+        """Count an array that was refused, with this many records at fault."""
+        if self._ingest is not None:
+            self._ingest.counters.refused_arrays += 1
+            self._ingest.counters.refused_records += records
+
+    def count_unavailable(self) -> None:
+        """Count a request that has to be repeated."""
+        if self._ingest is not None:
+            self._ingest.counters.unavailable += 1
+
+    def _ready(self) -> ArrayIngest:
+        if self._ingest is None:
+            raise DatabaseAwayError(f"database {self.database.place}: not reached yet")
+        return self._ingest
+
+
+def begin_reading(connection: psycopg.Connection[Any], seconds: float) -> None:
+    """Make the transaction of a connection one that only reads, with a limit for each query."""
+    connection.execute("SET TRANSACTION READ ONLY")
+    connection.execute("SET LOCAL plan_cache_mode = force_custom_plan")
+    connection.execute(
+        "SELECT set_config('statement_timeout', %s, true)", [f"{int(seconds * 1000)}"]
+    )

@@ -1,0 +1,123 @@
+"""Answers as tables for people, as JSON and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from ccagent.log import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ccagent.stores.jobstats.queries import JobAnswer, TopAnswer
+
+AnswerForm = Literal["table", "json", "csv"]
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_STEP = 1024.0
+
+
+def format_top(answer: TopAnswer, form: AnswerForm) -> str:
+    """Return who did most."""
+    if form == "json":
+        return _json(answer)
+    if form == "csv":
+        rows = [[row.key, *(row.totals[name] for name in answer.columns)] for row in answer.rows]
+        return _csv([answer.by, *answer.columns], rows)
+    return _table(
+        [answer.by, *answer.columns],
+        [
+            [row.key or "-", *(format_amount(name, row.totals[name]) for name in answer.columns)]
+            for row in answer.rows
+        ],
+        left=1,
+    )
+
+
+def format_job(answer: JobAnswer, form: AnswerForm) -> str:
+    """Return what a job did: totals, then rates over time; as CSV the rates alone."""
+    if form == "json":
+        return _json(answer)
+    if form == "csv":
+        return _csv(
+            ["from", "to", "target", "operation", "rate"],
+            [[r.begins, r.ends, r.target, r.operation, r.rate] for r in answer.rates],
+        )
+    known = [f"{name} {value}" for name, value in answer.slurm.items() if value]
+    head = f"job {answer.job}, {answer.begins} to {answer.ends}\n"
+    if known:
+        head += f"{printable(', '.join(known))}\n"
+    if not answer.totals:
+        return head + "nothing was read or written\n"
+    totals = _table(
+        ["target", "operation", "total", "per second", "peak per second"],
+        [
+            [
+                one.target, one.operation, format_amount(one.operation, one.total),
+                format_amount(one.operation, one.rate), format_amount(one.operation, one.peak),
+            ]
+            for one in answer.totals
+        ],
+        left=2,
+    )  # fmt: skip
+    return f"{head}\n{totals}" + (f"\n{_rates(answer)}" if answer.rates else "")
+
+
+def format_amount(operation: str, value: float) -> str:
+    """Return bytes with a unit, and other numbers with spaces between thousands."""
+    if not operation.endswith("_bytes"):
+        if isinstance(value, int) or value >= 100:
+            return f"{round(value):,}".replace(",", " ")
+        return f"{value:.2f}"
+    amount, unit = float(value), 0
+    while amount >= _STEP and unit < len(_UNITS) - 1:
+        amount /= _STEP
+        unit += 1
+    return f"{amount:.{0 if not unit else 1}f} {_UNITS[unit]}"
+
+
+def _rates(answer: JobAnswer) -> str:
+    """Return rates over time, those of all targets together."""
+    names = sorted({one.operation for one in answer.rates})
+    sums: dict[tuple[str, str], dict[str, float]] = {}
+    for one in answer.rates:
+        row = sums.setdefault((one.begins, one.ends), {})
+        row[one.operation] = row.get(one.operation, 0.0) + one.rate
+    return _table(
+        ["from", "to", *(f"{name}/s" for name in names)],
+        [
+            [begins[:19], ends[:19], *(format_amount(name, row.get(name, 0.0)) for name in names)]
+            for (begins, ends), row in sorted(sums.items())
+        ],
+        left=2,
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
+    """Return aligned columns, the first `left` of them at the left."""
+    cells = [list(head), *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _csv(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _json(answer: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(answer), indent=1).decode() + "\n"

@@ -1,0 +1,135 @@
+"""Who may send and who may ask: Bearer tokens in a file, one a line."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+
+from ccagent.config.secret import secret_path, secret_text
+from ccagent.errors import CcagentError, ConfigurationError
+from ccagent.log import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TokenRole = Literal["sender", "jobs", "reader"]
+
+_ROLES = ("sender", "jobs", "reader")
+_HASHED = "sha256:"
+_SHORTEST = 16
+_LOOK_EVERY = 1.0
+
+
+class TokenOwner(NamedTuple):
+    """Whose token it is. name: of a sender, the server whose records it sends; `*`: any."""
+
+    role: TokenRole
+    name: str
+
+
+class LoginRefusedError(CcagentError):
+    """A request without a token, or with an unknown one: 401."""
+
+
+class RoleRefusedError(CcagentError):
+    """A request whose token is for something else: 403."""
+
+
+class TokenFile(NamedTuple):
+    """The tokens of a file, by their SHA-256, and the state of the file."""
+
+    owners: dict[bytes, TokenOwner]
+    state: tuple[int, int, int]
+
+
+class TokenTable:
+    """Checks tokens. The file is read again when it has changed; a bad one changes nothing."""
+
+    def __init__(self, path: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Read the file; without a path everybody may do everything. Raises ConfigurationError."""
+        self._path = path
+        self._monotonic = monotonic
+        self._looked = monotonic()
+        self._file = read_tokens(path) if path else None
+
+    @property
+    def is_open(self) -> bool:
+        """True if no token is needed."""
+        return self._file is None
+
+    def check(self, authorization: str, role: TokenRole) -> str | None:
+        """Return the name of the owner, None for anybody. Raises the errors of this module."""
+        if self._file is None:
+            return None
+        self._look()
+        scheme, _, token = authorization.partition(" ")
+        owner = None
+        if scheme.lower() == "bearer":
+            owner = self._file.owners.get(_hash(token.strip()))
+        if owner is None:
+            raise LoginRefusedError("a known Bearer token is needed")
+        if owner.role != role:
+            raise RoleRefusedError(f"this token is for the role {owner.role}, not {role}")
+        return None if owner.name == "*" else owner.name
+
+    def _look(self) -> None:
+        now = self._monotonic()
+        if now - self._looked < _LOOK_EVERY:
+            return
+        self._looked = now
+        try:
+            if self._file is not None and _state(self._path) != self._file.state:
+                self._file = read_tokens(self._path)
+                logger.info("token-file: read again, %d tokens", len(self._file.owners))
+        except (ConfigurationError, OSError) as error:
+            logger.error("token-file: %s; the tokens of before are kept", error)
+
+
+def read_tokens(path: str) -> TokenFile:
+    """Read lines `ROLE NAME TOKEN`. Raises ConfigurationError, which never shows a token."""
+    try:
+        state = _state(path)
+    except OSError as error:
+        raise ConfigurationError(f"token-file: {path}: {error.strerror}") from error
+    owners: dict[bytes, TokenOwner] = {}
+    for number, line in enumerate(secret_text(path).splitlines(), 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) != 3 or words[0] not in _ROLES:
+            raise ConfigurationError(
+                f"token-file: {path}: line {number}: expected ROLE NAME TOKEN; "
+                f"roles are {', '.join(_ROLES)}"
+            )
+        role, name, token = words
+        owners[_digest(token, f"token-file: {path}: line {number}")] = TokenOwner(
+            cast("TokenRole", role), name
+        )
+    if not owners:
+        raise ConfigurationError(f"token-file: {path}: holds no token")
+    return TokenFile(owners, state)
+
+
+def _digest(token: str, place: str) -> bytes:
+    if token.startswith(_HASHED):
+        try:
+            digest = bytes.fromhex(token.removeprefix(_HASHED))
+        except ValueError:
+            digest = b""
+        if len(digest) != hashlib.sha256().digest_size:
+            raise ConfigurationError(f"{place}: expected 64 hexadecimal digits after {_HASHED}")
+        return digest
+    if len(token) < _SHORTEST:
+        raise ConfigurationError(f"{place}: a token has at least {_SHORTEST} characters")
+    return _hash(token)
+
+
+def _hash(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def _state(path: str) -> tuple[int, int, int]:
+    found = os.stat(secret_path(path))
+    return found.st_mtime_ns, found.st_size, found.st_ino

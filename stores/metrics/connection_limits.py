@@ -1,0 +1,37 @@
+"""Limits that all connections of the HTTP interface share."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class OpenConnection(Protocol):
+    """What the server asks of a connection."""
+
+    def check_time(self, now: float) -> None:
+        """Close the connection if the client is too slow."""
+        ...
+
+    def is_busy(self) -> bool:
+        """Return whether a request waits for its answer."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection after what is written."""
+        ...
+
+
+class ConnectionLimits:
+    """State that all connections share: their number, bytes of bodies in memory, time limits."""
+
+    def __init__(self, *, most: int = 20_000, bodies: int = 1 << 30, seconds: float = 30.0) -> None:
+        self.most = most
+        self.bodies = bodies
+        self.seconds = seconds
+        """For a request to arrive, and for an answer to be taken."""
+        self.idle = 300.0
+        """Seconds without a request after which a connection is closed."""
+        self.body_bytes = 0
+        self.open: set[OpenConnection] = set()
+        self.requests = 0
+        self.refused = 0

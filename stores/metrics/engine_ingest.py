@@ -1,0 +1,77 @@
+"""Lines on their way to an engine: decoded by the paths of the store, passed on as text."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from ccagent.stores.metrics.exporting import level_tags
+from ccagent.stores.metrics.ingest import LineIngest
+
+if TYPE_CHECKING:
+    from ccagent.stores.metrics.engine_commit import EngineCommit
+    from ccagent.stores.metrics.groups import SeriesGroup
+    from ccagent.stores.metrics.store import MetricStore
+    from ccagent.stores.metrics.templates import MessageTemplate
+
+_PLAIN = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_MILLISECONDS = 1000
+
+
+def labels(path: tuple[str, ...]) -> dict[str, str]:
+    """Return the labels of a level."""
+    return {name.replace("-", "_"): tag for name, tag in level_tags(path).items()}
+
+
+def series_text(path: tuple[str, ...], metric: str) -> str:
+    """Return a series as the text format of Prometheus names it; empty if it can't."""
+    if _PLAIN.fullmatch(metric) is None:
+        return ""
+    pairs = [f'{name}="{tag.translate(_ESCAPED)}"' for name, tag in labels(path).items()]
+    return f"{metric}{{{','.join(pairs)}}} "
+
+
+class EngineIngest(LineIngest):
+    """Passes values on. The store that it knows has the names of series, but never values."""
+
+    def __init__(self, names: MetricStore, commit: EngineCommit, **more: Any) -> None:
+        super().__init__(names, None, **more)
+        self._commit = commit
+        self._texts: dict[tuple[int, int], str] = {}
+        """By number of group and column."""
+
+    def _write_runs(self, template: MessageTemplate, time: int, values: list[float]) -> int:
+        self.counters.templates += 1
+        points = [
+            (run.group, run.first + number, time, values[run.begin // 8 + number])
+            for run in template.runs
+            for number in range((run.end - run.begin) // 8)
+        ]
+        self._put(points)
+        return template.stored
+
+    def _put(self, points: list[tuple[SeriesGroup, int, int, float]]) -> None:
+        texts = self._texts
+        found: list[str] = []
+        for group, column, time, value in points:
+            text = texts.get((group.number, column))
+            if text is None:
+                level, metric = group.columns[column]
+                text = texts[group.number, column] = series_text(level.path, metric)
+            if text:
+                found.append(f"{text}{value!r} {time}000\n")
+            else:
+                self._put_json(group, column, time, value)
+        if found:
+            self._commit.add("".join(found).encode())
+
+    def _put_json(self, group: SeriesGroup, column: int, time: int, value: float) -> None:
+        level, metric = group.columns[column]
+        line = {
+            "metric": {"__name__": metric, **labels(level.path)},
+            "values": [value],
+            "timestamps": [time * _MILLISECONDS],
+        }
+        self._commit.add_json(json.dumps(line).encode())

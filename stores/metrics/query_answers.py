@@ -1,0 +1,183 @@
+"""Requests of /api/query and the health check, wherever their values are."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from ccagent.errors import CcagentError
+from ccagent.log import logger
+from ccagent.stores.metrics.health import check_health, parse_health_request
+from ccagent.stores.metrics.job_queries import expand_job
+from ccagent.stores.metrics.programs import run_program
+from ccagent.stores.metrics.query import answer, check_request
+from ccagent.stores.metrics.query_request import BadRequestError, parse_request
+from ccagent.stores.metrics.request_bodies import parameter
+from ccagent.stores.metrics.responses import StoreResponse, begun, fail
+from ccagent.stores.metrics.table_arrow import ArrowRow, ArrowTable
+from ccagent.stores.metrics.table_forms import ARROW_KIND, FORMS
+from ccagent.stores.metrics.table_query import find_rows, parse_table_request, table_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from ccagent.stores.metrics.health import HealthRequest
+    from ccagent.stores.metrics.job_table import JobTable
+    from ccagent.stores.metrics.query import QueryLimits
+    from ccagent.stores.metrics.query_request import QueryRequest
+    from ccagent.stores.metrics.store import MetricStore
+    from ccagent.stores.metrics.table_forms import TableRow
+    from ccagent.stores.metrics.table_request import TableRequest
+
+TABLES = b"version=2"
+"""cc-backend asks for `version=v2`, which means nothing."""
+
+_TABLES_AT_ONCE = 2
+_SECONDS = 60.0
+
+
+class ValueSource(Protocol):
+    """Values that are not in memory. Each method returns a store with those of a request.
+
+    They raise BadRequestError, CcagentError, OSError, ValueError and TimeoutError.
+    """
+
+    def is_wanted(self, start: int, end: int) -> bool:
+        """Return whether a range needs this source."""
+        ...
+
+    async def read_queries(self, request: QueryRequest) -> MetricStore:
+        """Read what a request asks for."""
+        ...
+
+    async def read_table(self, request: TableRequest) -> MetricStore:
+        """Read what a request of version 2 asks for."""
+        ...
+
+    async def read_health(self, request: HealthRequest) -> MetricStore | None:
+        """Read the newest values; None if they are in memory."""
+        ...
+
+
+class QueryAnswers:
+    """Answers queries out of memory, or of another source."""
+
+    def __init__(
+        self,
+        store: MetricStore,
+        limits: QueryLimits,
+        jobs: JobTable | None = None,
+        source: ValueSource | None = None,
+    ) -> None:
+        self._store = store
+        self._limits = limits
+        self._jobs = jobs
+        self._source = source
+        self._turns = asyncio.Semaphore(_TABLES_AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def answer_query(self, url: bytes, body: bytes, done: Callable[[StoreResponse], None]) -> None:
+        """Answer /api/query. Raises BadRequestError."""
+        if url.endswith(b"?" + TABLES):
+            asked = parse_table_request(body)
+            self._start(self._answer_table(asked), done)
+            return
+        request = self._of_job(url, parse_request(body))
+        source = self._source
+        if source is not None and source.is_wanted(request.start, request.end):
+            check_request(self._store, request, self._limits)
+            self._start(self._answer_from(source, request), done)
+        else:
+            parts = answer(self._store, request, self._limits)
+            done(StoreResponse(200, begun(parts)))
+
+    def answer_health(self, body: bytes, done: Callable[[StoreResponse], None]) -> None:
+        """Answer /api/healthcheck. Raises BadRequestError."""
+        request = parse_health_request(body)
+        if self._source is None:
+            done(StoreResponse(200, check_health(self._store, request)))
+        else:
+            self._start(self._answer_health(self._source, request), done)
+
+    def _of_job(self, url: bytes, request: QueryRequest) -> QueryRequest:
+        """Return a request for the nodes and times of its job, if it names one."""
+        job = str(request.job) or (parameter(url, "job") or "" if b"job=" in url else "")
+        if not job:
+            return request
+        if self._jobs is None:
+            raise BadRequestError("this store has no table of jobs")
+        return expand_job(request, job, self._jobs, int(self._store.now()))
+
+    async def _answer_from(self, source: ValueSource, request: QueryRequest) -> StoreResponse:
+        store = await source.read_queries(request)
+        return StoreResponse(200, begun(answer(store, request, self._limits)))
+
+    async def _answer_health(self, source: ValueSource, request: HealthRequest) -> StoreResponse:
+        store = await source.read_health(request) or self._store
+        return StoreResponse(200, check_health(store, request))
+
+    async def _answer_table(self, request: TableRequest) -> StoreResponse:
+        async with self._turns:
+            store, source = self._store, self._source
+            if source is not None and source.is_wanted(request.start, request.end):
+                store = await source.read_table(request)
+            if request.format == "arrow":
+                return await self._answer_arrow(store, request)
+            parts: list[bytes] = []
+            for part in table_parts(store, request, self._limits):
+                parts.append(part)
+                await asyncio.sleep(0)  # others get their turns
+        return StoreResponse(200, b"".join(parts), FORMS[request.format].kind)
+
+    async def _answer_arrow(self, store: MetricStore, request: TableRequest) -> StoreResponse:
+        rows: list[TableRow] = []
+        for some in find_rows(store, request, self._limits):
+            rows += some
+            await asyncio.sleep(0)
+        columns = ["min", "mean", "max"] if request.over else ["value"]
+        table = ArrowTable(
+            ["metric"] if request.over else ["metric", "host"],
+            columns,
+            [
+                ArrowRow(
+                    row.names,
+                    row.start,
+                    row.step,
+                    {name: one.tobytes() for name, one in row.columns.items()},
+                )
+                for row in rows
+            ],
+        )
+        text = msgspec.msgpack.encode(table)
+        found = await run_program("table_arrow", text=text, seconds=_SECONDS)
+        return StoreResponse(200, found, ARROW_KIND)
+
+    def _start(
+        self,
+        work: Coroutine[Any, Any, StoreResponse],
+        done: Callable[[StoreResponse], None],
+    ) -> None:
+        task = asyncio.get_running_loop().create_task(_finish(work, done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _finish(
+    work: Coroutine[Any, Any, StoreResponse], done: Callable[[StoreResponse], None]
+) -> None:
+    """Answer when the work is done, or with its error."""
+    try:
+        found = await work
+    except BadRequestError as error:
+        found = fail(400, str(error))
+    except (CcagentError, OSError, ValueError, TimeoutError) as error:
+        reason = str(error) or "it takes too long"
+        logger.error("query: %s", reason)
+        found = fail(503, f"the values can't be read: {reason}")
+    except Exception:  # noqa: BLE001 - the client must get an answer
+        logger.exception("a query failed")
+        found = fail(500, "an error in the store; its log says more")
+    done(found)

@@ -1,0 +1,41 @@
+"""A PostgreSQL for all tests of a worker, with an empty database for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from ccagent.stores.jobstats.migrating import migrate
+from ccagent.stores.jobstats.settings import SeriesTableSettings
+from tests.support.jobstats_store import RunningJobstatsStore
+from tests.support.postgres import PostgresServer
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[PostgresServer]:
+    with PostgresServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def template(server: PostgresServer) -> str:
+    """The name of a database with the schema."""
+    url = server.make_database()
+    with psycopg.connect(url, autocommit=True) as connection:
+        migrate(connection, SeriesTableSettings())
+        name: str = connection.info.dbname
+    return name
+
+
+@pytest.fixture
+def database(server: PostgresServer, template: str) -> str:
+    return server.make_database(template)
+
+
+@pytest.fixture
+def store(tmp_path: Path, database: str) -> Iterator[RunningJobstatsStore]:
+    with RunningJobstatsStore(tmp_path / "store", "--database", database) as running:
+        yield running

@@ -1,0 +1,293 @@
+"""The running store: HTTP, tokens, hostile requests, an absent database, and its end."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.support.certificates import Authority
+from tests.support.jobstats_store import RunningJobstatsStore, record, zeros
+from tests.support.postgres import PostgresServer
+from tests.support.running import until
+
+TOKENS = {"a": "a-token-of-the-server-a", "b": "b-token-of-the-server-b"}
+READER = "a-token-of-a-reader-xyz"
+JOBS = "a-token-of-the-slurm-master"
+
+
+def count(database: str, table: str = "ost") -> int:
+    with psycopg.connect(database) as connection:
+        found = connection.execute(f"SELECT count(*) FROM {table}".encode()).fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, database: str) -> Iterator[RunningJobstatsStore]:
+    """A store with tokens."""
+    tokens = tmp_path / "tokens"
+    tokens.touch(mode=0o600)
+    lines = [f"sender {name} {token}" for name, token in TOKENS.items()]
+    tokens.write_text("\n".join([*lines, f"reader people {READER}", f"jobs slurm {JOBS}", ""]))
+    options = ("--database", database, "--token-file", str(tokens))
+    with RunningJobstatsStore(tmp_path / "guarded", *options) as running:
+        yield running
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        ("", 422, "not a JSON array"),
+        ("{}", 422, "not a JSON array"),
+        ("[1]", 422, "not an array of flat objects"),
+        ("[[[[" * 5000, 422, "not a JSON array"),
+        ('[{"target": {}}]', 422, "not an array of flat objects"),
+        ("[{}]", 422, "target: missing"),
+        (b'[{"target": "\xff"}]', 422, "invalid start byte"),
+        (json.dumps([record(0), record(0, {"write": 2**64})]), 422, "write: not an integer"),
+        (json.dumps([record(0, {"write": -1})]), 422, "write: not an integer"),
+        (json.dumps([record(0, {"write": True})]), 422, "write: not an integer"),
+        (json.dumps([record(0, write=1.0)]), 422, "write: not an integer"),
+        (json.dumps([record(0, write=None)]), 422, "write: not an integer"),
+        (json.dumps([record(0, write=10**40)]), 422, "write: not an integer"),
+        (json.dumps([record(0, target="fs\0")]), 422, "target: has an unprintable"),
+        (json.dumps([record(0, entry_id="x" * 2000)]), 422, "entry_id: longer than 1024"),
+        (json.dumps([record(0, server="a\nb")]), 422, "server: has an unprintable"),
+        (json.dumps([record(0, timestamp="yesterday")]), 422, "'yesterday' is no time"),
+        (json.dumps([record(0, timestamp="2026-11-22T10:00:00")]), 422, "no offset from UTC"),
+        (json.dumps([record(0, timestamp=5)]), 422, "timestamp: missing, or not a text"),
+        (json.dumps([record(0, snapshot_time=1e300)]), 422, "snapshot_time: not a number"),
+        (json.dumps([record(0, snapshot_time="1")]), 422, "snapshot_time: not a number"),
+        (json.dumps([record(0, reset="often")]), 422, "reset: none of"),
+        (json.dumps([record(0, time_series_id="'; DROP")]), 422, "time_series_id: not a UUID"),
+        (json.dumps([record(0, user_id="root")]), 422, "user_id: not an integer"),
+        (json.dumps([record(0, job_id=2**64)]), 422, "job_id: a number"),
+        (json.dumps([record(0, malformed=1)]), 422, "malformed: not a boolean"),
+        (json.dumps([record(0, **{"a; DROP TABLE ost": 1})]), 422, "not the name of an operation"),
+        (json.dumps([record(0, **{f"x{n}": n for n in range(500)})]), 422, "500 counters"),
+    ],
+)
+def test_what_can_never_be_stored_is_refused(
+    shared: tuple[RunningJobstatsStore, str], body: str | bytes, status: int, reason: str
+) -> None:
+    store, database = shared
+    answer = store.ask("POST", "/lustre", body)
+    said = answer.json()
+    texts = [said["error"], *(one["reason"] for one in said.get("records", []))]
+    assert answer.status == status, answer
+    assert any(reason in text for text in texts), texts
+    assert (count(database), count(database, "metadata")) == (0, 0)
+
+
+@pytest.fixture(scope="module")
+def shared(
+    tmp_path_factory: pytest.TempPathFactory, server: PostgresServer, template: str
+) -> Iterator[tuple[RunningJobstatsStore, str]]:
+    """A store of several tests, which store nothing."""
+    database = server.make_database(template)
+    directory = tmp_path_factory.mktemp("shared")
+    with RunningJobstatsStore(directory, "--database", database) as running:
+        yield running, database
+
+
+def test_a_refusal_names_the_records(shared: tuple[RunningJobstatsStore, str]) -> None:
+    store, _ = shared
+    answer = store.post([record(0), record(1, {"open": -1}), record(2), record(3, target=5)])
+    assert answer.json() == {
+        "error": "2 of 4 records can't be stored, so none is",
+        "records": [
+            {"number": 2, "reason": "open: not an integer from 0 to 2^64-1"},
+            {"number": 4, "reason": "target: not a text"},
+        ],
+    }
+
+
+def test_sql_in_every_text_is_text(store: RunningJobstatsStore, database: str) -> None:
+    evil = "'); DROP TABLE ost; --\\\"$$%s{}"
+    fields = dict.fromkeys(("target", "entry_id", "server", "user", "nodename", "job_id"), evil)
+    assert store.post([record(0, **fields), record(120, {"write": 1}, **fields)]).status == 200
+    assert store.ask("GET", "/top?by=target&sort=write").json()["rows"] == []
+    with psycopg.connect(database) as connection:
+        found = connection.execute("SELECT target, entry_id, job, nodename FROM metadata")
+        assert found.fetchall() == [(evil, evil, evil, evil)]
+    for path in ("/job/%27%3B%20DROP", "/top?by=x%27", "/top?sort=a%27b", "/top?last=%00"):
+        assert store.ask("GET", path).status in {400, 404}
+    assert count(database) == 2
+
+
+def test_bodies_are_bounded(shared: tuple[RunningJobstatsStore, str]) -> None:
+    store, database = shared
+    bomb = gzip.compress(b"[" + b" " * 100_000_000)
+    before = store.resident()
+    assert store.ask("POST", "/lustre", bomb, {"Content-Encoding": "gzip"}).status == 413
+    assert store.ask("POST", "/lustre", b"x", {"Content-Length": "100000000"}).status == 413
+    broken = gzip.compress(b"[]")[:-4]
+    assert store.ask("POST", "/lustre", broken, {"Content-Encoding": "gzip"}).status == 400
+    assert store.ask("POST", "/lustre", b"", {"Content-Encoding": "br"}).status == 415
+    with socket.create_connection(("127.0.0.1", store.port)) as connection:
+        head = b"POST /lustre HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        connection.sendall(head)
+        try:
+            for _ in range(200):
+                connection.sendall(b"80000\r\n" + b" " * 0x80000 + b"\r\n")
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+    assert store.resident() - before < 40_000_000
+    assert store.ask("GET", "/status").json()["body_bytes"] == 0
+    assert count(database) == 0
+
+
+def test_tokens_decide_who_sends_and_who_asks(guarded: RunningJobstatsStore, database: str) -> None:
+    array = [record(0), record(120, {"write_bytes": 1})]
+    assert guarded.post(array).status == 401
+    assert guarded.post(array, "a-token-that-nobody-has").status == 401
+    other = guarded.post(array, TOKENS["b"])
+    assert other.status == 403
+    assert "server: 'a' is not 'b', whose token this is" in other.json()["records"][0]["reason"]
+    assert guarded.post(array, READER).status == 403
+    assert count(database) == 0
+    assert guarded.post(array, TOKENS["a"]).status == 200
+    mixed = [record(240, server="b"), record(240, server="a")]
+    assert guarded.post(mixed, TOKENS["b"]).status == 403
+    assert guarded.post([record(240, server=...)], TOKENS["b"]).status == 200
+    with psycopg.connect(database) as connection:
+        rows = connection.execute("SELECT server, count(*) FROM ost GROUP BY 1 ORDER BY 1")
+        assert rows.fetchall() == [("a", 2), ("b", 1)]
+    for path in ("/top", "/job/5", "/status", "/metrics", "/export"):
+        assert guarded.ask("GET", path).status == 401
+        assert guarded.ask("GET", path, headers=bearer(TOKENS["a"])).status == 403
+        assert guarded.ask("GET", path, headers=bearer(READER)).status in {200, 404}
+    assert guarded.ask("HEAD", "/lustre", headers=bearer(TOKENS["a"])).status == 200
+    assert guarded.ask("HEAD", "/lustre").status == 401
+    assert not any(token in guarded.said() for token in (*TOKENS.values(), READER))
+
+
+def test_a_changed_token_file_is_read_again(guarded: RunningJobstatsStore, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    fresh = "another-token-of-server-c"
+    tokens.write_text("sender c too-short\n")
+    time.sleep(1.1)
+    assert guarded.post([record(0)], TOKENS["a"]).status == 200
+    tokens.write_text(f"sender c {fresh}\n")
+    until(lambda: guarded.post([record(0, server="c")], fresh).status == 200)
+    assert guarded.post([record(0)], TOKENS["a"]).status == 401
+
+
+def test_jobs_of_slurm_are_joined(guarded: RunningJobstatsStore) -> None:
+    def envelope(account: str, reported: str) -> bytes:
+        job = {
+            "job_id": 5, "job_state": "RUNNING", "user_name": "ada", "account": account,
+            "partition": "gpu", "job_name": "x'; --", "submit_time": "2026-11-22T09:00:00+01:00",
+        }  # fmt: skip
+        steps = [{**job, "job_step": "batch", "account": "step"}]
+        attributes = {"time": reported, "cluster": "fox", "slurm_jobs": [job, *steps]}
+        data = {"type": "jobs", "attributes": attributes}
+        meta = {"producer": "ccagent", "version": "1", "format": 0}
+        return json.dumps({"meta": meta, "data": data}).encode()
+
+    now = time.time()
+    moments = [time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(now - n)) for n in (120, 1)]
+    array = [
+        record(0, {"write_bytes": 0}, timestamp=moments[0], snapshot_time=None),
+        record(0, {"write_bytes": 7}, timestamp=moments[1]),
+    ]
+    assert guarded.post(array, TOKENS["a"]).status == 200
+    for account, reported in (("new", "2026-11-22T11:00:00Z"), ("old", "2026-11-22T10:00:00Z")):
+        answer = guarded.ask("POST", "/job", envelope(account, reported), bearer(JOBS))
+        assert (answer.status, answer.json()) == (200, {"jobs": 1})
+    for by, key in (("account", "new"), ("project", "new"), ("partition", "gpu")):
+        path = f"/top?by={by}&sort=write_bytes"
+        rows = guarded.ask("GET", path, headers=bearer(READER)).json()["rows"]
+        assert rows == [{"key": key, "totals": {"read_bytes": 0, "write_bytes": 7}}]
+    path = "/top?by=node&account=old&sort=write_bytes"
+    assert guarded.ask("GET", path, headers=bearer(READER)).json()["rows"] == []
+    found = guarded.ask("GET", "/job/5", headers=bearer(READER)).json()
+    assert (found["slurm"]["account"], found["totals"][0]["total"]) == ("new", 7)
+    assert guarded.ask("POST", "/job", b"{}", bearer(JOBS)).status == 422
+    assert guarded.ask("POST", "/job", b"{}", bearer(TOKENS["a"])).status == 403
+
+
+def test_without_a_database_senders_are_asked_to_wait(
+    tmp_path: Path, server: PostgresServer, template: str
+) -> None:
+    with PostgresServer() as own:
+        url = own.make_database()
+        own.stop()
+        with RunningJobstatsStore(tmp_path / "s", "--database", url, is_ready=False) as store:
+            answer = store.post([record(0)])
+            assert (answer.status, answer.headers["retry-after"]) == (503, "2")
+            own.start()
+            until(lambda: store.post([record(0)]).status == 200, 30)
+            own.stop()
+            assert store.post([record(120)]).status == 503
+            assert store.ask("GET", "/top").status == 503
+            own.start()
+            until(lambda: store.post([record(120)]).status == 200, 30)
+            assert count(url) == 2
+
+
+def test_an_end_finishes_what_is_in_hand(store: RunningJobstatsStore, database: str) -> None:
+    array = json.dumps([record(n, entry_id=f"{n}:1:c1") for n in range(5000)])
+    answers: list[int] = []
+    thread = threading.Thread(
+        target=lambda: answers.append(store.ask("POST", "/lustre", array).status)
+    )
+    thread.start()
+    until(lambda: store.ask("GET", "/status").json()["body_bytes"] > 0)
+    assert store.stop() == 0
+    thread.join()
+    assert answers == [200]
+    assert count(database) == 5000
+
+
+def test_several_stores_share_a_database(tmp_path: Path, database: str) -> None:
+    options = ("--database", database)
+    with (
+        RunningJobstatsStore(tmp_path / "x", *options) as one,
+        RunningJobstatsStore(tmp_path / "y", *options) as other,
+    ):
+        arrays = [
+            [zeros(0, entry_id=f"{k}:1:c1"), record(120, {"write_bytes": k}, entry_id=f"{k}:1:c1")]
+            for k in range(40)
+        ]
+        with ThreadPoolExecutor(16) as pool:
+            found = pool.map(one.post, arrays), pool.map(other.post, arrays)
+            answers = [answer for each in found for answer in each]
+    assert {answer.status for answer in answers} == {200}
+    assert (count(database), count(database, "metadata")) == (80, 40)
+    with psycopg.connect(database) as connection:
+        assert connection.execute("SELECT sum(total) FROM totals").fetchone() == (sum(range(40)),)
+
+
+def test_it_serves_over_tls(tmp_path: Path, database: str) -> None:
+    made = Authority(tmp_path)
+    certificate, key = made.certify("store")
+    configuration = tmp_path / "store.toml"
+    configuration.write_text(
+        f'database = "{database}"\n[tls]\ncertificate = "{certificate}"\nkey = "{key}"\n'
+    )
+    with RunningJobstatsStore(tmp_path / "tls", "--config", str(configuration)) as store:
+        done = ask_commands(
+            "top", "--url", f"https://127.0.0.1:{store.port}", "--ca-file", made.certificate
+        )
+        assert (done.returncode, done.stdout) == (0, "job  read_bytes  write_bytes\n"), done.stderr
+
+
+def ask_commands(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ccagent", "jobstats", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

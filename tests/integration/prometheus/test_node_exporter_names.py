@@ -1,0 +1,121 @@
+"""Beside a real node_exporter: the same names, labels and values."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.prometheus.conftest import Exporter, get
+from tests.support.exposition import Known, Series, parse
+from tests.support.paths import DATA
+
+OURS_ALONE = {
+    "node_netstat_TcpExt_TCPOFOQueue": "node_exporter has it since 1.7",
+    "node_netstat_TcpExt_TCPRcvQDrop": "node_exporter has it since 1.7",
+    "node_netstat_Tcp_MaxConn": "the dashboard asks for it",
+    "node_softnet_backlog_len": "node_exporter has it since 1.6",
+    "node_softnet_flow_limit_count_total": "node_exporter has it since 1.6",
+    "node_softnet_received_rps_total": "node_exporter has it since 1.6",
+}
+NOT_OURS = {
+    "node_exporter_build_info": "what is running is ccagent: ccagent_build_info",
+    "node_textfile_scrape_error": "no textfile collector",
+    "node_textfile_mtime_seconds": "no textfile collector",
+}
+OTHER_COLLECTORS = {
+    "bcache", "btrfs", "fibrechannel", "ipvs", "mdadm", "nfsd", "nvme", "systemd", "tapestats",
+    "textfile", "xfs", "zfs",
+}  # fmt: skip
+"""Default collectors of node_exporter that ccagent lacks: of file servers, mostly."""
+_FOREIGN = ("go_", "process_", "promhttp_", "node_scrape_collector_")
+_MOVING = {
+    "node_load1", "node_load5", "node_load15", "node_procs_running", "node_procs_blocked",
+    "node_disk_io_now", "node_filefd_allocated", "node_udp_queues", "node_arp_entries",
+    "node_softnet_backlog_len", "node_time_seconds", "node_netstat_Tcp_CurrEstab",
+    "node_timex_offset_seconds", "node_timex_maxerror_seconds",
+    "node_timex_estimated_error_seconds",
+    "node_timex_frequency_adjustment_ratio", "node_timex_tick_seconds", "node_timex_status",
+    "node_entropy_available_bits", "node_nf_conntrack_entries", "node_network_info",
+    "node_cpu_scaling_frequency_hertz", "node_thermal_zone_temp", "node_hwmon_temp_celsius",
+}  # fmt: skip
+"""Gauges that change from one moment to the next."""
+_MOVING_PARTS = ("node_memory_", "node_sockstat_", "node_filesystem_")
+
+
+@pytest.fixture
+def both(
+    exporter: Exporter, node_exporter: str
+) -> tuple[dict[Series, Known], dict[Series, Known], dict[Series, Known]]:
+    """Return what node_exporter has before and after, and what ccagent has in between."""
+    exporter.serve('names = ["node_exporter"]\nmin-interval = "0s"')
+    get(exporter.url)
+    before = parse(get(node_exporter))
+    between = parse(get(exporter.url))
+    return before, between, parse(get(node_exporter))
+
+
+def _own(series: dict[Series, Known]) -> dict[Series, Known]:
+    return {key: known for key, known in series.items() if not key[0].startswith(_FOREIGN)}
+
+
+def test_every_family_has_the_same_labels_types_and_values(
+    both: tuple[dict[Series, Known], dict[Series, Known], dict[Series, Known]],
+) -> None:
+    before, ours, after = map(_own, both)
+    theirs = {name for name, _ in before}
+    assert {name for name, _ in ours} - theirs <= OURS_ALONE.keys()
+    assert theirs - {name for name, _ in ours} <= NOT_OURS.keys()
+    shared = theirs & {name for name, _ in ours}
+    assert len(shared) > 200
+    differences: list[str] = []
+    for key in sorted(
+        {*before, *ours} - ({*before} ^ {*after}), key=lambda each: (each[0], sorted(each[1]))
+    ):
+        if key[0] not in shared:
+            continue
+        if key not in before or key not in ours:
+            differences.append(f"{key} only in {'ours' if key in ours else 'node_exporter'}")
+            continue
+        low, own, high = before[key], ours[key], after[key]
+        if (low.kind, low.help) != (own.kind, own.help):
+            differences.append(f"{key}: {low.kind} {low.help!r}, not {own.kind} {own.help!r}")
+        is_moving = key[0] in _MOVING or key[0].startswith(_MOVING_PARTS)
+        if is_moving:
+            continue
+        slack = 1e-6 * max(1.0, abs(own.value))
+        if not low.value - slack <= own.value <= high.value + slack:
+            differences.append(f"{key}: {own.value} is not in {low.value}..{high.value}")
+    assert differences == []
+
+
+def test_success_is_the_same_for_every_collector_of_both(
+    both: tuple[dict[Series, Known], dict[Series, Known], dict[Series, Known]],
+) -> None:
+    before, ours, _ = both
+    name = "node_scrape_collector_success"
+    theirs = {dict(labels)["collector"]: v.value for (n, labels), v in before.items() if n == name}
+    own = {dict(labels)["collector"]: v.value for (n, labels), v in ours.items() if n == name}
+    assert theirs.keys() - own.keys() == OTHER_COLLECTORS
+    assert {each: theirs[each] for each in own.keys() & theirs.keys()} == {
+        each: own[each] for each in own.keys() & theirs.keys()
+    }
+
+
+def test_what_the_dashboard_asks_is_answered_where_node_exporter_answers(
+    both: tuple[dict[Series, Known], dict[Series, Known], dict[Series, Known]],
+) -> None:
+    asked = set(Path(DATA / "prometheus/node-exporter-full-names.txt").read_text().split())
+    theirs = {name for name, _ in both[0]} & asked
+    ours = {name for name, _ in both[1]} & asked
+    assert len(theirs) > 130
+    assert theirs - ours <= {"node_textfile_scrape_error"}
+
+
+def test_the_clock_is_read_at_the_time_of_the_scrape(exporter: Exporter) -> None:
+    exporter.serve('names = ["node_exporter"]\nmin-interval = "0s"')
+    before = time.time()
+    found = parse(get(f"{exporter.url}?collect[]=time"))
+    moment = found["node_time_seconds", frozenset()].value
+    assert before <= moment <= time.time()

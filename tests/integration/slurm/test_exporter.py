@@ -1,0 +1,82 @@
+"""Prometheus endpoint: jobs, queue, nodes and partitions of a real Slurm."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.exposition import values
+from tests.support.running import CCAGENT
+from tests.support.slurm_cluster import SlurmCluster
+
+
+def scrape(slurm: SlurmCluster, directory: Path, names: str) -> dict[str, float]:
+    """Return the values of one scrape by series."""
+    file = directory / "ccagent.toml"
+    programs = slurm.programs
+    file.write_text(f'[exporter]\nsqueue = "{programs}/squeue"\nsinfo = "{programs}/sinfo"\n')
+    done = subprocess.run(
+        [*CCAGENT, "metrics", "--once", "--config", str(file), "--format", "prometheus",
+         "--names", names], capture_output=True, check=True,
+    )  # fmt: skip
+    return values(done.stdout.decode())
+
+
+@pytest.fixture
+def job(slurm: SlurmCluster) -> int:
+    """A job of bob's in the account chem that computes for a minute."""
+    number = slurm.submit(
+        "bob", "-A", "chem", "-J", "busy", "-p", "bigmem", "-n2", "--mem=60",
+        "--wrap=timeout 60 sh -c 'while :; do :; done'",
+    )  # fmt: skip
+    slurm.wait_for(number, {"RUNNING"})
+    return number
+
+
+def test_queue_nodes_and_partitions(slurm: SlurmCluster, job: int, tmp_path: Path) -> None:
+    found = scrape(slurm, tmp_path, "slurm")
+    assert found["slurm_queue_running"] >= 1
+    assert found["slurm_cpus_total"] >= 32
+    assert found["slurm_cpus_alloc"] >= 2
+    assert found['slurm_partition_cpus_total{partition="bigmem"}'] == 8
+    assert found['slurm_partition_cpus_allocated{partition="bigmem"}'] >= 2
+    assert found['slurm_account_jobs_running{account="chem"}'] >= 1
+    assert found['slurm_account_cpus_running{account="chem"}'] >= 2
+    assert found["slurm_gpus_total"] == 2
+    own = [name for name in found if name.startswith('slurm_node_mem_total{node="bigmem1"')]
+    assert [found[name] for name in own] == [8000]
+    assert found["slurm_nodes_mix"] >= 1
+    assert found['ccagent_scrape_collector_success{collector="slurm"}'] == 1
+    slurm.run("scancel", str(job))
+
+
+def test_series_of_a_job_grow_and_end_with_it(
+    slurm: SlurmCluster, job: int, tmp_path: Path
+) -> None:
+    if slurm.tracking != "cgroup":
+        pytest.skip("Slurm makes no control groups here")
+    name = f'ccagent_job_cpu_seconds_total{{jobid="{job}"}}'
+    first = scrape(slurm, tmp_path, "ccagent,cgroup_exporter")
+    time.sleep(1)
+    second = scrape(slurm, tmp_path, "ccagent,cgroup_exporter")
+    assert second[name] > first[name]
+    (info,) = [
+        each for each in second if each.startswith("ccagent_job_info") and f'"{job}"' in each
+    ]
+    assert 'account="chem"' in info
+    assert 'name="busy"' in info
+    assert 'partition="bigmem"' in info
+    assert second[f'ccagent_job_processes{{jobid="{job}"}}'] >= 2
+    assert second[f'ccagent_job_memory_limit_bytes{{jobid="{job}"}}'] >= 60 << 20
+    user = [each for each in second if each.startswith("cgroup_info") and f'jobid="{job}"' in each]
+    assert len(user) == 1
+    assert 'uid="5002"' in user[0]
+    slurm.run("scancel", str(job))
+    slurm.wait_for(job)
+    deadline = time.monotonic() + 20
+    while name in (last := scrape(slurm, tmp_path, "ccagent,cgroup_exporter")):
+        assert time.monotonic() < deadline
+    assert not [each for each in last if f'jobid="{job}"' in each]

@@ -1,0 +1,171 @@
+"""`ccagent top` in a real terminal, and as text for pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ccagent.views.terminal import width_of
+from tests.support.tmux import Terminal
+
+TOP = f"LC_ALL=C.UTF-8 {sys.executable} -m ccagent top"
+NOBODY = 65534
+PR_SET_NAME = 15
+
+
+def has_processes(lines: list[str]) -> bool:
+    return len(lines) > 2 and lines[1].lstrip().startswith("PID USER")
+
+
+def test_keys_change_the_screen(tmp_path: Path) -> None:
+    with Terminal(tmp_path, TOP) as terminal:
+        lines = terminal.wait(has_processes)
+        assert lines[-1].startswith("?help q quit /filter")
+        assert len(lines) == 24
+        terminal.press("p")
+        assert "(system)" in terminal.wait(lambda s: s[1].startswith("JOB  "))[2]
+        terminal.press("Enter")
+        terminal.wait(lambda s: s[1].startswith("(system) ") and "hwthreads" in s[3])
+        terminal.press("Escape")
+        terminal.wait(lambda s: s[1].startswith("JOB  "))
+        terminal.press("g")
+        terminal.wait(lambda s: s[1].startswith("GPU USE%"))
+        terminal.press("?")
+        terminal.wait(lambda s: "Nothing here ends a process." in "\n".join(s))
+        terminal.press("x")
+        terminal.wait(lambda s: s[1].startswith("GPU USE%"))
+        terminal.press("Space")
+        terminal.wait(lambda s: "PAUSED" in s[0])
+        terminal.press("F10")
+        assert "status=0" in terminal.wait(lambda s: "status=" in "\n".join(s))
+
+
+def test_a_filter_and_the_tree(tmp_path: Path) -> None:
+    with Terminal(tmp_path, TOP) as terminal:
+        terminal.wait(has_processes)
+        terminal.press("/", *str(os.getpid()))
+        lines = terminal.wait(lambda s: s[-1].startswith(f"/{os.getpid()}_"))
+        assert lines[2].split()[0] == str(os.getpid())
+        terminal.press("Enter", "t")
+        terminal.wait(lambda s: s[-1].startswith(f"filter {os.getpid()}"))
+        terminal.press("q")
+        terminal.wait(lambda s: "status=0" in s)
+
+
+def test_another_size_is_another_screen(tmp_path: Path) -> None:
+    with Terminal(tmp_path, TOP, 160, 30) as terminal:
+        terminal.wait(has_processes)
+        terminal.press("p")
+        terminal.wait(lambda s: "HISTORY" in s[1])
+        terminal.resize(60, 10)
+        lines = terminal.wait(lambda s: len(s) == 10 and "HISTORY" not in s[1] and "NOTE" in s[1])
+        assert "WRITE" not in lines[1]
+        terminal.resize(5, 3)
+        terminal.resize(100, 20)
+        terminal.wait(lambda s: len(s) == 20 and "NOTE" in s[1])
+
+
+@pytest.mark.parametrize("key", ["C-c", "kill"])
+def test_the_terminal_is_left_as_it_was(tmp_path: Path, key: str) -> None:
+    pid = tmp_path / "pid"
+    command = (
+        f"sh -c 'echo $$ >{pid}; exec {sys.executable} -m ccagent top'; stty -a | tr ';' '\\n'"
+    )
+    with Terminal(tmp_path, command, height=60) as terminal:
+        terminal.wait(has_processes)
+        if key == "kill":
+            os.kill(int(pid.read_text()), 15)
+        else:
+            terminal.press(key)
+        text = "\n".join(terminal.wait(lambda s: "status=" in "\n".join(s)))
+        assert " echo " in text
+        assert " icanon" in text
+        assert "Traceback" not in text
+
+
+def test_names_of_processes_cannot_control_the_terminal(tmp_path: Path) -> None:
+    name = "\x1b[2J\u202e\u05d0\u6bd4".encode()
+    program = f"""import ctypes, time
+ctypes.CDLL(None).prctl({PR_SET_NAME}, {name!r})
+print(1, flush=True)
+time.sleep(60)"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    try:
+        with Terminal(tmp_path, TOP) as terminal:
+            terminal.wait(has_processes)
+            terminal.press("/", *str(process.pid), "Enter")
+            lines = terminal.wait(lambda s: str(process.pid) in s[2] and "filter" in s[-1])
+            assert lines[2].endswith("\ufffd[2J\ufffd\ufffd\u6bd4")
+            assert has_processes(lines)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_an_output_that_is_no_terminal_gets_text() -> None:
+    for options in ((), ("--once",), ("--once", "--processes")):
+        found = subprocess.run(
+            [sys.executable, "-m", "ccagent", "top", *options], capture_output=True, text=True,
+            check=False, timeout=60, env=os.environ | {"COLUMNS": "80"},
+        )  # fmt: skip
+        assert (found.returncode, found.stderr) == (0, "")
+        lines = found.stdout.splitlines()
+        assert has_processes(lines)
+        assert all(width_of(line) <= 80 and line.isprintable() for line in lines)
+        assert any(str(os.getpid()) in line for line in lines)
+
+
+def test_json() -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "ccagent", "top", "--json"], capture_output=True, check=True,
+        timeout=60,
+    )  # fmt: skip
+    snapshot = json.loads(found.stdout)
+    assert any(one["pid"] == os.getpid() for one in snapshot["processes"])
+    assert snapshot["cpus"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_an_ordinary_user_sees_the_own_processes_and_what_is_hidden() -> None:
+    # The interpreter may be where only root can read: it starts as root and then gives that up.
+    program = f"""import contextlib, io, os
+from ccagent.views.top.commands import top
+with contextlib.redirect_stdout(io.StringIO()):
+    top(["--once"], standalone_mode=False)
+os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
+top(["--once"])"""
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    lines = found.stdout.splitlines()
+    assert lines[-1].startswith("as an ordinary user: ")
+    own = next(line for line in lines if " nobody " in line)
+    other = next(line for line in lines if " root " in line)
+    assert "-" not in own.split()[-3:]
+    assert other.split()[-3:-1] == ["-", "-"]
+
+
+def test_a_terminal_that_cannot_be_used_is_a_sentence(tmp_path: Path) -> None:
+    with Terminal(tmp_path, f"TERM=nothing {sys.executable} -m ccagent top") as terminal:
+        lines = terminal.wait(lambda s: "status=1" in s)
+        assert "try --once" in "\n".join(lines)
+        assert "Traceback" not in "\n".join(lines)
+
+
+def test_a_sample_on_a_terminal_is_a_table_and_in_a_pipe_json(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m ccagent sample --once"
+    with Terminal(tmp_path, command, 100, 60) as terminal:
+        lines = terminal.wait(lambda s: "status=0" in s)
+        assert any(line.startswith("JOB ") for line in lines)
+        assert lines.index("status=0") <= 51
+    found = subprocess.run(command.split(), capture_output=True, check=True, timeout=60)
+    assert json.loads(found.stdout)["data"]["type"] == "sample"

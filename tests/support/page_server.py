@@ -1,0 +1,115 @@
+"""`ccagent demo` and a store with pages as processes, and a browser that looks at them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Self
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+
+class RunningDemo:
+    """`ccagent demo` until it is interrupted. directory: where its temporary files are."""
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        self.directory = directory
+        self.log = directory.parent / f"{directory.name}.log"
+        directory.mkdir(exist_ok=True)
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "ccagent", "demo", *options],
+                stdout=output, stderr=subprocess.STDOUT,
+                env={**os.environ, "TMPDIR": str(directory)},
+            )  # fmt: skip
+        deadline = time.monotonic() + 60
+        while "Ready" not in self.said():
+            assert self.process.poll() is None, self.said()
+            assert time.monotonic() < deadline, self.said()
+            time.sleep(0.05)
+        found = re.search(r"ccagent demo: (\S+)/\n", self.said())
+        assert found, self.said()
+        self.url = found[1]
+
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def interrupt(self) -> int:
+        """Press Ctrl-C, and return the exit status."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(30)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(30)
+
+
+class Watched:
+    """A page of a browser, with all that went wrong on it."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.problems: list[str] = []
+        self.requests: list[str] = []
+        page.on("console", self._on_console)
+        page.on("pageerror", lambda error: self.problems.append(str(error)))
+        page.on("requestfailed", lambda request: self.problems.append(request.url))
+        page.on("request", self._on_request)
+
+    def _on_console(self, message: Any) -> None:
+        if message.type in {"error", "warning"}:
+            self.problems.append(message.text)
+
+    def _on_request(self, request: Any) -> None:
+        self.requests.append(request.url)
+        if not request.url.startswith(self.url):
+            self.problems.append(f"foreign: {request.url}")
+
+    def open(self, path: str) -> Page:
+        self.page.goto(f"{self.url}{path}")
+        return self.page
+
+
+@contextmanager
+def open_browser() -> Generator[Browser]:
+    """Start Debian's Chromium."""
+    path = shutil.which("chromium")
+    assert path, "chromium is needed: apt-get install chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def watch(browser: Browser, url: str, *, width: int = 1280, **options: Any) -> Generator[Watched]:
+    """Open a window of a browser. options: of playwright's context."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+    try:
+        yield Watched(context.new_page(), url)
+    finally:
+        context.close()
+
+
+def find_violations(page: Page) -> list[dict[str, Any]]:
+    """Return what axe-core finds on a page."""
+    # The package has no types.
+    checker: Any = import_module("axe_core_python.sync_playwright").Axe()
+    found: list[dict[str, Any]] = checker.run(page)["violations"]
+    return found

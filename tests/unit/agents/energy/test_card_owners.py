@@ -1,0 +1,92 @@
+"""energy: who has a card, who uses it, and how its energy is split between them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ccagent.agents.energy.card_owners import CardOwners, CardUse, make_card_use
+from ccagent.agents.energy.split.domain_split import DomainClaim, DomainUse, split_domain
+from ccagent.machine.gpu.gpus import GpuReading
+from ccagent.records.envelopes import SampleGpu, SampleProcessGpu
+from tests.support.energy_tree import EnergyNode
+
+SPAN = 10_000_000
+SEEN = {1: SPAN, 2: SPAN, 3: SPAN // 2}
+
+
+def process(node: EnergyNode, job: int, pid: int, environment: str) -> None:
+    """Put a process into a job's control group."""
+    node.write(f"{node.job_path(job)}/step_0/user/task_0/cgroup.procs", f"{pid}\n")
+    for directory in ("", "/step_0", "/step_0/user"):
+        node.write(f"{node.job_path(job)}{directory}/cgroup.procs", "")
+    node.write(f"proc/{pid}/environ", environment + "\0")
+
+
+def card(index: int, busy: int = 0) -> SampleGpu:
+    return SampleGpu(index=index, uuid=f"GPU-{index}", ce_util=busy)
+
+
+def on(index: int, percent: float) -> list[SampleProcessGpu]:
+    return [SampleProcessGpu(index=index, uuid="", gpu_util=percent)]
+
+
+def test_owners_by_environment_and_activity_by_process(tmp_path: Path) -> None:
+    node = EnergyNode(tmp_path)
+    for job, pid, environment in ((1, 100, "SLURM_JOB_GPUS=0,1"), (2, 200, "SLURM_JOB_GPUS=2")):
+        node.job(job, "0-3")
+        process(node, job, pid, environment)
+    node.write("proc/900/cgroup", "0::/user.slice\n")
+    reading = GpuReading(
+        cards=[card(0, 80), card(1), card(2, 30), card(3, 5)],
+        processes={100: on(0, 80.0), 200: on(2, 20.0), 900: [*on(2, 10.0), *on(3, 5.0)]},
+    )
+    assert CardOwners("no-scontrol", "no-squeue").read(node, reading) == {
+        0: CardUse({1: 1}, {1: 800}, 0, is_busy=True),
+        1: CardUse({1: 1}, {}, 0, is_busy=False),
+        2: CardUse({2: 1}, {2: 200}, 100, is_busy=True),
+        3: CardUse({}, {}, 50, is_busy=True),
+    }
+
+
+def test_instances_belong_to_their_card(tmp_path: Path) -> None:
+    node = EnergyNode(tmp_path)
+    for job, pid, uuid in ((1, 100, "MIG-a"), (2, 200, "MIG-b")):
+        node.job(job, "0-3")
+        process(node, job, pid, f"CUDA_VISIBLE_DEVICES={uuid}")
+    reading = GpuReading(
+        cards=[card(0), SampleGpu(index=1, uuid="MIG-a"), SampleGpu(index=2, uuid="MIG-b")],
+        addresses={0: "A", 1: "A", 2: "A"},
+        partitioned=frozenset({0}),
+        instances=frozenset({1, 2}),
+        processes={100: on(1, 0.0), 200: on(2, 0.0)},
+    )
+    found = CardOwners("no-scontrol", "no-squeue").read(node, reading)
+    assert found == {0: CardUse({1: 1, 2: 1}, {1: 0, 2: 0}, 0, is_busy=True)}
+    use = make_card_use(found[0], SEEN, SPAN)
+    split = split_domain(1000, 0, use, (2, 1))
+    assert split.active == {1: 500, 2: 500, -1: 0}
+    assert (split.least[1], split.most[1]) == (0, 1000)  # by activity nothing is known
+
+
+def test_a_card_of_one_job_is_its_own() -> None:
+    use = make_card_use(CardUse({1: 1}, {}, 70, is_busy=True), SEEN, SPAN)
+    assert use == DomainUse({1: DomainClaim(1, SPAN, 1, 1)}, 1, SPAN)
+
+
+def test_a_shared_card_is_split_by_activity() -> None:
+    use = make_card_use(CardUse({1: 1, 2: 1}, {1: 600, 2: 200}, 200, is_busy=True), SEEN, SPAN)
+    split = split_domain(1000, 100, use, (2, 1))
+    assert split.active == {1: 540, 2: 180, -1: 180}
+    assert split.idle == {1: 50, 2: 50, -2: 0}
+
+
+def test_a_card_of_nobody_is_the_systems_if_it_works() -> None:
+    busy = make_card_use(CardUse({}, {}, 300, is_busy=True), SEEN, SPAN)
+    assert split_domain(1000, 100, busy, (2, 1)).active == {-1: 900}
+    idle = make_card_use(CardUse({}, {}, 0, is_busy=False), SEEN, SPAN)
+    assert split_domain(1000, 0, idle, (2, 1)).idle == {-2: 1000}
+
+
+def test_a_job_that_has_gone_has_no_card() -> None:
+    use = make_card_use(CardUse({9: 1}, {}, 0, is_busy=False), SEEN, SPAN)
+    assert use.claims == {}

@@ -1,0 +1,50 @@
+"""Migrations as files."""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+
+from ccagent.stores.jobstats.migrating import fill_migration, list_migrations
+from ccagent.stores.jobstats.operations import COLUMNS, KINDS
+from ccagent.stores.jobstats.settings import SeriesTableSettings
+
+SETTINGS = SeriesTableSettings()
+
+
+def test_numbers_are_in_a_row_and_every_engine_has_each() -> None:
+    found = list_migrations()
+    numbers = sorted({one.number for one in found})
+    assert numbers == list(range(1, len(numbers) + 1))
+    for _, group in groupby(found, lambda one: one.number):
+        assert {one.engine for one in group} in ({""}, {"plain", "timescaledb"})
+
+
+def test_tables_have_a_column_for_each_counter_and_its_delta() -> None:
+    text = list_migrations()[0].text
+    for kind in KINDS:
+        match = re.search(rf"CREATE TABLE {kind} \((.*?)\n\)", text, re.DOTALL)
+        assert match is not None
+        columns = re.findall(r"^    (\w+) numeric", match[1], re.MULTILINE)
+        deltas = [f"{name}_delta" for name in COLUMNS[kind]]
+        assert columns == [*deltas, *COLUMNS[kind]]
+
+
+def test_partitions_are_for_databases_without_timescaledb() -> None:
+    first = list_migrations()[0]
+    plain = fill_migration(first, SETTINGS, is_timescale=False)
+    assert plain.count("\n) PARTITION BY RANGE (timestamp);") == 2
+    assert fill_migration(first, SETTINGS, is_timescale=True).count("\n) ;") == 2
+
+
+def test_hypertables_are_for_timescaledb() -> None:
+    (one,) = [one for one in list_migrations() if one.engine == "timescaledb"]
+    text = fill_migration(one, SETTINGS, is_timescale=True)
+    for kind in KINDS:
+        assert (
+            f"create_hypertable('{kind}', 'timestamp', "
+            "chunk_time_interval => INTERVAL '86400 seconds')" in text
+        )
+        assert f"CREATE MATERIALIZED VIEW {kind}_hourly" in text
+        assert all(f"sum({name}_delta) AS {name}" in text for name in COLUMNS[kind])
+    assert text.count("timescaledb.compress_segmentby = 'time_series_id'") == 2

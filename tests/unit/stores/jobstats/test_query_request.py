@@ -1,0 +1,57 @@
+"""Parameters of queries."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from ccagent.stores.jobstats.query_request import QueryError, parse_job, parse_range, parse_top
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def test_an_hour_is_asked_for_without_a_time() -> None:
+    assert parse_range({}, NOW) == (NOW - HOUR, NOW)
+    assert parse_range({"last": "2d"}, NOW) == (NOW - 48 * HOUR, NOW)
+    assert parse_range({"from": "2026-11-22T10:00", "to": "2026-11-22T12:00+01:00"}, NOW) == (
+        NOW - 2 * HOUR,
+        NOW - HOUR,
+    )
+
+
+def test_the_sorted_operation_is_shown() -> None:
+    found = parse_top({"sort": "open", "by": "user", "node": "c1"}, NOW)
+    assert (found.sort, found.columns, found.limit) == (
+        "open", ("open", "read_bytes", "write_bytes"), 20,
+    )  # fmt: skip
+    assert (found.by, found.filters) == ("user", {"node": "c1"})
+    assert parse_top({"columns": "write,open", "sort": "open"}, NOW).columns == ("write", "open")
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"last": "1 year"}, "last: '1 year' is not a duration"),
+        ({"last": "1h", "from": "2026-11-22"}, "last and from exclude each other"),
+        ({"from": "2026-11-23"}, "from: not before to"),
+        ({"from": "noon"}, "from: 'noon' is not a time"),
+        ({"last": "999999999d"}, "last: "),
+        ({"by": "group"}, "by: 'group' is none of job, user"),
+        ({"sort": "a; b"}, "'a; b' is not the name of an operation"),
+        ({"limit": "0"}, "limit: expected a number from 1 to 100000"),
+        ({"limit": "1e3"}, "limit: expected a number"),
+    ],
+)
+def test_what_is_wrong_is_named(values: dict[str, str], reason: str) -> None:
+    with pytest.raises(QueryError) as caught:
+        parse_top(values, NOW)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("step", ["1s", "0s", "soon"])
+def test_steps_are_bounded(step: str) -> None:
+    with pytest.raises(QueryError, match="step"):
+        parse_job("5", {"step": step, "last": "1d"}, NOW)
+    assert parse_job("5", {"step": "5m"}, NOW).step == timedelta(minutes=5)

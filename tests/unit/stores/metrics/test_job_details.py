@@ -1,0 +1,103 @@
+"""Details of jobs: events and envelopes complete each other."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ccagent.records.line_protocol.lines import Line
+from ccagent.stores.metrics.job_details import StoredJobDetails, read_details
+from ccagent.stores.metrics.job_table import JobEvents, JobTable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EVENT = {
+    "jobId": 7, "cluster": "fox", "user": "eve", "project": "phys", "partition": "gpu",
+    "startTime": 1_800_000_000, "walltime": 3600, "numHwthreads": 8, "numAcc": 2,
+    "requestedMemory": 4096, "shared": "none", "metaData": {"jobName": "train.py"},
+    "resources": [{"hostname": "n1", "hwthreads": [0, 1, 2, 3], "accelerators": ["0000:0E:00.0"]},
+                  {"hostname": "n2", "hwthreads": None}],
+}  # fmt: skip
+JOB = {
+    "job_id": 7, "job_state": "COMPLETED", "user_name": "eve", "account": "phys",
+    "nodes": ["n[1-2]"], "start_time": "2027-01-15T08:00:00Z", "end_time": "2027-01-15T09:00:00Z",
+    "time_limit": 7202, "allocated_resources": "cpu=16,mem=8G,node=2,gres/gpu:a100=2,gres/gpu=2",
+    "sacct": {"UserCPU": 100, "SystemCPU": 20},
+}  # fmt: skip
+
+
+def take(table: JobTable) -> None:
+    line = Line("job", {"function": "start_job"}, "event", json.dumps(EVENT), None)
+    JobEvents(table).take(line)
+
+
+def test_the_event_of_a_start_has_cards_and_threads_by_node(tmp_path: Path) -> None:
+    table = JobTable(str(tmp_path / "jobs.sqlite"))
+    take(table)
+    (job,) = table.find("fox", "7")
+    assert job.details == StoredJobDetails(
+        name="train.py", account="phys", partition="gpu", time_limit=3600, cores=8, gpus=2,
+        memory=4096 << 20, cpus={"n1": 4}, cards={"n1": ["0000:0E:00.0"]}, is_exclusive=True,
+    )  # fmt: skip
+    table.close()
+
+
+def test_an_envelope_replaces_what_it_knows_and_keeps_the_rest(tmp_path: Path) -> None:
+    table = JobTable(str(tmp_path / "jobs.sqlite"))
+    take(table)
+    envelope = {"data": {"attributes": {"cluster": "fox", "slurm_jobs": [JOB]}}}
+    JobEvents(table).take_envelope(json.dumps(envelope).encode())
+    (job,) = table.find("fox", "7")
+    details = job.details
+    assert (details.name, details.cards) == ("train.py", {"n1": ["0000:0E:00.0"]})
+    assert (details.time_limit, details.cores, details.memory) == (7200, 16, 8 << 30)
+    assert (details.exit_code, details.cpu_seconds) == (0, 120)
+    table.close()
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [(0, None), (1, None), (2, 0), (62, 60), ("x", None), (None, None)]
+)
+def test_an_unset_or_infinite_limit_is_none(limit: object, expected: int | None) -> None:
+    assert read_details({"time_limit": limit}).time_limit == expected
+
+
+def test_odd_values_are_unknown() -> None:
+    odd = {"job_name": 7, "account": ["x"], "allocated_resources": None, "sacct": "x",
+           "exit_code": "0:0", "end_time": "2027-01-15T09:00:00Z"}  # fmt: skip
+    assert read_details(odd) == StoredJobDetails()
+    assert len(read_details({"job_name": "x" * 100_000}).name) == 1024
+
+
+def test_a_table_of_an_earlier_release_gains_the_column(tmp_path: Path) -> None:
+    path = str(tmp_path / "jobs.sqlite")
+    with sqlite3.connect(path) as database:
+        database.execute(
+            "create table jobs (cluster text not null, job text not null, user text not null,"
+            " state text not null, start integer not null, stop integer, nodes text not null,"
+            " footprint text, primary key (cluster, job, start)) strict, without rowid"
+        )
+        database.execute(
+            "insert into jobs values ('fox', '7', 'eve', 'running', 1800000000, null, '[]', null)"
+        )
+    database.close()
+    table = JobTable(path)
+    assert table.find("fox", "7")[0].details == StoredJobDetails()
+    take(table)
+    assert table.find("fox", "7")[0].details.name == "train.py"
+    table.close()
+
+
+def test_details_of_another_form_are_unknown(tmp_path: Path) -> None:
+    path = str(tmp_path / "jobs.sqlite")
+    table = JobTable(path)
+    take(table)
+    with sqlite3.connect(path) as database:
+        database.execute("update jobs set details = '[1'")
+    database.close()
+    assert table.find("fox", "7")[0].details == StoredJobDetails()
+    table.close()

@@ -1,0 +1,119 @@
+"""Rules about GPUs, at their thresholds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ccagent.config.duration import Duration
+from ccagent.views.job.amounts import GB
+from ccagent.views.job.figures import JobFigures
+from tests.unit.views.job.support import HOUR, card, job, levels, node, text
+
+
+def gpu_job(*utilizations: float | None, **changes: Any) -> JobFigures:
+    """Return a job of these cards; one of 0 was always at 0."""
+    cards = tuple(
+        card(str(n), utilization=one, peak_utilization=one, samples=0 if one is None else 250)
+        for n, one in enumerate(utilizations)
+    )
+    return job(node(cards=cards), **changes)
+
+
+def test_a_card_that_was_always_at_0_is_bad() -> None:
+    assert levels(gpu_job(42.0, 0.0)) == {"gpu-idle": "BAD"}
+    assert text(gpu_job(42.0, 0.0), "gpu-idle") == (
+        "GPU 1 wasn't used in any of 250 samples (2:00:00; limit 5m). Ask for 1 GPU (--gpus=1),"
+        " or make the program use all."
+    )
+    assert "All 2 GPUs weren't used" in text(gpu_job(0.0, 0.0), "gpu-idle")
+    assert "leave out --gpus" in text(gpu_job(0.0), "gpu-idle")
+
+
+def test_a_card_with_one_busy_sample_was_used() -> None:
+    figures = job(node(cards=(card(), card("1", utilization=30.0, peak_utilization=1.0))))
+    assert levels(figures) == {"ok": "ok"}
+
+
+@pytest.mark.parametrize(("elapsed", "expected"), [(300, False), (301, True)])
+def test_idle_cards_need_300_seconds(elapsed: float, expected: bool) -> None:
+    assert ("gpu-idle" in levels(gpu_job(0.0, elapsed=elapsed))) is expected
+
+
+@pytest.mark.parametrize(("idle", "expected"), [(3599, False), (3600, True)])
+def test_a_card_idle_for_the_last_hour_is_bad(idle: float, expected: bool) -> None:
+    figures = job(node(cards=(card(idle_at_end=idle),)))
+    assert ("gpu-idle" in levels(figures)) is expected
+    if expected:
+        assert "at 0 % for the last 1:00:00 (limit 60m), idle since 1:00:00" in text(
+            figures, "gpu-idle"
+        )
+
+
+def test_a_card_that_cannot_say_its_use_is_unknown_and_not_idle() -> None:
+    assert levels(gpu_job(None)) == {"gpu-unknown": "unknown"}
+    assert levels(gpu_job(60.0, None)) == {"gpu-unknown": "unknown"}
+
+
+def test_a_job_whose_cards_nothing_names_is_unknown() -> None:
+    assert levels(job(gpus=2)) == {"gpu-unknown": "unknown"}
+
+
+@pytest.mark.parametrize(
+    ("mean", "expected"), [(15.0, "BAD"), (15.1, "hint"), (24.9, "hint"), (25.0, None)]
+)
+def test_low_use(mean: float, expected: str | None) -> None:
+    assert levels(gpu_job(mean)).get("gpu-low") == expected
+
+
+@pytest.mark.parametrize(("hours", "expected"), [(8.0, None), (8.01, "BAD")])
+def test_interactive_jobs_have_eight_hours(hours: float, expected: str | None) -> None:
+    figures = gpu_job(
+        5.0, name="interactive-shell", elapsed=hours * HOUR, time_limit=10 * HOUR
+    )  # fmt: skip
+    assert levels(figures).get("gpu-low") == expected
+
+
+@pytest.mark.parametrize(("used", "expected"), [(72.0, "BAD"), (72.1, None)])
+def test_jobs_that_fill_gpu_memory_can_be_spared(used: float, expected: str | None) -> None:
+    figures = job(node(cards=(card(utilization=10.0, memory_peak=used * GB),)))
+    assert levels(figures)["gpu-low"] == "BAD"
+    assert levels(figures, gpu_low_spare_memory=90.0).get("gpu-low") == expected
+
+
+def test_an_idle_card_replaces_low_use() -> None:
+    assert levels(gpu_job(20.0, 0.0)) == {"gpu-idle": "BAD"}
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(12.0, None), (12.1, "hint")])
+def test_cores_of_a_gpu_against_the_share_of_the_node(cores: float, expected: str | None) -> None:
+    figures = job(
+        node(cores=cores, total_cores=32, total_memory=512 * GB, total_cards=4, cards=(card(),))
+    )
+    assert levels(figures).get("gpu-share") == expected
+
+
+@pytest.mark.parametrize(("memory", "expected"), [(1.04, None), (1.05, "hint")])
+def test_memory_of_a_gpu_against_the_share_of_the_node(memory: float, expected: str | None) -> None:
+    figures = job(
+        node(cores=8, cpu_seconds=8 * 2 * HOUR, total_cards=4, total_memory=400 * GB,
+             memory_limit=memory * 100 * GB, memory_peak=80 * GB, cards=(card(),)),
+    )  # fmt: skip
+    assert levels(figures, mem_margin=0.0).get("gpu-share") == expected
+
+
+def test_a_job_with_all_cards_of_a_node_may_have_all_cores() -> None:
+    cards = (card("0"), card("1"))
+    assert "gpu-share" not in levels(job(node(cores=32, total_cards=2, cards=cards)))
+
+
+def test_cards_of_several_nodes_are_named_with_their_nodes() -> None:
+    idle = card("3", utilization=0.0, peak_utilization=0.0)
+    figures = job(node(cards=(card(),)), node("n2", cards=(idle,)))
+    assert text(figures, "gpu-idle").startswith("GPU 3 of n2 wasn't used")
+
+
+def test_windows_are_settings() -> None:
+    figures = job(node(cards=(card(idle_at_end=700.0),)))
+    assert levels(figures, gpu_idle_window=Duration("10m")) == {"gpu-idle": "BAD"}

@@ -1,0 +1,118 @@
+"""Series of a store become figures: gaps stay gaps, and unknown is not 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ccagent.stores.metrics.job_details import StoredJobDetails
+from ccagent.views.job.facts import JobFacts, JobSeries, NodeHardware
+from ccagent.views.job.figures import JobFigures
+from ccagent.views.job.measuring import measure_job
+
+START = 1_800_000_000
+GPU = "00000000:0E:00.0"
+
+
+def facts(**details: Any) -> JobFacts:
+    return JobFacts(
+        job="7", cluster="fox", user="eve", state="completed", start=START, stop=START + 600,
+        nodes=("n1", "n2"),
+        details=StoredJobDetails(name="fit", cores=8, memory=64 << 30, **details),
+    )  # fmt: skip
+
+
+def series(metric: str, *values: float | None, node: str = "n1", card: str = "") -> JobSeries:
+    return JobSeries(metric, node, card, START, 60, list(values))
+
+
+def measure(*found: JobSeries, **details: Any) -> JobFigures:
+    return measure_job(facts(**details), found, START + 10_000)
+
+
+def test_cpu_seconds_are_the_mean_over_the_whole_time() -> None:
+    used = measure(series("job_cpu_util", 100.0, 300.0, None, 200.0)).nodes[0]
+    assert (used.cpu_seconds, used.cores, used.samples) == (1200.0, 4.0, 3)
+
+
+def test_a_node_without_series_is_unknown() -> None:
+    silent = measure(series("job_cpu_util", 100.0)).nodes[1]
+    assert (silent.cpu_seconds, silent.memory_peak, silent.samples) == (None, None, 0)
+
+
+def test_memory_of_the_programs_and_what_is_charged_are_two_figures() -> None:
+    found = measure(
+        series("job_mem_rss", 1e9, 3e9, 2e9), series("job_mem_used", 9e9, 8e9),
+        series("job_mem_peak", 9e9, 10e9), series("job_mem_limit", 16e9, 16e9),
+    ).nodes[0]  # fmt: skip
+    assert (found.memory_peak, found.memory_charged, found.memory_limit) == (3e9, 10e9, 16e9)
+
+
+def test_the_limit_is_that_of_the_allocation_where_no_group_has_one() -> None:
+    assert measure(series("job_mem_rss", 1e9)).nodes[0].memory_limit == 32 << 30
+
+
+def test_the_state_is_in_words_of_slurm() -> None:
+    found = measure_job(JobFacts(job="7", state="cancelled by 5002", start=START), [], START + 60)
+    assert (found.state, found.is_running, found.elapsed) == ("CANCELLED", True, 60.0)
+
+
+def test_cores_may_differ_by_node() -> None:
+    found = measure(cpus={"n1": 6})
+    assert [node.cores for node in found.nodes] == [6, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("values", "period", "expected"),
+    [((1.0,) * 10, 60, 9), ((1.0, None) * 5, 120, 4), ((1.0,), 0, 0), ((None,), 0, 0)],
+)
+def test_the_period_is_that_of_the_samples(
+    values: tuple[float | None, ...], period: int, expected: int
+) -> None:
+    found = measure(series("job_cpu_util", *values))
+    assert (found.period, found.expected_samples) == (period, expected)
+
+
+def test_thirds_of_the_time() -> None:
+    found = measure(series("job_cpu_util", 400.0, 200.0, 100.0, None, 10.0, 30.0)).nodes[0]
+    assert (found.cores_first, found.cores_last) == (3.0, 0.2)
+
+
+def test_cards_are_those_of_the_event() -> None:
+    found = measure(
+        series("acc_utilization", 50.0, 0.0, None, 0.0, card=GPU),
+        series("acc_mem_used", 10e9, 20e9, card=GPU), series("acc_mem_share", 12.5, 25.0, card=GPU),
+        cards={"n1": [GPU, "00000000:0F:00.0"]}, gpus=2,
+    )  # fmt: skip
+    one, other = found.nodes[0].cards
+    assert (one.utilization, one.peak_utilization, one.samples) == (50 / 3, 50.0, 3)
+    assert (one.idle_at_end, one.memory_peak, one.memory_total) == (180.0, 20e9, 80e9)
+    assert (other.utilization, other.peak_utilization) == (None, None)
+
+
+def test_the_only_card_may_be_found_by_its_processes() -> None:
+    found = measure(
+        series("job_gpu_util", None, 60.0, 30.0), series("job_gpus_idle", 1.0, 0.0, 0.0, 1.0),
+        gpus=1,
+    )  # fmt: skip
+    (card,) = found.nodes[0].cards
+    assert (card.utilization, card.peak_utilization, card.samples) == (22.5, 60.0, 4)
+    assert card.idle_at_end == 60.0
+
+
+def test_an_only_card_that_nothing_tells_of_is_unknown() -> None:
+    (card,) = measure(gpus=1).nodes[0].cards
+    assert card.utilization is None
+
+
+def test_load_counts_on_nodes_of_its_own() -> None:
+    load = series("cpu_load", 9.0, 11.0)
+    assert measure(load).nodes[0].load is None
+    assert measure(load, is_exclusive=True).nodes[0].load == 10.0
+
+
+def test_hardware_is_known_to_the_configuration() -> None:
+    hardware = {"n2": NodeHardware(cores=64, memory=256e9, cards=4)}
+    found = measure_job(facts(), [], START, hardware).nodes
+    assert (found[0].total_cores, found[1].total_cores, found[1].total_cards) == (None, 64, 4)

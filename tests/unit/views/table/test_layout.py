@@ -1,0 +1,38 @@
+"""Columns fit the terminal, whatever is in them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ccagent.views.table.layout import TableColumn, format_rows
+from ccagent.views.terminal import Style, width_of
+
+COLUMNS = (
+    TableColumn("NAME"), TableColumn("SIZE", True, 1), TableColumn("NOTE", rank=2),
+    TableColumn("TEXT"),
+)  # fmt: skip
+
+
+def test_numbers_end_at_the_right() -> None:
+    rows = [["a", "1", "x", "long"], ["bb", "100", "", "text"]]
+    assert format_rows(COLUMNS, rows, 80, Style()) == [
+        "NAME SIZE NOTE TEXT", "a       1 x    long", "bb    100      text",
+    ]  # fmt: skip
+
+
+def test_a_narrow_terminal_loses_the_highest_rank_first() -> None:
+    rows = [["name", "123", "a longer note", "text"]]
+    assert format_rows(COLUMNS, rows, 16, Style())[0] == "NAME SIZE TEXT"
+    assert format_rows(COLUMNS, rows, 9, Style())[0] == "NAME TEXT"
+
+
+def test_columns_without_values_are_left_out() -> None:
+    assert format_rows(COLUMNS, [["a", "-", "", "t"]], 80, Style())[0] == "NAME TEXT"
+
+
+@given(st.lists(st.tuples(*[st.text(max_size=30)] * 4), max_size=5), st.integers(4, 60))
+def test_no_line_is_wider_than_the_terminal(rows: list[tuple[str, ...]], width: int) -> None:
+    lines = format_rows(COLUMNS, rows, width, Style())
+    assert len(lines) == len(rows) + 1
+    assert all(width_of(line) <= width and line.isprintable() for line in lines)

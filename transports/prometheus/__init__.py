@@ -1,0 +1,1 @@
+"""The Prometheus endpoint: what ccagent reads, under the names that dashboards know."""

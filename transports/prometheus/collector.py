@@ -1,0 +1,83 @@
+"""Base of collectors: each reads one subject of the node when it is scraped."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.log import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ccagent.machine.node import Node
+    from ccagent.transports.prometheus.family import Family, Rows
+    from ccagent.transports.prometheus.settings import ExporterSettings
+    from ccagent.transports.prometheus.sources import NodeSources
+
+
+class Collector(ABC):
+    """Reads one subject.
+
+    name: in `collectors`, `collect[]` and `exclude[]`. It is
+    never called twice at once.
+    """
+
+    name: str = ""
+
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        self.settings = settings
+        self.sources = sources
+
+    @abstractmethod
+    def collect(self, node: Node) -> Iterable[tuple[Family, Rows]]:
+        """Return the families with their samples.
+
+        Raises NotHereError where the machine has nothing of the subject, else CcagentError.
+        """
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to close
+        """Close open files and processes."""
+
+    def warn(self, problem: object) -> None:
+        """Log a problem that costs a part of the values. Repetitions are rate-limited."""
+        logger.warning("exporter: %s: %s", self.name, problem)
+
+
+def read_text(node: Node, path: str) -> str:
+    """Return a small file of /sys or /proc without its last line break; empty if it has none.
+
+    Files of /sys may refuse to be read (`carrier` of an interface that is down): also empty.
+    """
+    try:
+        return node.read_single(path).decode("utf-8", "replace").rstrip("\n")
+    except (CcagentError, ValueError):  # a name with NUL, which no kernel has
+        return ""
+
+
+def read_number(node: Node, path: str) -> int | None:
+    """Return the integer in a file of /sys, decimal or 0x...; None if there is none."""
+    try:
+        return int(node.read_single(path), 0)
+    except (CcagentError, ValueError):
+        return None
+
+
+def list_names(node: Node, path: str) -> list[str]:
+    """Return the sorted names in a directory; none if it doesn't exist."""
+    try:
+        return sorted(node.list(path))
+    except NotHereError:
+        return []
+
+
+def unsigned(text: bytes | str) -> int:
+    """Return a number of the kernel. Raises UnparsableError."""
+    try:
+        value = int(text)
+    except ValueError as error:
+        raise UnparsableError(f"not a number: {text[:40]!r}") from error
+    if value < 0:
+        raise UnparsableError(f"negative: {text[:40]!r}")
+    return value

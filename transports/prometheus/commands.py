@@ -1,0 +1,117 @@
+"""The commands `ccagent export`, and scrapes printed by `ccagent metrics --once`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from ccagent.cli.command_options import HelpfulGroup, add_file_options
+from ccagent.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ccagent.cli.command_options import Common
+    from ccagent.cli.options import Options
+    from ccagent.config.configuration import Configuration
+    from ccagent.transports.prometheus.exposition import Block
+    from ccagent.transports.prometheus.settings import ExporterSettings
+
+FORMATS = ("prometheus", "openmetrics")
+"""Formats of `ccagent metrics --once` that are a scrape."""
+
+_SET_NAMES = "Sets of names, separated by commas: ccagent, node_exporter, cgroup_exporter, dcgm,\
+ lustre, ceems, slurm."
+
+
+@click.group(cls=HelpfulGroup)
+def export() -> None:
+    """Write metrics for Prometheus where no port is wanted; make hashes of passwords."""
+
+
+@export.command()
+@click.argument("directory", type=click.Path())
+@click.option("--names", default="", help=_SET_NAMES)
+@add_file_options
+def textfile(directory: str, names: str, common: Common) -> None:
+    """Write DIRECTORY/ccagent.prom for node_exporter's textfile collector, once.
+
+    Run it by cron or a timer. The file is replaced whole; families that node_exporter has itself
+    are left out.
+    """
+    from ccagent.transports.prometheus.textfile import write_textfile
+
+    configuration, settings = _read(common.options, names)
+    write_textfile(directory, scrape_once(configuration, settings, leaves_out=("node_",)))
+
+
+@export.command()
+@click.argument("user")
+def password(user: str) -> None:
+    """Print a line for exporter.users-file: USER with the hash of a password.
+
+    The password is asked for twice, or read from standard input if that is no terminal.
+    """
+    from ccagent.transports.prometheus.passwords import make_line
+
+    if sys.stdin.isatty():
+        secret: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        secret = sys.stdin.readline().rstrip("\r\n")
+    click.echo(make_line(user, secret))
+
+
+def print_scrape(options: Options, form: str, names: str) -> None:
+    """Print a scrape in a format of FORMATS. Raises ConfigurationError."""
+    from ccagent.transports.prometheus.exposition import join_openmetrics, join_text
+
+    configuration, settings = _read(options, names)
+    blocks = scrape_once(configuration, settings)
+    join = join_openmetrics if form == "openmetrics" else join_text
+    click.echo(join(blocks), nl=False)
+
+
+def scrape_once(
+    configuration: Configuration, settings: ExporterSettings, leaves_out: Collection[str] = ()
+) -> list[Block]:
+    """Return the families of one scrape, but for those whose names begin with `leaves_out`."""
+    from ccagent.machine.node import Node
+    from ccagent.transports.prometheus.registry import make_collectors
+    from ccagent.transports.prometheus.scraping import Scraper
+    from ccagent.transports.prometheus.sources import NodeSources
+
+    general = configuration.settings
+    node = Node(hostname=general.hostname, cluster=general.cluster)
+    sources = NodeSources(settings)
+    scraper = Scraper(node, make_collectors(settings, sources))
+    try:
+        blocks = scraper.scrape(settings.time_limit.seconds)
+    finally:
+        scraper.close()
+        sources.close()
+    prefixes = (*leaves_out,)
+    return [each for each in blocks if not (prefixes and each[0].name.startswith(prefixes))]
+
+
+def _read(options: Options, names: str) -> tuple[Configuration, ExporterSettings]:
+    """Return the configuration and its exporter, with other sets of names if any are given."""
+    from ccagent.cli.options import load_configuration
+    from ccagent.transports.prometheus.settings import NAME_SETS, ExporterSettings
+
+    configuration = load_configuration(options)
+    settings = configuration.exporter or ExporterSettings()
+    if names:
+        chosen = tuple(name.strip() for name in names.split(",") if name.strip())
+        for name in chosen:
+            if name not in NAME_SETS:
+                from ccagent.config.settings import nearest
+
+                raise ConfigurationError(
+                    f"--names: {name!r} is unknown{nearest(name, [*NAME_SETS])}"
+                )
+        from msgspec.structs import replace
+
+        settings = replace(settings, names=chosen)
+    return configuration, settings

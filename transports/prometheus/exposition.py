@@ -1,0 +1,93 @@
+"""Samples as text, with the beginnings of lines kept from scrape to scrape.
+
+Source: prometheus/docs, instrumenting/exposition_formats.md and specs/om/open_metrics_spec.md.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ccagent.transports.prometheus.family import Family, Labels, Rows
+
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\x85\u2028\u2029]")
+"""Characters that a parser may take for the end of a line or of the text."""
+_SPARE = 64
+
+Block = tuple["Family", str]
+"""A family and the lines of its samples."""
+
+
+class SampleEncoder:
+    """Encodes the samples of one collector. The lines are the same in both formats."""
+
+    def __init__(self) -> None:
+        self._prefixes: dict[Family, dict[Labels, str]] = {}
+
+    def encode(self, families: Iterable[tuple[Family, Rows]]) -> list[Block]:
+        """Return the families that have samples, with their lines.
+
+        Of several samples with the same labels the last one counts.
+        """
+        blocks: dict[Family, str] = {}
+        for family, rows in families:
+            text = self._lines(family, rows)
+            if text:
+                blocks[family] = blocks.get(family, "") + text
+        return [*blocks.items()]
+
+    def _lines(self, family: Family, rows: Rows) -> str:
+        known = self._prefixes.get(family)
+        if known is None:
+            known = self._prefixes[family] = {}
+        values = dict(rows)
+        lines: list[str] = []
+        for labels, value in values.items():
+            prefix = known.get(labels)
+            if prefix is None:
+                prefix = known[labels] = make_prefix(family, labels)
+            number = repr(value)
+            if number[-1] in "fn":
+                number = _special(number)
+            lines.append(f"{prefix}{number}\n")
+        if len(known) > 2 * len(values) + _SPARE:  # jobs that have ended, disks that have gone
+            known.clear()
+        return "".join(lines)
+
+
+def _special(number: str) -> str:
+    """Return the word for a number that is not finite: `nan`, `inf`, `-inf`."""
+    return {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}[number]
+
+
+def make_prefix(family: Family, labels: Labels) -> str:
+    """Return the line of a sample up to its number: `name{label="value"} `."""
+    if not family.labels:
+        return f"{family.name} "
+    pairs = zip(family.labels, labels, strict=True)
+    return family.name + "{" + ",".join(f'{n}="{escape(v)}"' for n, v in pairs) + "} "
+
+
+def escape(value: str) -> str:
+    """Return the value of a label as it is written.
+
+    Bytes that are no UTF-8, and control characters, become U+FFFD.
+    """
+    if not value.isprintable():
+        value = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        value = _CONTROL.sub("\ufffd", value)
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def join_text(blocks: Iterable[Block]) -> bytes:
+    """Return a document in the text format 0.0.4."""
+    return "".join([part for f, lines in blocks for part in (f.text_head, lines)]).encode()
+
+
+def join_openmetrics(blocks: Iterable[Block]) -> bytes:
+    """Return a document in OpenMetrics 1.0."""
+    parts = [part for f, lines in blocks for part in (f.openmetrics_head, lines)]
+    return "".join([*parts, "# EOF\n"]).encode()

@@ -1,0 +1,115 @@
+"""Metric families: name, type, help and label names; rows of label values and numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Literal
+
+Kind = Literal["counter", "gauge", "untyped"]
+Labels = tuple[str, ...]
+Rows = Iterable[tuple[Labels, float]]
+"""Label values in the order of the family's label names, each with its number."""
+
+_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
+_UNITS = (
+    "seconds", "bytes", "joules", "celsius", "hertz", "watts", "volts", "amperes", "ratio",
+)  # fmt: skip
+_TOTAL = "_total"
+
+
+class Family:
+    """A metric family.
+
+    name: of its samples, with `_total` where it has one. help: a sentence. labels: their names.
+    """
+
+    __slots__ = ("_openmetrics", "_text", "help", "kind", "labels", "name")
+
+    def __init__(self, name: str, kind: Kind, text: str, labels: Labels = ()) -> None:
+        if not all(map(_NAME.fullmatch, (name, *labels))):
+            raise ValueError(f"{name!r} with {labels}: letters, digits and '_' only")
+        self.name = name
+        self.kind = kind
+        self.help = text
+        self.labels = labels
+        self._text = ""
+        self._openmetrics = ""
+
+    def __repr__(self) -> str:
+        """Return the name and the labels."""
+        return f"Family({self.name}{{{','.join(self.labels)}}})"
+
+    @property
+    def text_head(self) -> str:
+        """Return HELP and TYPE of the text format 0.0.4."""
+        if not self._text:
+            text = self.help.replace("\\", "\\\\").replace("\n", "\\n")
+            self._text = f"# HELP {self.name} {text}\n# TYPE {self.name} {self.kind}\n"
+        return self._text
+
+    @property
+    def openmetrics_head(self) -> str:
+        """Return TYPE, UNIT and HELP of OpenMetrics 1.0.
+
+        A counter without `_total` has the type unknown: OpenMetrics would demand another name, and
+        the series would depend on the format.
+        """
+        if not self._openmetrics:
+            name, kind = self.name, self.kind if self.kind != "untyped" else "unknown"
+            if kind == "counter":
+                if name.endswith(_TOTAL):
+                    name = name.removesuffix(_TOTAL)
+                else:
+                    kind = "unknown"
+            lines = [f"# TYPE {name} {kind}"]
+            unit = name.rpartition("_")[2]
+            if unit in _UNITS:
+                lines.append(f"# UNIT {name} {unit}")
+            text = self.help.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+            lines.append(f"# HELP {name} {text}")
+            self._openmetrics = "\n".join(lines) + "\n"
+        return self._openmetrics
+
+
+def counter(name: str, text: str, *labels: str) -> Family:
+    """Return the family of a counter."""
+    return Family(name, "counter", text, labels)
+
+
+def gauge(name: str, text: str, *labels: str) -> Family:
+    """Return the family of a gauge."""
+    return Family(name, "gauge", text, labels)
+
+
+def untyped(name: str, text: str, *labels: str) -> Family:
+    """Return the family of numbers of which nobody says whether they count or measure."""
+    return Family(name, "untyped", text, labels)
+
+
+class FamilyTable:
+    """Families that are named by the kernel: made when they are first seen, at most `most`."""
+
+    def __init__(self, kind: Kind, name: str, text: str, *labels: str, most: int = 2000) -> None:
+        self._kind: Kind = kind
+        self._name = name
+        self._text = text
+        self._labels = labels
+        self._most = most
+        self._known: dict[str, Family | None] = {}
+
+    def get(self, part: str) -> Family | None:
+        """Return the family with `part` for `{}` in name and help; None if it can't be a name."""
+        try:
+            return self._known[part]
+        except KeyError:
+            pass
+        if len(self._known) >= self._most:
+            return None
+        family = None
+        if re.fullmatch(r"\w+", part, re.ASCII):
+            family = Family(
+                self._name.format(part), self._kind, self._text.format(part), self._labels
+            )
+        self._known[part] = family
+        return family

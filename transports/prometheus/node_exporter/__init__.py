@@ -1,0 +1,1 @@
+"""Collectors with the names of node_exporter."""

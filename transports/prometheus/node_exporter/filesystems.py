@@ -1,0 +1,133 @@
+"""Space of each mounted file system: filesystem. One that hangs costs its own values."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ccagent.errors import CcagentError, NotHereError
+from ccagent.machine.background import BackgroundCall
+from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
+from ccagent.transports.prometheus.collector import Collector
+from ccagent.transports.prometheus.family import gauge
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Sequence
+
+    from ccagent.machine.node import Node
+    from ccagent.machine.procfs.mountinfo import Mount
+    from ccagent.transports.prometheus.family import Family, Labels, Rows
+    from ccagent.transports.prometheus.settings import ExporterSettings
+    from ccagent.transports.prometheus.sources import NodeSources
+
+_LABELS = ("device", "fstype", "mountpoint")
+_SIZE = gauge("node_filesystem_size_bytes", "Filesystem size in bytes.", *_LABELS)
+_FREE = gauge("node_filesystem_free_bytes", "Filesystem free space in bytes.", *_LABELS)
+_AVAIL = gauge(
+    "node_filesystem_avail_bytes",
+    "Filesystem space available to non-root users in bytes.", *_LABELS,
+)  # fmt: skip
+_FILES = gauge("node_filesystem_files", "Filesystem total file nodes.", *_LABELS)
+_FILES_FREE = gauge("node_filesystem_files_free", "Filesystem total free file nodes.", *_LABELS)
+_READONLY = gauge("node_filesystem_readonly", "Filesystem read-only status.", *_LABELS)
+_ERROR = gauge(
+    "node_filesystem_device_error",
+    "Whether an error occurred while getting statistics for the given device.", *_LABELS,
+)  # fmt: skip
+_PATIENCE = 0.5
+_MOST_HANGING = 8
+_INIT = "proc/1/mountinfo"
+_READ_ONLY_FLAG = 1
+"""ST_RDONLY of statvfs(3)."""
+
+
+class SpaceQuery:
+    """statvfs of one path after the other in a thread, which ends after one that hangs."""
+
+    def __init__(self, node: Node, points: Sequence[str]) -> None:
+        self.answers: dict[str, os.statvfs_result | None] = {}
+        self.is_abandoned = False
+        self._points = points
+        self.call = BackgroundCall(partial(self._run, node), "exporter-statvfs")
+
+    def _run(self, node: Node) -> None:
+        for point in self._points:
+            if self.is_abandoned:
+                return
+            try:
+                self.answers[point] = node.space(point.lstrip("/"))
+            except CcagentError:
+                self.answers[point] = None
+
+
+class FilesystemCollector(Collector):
+    """Size, free space and inodes by mount point."""
+
+    name = "filesystem"
+
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
+        chosen = settings.node_exporter
+        self._points = re.compile(chosen.filesystem_exclude)
+        self._types = re.compile(chosen.filesystem_types_exclude)
+        self._hanging: dict[str, SpaceQuery] = {}
+        self._table: dict[Labels, Mount] = {}
+
+    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
+        """List the mounts of the first process, or of this one, and ask each for its space."""
+        mounts = self._list(node)
+        answers = self._ask(node, [mount.point for mount in mounts.values()])
+        errors: list[tuple[Labels, float]] = []
+        rows: dict[Family, list[tuple[Labels, float]]] = {
+            each: [] for each in (_SIZE, _FREE, _AVAIL, _FILES, _FILES_FREE, _READONLY)
+        }
+        for labels, mount in mounts.items():
+            space = answers.get(mount.point)
+            errors.append((labels, int(space is None)))
+            if space is None:
+                continue
+            unit = space.f_frsize or space.f_bsize
+            rows[_SIZE].append((labels, space.f_blocks * unit))
+            rows[_FREE].append((labels, space.f_bfree * unit))
+            rows[_AVAIL].append((labels, space.f_bavail * unit))
+            rows[_FILES].append((labels, space.f_files))
+            rows[_FILES_FREE].append((labels, space.f_ffree))
+            rows[_READONLY].append((labels, space.f_flag & _READ_ONLY_FLAG))
+        yield _ERROR, errors
+        yield from rows.items()
+
+    def _list(self, node: Node) -> dict[Labels, Mount]:
+        try:
+            mounts = read_parsed(node, _INIT, parse_mountinfo)
+        except CcagentError:
+            mounts = read_parsed(node, MOUNTINFO, parse_mountinfo)
+        found: dict[Labels, Mount] = {
+            (mount.source, mount.type, mount.point): mount
+            for mount in mounts
+            if not self._points.search(mount.point) and not self._types.search(mount.type)
+        }
+        if not found:
+            raise NotHereError(f"/{MOUNTINFO}: no file system that counts")
+        return found
+
+    def _ask(self, node: Node, points: list[str]) -> dict[str, os.statvfs_result | None]:
+        self._hanging = {
+            point: query for point, query in self._hanging.items() if not query.call.is_done
+        }
+        left = [point for point in dict.fromkeys(points) if point not in self._hanging]
+        answers: dict[str, os.statvfs_result | None] = {}
+        while left and len(self._hanging) < _MOST_HANGING:
+            query = SpaceQuery(node, left)
+            is_done = query.call.wait(_PATIENCE)
+            query.is_abandoned = True
+            answers |= dict(query.answers)
+            left = [point for point in left if point not in answers]
+            if is_done or not left:
+                break
+            self._hanging[left[0]] = query
+            self.warn(f"{left[0]!r} hangs; skipped until it answers")
+            left = left[1:]
+        return answers

@@ -1,0 +1,204 @@
+"""Users and passwords of the exporter: hashes by scrypt in a file, and their check.
+
+A line is `NAME:scrypt$LOG2_N$R$P$SALT$HASH`, salt and hash in base64 (RFC 7914).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import re
+import threading
+import time
+from typing import NamedTuple
+
+from ccagent.config.secret import secret_path, secret_text
+from ccagent.errors import ConfigurationError
+from ccagent.log import logger
+
+_LOG2_N, _R, _P = 13, 8, 4
+"""8 MiB and about 80 ms, once for each user and start of the daemon."""
+_SALT, _HASH = 16, 32
+_MOST_MEMORY = 64 * 1024 * 1024
+_LINE = re.compile(
+    r"([^:\s]{1,128}):scrypt\$([0-9]{1,2})\$([0-9]{1,2})\$([0-9]{1,2})"
+    r"\$([A-Za-z0-9+/=]{8,128})\$([A-Za-z0-9+/=]{16,256})",
+    re.ASCII,
+)
+_LOOK_EVERY = 2.0
+_GUESSES = 5
+_NEW_GUESS_AFTER = 1.0
+
+
+class PasswordHash(NamedTuple):
+    """A hash with what it was made of: n, r and p of scrypt, and the salt."""
+
+    n: int
+    r: int
+    p: int
+    salt: bytes
+    value: bytes
+
+    def matches(self, password: bytes) -> bool:
+        """Compute the hash of a password and compare it, in a time that says nothing."""
+        found = _scrypt(password, self)
+        return hmac.compare_digest(found, self.value)
+
+
+class BusyError(Exception):
+    """Too many passwords were guessed; none is looked at for a moment."""
+
+
+def make_line(name: str, password: str) -> str:
+    """Return a line for the file of users. Raises ConfigurationError for a name that can't be."""
+    if not re.fullmatch(r"[^:\s]{1,128}", name) or not name.isprintable():
+        raise ConfigurationError(f"user {name!r}: no spaces and no ':', at most 128 characters")
+    if not password:
+        raise ConfigurationError("the password is empty")
+    made = PasswordHash(1 << _LOG2_N, _R, _P, os.urandom(_SALT), bytes(_HASH))
+    value = _scrypt(password.encode(), made)
+    parts = (base64.b64encode(each).decode() for each in (made.salt, value))
+    return f"{name}:scrypt${_LOG2_N}${_R}${_P}${'$'.join(parts)}"
+
+
+def parse_users(text: str, place: str) -> dict[str, PasswordHash]:
+    """Parse the file of users; lines that begin with `#` are comments. Raises ConfigurationError.
+
+    Errors name the line and never show it.
+    """
+    users: dict[str, PasswordHash] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        found = _LINE.fullmatch(line.strip())
+        if found is None:
+            raise ConfigurationError(
+                f"{place}: line {number}: expected NAME:HASH, as `ccagent export password` prints"
+            )
+        log2_n, r, p = int(found[2]), int(found[3]), int(found[4])
+        try:
+            salt = base64.b64decode(found[5], validate=True)
+            value = base64.b64decode(found[6], validate=True)
+        except binascii.Error as error:
+            raise ConfigurationError(f"{place}: line {number}: no base64") from error
+        if not (10 <= log2_n <= 18 and 1 <= r <= 16 and 1 <= p <= 16 and 16 <= len(value) <= 64):
+            raise ConfigurationError(f"{place}: line {number}: parameters of scrypt out of range")
+        if 128 * r << log2_n > _MOST_MEMORY:
+            raise ConfigurationError(f"{place}: line {number}: scrypt needs more than 64 MiB")
+        users[found[1]] = PasswordHash(1 << log2_n, r, p, salt, value)
+    if not users:
+        raise ConfigurationError(f"{place}: holds no user")
+    return users
+
+
+class PasswordFile:
+    """Checks logins against a file, which is read again when it has changed.
+
+    A login that was right is remembered, so that its hash is computed once.
+    """
+
+    def __init__(self, place: str) -> None:
+        """Read the file. Raises ConfigurationError."""
+        self._place = place
+        self._key = os.urandom(32)
+        self._known: set[bytes] = set()
+        self._lock = threading.Lock()
+        self._guesses = float(_GUESSES)
+        self._guessed_at = 0.0
+        self._looked_at = time.monotonic()
+        self._stamp = self._look()
+        self._users = parse_users(secret_text(place), place)
+        # A user that does not exist takes as long as one that does.
+        self._nobody = next(iter(self._users.values()))
+
+    def accepts(self, authorization: str) -> bool:
+        """Return whether a header Authorization has a right login. Raises BusyError."""
+        login = parse_basic(authorization)
+        if login is None:
+            return False
+        name, password = login
+        self._renew()
+        digest = hmac.digest(self._key, name.encode() + b"\0" + password, "sha256")
+        if digest in self._known:
+            return True
+        if not self._lock.acquire(timeout=2.0):
+            raise BusyError
+        try:
+            self._spend_guess()
+            user = self._users.get(name)
+            is_right = (user or self._nobody).matches(password) and user is not None
+            if is_right:
+                if len(self._known) > 1000:
+                    self._known.clear()
+                self._known.add(digest)
+                self._guesses = float(_GUESSES)
+            else:
+                logger.warning("exporter: a wrong user or password was refused")
+            return is_right
+        finally:
+            self._lock.release()
+
+    def _spend_guess(self) -> None:
+        """Permit five guesses at once, and one a second. Raises BusyError."""
+        now = time.monotonic()
+        gained = (now - self._guessed_at) / _NEW_GUESS_AFTER
+        self._guesses = min(float(_GUESSES), self._guesses + gained)
+        self._guessed_at = now
+        if self._guesses < 1:
+            raise BusyError
+        self._guesses -= 1
+
+    def _renew(self) -> None:
+        now = time.monotonic()
+        if now < self._looked_at + _LOOK_EVERY:
+            return
+        self._looked_at = now
+        stamp = self._look()
+        if stamp == self._stamp:
+            return
+        try:
+            users = parse_users(secret_text(self._place), self._place)
+        except ConfigurationError as error:
+            logger.error("exporter: users-file: the users stay as they were: %s", error)
+            return
+        self._stamp = stamp
+        self._users, self._nobody = users, next(iter(users.values()))
+        self._known = set()
+
+    def _look(self) -> tuple[int, int, int]:
+        try:
+            status = os.stat(secret_path(self._place))
+        except OSError:
+            return 0, 0, 0
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def parse_basic(authorization: str) -> tuple[str, bytes] | None:
+    """Return user and password of a header `Basic ...` (RFC 7617); None for anything else."""
+    scheme, _, encoded = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        decoded = base64.b64decode(encoded.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    name, colon, password = decoded.partition(b":")
+    if not colon or len(decoded) > 1024:
+        return None
+    return name.decode("utf-8", "replace"), password
+
+
+def _scrypt(password: bytes, form: PasswordHash) -> bytes:
+    """Return the hash of a password with the parameters and the length of another one."""
+    return hashlib.scrypt(
+        password,
+        salt=form.salt,
+        n=form.n,
+        r=form.r,
+        p=form.p,
+        maxmem=2 * _MOST_MEMORY,
+        dklen=len(form.value),
+    )

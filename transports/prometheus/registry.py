@@ -1,0 +1,42 @@
+"""The collectors that a configuration asks for, imported when their set of names is used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from ccagent.transports.prometheus.collector_names import COLLECTORS, NOT_DEFAULT
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ccagent.transports.prometheus.collector import Collector
+    from ccagent.transports.prometheus.settings import ExporterSettings
+    from ccagent.transports.prometheus.sources import NodeSources
+
+
+def make_collectors(settings: ExporterSettings, sources: NodeSources) -> dict[str, list[Collector]]:
+    """Return the collectors that a configuration asks for, by set of names."""
+    found: dict[str, list[Collector]] = {}
+    for name_set in dict.fromkeys(settings.names):
+        chosen = [
+            name
+            for name in COLLECTORS[name_set]
+            if _is_chosen(name, settings.collectors) and name not in settings.exclude
+        ]
+        places = COLLECTORS[name_set]
+        found[name_set] = [_make(name, places[name], settings, sources) for name in chosen]
+    return found
+
+
+def _is_chosen(name: str, collectors: Collection[str]) -> bool:
+    """Return whether a collector is named, or one of the default where none is."""
+    return name in collectors if collectors else name not in NOT_DEFAULT
+
+
+def _make(name: str, place: str, settings: ExporterSettings, sources: NodeSources) -> Collector:
+    """Make a collector. Readers share one class, which is told the name of the reader."""
+    module, _, kind = place.partition(":")
+    made: Collector = getattr(import_module(module), kind)(settings, sources)
+    made.name = name
+    return made

@@ -1,0 +1,187 @@
+"""The exporter of a running daemon: it listens, scrapes, and outlives what fails."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from ccagent.errors import ConfigurationError
+from ccagent.log import logger, say
+from ccagent.transports.prometheus.gpu_job_files import keep_gpu_jobs
+from ccagent.transports.prometheus.http_server import ExporterServer
+from ccagent.transports.prometheus.listening import (
+    open_sockets,
+    passed_sockets,
+    show_address,
+)
+from ccagent.transports.prometheus.pages import ExporterPages
+from ccagent.transports.prometheus.passwords import PasswordFile
+from ccagent.transports.prometheus.registry import make_collectors
+from ccagent.transports.prometheus.scraping import Scraper
+from ccagent.transports.prometheus.sources import NodeSources
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Collection
+
+    from ccagent.machine.node import Node
+    from ccagent.transports.prometheus.exposition import Block
+    from ccagent.transports.prometheus.settings import Address, ExporterSettings
+    from ccagent.transports.prometheus.tls import TlsContext
+
+_RETRY_AFTER = 5.0
+
+
+class ExporterService:
+    """Serves the metrics of a node until it is closed.
+
+    It is made while the old one still serves, and started once that one is closed.
+    """
+
+    def __init__(self, settings: ExporterSettings) -> None:
+        """Read certificate and users. Raises ConfigurationError."""
+        self.settings = settings
+        self._tls = _make_tls(settings)
+        self._passwords = _read_users(settings)
+        self._sources = NodeSources(settings)
+        self._collectors = make_collectors(settings, self._sources)
+        self._closing = threading.Event()
+        self._servers: list[ExporterServer] = []
+        self._open: set[Address] = set()
+        self._answers: AnswerCache | None = None
+        self._pages: ExporterPages | None = None
+        self._lock = threading.Lock()
+        self.ports: list[int] = []
+        """The ports that it listens at."""
+
+    def start(self, node: Node) -> None:
+        """Start to listen. An address that another process has is tried again."""
+        scraper = Scraper(node, self._collectors)
+        self._answers = AnswerCache(scraper, self.settings.min_interval.seconds)
+        self._pages = ExporterPages(
+            self.settings, self._answers.scrape, scraper.names, self._passwords
+        )
+        try:
+            self._serve(passed_sockets(self.settings))
+        except ConfigurationError as error:
+            logger.error("%s", error)
+        if self.settings.gpu_job_directory:
+            keep_gpu_jobs(self.settings.gpu_job_directory, node, self._sources, self._closing)
+        if not self._listen():
+            threading.Thread(target=self._try_again, name="exporter-listen", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop to listen. A scrape that is under way is given up."""
+        self._closing.set()
+        with self._lock:
+            for server in self._servers:
+                server.close()
+            self._servers.clear()
+        if self._answers is not None:
+            self._answers.close()
+        self._sources.close()
+
+    def _listen(self) -> bool:
+        """Listen where it is possible; return whether all addresses are open."""
+        found = open_sockets(self.settings, self._open)
+        self._serve([*found.values()])
+        self._open.update(found)
+        return len(self._open) == len(set(self.settings.addresses()))
+
+    def _try_again(self) -> None:
+        while not self._closing.wait(_RETRY_AFTER):
+            try:
+                if self._listen():
+                    return
+            except Exception:  # noqa: BLE001 - the next attempt may work
+                logger.exception("exporter: listening failed")
+
+    def _serve(self, sockets: list[socket.socket]) -> None:
+        if not sockets or self._pages is None:
+            return
+        with self._lock:
+            if self._closing.is_set():
+                for each in sockets:
+                    each.close()
+                return
+            server = ExporterServer(
+                sockets,
+                self._pages.answer,
+                tls=self._tls,
+                most=self.settings.clients,
+                seconds=self.settings.client_timeout.seconds,
+            )
+            self.ports += [each.getsockname()[1] for each in sockets]
+            try:
+                server.start()
+            except RuntimeError as error:
+                logger.error("exporter: %s; nothing is served", error)
+                return
+            self._servers.append(server)
+        scheme = "https" if self._tls is not None else "http"
+        for each in sockets:
+            say(f"exporter: listening at {scheme}://{show_address(each)}{self.settings.path}")
+
+
+class AnswerCache:
+    """Scrapes, or returns the values of the last scrape if it is younger than an interval.
+
+    Several clients that ask at the same moment cost one reading.
+    """
+
+    def __init__(self, scraper: Scraper, interval: float) -> None:
+        self._scraper = scraper
+        self._interval = interval
+        self._lock = threading.Lock()
+        self._last: dict[tuple[frozenset[str], frozenset[str]], tuple[float, list[Block]]] = {}
+
+    def scrape(
+        self, seconds: float, include: Collection[str], exclude: Collection[str]
+    ) -> list[Block]:
+        """Return the families of a scrape within `seconds`."""
+        key = (frozenset(include), frozenset(exclude))
+        begin = time.monotonic()
+        is_first = self._lock.acquire(timeout=min(seconds, 2.0))
+        try:
+            last = self._last.get(key)
+            now = time.monotonic()
+            if last is not None and now - last[0] < self._interval:
+                return last[1]
+            blocks = self._scraper.scrape(max(0.05, seconds - (now - begin)), include, exclude)
+            if len(self._last) > 16:
+                self._last.clear()
+            self._last[key] = (now, blocks)
+            return blocks
+        finally:
+            if is_first:
+                self._lock.release()
+
+    def close(self) -> None:
+        """Close the collectors."""
+        self._last.clear()
+        self._scraper.close()
+
+
+def _make_tls(settings: ExporterSettings) -> TlsContext | None:
+    """Return the context of TLS, if there is a certificate. Raises ConfigurationError."""
+    if not settings.certificate_file:
+        return None
+    from ccagent.transports.prometheus.tls import TlsContext
+
+    try:
+        return TlsContext(settings)
+    except ConfigurationError as error:
+        raise ConfigurationError(*(f"exporter.{each}" for each in error.problems)) from error
+
+
+def _read_users(settings: ExporterSettings) -> PasswordFile | None:
+    """Return the users that may ask, if there is a file of them. Raises ConfigurationError."""
+    if not settings.users_file:
+        return None
+    try:
+        return PasswordFile(settings.users_file)
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            *(f"exporter.users-file: {each}" for each in error.problems)
+        ) from error

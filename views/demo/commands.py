@@ -1,0 +1,38 @@
+"""The command `ccagent demo`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from ccagent.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from ccagent.views.demo.running import DemoServer
+
+
+@click.command()
+@click.option(
+    "--web", metavar="ADDRESS:PORT", default="127.0.0.1:0", help="Where; a free port of loopback."
+)
+@click.option("--nodes", type=click.IntRange(4, 2000), default=32, help="Simulated nodes.")
+def demo(web: str, nodes: int) -> None:
+    """Show the pages with a simulated cluster and this node; Ctrl-C leaves nothing behind."""
+    from ccagent import log
+    from ccagent.stores.metrics.commands import need_store_extra, need_web_extra
+
+    began = time.monotonic()
+    log.configure(0)
+    need_store_extra()
+    need_web_extra()
+    from ccagent.views.demo.running import describe_demo, run_demo
+
+    def announce(server: DemoServer) -> None:
+        click.echo(describe_demo(server, began), nl=False)
+
+    try:
+        run_demo(web, nodes, announce)
+    except OSError as error:
+        raise ConfigurationError(f"the demo can't start: {error}") from error

@@ -1,0 +1,198 @@
+"""Filling a store with a day of the simulated cluster, and going on with it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ccagent.stores.metrics.checkpoint_levels import (
+    CheckpointLevel,
+    make_series,
+    restore_level,
+)
+from ccagent.views.demo.jobs import FIRST_JOB, demo_jobs
+from ccagent.views.demo.placing import demo_nodes, place_jobs
+from ccagent.views.demo.signals import (
+    TimeSteps,
+    card_signals,
+    core_signals,
+    idle_card,
+    job_signals,
+    node_signals,
+    socket_signals,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from ccagent.stores.metrics.store import MetricStore
+    from ccagent.views.demo.jobs import DemoJob
+    from ccagent.views.demo.placing import DemoNode, PlacedJob, PlacedPart
+
+    Values = NDArray[np.float64]
+
+CLUSTER = "demo"
+EVERY = 60
+DAY = 86400
+
+
+class SimulatedCluster:
+    """A cluster that does not exist: its nodes, and jobs of a day before `now`."""
+
+    def __init__(self, now: int, nodes: int = 32, jobs: list[DemoJob] | None = None) -> None:
+        self.now = now // EVERY * EVERY
+        self.nodes = demo_nodes(nodes)
+        found = demo_jobs() if jobs is None else jobs
+        self.jobs = place_jobs(found, self.nodes, self.now, FIRST_JOB)
+
+    def fill(self, store: MetricStore, seconds: int = DAY) -> int:
+        """Write the past of all nodes into a store; return the number of values."""
+        steps = TimeSteps(self.now - seconds, seconds // EVERY)
+        count = 0
+        for number, node in enumerate(self.nodes):
+            level = CheckpointLevel()
+            for path, metric, values in self.node_values(number, steps):
+                place = level
+                for name in path:
+                    place = place.children.setdefault(name, CheckpointLevel())
+                place.series[metric] = make_series(EVERY, steps.first, values)
+            count += restore_level(store, (CLUSTER, node.name), level)
+        return count
+
+    def lines(self, time: int) -> Iterator[tuple[str, bytes]]:
+        """Yield name and values of each node at one time, in line protocol."""
+        steps = TimeSteps(time, 1)
+        for number, node in enumerate(self.nodes):
+            found: list[str] = []
+            for path, metric, values in self.node_values(number, steps):
+                value = float(values[0])
+                if value == value:  # noqa: PLR0124 - NaN
+                    found.append(
+                        f"{metric},hostname={node.name},{_tags(path)} value={value:.4f} {time}\n"
+                    )
+            yield node.name, "".join(found).encode()
+
+    def node_values(
+        self, number: int, steps: TimeSteps
+    ) -> Iterator[tuple[tuple[str, ...], str, Values]]:
+        """Yield path below the node, metric and values of all series of a node."""
+        node = self.nodes[number]
+        here: list[tuple[PlacedPart, Mapping[str, Values]]] = []
+        threads: list[Values] = []
+        cards = {
+            address: idle_card(steps, 1000 * number + n) for n, address in enumerate(node.cards)
+        }
+        for job, index in self._jobs_on(node, steps):
+            values = job_signals(job, index, steps)
+            part = job.parts[index]
+            here.append((part, values))
+            threads.append(job.job.threads * np.nan_to_num(values["job_cpu_util"]) / 100)
+            for metric, each in values.items():
+                yield (f"job{job.number}",), metric, each
+            for place, card in enumerate(part.cards):
+                _overlay(
+                    cards[node.cards[card]], card_signals(job, index, place, steps), steps, job
+                )
+        found = node_signals(node, here, threads, steps, number)
+        for metric, each in found.items():
+            yield (), metric, each
+        for core, each in enumerate(core_signals(here, steps, number)):
+            yield (f"hwthread{core}",), "cpu_user", each
+        for socket in range(2):
+            for metric, each in socket_signals(
+                node, found["cpu_user"], steps, number * 2 + socket
+            ).items():
+                yield (f"socket{socket}",), metric, each
+        for address, metrics in cards.items():
+            for metric, each in metrics.items():
+                yield (f"accelerator{address}",), metric, each
+
+    def envelope(self) -> bytes:
+        """Return all jobs as the agent `jobs` sends them."""
+        jobs = [_slurm_job(job) for job in self.jobs]
+        attributes = {"cluster": CLUSTER, "slurm_jobs": jobs}
+        return json.dumps({"data": {"type": "job", "attributes": attributes}}).encode()
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Yield the event of each start, which names hardware threads and cards."""
+        for job in self.jobs:
+            yield _start_event(job)
+
+    def _jobs_on(self, node: DemoNode, steps: TimeSteps) -> list[tuple[PlacedJob, int]]:
+        first, last = steps.times[0], steps.times[-1]
+        return [
+            (job, index)
+            for job in self.jobs
+            for index, part in enumerate(job.parts)
+            if part.node is node and job.start <= last and (job.stop is None or job.stop > first)
+        ]
+
+
+def _overlay(
+    card: dict[str, Values], used: Mapping[str, Values], steps: TimeSteps, job: PlacedJob
+) -> None:
+    """Replace the values of an idle card while a job has it."""
+    is_there = steps.inside(job)
+    card |= {
+        metric: np.where(is_there, used.get(metric, np.nan), idle) for metric, idle in card.items()
+    }
+
+
+def _tags(path: tuple[str, ...]) -> str:
+    if not path:
+        return "type=node"
+    for kind in ("hwthread", "socket", "accelerator"):
+        if path[0].startswith(kind):
+            return f"type={kind},type-id={path[0].removeprefix(kind)}"
+    return f"type=node,stype=job,stype-id={path[0].removeprefix('job')}"
+
+
+def _slurm_job(job: PlacedJob) -> dict[str, Any]:
+    asked, count = job.job, len(job.parts)
+    resources = f"cpu={asked.cores * count},mem={asked.memory * count:.0f}G,node={count}"
+    if asked.gpu:
+        resources += f",gres/gpu={len(asked.gpu) * count}"
+    found: dict[str, Any] = {
+        "job_id": job.number,
+        "job_name": asked.name,
+        "job_state": "RUNNING" if job.stop is None else asked.state,
+        "user_name": asked.user,
+        "account": asked.account,
+        "partition": asked.partition,
+        "start_time": _iso(job.start),
+        "time_limit": int(asked.limit * 3600) + 2,
+        "nodes": [part.node.name for part in job.parts],
+        "allocated_resources": resources,
+    }
+    if job.stop is not None:
+        found |= {"end_time": _iso(job.stop), "exit_code": asked.exit_code}
+    return found
+
+
+def _start_event(job: PlacedJob) -> dict[str, Any]:
+    asked = job.job
+    resources = [
+        {
+            "hostname": part.node.name,
+            "hwthreads": list(part.cores),
+            "accelerators": [part.node.cards[card] for card in part.cards],
+        }
+        for part in job.parts
+    ]
+    return {
+        "jobId": job.number, "cluster": CLUSTER, "user": asked.user, "project": asked.account,
+        "partition": asked.partition, "startTime": job.start,
+        "shared": "none" if asked.is_exclusive else "multi_user",
+        "walltime": int(asked.limit * 3600), "numHwthreads": asked.cores * len(job.parts),
+        "numAcc": len(asked.gpu) * len(job.parts), "metaData": {"jobName": asked.name},
+        "requestedMemory": int(asked.memory * 1024 * len(job.parts)), "resources": resources,
+    }  # fmt: skip
+
+
+def _iso(moment: int) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat()

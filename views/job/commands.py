@@ -1,0 +1,121 @@
+"""The command `ccagent job`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ccagent.views.job.report import JobReport
+    from ccagent.views.settings import ViewSettings
+
+NO_DATA = 3
+"""Exit status of a job without any sample."""
+
+
+@click.command("job")
+@click.argument("jobs", metavar="ID...", nargs=-1, required=True)
+@click.option("--cluster", metavar="NAME", default="", help="Cluster of the job.")
+@click.option("--store", metavar="URL", default="", help="Metric store to ask.")
+@click.option("--token-file", metavar="FILE", default="", help="File with the store's token.")
+@click.option("--local", "is_local", is_flag=True, help="Ask this node only, not the store.")
+@click.option("--json", "form", flag_value="json", help="As JSON, a line for each job.")
+@click.option(
+    "--js1",
+    "form",
+    flag_value="js1",
+    help="As the summary of jobstats for Slurm's AdminComment.",
+)
+@click.option("--plain", "form", flag_value="plain", help="Without bars and colours.")
+@click.option(
+    "--config",
+    "path",
+    metavar="FILE",
+    help="Instead of ~/.config/ccagent/views.toml and /etc/ccagent-views.toml.",
+)
+def job(
+    *,
+    jobs: tuple[str, ...],
+    cluster: str,
+    store: str,
+    token_file: str,
+    is_local: bool,
+    form: str | None,
+    path: str | None,
+) -> None:
+    """Show how well jobs used what they were given, and what to change.
+
+    Asks the metric store; without one, this node, for jobs that run here. Exit status 2 for an
+    unknown job, 3 for one without data.
+    """
+    from ccagent import log
+    from ccagent.views.settings import load_views
+
+    log.configure(0, is_brief=True)
+    for one in jobs:
+        _check_id(one)
+    settings = load_views(path, store=store, token_file=token_file)
+    status = 0
+    for number, one in enumerate(jobs):
+        report = _make_report(one, cluster, settings, is_local=is_local or not settings.store)
+        if number and form not in {"json", "js1"}:
+            click.echo()
+        _print(report, form)
+        if not report.figures.samples:
+            status = NO_DATA
+    sys.exit(status)
+
+
+def _check_id(text: str) -> None:
+    if not (text.isascii() and text.isdigit() and len(text) <= 19):
+        raise click.UsageError(
+            f"{text!r} is no job number; of an array's task or a step it is the JobIDRaw of"
+            " sacct, without what follows the dot"
+        )
+
+
+def _make_report(job: str, cluster: str, settings: ViewSettings, *, is_local: bool) -> JobReport:
+    """Return the report of a job. Raises ConfigurationError if it is unknown, CcagentError."""
+    from ccagent.views.job.report import make_report
+
+    if is_local:
+        from ccagent.views.job.local import measure_here
+
+        return make_report(measure_here(int(job)), settings.thresholds)
+    import time
+
+    from ccagent.views.job.measuring import measure_job
+    from ccagent.views.job.store_client import StoreClient
+
+    client, now = StoreClient(settings), time.time()
+    facts = client.find_job(job, cluster)
+    series = client.read_series(facts, now)
+    return make_report(measure_job(facts, series, now, settings.hardware()), settings.thresholds)
+
+
+def _print(report: JobReport, form: str | None) -> None:
+    if form == "json":
+        from ccagent.views.job.output import encode_report
+
+        click.echo(encode_report(report), nl=False)
+        return
+    if form == "js1":
+        from ccagent.views.job.summary import encode_summary
+
+        click.echo(encode_summary(report))
+        return
+    import os
+    import shutil
+
+    from ccagent.views.job.text import format_report
+    from ccagent.views.terminal import choose_style
+
+    is_terminal = sys.stdout.isatty()
+    style = choose_style(os.environ, is_terminal=is_terminal, is_plain=form == "plain")
+    width = shutil.get_terminal_size().columns if is_terminal else 80
+    text = format_report(report, style, min(120, max(20, width)))
+    # What the output can't show must not end the report.
+    encoding = sys.stdout.encoding or "ascii"
+    click.echo(text.encode(encoding, "replace").decode(encoding), nl=False, color=True)

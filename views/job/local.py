@@ -1,0 +1,125 @@
+"""Figures of a job that runs on this node, from its control group and the running daemon."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ccagent.config.settings import as_table
+from ccagent.errors import CcagentError, ConfigurationError
+from ccagent.machine.node import Node
+from ccagent.views.job.figures import CardFigures, JobFigures, NodeFigures
+from ccagent.views.top.reader import NodeReader
+
+if TYPE_CHECKING:
+    from ccagent.machine.cgroup.counters import JobCounters
+    from ccagent.views.top.snapshot import TopJob, TopSnapshot
+
+STATUS_SOCKET = "/run/ccagent/status.sock"
+"""Where the daemon of a package answers."""
+
+
+class KeptJob(msgspec.Struct, frozen=True, kw_only=True):
+    """What the daemon's agent `metrics` remembers of a running job.
+
+    since, last: seconds since 1970 of the first and last sample. memory_peak: B, the most that its
+    programs held at a sample.
+    """
+
+    since: float
+    last: float
+    samples: int
+    memory_peak: int | None = None
+
+
+def measure_here(job: int, socket: str = STATUS_SOCKET) -> JobFigures:
+    """Return the figures of a job that runs here. Raises ConfigurationError if it does not."""
+    node = Node()
+    reader = NodeReader(node)
+    try:
+        reader.begin()
+        time.sleep(0.2)
+        snapshot = reader.read()
+        counters = reader.counters_of(job)
+    finally:
+        reader.close()
+    found = next((one for one in snapshot.jobs if one.job == job and job), None)
+    if found is None:
+        raise ConfigurationError(
+            f"job {job}: does not run on this node ({node.hostname}); name a store with --store URL"
+        )
+    return make_figures(found, snapshot, counters, ask_daemon(job, socket))
+
+
+def ask_daemon(job: int, socket: str) -> KeptJob | None:
+    """Return what the running daemon remembers of a job; None if it, or this user, can't say."""
+    if not os.path.exists(socket):
+        return None
+    from ccagent.daemon.status_socket import read_status
+
+    try:
+        details = read_status(socket).details
+        kept: Any = as_table(as_table(details.get("metrics")).get("jobs")).get(str(job))
+        return None if kept is None else msgspec.convert(kept, KeptJob)
+    except (CcagentError, msgspec.ValidationError):
+        return None
+
+
+def make_figures(
+    job: TopJob, snapshot: TopSnapshot, counters: JobCounters | None, kept: KeptJob | None
+) -> JobFigures:
+    """Return the figures of a running job on its node; those of other nodes are not known here.
+
+    Counters of its control group are of all its time; peaks are those that the daemon has seen.
+    """
+    elapsed = job.elapsed or 0.0
+    cpu_time = counters.cpu_time if counters is not None else None
+    waited = counters.pressure_memory if counters is not None else None
+    peaks = [job.memory, *([kept.memory_peak] if kept and kept.memory_peak else [])]
+    cards = tuple(
+        CardFigures(
+            card=str(card.index),
+            memory_peak=float(card.memory),
+            memory_total=100.0 * card.memory / card.memory_percent if card.memory_percent else None,
+        )
+        for card in snapshot.cards
+        if card.index in job.gpus
+    )
+    node = NodeFigures(
+        name=snapshot.node,
+        cores=job.cpus,
+        cpu_seconds=None if cpu_time is None else cpu_time / 1e9,
+        memory_limit=job.memory_limit,
+        memory_peak=max(peaks),
+        memory_charged=job.peak if job.peak is not None else job.charged,
+        memory_pressure=None if waited is None or not elapsed else waited / 1e4 / elapsed,
+        oom_kills=counters.oom_kills if counters is not None else None,
+        samples=kept.samples if kept is not None else 2,
+        total_cores=float(len(snapshot.cpus)) or None,
+        total_memory=snapshot.memory_total or None,
+        total_cards=len(snapshot.cards) or None,
+        io_read=_number(counters, "io_read"),
+        io_written=_number(counters, "io_write"),
+        cards=cards,
+    )
+    return JobFigures(
+        job=str(job.job),
+        cluster=snapshot.cluster,
+        user=job.user,
+        name=job.name,
+        partition=job.partition,
+        state="RUNNING",
+        start=int(snapshot.time - elapsed),
+        elapsed=elapsed,
+        time_limit=job.time_limit,
+        gpus=len(job.gpus),
+        nodes=(node,),
+    )
+
+
+def _number(counters: JobCounters | None, field: str) -> float | None:
+    value: int | None = getattr(counters, field, None)
+    return None if value is None else float(value)

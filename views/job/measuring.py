@@ -1,0 +1,224 @@
+"""Figures of a job, measured from the series of a store. No I/O."""
+
+from __future__ import annotations
+
+from itertools import groupby, pairwise
+from statistics import median_low
+from typing import TYPE_CHECKING
+
+from ccagent.views.job.facts import JobSeries, NodeHardware
+from ccagent.views.job.figures import CardFigures, JobFigures, NodeFigures
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ccagent.views.job.facts import JobFacts
+
+_GAPS = 200
+"""Gaps between samples that are enough to find the usual one."""
+
+
+def measure_job(
+    facts: JobFacts,
+    series: Iterable[JobSeries],
+    now: float,
+    hardware: Mapping[str, NodeHardware] | None = None,
+) -> JobFigures:
+    """Return the figures of a job. now: seconds since 1970. hardware: of nodes, by name.
+
+    The series of a node follow each other, so that those of one node are held at a time.
+    """
+    details = facts.details
+    stop = facts.stop if facts.stop is not None else now
+    elapsed = max(0.0, stop - facts.start)
+    found: dict[str, NodeFigures] = {}
+    period = 0.0
+    for name, each in groupby(series, key=_node_of):
+        of_node = {(one.metric, one.card): one for one in each}
+        period = period or _find_period(of_node)
+        known = (hardware or {}).get(name)
+        found[name] = _measure_node(facts, name, of_node, elapsed, known)
+    for name in facts.nodes:
+        if name not in found:
+            known = (hardware or {}).get(name)
+            found[name] = _measure_node(facts, name, {}, elapsed, known)
+    return JobFigures(
+        job=facts.job,
+        cluster=facts.cluster,
+        user=facts.user,
+        account=details.account,
+        name=details.name,
+        partition=details.partition,
+        state=facts.state.partition(" ")[0].upper(),
+        exit_code=details.exit_code,
+        start=facts.start,
+        stop=facts.stop,
+        elapsed=elapsed,
+        time_limit=details.time_limit,
+        gpus=details.gpus,
+        period=period,
+        expected_samples=_expect_samples(elapsed, period, is_running=facts.stop is None),
+        is_exclusive=details.is_exclusive,
+        accounted_cpu_seconds=details.cpu_seconds,
+        nodes=tuple(found[name] for name in facts.nodes),
+    )
+
+
+def _node_of(series: JobSeries) -> str:
+    return series.node
+
+
+def _expect_samples(elapsed: float, period: float, *, is_running: bool) -> int:
+    """Return how many samples a node has, without those at the begin and end that may be missing.
+
+    A rate needs two readings, and of a running job the last one may be on its way.
+    """
+    if not period:
+        return 0
+    return max(0, int(elapsed // period) - (2 if is_running else 1))
+
+
+def _find_period(series: Mapping[tuple[str, str], JobSeries]) -> float:
+    """Return the usual time from one sample of a node to the next, 0 if there are not two."""
+    one = series.get(("job_cpu_util", "")) or series.get(("job_mem_rss", ""))
+    if one is None:
+        return 0.0
+    places = [number for number, value in enumerate(one.values) if value is not None]
+    gaps = [after - before for before, after in pairwise(places)]
+    return float(median_low(gaps[:_GAPS]) * one.step) if gaps else 0.0
+
+
+def _measure_node(
+    facts: JobFacts,
+    name: str,
+    series: Mapping[tuple[str, str], JobSeries],
+    elapsed: float,
+    hardware: NodeHardware | None,
+) -> NodeFigures:
+    details, count = facts.details, max(1, len(facts.nodes))
+    hardware = hardware or NodeHardware()
+
+    def values(metric: str) -> list[float]:
+        one = series.get((metric, ""))
+        return one.present() if one is not None else []
+
+    used = values("job_cpu_util")
+    resident = values("job_mem_rss")
+    limit = max(values("job_mem_limit"), default=None)
+    if limit is None and details.memory is not None:
+        limit = details.memory / count
+    cores = details.cpus.get(name)
+    kills = max(values("job_oom_kills"), default=None)
+    first, last = _measure_thirds(series.get(("job_cpu_util", "")))
+    is_alone = details.is_exclusive is True
+    return NodeFigures(
+        name=name,
+        cores=cores if cores is not None else _divide(details.cores, count),
+        cpu_seconds=_mean(used) / 100 * elapsed if used else None,
+        memory_limit=limit,
+        memory_peak=max(resident, default=None),
+        memory_charged=max([*values("job_mem_peak"), *values("job_mem_used")], default=None),
+        memory_pressure=_mean_or_none(values("job_pressure_memory")),
+        oom_kills=None if kills is None else int(kills),
+        load=_mean_or_none(values("cpu_load")) if is_alone else None,
+        cores_first=first,
+        cores_last=last,
+        samples=max(len(used), len(resident)),
+        total_cores=hardware.cores,
+        total_memory=hardware.memory,
+        total_cards=hardware.cards,
+        io_read=_total(values("job_io_read"), elapsed),
+        io_written=_total(values("job_io_write"), elapsed),
+        cards=_measure_cards(series, details.cards.get(name, ()), details.gpus),
+    )
+
+
+def _measure_thirds(series: JobSeries | None) -> tuple[float | None, float | None]:
+    """Return the mean cores in use in the first and the last third of the samples."""
+    if series is None:
+        return None, None
+    third = len(series.values) // 3
+    parts = [
+        [value for value in part if value is not None]
+        for part in (series.values[:third], series.values[len(series.values) - third :])
+    ]
+    if not third or not all(parts):
+        return None, None
+    return _mean(parts[0]) / 100, _mean(parts[1]) / 100
+
+
+def _measure_cards(
+    series: Mapping[tuple[str, str], JobSeries], addresses: Iterable[str], gpus: int | None
+) -> tuple[CardFigures, ...]:
+    """Return the cards of a job on a node, else, of a job with one GPU, what its processes used."""
+    found: list[CardFigures] = []
+    for number, address in enumerate(addresses):
+        used = series.get(("acc_utilization", address))
+        memory = series.get(("acc_mem_used", address))
+        share = series.get(("acc_mem_share", address))
+        peak = max(memory.present(), default=None) if memory is not None else None
+        of_all = max(share.present(), default=0.0) if share is not None else 0.0
+        total = 100 * peak / of_all if peak is not None and of_all else None
+        found.append(_measure_card(str(number), used, peak, total))
+    if not found and gpus == 1:
+        found.append(_measure_card("0", _find_only_card(series), None, None))
+    return tuple(found)
+
+
+def _find_only_card(series: Mapping[tuple[str, str], JobSeries]) -> JobSeries | None:
+    """Return the utilization of the only card of a job: 0 where it was allocated and idle.
+
+    `job_gpu_util` has a value while a process uses a card, `job_gpus_idle` always.
+    """
+    used, idle = series.get(("job_gpu_util", "")), series.get(("job_gpus_idle", ""))
+    if idle is None:
+        return used
+    values: dict[int, float | None] = {
+        idle.start + number * idle.step: 0.0 if value == 1 else None
+        for number, value in enumerate(idle.values)
+    }
+    if used is not None:
+        values |= {
+            used.start + number * used.step: value
+            for number, value in enumerate(used.values)
+            if value is not None
+        }
+    start, end = min(values, default=0), max(values, default=0)
+    row = [values.get(time) for time in range(start, end + 1, idle.step)]
+    return JobSeries("job_gpu_util", idle.node, "", start, idle.step, row)
+
+
+def _measure_card(
+    name: str, used: JobSeries | None, peak: float | None, total: float | None
+) -> CardFigures:
+    values = used.present() if used is not None else []
+    if used is None or not values:
+        return CardFigures(card=name, memory_peak=peak, memory_total=total)
+    places = [number for number, value in enumerate(used.values) if value is not None]
+    busy = [number for number in places if used.values[number]]
+    begin = busy[-1] if busy else places[0]
+    return CardFigures(
+        card=name,
+        utilization=_mean(values),
+        peak_utilization=max(values),
+        idle_at_end=float((places[-1] - begin) * used.step),
+        samples=len(values),
+        memory_peak=peak,
+        memory_total=total,
+    )
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _mean_or_none(values: list[float]) -> float | None:
+    return _mean(values) if values else None
+
+
+def _total(rates: list[float], elapsed: float) -> float | None:
+    return _mean(rates) * elapsed if rates else None
+
+
+def _divide(amount: float | None, parts: int) -> float | None:
+    return None if amount is None else amount / parts

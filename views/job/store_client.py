@@ -1,0 +1,193 @@
+"""Questions to the metric store over HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from ccagent.agents.metrics.pipeline.presets import apply_preset
+from ccagent.config.secret import read_secret
+from ccagent.errors import ConfigurationError, NotHereError, NotPermittedError, UnparsableError
+from ccagent.log import printable
+from ccagent.transports.http.settings import server_of_url
+from ccagent.transports.network import make_tls_context
+from ccagent.transports.network_errors import explain_network_error
+from ccagent.views.job.facts import CARD_METRICS, JOB_METRICS, NODE_METRICS, JobFacts, JobSeries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.views.settings import ViewSettings
+
+_LARGEST = 256 << 20
+_AT_ONCE = 16
+"""Nodes of a request: their series are held at once."""
+
+_SHOWN = 200
+"""Characters of an answer that an error shows."""
+
+
+class _SeriesAnswer(msgspec.Struct, frozen=True):
+    start: int = msgspec.field(default=0, name="from")
+    resolution: int = 0
+    data: list[float | None] = []
+    error: str = ""
+
+
+class _QueryAnswer(msgspec.Struct, frozen=True):
+    results: list[list[_SeriesAnswer]]
+
+
+class StoreClient:
+    """Asks one store; a connection for each question."""
+
+    def __init__(self, settings: ViewSettings) -> None:
+        """Take checked settings with a store."""
+        self._settings = settings
+        self._target = urlsplit(settings.store)
+        self._headers = {"Content-Type": "application/json"}
+        if settings.token_file:
+            self._headers["Authorization"] = f"Bearer {read_secret(settings.token_file)}"
+
+    @property
+    def place(self) -> str:
+        """Return the store's URL without what could be secret."""
+        return f"{self._target.scheme}://{server_of_url(self._target)}{self._target.path}"
+
+    def find_job(self, job: str, cluster: str = "") -> JobFacts:
+        """Return the latest run of a job. Raises ConfigurationError if it is unknown.
+
+        Also if it is in several clusters, and none is named.
+        """
+        query = f"/api/job/?job={quote(job, safe='')}"
+        if cluster:
+            query += f"&cluster={quote(cluster, safe='')}"
+        found = self._decode(self._ask("GET", query, b""), list[JobFacts])
+        if not found:
+            where = f" in cluster {cluster}" if cluster else ""
+            raise ConfigurationError(
+                f"job {job}: unknown to {self.place}{where}; the store learns of jobs from the"
+                " agent jobs on Slurm's master, at their start"
+            )
+        clusters = sorted({one.cluster for one in found})
+        if len(clusters) > 1:
+            raise ConfigurationError(
+                f"job {job}: in the clusters {', '.join(map(printable, clusters))}; choose one"
+                " with --cluster"
+            )
+        latest: JobFacts = found[-1]
+        return latest
+
+    def read_series(self, facts: JobFacts, now: float) -> Iterator[JobSeries]:
+        """Yield the series of a job, those of a node after each other."""
+        stop = int(now) + 1 if facts.stop is None else facts.stop
+        for begin in range(0, len(facts.nodes), _AT_ONCE):
+            queries: list[dict[str, Any]] = []
+            wanted: list[tuple[str, str, str, float]] = []
+            for node in facts.nodes[begin : begin + _AT_ONCE]:
+                for query, asked in self._queries_of(facts, node):
+                    queries.append(query)
+                    wanted.append(asked)
+            body = msgspec.json.encode({
+                "cluster": facts.cluster, "from": facts.start, "to": max(facts.start, stop),
+                "with-stats": False, "with-padding": False, "queries": queries,
+            })  # fmt: skip
+            answer = self._decode(self._ask("POST", "/api/query/", body), _QueryAnswer)
+            for (metric, node, card, factor), results in zip(wanted, answer.results, strict=False):
+                for one in results:
+                    if one.data and not one.error and one.resolution > 0:
+                        yield JobSeries(
+                            metric, node, card, one.start, one.resolution,
+                            [None if v is None else v / factor for v in one.data],
+                        )  # fmt: skip
+
+    def _queries_of(
+        self, facts: JobFacts, node: str
+    ) -> Iterator[tuple[dict[str, Any], tuple[str, str, str, float]]]:
+        """Yield queries, each with metric, node, card, and the factor of its unit."""
+        cards = facts.details.cards.get(node, [])
+        parts: list[tuple[dict[str, str], str, list[str]]] = [
+            (JOB_METRICS, "job", [facts.job]),
+            (NODE_METRICS if facts.details.is_exclusive else {}, "", [""]),
+            (CARD_METRICS, "accelerator", cards),
+        ]
+        for metrics, kind, numbers in parts:
+            for metric, unit in metrics.items():
+                output = apply_preset(self._settings.preset, metric, unit)
+                for number in numbers:
+                    query: dict[str, Any] = {"metric": output.name, "host": node}
+                    if kind:
+                        query |= {"type": kind, "type-ids": [number]}
+                    card = number if kind == "accelerator" else ""
+                    yield query, (metric, node, card, output.factor)
+
+    def _decode(self, body: bytes, kind: type[Any]) -> Any:
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise UnparsableError(
+                f"{self.place}: what answers is no metric store with a table of jobs: {error}"
+            ) from error
+
+    def _ask(self, method: str, path: str, body: bytes) -> bytes:
+        """Return the body of a good answer.
+
+        Raises NotHereError, NotPermittedError, UnparsableError.
+        """
+        seconds = self._settings.time_limit.seconds
+        server = server_of_url(self._target)
+        connection: http.client.HTTPConnection
+        if self._target.scheme == "https":
+            connection = http.client.HTTPSConnection(
+                *server, timeout=seconds, context=make_tls_context(self._settings.http())
+            )
+        else:
+            connection = http.client.HTTPConnection(*server, timeout=seconds)
+        try:
+            # The store answers queries of either method; proxies drop bodies of GET.
+            path = f"{self._target.path.rstrip('/')}{path}"
+            connection.request("GET" if body else method, path, body or None, self._headers)
+            answer = connection.getresponse()
+            text = _read(answer, time.monotonic() + seconds)
+        except http.client.HTTPException as error:
+            raise UnparsableError(
+                f"{self.place}: the answer is no HTTP: {printable(str(error))[:_SHOWN]}"
+            ) from error
+        except OSError as error:
+            reason = explain_network_error(error, seconds) or error.strerror or str(error)
+            raise NotHereError(f"{self.place}: {reason}") from error
+        finally:
+            connection.close()
+        return self._check(answer.status, text)
+
+    def _check(self, status: int, text: bytes) -> bytes:
+        if status == 200:
+            return text
+        said = printable(text[:_SHOWN].decode("utf-8", "replace").strip())
+        if status in {401, 403}:
+            raise NotPermittedError(f"{self.place}: {status}: {said}; see token-file of views.toml")
+        if status == 404:
+            raise UnparsableError(
+                f"{self.place}: no metric store of ccagent with a table of jobs answers there (404)"
+            )
+        raise UnparsableError(f"{self.place}: refused the question with status {status}: {said}")
+
+
+def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
+    """Read a whole answer. Raises OSError if it takes too long, HTTPException if it is too long."""
+    parts: list[bytes] = []
+    size = 0
+    while part := answer.read1(1 << 20):
+        parts.append(part)
+        size += len(part)
+        if size > _LARGEST:
+            raise http.client.HTTPException(f"more than {_LARGEST >> 20} MiB")
+        if time.monotonic() > deadline:
+            raise TimeoutError("timed out")
+    if answer.length:
+        raise http.client.IncompleteRead(b"", answer.length)
+    return b"".join(parts)

@@ -1,0 +1,172 @@
+"""The report of a job as text for terminals."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from ccagent.errors import UnparsableError
+from ccagent.machine.hostlist_compact import compact
+from ccagent.views.job.amounts import (
+    clock,
+    core_time,
+    cores,
+    memory,
+    memory_of,
+    percent,
+    plural,
+)
+from ccagent.views.terminal import Style, clean, cut
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.views.job.efficiency import UsedShare
+    from ccagent.views.job.figures import CardFigures, JobFigures
+    from ccagent.views.job.finding import JobFinding
+    from ccagent.views.job.report import JobReport
+
+_BAR = 42
+_LABEL = 8
+_LONGEST_NAME = 64
+_COLOURS = {"BAD": "bad", "hint": "hint", "ok": "good"}
+
+
+def format_report(report: JobReport, style: Style, width: int = 80) -> str:
+    """Return a report in lines of at most `width` columns. Bars are for wide terminals."""
+    job = report.figures
+    lines = [_head(job, width), *_fold(_allocation(job), "", "", width)]
+    has_bars = width >= 72 and not style.is_plain
+    for share in _shares(report):
+        lines += _share_lines(share, style if has_bars else None, width)
+    if job.cards:
+        lines += _cards(job, width)
+    for finding in report.findings:
+        lines += _finding(finding, style, width)
+    if report.hidden:
+        names = ", ".join(sorted(one.rule for one in report.hidden))
+        lines += _fold(f"Other advice waits for that: {names}.", " " * _LABEL, " " * _LABEL, width)
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _head(job: JobFigures, width: int) -> str:
+    name = cut(clean(job.name), min(_LONGEST_NAME, max(8, width - 50)))
+    user = "/".join(clean(one) for one in (job.user, job.account) if one)
+    state = clean(job.state) or "state unknown"
+    if job.exit_code is not None and not job.is_running:
+        state += f" exit {job.exit_code}" if job.exit_code else ""
+    place = " ".join([clean(job.cluster), *_nodes(job)])
+    parts = (f"Job {clean(job.job)} {name}".rstrip(), f"{user} {clean(job.partition)}".strip(),
+             state, place)  # fmt: skip
+    return cut("  ".join(part for part in parts if part), width)
+
+
+def _nodes(job: JobFigures) -> list[str]:
+    names = [node.name for node in job.nodes]
+    try:
+        return [clean(one) for one in compact(names)]
+    except UnparsableError:
+        return [clean(one) for one in names[:8]]
+
+
+def _allocation(job: JobFigures) -> str:
+    ran = f"ran {clock(job.elapsed)}"
+    if job.time_limit:
+        ran += f" of {clock(job.time_limit)} ({percent(100 * job.elapsed / job.time_limit)} %)"
+    known = [node.cores for node in job.nodes if node.cores is not None]
+    limits = [node.memory_limit for node in job.nodes if node.memory_limit is not None]
+    gpus = job.gpu_count
+    coverage = job.coverage
+    samples = plural(job.samples, "sample")
+    if coverage is not None:
+        samples += f", {percent(min(100.0, coverage))} %"
+    return "   ".join([
+        ran,
+        cores(sum(known)) if known and len(known) == len(job.nodes) else "cores unknown",
+        memory(sum(limits)) if limits else "no memory limit",
+        "GPUs unknown" if gpus is None else plural(gpus, "GPU") if gpus else "no GPU",
+        samples,
+    ])  # fmt: skip
+
+
+def _shares(report: JobReport) -> Iterator[tuple[str, UsedShare | None, str]]:
+    """Yield label, share and what the share is of."""
+    found, job = report.efficiency, report.figures
+    cpu, held = found.cpu, found.memory
+    told = ""
+    if cpu is not None and cpu.nodes < len(job.nodes):
+        told = f", {cpu.nodes} of {len(job.nodes)} nodes told"
+    yield "CPU", cpu, f"of {core_time(cpu.total)}{told}" if cpu is not None else ""
+    if held is not None:
+        text = f"{memory_of(held.used, held.total)} peak"
+        cache = [
+            max(0.0, node.memory_charged - node.memory_peak)
+            for node in job.nodes
+            if node.memory_charged is not None and node.memory_peak is not None
+        ]
+        if cache:
+            text += f", and {memory(sum(cache))} page cache"
+        yield "memory", held, text
+    elif found.charged is not None:
+        text = memory_of(found.charged.used, found.charged.total)
+        yield "memory", found.charged, f"{text}, page cache included"
+    else:
+        yield "memory", None, ""
+    if job.gpu_count:
+        yield "GPU", found.gpu, f"of {plural(found.gpu.nodes, 'GPU')}" if found.gpu else ""
+        if found.gpu_memory is not None:
+            text = f"{memory_of(found.gpu_memory.used, found.gpu_memory.total)} peak"
+            yield "GPU mem", found.gpu_memory, text
+
+
+def _share_lines(
+    share: tuple[str, UsedShare | None, str], style: Style | None, width: int
+) -> list[str]:
+    label, found, text = share
+    if found is None:
+        return [f"{label:{_LABEL}}unknown"]
+    value = f"{percent(found.percent)} %"
+    if style is None:
+        return _fold(f"{label:{_LABEL}}{value:>6} {text}", "", " " * _LABEL, width)
+    filled = min(_BAR, round(_BAR * found.percent / 100))
+    bar = f"[{style.paint('bar', '|' * filled)}{' ' * (_BAR - filled)}]"
+    begin = _LABEL + _BAR + 3
+    room = width - begin
+    first, *more = textwrap.wrap(f"{value:>5} {text}", room, subsequent_indent=" " * 6) or [""]
+    return [f"{label:{_LABEL}}{bar} {first}", *(f"{' ' * begin}{one}" for one in more)]
+
+
+def _cards(job: JobFigures, width: int) -> list[str]:
+    """Return the use of each card; of many, those of the least use."""
+    cards = job.cards
+    several = len(job.nodes) > 1
+
+    def name(node: str, card: CardFigures) -> str:
+        where = f" of {clean(node)}" if several else ""
+        use = "unknown" if card.utilization is None else f"{percent(card.utilization)} %"
+        return f"GPU {clean(card.card)}{where} {use}"
+
+    most = 8
+    ordered = cards
+    if len(cards) > most:
+        ordered = sorted(cards, key=lambda one: one[1].utilization or 0.0)[:most]
+    text = ", ".join(name(node.name, card) for node, card in ordered)
+    if len(cards) > most:
+        text = f"least used: {text}"
+    return _fold(text, " " * _LABEL, " " * _LABEL, width)
+
+
+def _finding(finding: JobFinding, style: Style, width: int) -> list[str]:
+    text = clean(finding.text)
+    if finding.rule != finding.level:
+        text += f" [{finding.rule}]"
+    lines = _fold(text, " " * _LABEL, " " * _LABEL, width)
+    level = style.paint(_COLOURS.get(finding.level, "dim"), finding.level)
+    return [level + lines[0][len(finding.level) :], *lines[1:]]
+
+
+def _fold(text: str, first: str, more: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        text, max(20, width), initial_indent=first, subsequent_indent=more, drop_whitespace=True,
+        break_on_hyphens=False, break_long_words=True,
+    )  # fmt: skip

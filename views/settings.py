@@ -1,0 +1,145 @@
+"""Settings of views: where reports get their figures, and when a verdict is given."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import Meta, field
+
+from ccagent.config.conversion import convert
+from ccagent.config.duration import Duration
+from ccagent.config.settings import Settings, nearest
+from ccagent.errors import ConfigurationError, NotPermittedError, UnparsableError
+from ccagent.machine.hostlist import expand
+from ccagent.machine.private_files import open_trusted
+from ccagent.views.job.facts import NodeHardware
+from ccagent.views.job.thresholds import JobThresholds
+
+if TYPE_CHECKING:
+    from ccagent.transports.http.settings import HttpSettings
+
+_GB = 1024.0**3
+_LARGEST = 1 << 20
+
+
+class NodeHardwareSettings(Settings, frozen=True, kw_only=True):
+    """The keys of [nodes.NAME]; NAME is a host range such as `n[042-099]`."""
+
+    cores: Annotated[float, Meta(ge=0, description="cores of a node, as Slurm counts them")] = 0.0
+    memory: Annotated[float, Meta(ge=0, description="GB of memory of a node")] = 0.0
+    gpus: Annotated[int, Meta(ge=0, description="GPUs of a node")] = 0
+
+
+class ViewSettings(Settings, frozen=True, kw_only=True):
+    """The keys of views.toml."""
+
+    store: Annotated[
+        str,
+        Meta(description="URL of the metric store that `ccagent job` asks; empty: this node only"),
+    ] = ""
+    token_file: Annotated[str, Meta(description="file with the token for the store")] = ""
+    ca_file: Annotated[
+        str, Meta(description="certificates to trust; empty: those of the system")
+    ] = ""
+    allow_cleartext: Annotated[
+        bool, Meta(description="send the token unencrypted to another machine")
+    ] = False
+    time_limit: Annotated[Duration, Meta(description="for connecting, and for each answer")] = (
+        Duration("30s")
+    )
+    preset: Annotated[
+        Literal["clustercockpit", "spec", "base", "cc-metric-collector"],
+        Meta(description="unit preset of the agents that send to the store"),
+    ] = "clustercockpit"
+    thresholds: JobThresholds = JobThresholds()
+    nodes: Annotated[
+        dict[str, NodeHardwareSettings],
+        Meta(description="hardware of nodes by host range, for fragmented and gpu-share"),
+    ] = field(default_factory=dict[str, NodeHardwareSettings])
+
+    def http(self) -> HttpSettings:
+        """Return the settings of a connection to the store."""
+        from ccagent.transports.http.settings import HttpSettings
+
+        return HttpSettings(
+            url=self.store,
+            token_file=self.token_file,
+            ca_file=self.ca_file,
+            allow_cleartext=self.allow_cleartext,
+            time_limit=self.time_limit,
+        )
+
+    def hardware(self) -> dict[str, NodeHardware]:
+        """Return the hardware of all nodes that are named."""
+        return {
+            name: NodeHardware(
+                cores=one.cores or None, memory=one.memory * _GB or None, cards=one.gpus or None
+            )
+            for ranges, one in self.nodes.items()
+            for name in expand(ranges)
+        }
+
+
+def load_views(path: str | None, *, store: str = "", token_file: str = "") -> ViewSettings:
+    """Read and check the settings of views: a file, else the first of the usual ones that exists.
+
+    store, token_file: what the command line says instead. Raises ConfigurationError.
+    """
+    place = path or next((one for one in default_paths() if os.path.exists(one)), "")
+    table = _read_table(place) if place else {}
+    if store:
+        table |= {"store": store}
+    if token_file:
+        table |= {"token-file": token_file}
+    return check_views(table, place or "command line")
+
+
+def default_paths() -> list[str]:
+    """Return where settings are looked for; /etc/ccagent can be read by the daemon only."""
+    return [os.path.expanduser("~/.config/ccagent/views.toml"), "/etc/ccagent-views.toml"]
+
+
+def _read_table(path: str) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        with os.fdopen(open_trusted(path), "rb") as file:
+            text = file.read(_LARGEST + 1)
+        if len(text) > _LARGEST:
+            raise ConfigurationError(f"{path}: larger than {_LARGEST} bytes")
+        return tomllib.loads(text.decode())
+    except NotPermittedError as error:
+        raise ConfigurationError(str(error)) from error
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+
+
+def check_views(table: dict[str, Any], place: str) -> ViewSettings:
+    """Check settings. Raises ConfigurationError with all problems."""
+    from ccagent.transports.http.settings import check_settings
+    from ccagent.views.job.rules import RULE_NAMES
+
+    settings = convert(table, ViewSettings, "", place=place)
+    problems = [
+        f"thresholds.off: {name!r} is no rule{nearest(name, RULE_NAMES)}"
+        for name in settings.thresholds.off
+        if name not in RULE_NAMES
+    ]
+    for ranges in settings.nodes:
+        try:
+            list(expand(ranges))
+        except UnparsableError as error:
+            problems.append(f"nodes.{ranges}: {error}")
+    if settings.store.partition("://")[0] not in {"", "http", "https"}:
+        problems.append("store: expected http://HOST:PORT or https://HOST")
+    elif settings.store:
+        try:
+            check_settings(settings.http())
+        except ConfigurationError as error:
+            problems += [f"store: {problem}" for problem in error.problems]
+    if problems:
+        raise ConfigurationError(*(f"{place}: {problem}" for problem in problems))
+    return settings

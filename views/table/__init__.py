@@ -1,0 +1,1 @@
+"""Records as tables for people, instead of JSON and lines."""

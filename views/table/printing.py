@@ -1,0 +1,68 @@
+"""`AGENT --once` on a terminal: one sample as a table, sent nowhere."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
+
+from ccagent.cli.once import time_limit
+from ccagent.config.registry import agent_class
+from ccagent.errors import RejectedError
+from ccagent.machine.node import Node
+from ccagent.views.table.records import format_records
+from ccagent.views.terminal import choose_style, is_unicode
+
+if TYPE_CHECKING:
+    from ccagent.agents.base import Agent
+    from ccagent.config.configuration import Configuration
+    from ccagent.records.message import Format
+
+_EXTRAS = {"sample": ["job-cgroups"]}
+"""Values that a table shows and envelopes have on demand."""
+
+
+def print_table(configuration: Configuration, name: str) -> bool:
+    """Sample with an agent and print a table; return whether it could read anything.
+
+    Raises ProgramError when the time limit is over, RejectedError if standard output is closed.
+    """
+    settings = configuration.settings
+    node = Node(hostname=settings.hostname, cluster=settings.cluster)
+    agent = _build(configuration, name)
+    agent.is_only_sample = True
+    limit = agent.settings.time_limit
+    if sys.stdout is None:
+        raise RejectedError("standard output: it is closed")
+    width = shutil.get_terminal_size().columns
+    style = choose_style(os.environ, is_terminal=sys.stdout.isatty())
+    try:
+        with time_limit(limit.seconds, f"agent {name}: not finished after {limit}"):
+            node.clock.sleep(agent.prepare(node))
+            records = agent.sample(node)
+            lines = format_records(records, _find_units(agent), max(20, width), style)
+    finally:
+        agent.close()
+    text = "".join(f"{line}\n" for line in lines)
+    if not is_unicode(sys.stdout.encoding):
+        text = text.encode("ascii", "replace").decode()
+    sys.stdout.write(text)
+    return not agent.is_blind
+
+
+def _build(configuration: Configuration, name: str) -> Agent[Any]:
+    """Make the agent for the format that its table is made of."""
+    found = agent_class(name)
+    settings = configuration.agents[name]
+    extras = [*dict.fromkeys([*settings.extras, *_EXTRAS.get(name, [])])]
+    wanted: Format = "sonar" if "sonar" in found.formats else "line"
+    return found(structs.replace(settings, extras=extras), frozenset({wanted}))
+
+
+def _find_units(agent: Agent[Any]) -> dict[str, str]:
+    """Return the units of the metrics of an agent that knows them, by output name."""
+    outputs: dict[str, Any] = getattr(agent, "outputs", {})
+    return {output.name: output.unit for output in outputs.values() if output is not None}

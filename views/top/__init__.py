@@ -1,0 +1,1 @@
+"""This node, live: its jobs, their processes and cards."""

@@ -1,0 +1,90 @@
+"""The command `ccagent top`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ccagent.views.top.reader import NodeReader
+    from ccagent.views.top.snapshot import TopSnapshot
+    from ccagent.views.top.state import ViewState
+
+_ONCE_PAUSE = 0.5
+_MOST_ROWS = 1_000_000
+
+
+@click.command("top")
+@click.option("--once", is_flag=True, help="Print one screen, all rows of it, and end.")
+@click.option("--json", "is_json", is_flag=True, help="Print one snapshot as JSON, and end.")
+@click.option("--plain", is_flag=True, help="Print screen after screen as text, without colours.")
+@click.option("--processes", is_flag=True, help="Begin with processes instead of jobs.")
+@click.option("--interval", type=click.FloatRange(1, 3600), default=2.0, show_default=True,
+              metavar="SECONDS", help="Time between readings.")  # fmt: skip
+@click.option("--no-gpus", is_flag=True, help="Read no GPUs.")
+def top(
+    *, once: bool, is_json: bool, plain: bool, processes: bool, interval: float, no_gpus: bool
+) -> None:
+    """Show this node live: its jobs, their processes and GPUs. It ends no process.
+
+    Keys: ? help, q quit, / filter, < > sort, Enter opens a job. An ordinary user sees less.
+    """
+    from ccagent import log
+    from ccagent.machine.node import Node
+    from ccagent.views.top.reader import NodeReader
+    from ccagent.views.top.state import ViewState
+
+    log.configure(0, "error", is_brief=True)
+    state = ViewState(interval=interval, view="processes" if processes else "jobs")
+    reader = NodeReader(Node(), has_gpus=not no_gpus)
+    try:
+        if is_json:
+            import msgspec
+
+            click.echo(msgspec.json.encode(_read_twice(reader, _ONCE_PAUSE)))
+        elif once or plain or not sys.stdout.isatty():
+            _print_screens(reader, state, is_once=once or not plain)
+        else:
+            import os
+
+            from ccagent.views.terminal import choose_style
+            from ccagent.views.top.terminal import run_screen
+
+            style = choose_style(os.environ, is_terminal=True)
+            run_screen(reader, state, has_colours=style.has_colours)
+    finally:
+        reader.close()
+
+
+def _read_twice(reader: NodeReader, pause: float) -> TopSnapshot:
+    import time
+
+    reader.begin()
+    time.sleep(pause)
+    return reader.read()
+
+
+def _print_screens(reader: NodeReader, state: ViewState, *, is_once: bool) -> None:
+    """Print all rows, once or at each interval."""
+    import shutil
+    import time
+
+    from ccagent.views.terminal import is_unicode
+    from ccagent.views.top.screen import draw
+
+    is_ascii = not is_unicode(sys.stdout.encoding)
+    snapshot = _read_twice(reader, _ONCE_PAUSE)
+    state = state.begin(has_jobs=any(job.job for job in snapshot.jobs))
+    while True:
+        # Read each time: the terminal may have another size by now.
+        width = shutil.get_terminal_size().columns
+        screen = draw(snapshot, state, width, _MOST_ROWS, is_ascii=is_ascii, has_keys=False)
+        click.echo("\n".join(line.text.rstrip() for line in screen.lines))
+        if is_once:
+            return
+        click.echo()
+        sys.stdout.flush()
+        time.sleep(state.interval)
+        snapshot = reader.read()

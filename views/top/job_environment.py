@@ -1,0 +1,65 @@
+"""Name, partition and limits of a job, from the environment of one of its processes.
+
+The job's user may have changed all of them: they are shown, and nothing else rests on them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.errors import CcagentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ccagent.machine.node import Node
+
+_MOST_ASKED = 4
+_LONGEST = 256
+_DIGITS = 12
+
+
+class JobEnvironment(NamedTuple):
+    """What Slurm has told a job of itself. start, end: seconds since 1970, 0: not known."""
+
+    name: str = ""
+    partition: str = ""
+    start: int = 0
+    end: int = 0
+
+
+def parse_job_environment(content: bytes) -> JobEnvironment | None:
+    """Parse /proc/PID/environ; None if it is not that of a job."""
+    found: dict[bytes, bytes] = {}
+    for entry in content.split(b"\0"):
+        name, equals, value = entry.partition(b"=")
+        if equals and name.startswith(b"SLURM_JOB_"):
+            found.setdefault(name, value)
+
+    def text(name: bytes) -> str:
+        return found.get(name, b"")[:_LONGEST].decode("utf-8", "replace")
+
+    def moment(name: bytes) -> int:
+        value = found.get(name, b"")
+        return int(value) if value.isdigit() and len(value) <= _DIGITS else 0
+
+    if not found:
+        return None
+    return JobEnvironment(
+        text(b"SLURM_JOB_NAME"),
+        text(b"SLURM_JOB_PARTITION"),
+        moment(b"SLURM_JOB_START_TIME"),
+        moment(b"SLURM_JOB_END_TIME"),
+    )
+
+
+def read_job_environment(node: Node, pids: Iterable[int]) -> JobEnvironment | None:
+    """Return what the first of these processes has that may be read."""
+    for pid in sorted(pids)[:_MOST_ASKED]:
+        try:
+            found = parse_job_environment(node.read(f"proc/{pid}/environ"))
+        except CcagentError:
+            continue
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,140 @@
+"""A job of a reading: sums over its processes, and deltas of its control group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import structs
+
+from ccagent.views.top.notes import find_notes
+from ccagent.views.top.snapshot import TopJob
+
+if TYPE_CHECKING:
+    from collections import deque
+
+    from ccagent.agents.sonar.process import Process
+    from ccagent.machine.cgroup.counters import JobCounters
+    from ccagent.views.top.job_environment import JobEnvironment
+    from ccagent.views.top.snapshot import TopCard
+
+
+class JobDelta(NamedTuple):
+    """What a job has done since the previous reading, `seconds` ago; 0: there was none.
+
+    uptime, time: of the node, now. start: of the first process, after boot. history: gets the use
+    of this reading.
+    """
+
+    before: JobCounters | None
+    counters: JobCounters | None
+    seconds: float
+    environment: JobEnvironment
+    cpus: int | None
+    uptime: float
+    time: float
+    start: float | None
+    history: deque[float]
+    watched: float
+    user: str
+
+
+def make_job(
+    job: int,
+    processes: list[Process],
+    delta: JobDelta,
+    rates: dict[int, tuple[float, float]],
+    cards: list[TopCard],
+    *,
+    all_cpus: int,
+    is_root: bool,
+) -> TopJob:
+    """Return a job. rates: B/s read and written, by pid. all_cpus: of the node."""
+    cores = _count_cores(processes, delta)
+    cpus = delta.cpus
+    cpu = 100 * cores / (cpus or all_cpus) if cpus or all_cpus else None
+    if cpu is not None and delta.seconds:
+        delta.history.append(cpu)
+    known, environment = delta.counters, delta.environment
+    own = [rates[process.pid] for process in processes if process.pid in rates]
+    read: float | None = sum(one for one, _ in own)
+    written: float | None = sum(one for _, one in own)
+    if not is_root and not own:
+        read = _rate(delta, "io_read", 1.0)
+        written = _rate(delta, "io_write", 1.0)
+    told = [card.utilization for card in cards if card.utilization is not None]
+    elapsed = _elapsed(delta)
+    found = TopJob(
+        job=job,
+        user=delta.user if job else "",
+        name=environment.name,
+        partition=environment.partition,
+        cpus=cpus if job else None,
+        cores=cores,
+        cpu=cpu,
+        processes=len(processes),
+        threads=sum(1 + process.num_threads for process in processes),
+        memory=_memory(processes, known),
+        memory_limit=known.mem_limit if known is not None else None,
+        peak=known.mem_peak if known is not None else None,
+        charged=known.mem_used if known is not None else None,
+        cache=known.mem_file if known is not None else None,
+        oom_kills=known.oom_kills or 0 if known is not None else 0,
+        pressure=(
+            _rate(delta, "pressure_cpu", 1e-4),
+            _rate(delta, "pressure_memory", 1e-4),
+            _rate(delta, "pressure_io", 1e-4),
+        ),
+        gpus=tuple(card.index for card in cards),
+        gpu=sum(told) / len(told) if told else None,
+        gpu_memory=sum(card.memory for card in cards) if cards else None,
+        power=sum(card.power for card in cards) if cards else None,
+        read=read,
+        written=written,
+        elapsed=elapsed if job else None,
+        time_limit=_limit(environment) if job else None,
+        history=tuple(delta.history),
+        watched=delta.watched,
+    )
+    return structs.replace(found, notes=find_notes(found, cards))
+
+
+def _count_cores(processes: list[Process], delta: JobDelta) -> float:
+    """Return the cores in use: of the control group, which has ended processes, else the sum."""
+    used = _rate(delta, "cpu_time", 1e-9)
+    if used is not None:
+        return used
+    return sum(process.cpu_util for process in processes) / 100
+
+
+def _rate(delta: JobDelta, field: str, scale: float) -> float | None:
+    """Return the growth of a counter a second; None without two readings of the same groups."""
+    if delta.before is None or delta.counters is None or not delta.seconds:
+        return None
+    if not delta.counters.is_continued:
+        return None
+    old: int | None = getattr(delta.before, field)
+    new: int | None = getattr(delta.counters, field)
+    if old is None or new is None:
+        return None
+    return max(0, new - old) * scale / delta.seconds
+
+
+def _memory(processes: list[Process], known: JobCounters | None) -> float:
+    if known is not None and known.mem_rss is not None:
+        return known.mem_rss
+    return 1024.0 * sum(process.resident_memory for process in processes)
+
+
+def _elapsed(delta: JobDelta) -> float | None:
+    """Return the seconds since the start: Slurm's, if the first process allows it."""
+    first = None if delta.start is None else max(0.0, delta.uptime - delta.start)
+    if delta.environment.start:
+        told = delta.time - delta.environment.start
+        if told >= 0 and (first is None or told >= first):
+            return told
+    return first
+
+
+def _limit(environment: JobEnvironment) -> float | None:
+    seconds = environment.end - environment.start
+    return float(seconds) if environment.start and seconds > 0 else None

@@ -1,0 +1,290 @@
+"""Reader of a node for `ccagent top`: the cheapest sources that are here."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from ccagent.agents.sonar.jobs.allocations import Allocations
+from ccagent.agents.sonar.jobs.selection import ProcessSelection
+from ccagent.agents.sonar.sources.registry import open_source
+from ccagent.config.duration import Duration
+from ccagent.errors import CcagentError
+from ccagent.machine.cgroup.counters import JobCgroups, JobCounters
+from ccagent.machine.cgroup.jobs import job_directories
+from ccagent.machine.gpu.gpus import GpuReading
+from ccagent.machine.gpu.presence import is_any_present
+from ccagent.machine.gpu.settings import GpuSettings
+from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.cpulist import parse_cpu_list
+from ccagent.machine.procfs.loadavg import parse_loadavg
+from ccagent.machine.procfs.meminfo import compute_used_memory, parse_meminfo
+from ccagent.machine.procfs.stat import parse_kernel_stat
+from ccagent.views.top.cards import CardWatch
+from ccagent.views.top.job_environment import JobEnvironment, read_job_environment
+from ccagent.views.top.job_rows import JobDelta, make_job
+from ccagent.views.top.snapshot import TopProcess, TopSnapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import TypeVar
+
+    from ccagent.agents.sonar.process import Process
+    from ccagent.machine.gpu.gpus import Gpus
+    from ccagent.machine.node import Node
+
+    T = TypeVar("T")
+
+_HISTORY = 20
+_ENVIRONMENT_EVERY = 15
+"""Readings after which the environment of a job is looked for again, if there was none."""
+
+_IDLE, _IOWAIT = 3, 4
+
+
+class _Watched:
+    """What is kept of a job from one reading to the next."""
+
+    def __init__(self, now: float) -> None:
+        self.since = now
+        self.history: deque[float] = deque(maxlen=_HISTORY)
+        self.counters: JobCounters | None = None
+        self.environment: JobEnvironment | None = None
+        self.environment_at = 0
+        self.cpus: int | None = None
+        self.start: float | None = None
+        self.user = ""
+
+
+class NodeReader:
+    """Reads a node again and again; rates are since the previous reading."""
+
+    def __init__(self, node: Node, *, has_gpus: bool = True) -> None:
+        self._node = node
+        self._source = open_source("auto", node, ProcessSelection())
+        self._cgroups = JobCgroups()
+        self._allocations = Allocations("scontrol", "squeue")
+        self._gpus: Gpus | None = None
+        self._has_gpus = has_gpus
+        self._cards = CardWatch()
+        self._jobs: dict[int, _Watched] = {}
+        self._io: dict[int, tuple[int, int]] = {}
+        self._ticks: dict[int, list[int]] = {}
+        self._readings = 0
+        self._before = 0.0
+        self._uid = os.geteuid()
+
+    def begin(self) -> None:
+        """Take first readings, from which the next ones count."""
+        self._source.begin()
+        self.read()
+
+    def close(self) -> None:
+        """Close files, and end the processes of GPU libraries."""
+        self._source.close()
+        if self._gpus is not None:
+            self._gpus.close()
+
+    def read(self) -> TopSnapshot:
+        """Read the node."""
+        node, hidden = self._node, list[str]()
+        gpus = self._open_gpus()
+        if gpus is not None:
+            gpus.ask("read")
+        now = node.clock.monotonic()
+        seconds = now - self._before if self._before else 0.0
+        self._before = now
+        self._readings += 1
+        processes = self._source.read()
+        counters = self._read_cgroups(hidden)
+        cpus = self._read_cpus()
+        meminfo = self._read("proc/meminfo", parse_meminfo) or {}
+        load = self._read("proc/loadavg", parse_loadavg)
+        reading = gpus.reading(hidden) if gpus is not None else GpuReading()
+        allocations = self._allocations.read(node, processes, reading) if reading.cards else []
+        owners = {index: one.job for one in allocations for index in one.cards}
+        cards = self._cards.watch(reading, owners, now, node, processes)
+        rates = self._count_io(processes, seconds)
+        by_job: dict[int, list[Process]] = {job: [] for job in counters}
+        for process in processes:
+            by_job.setdefault(process.job, []).append(process)
+        self._jobs = {job: self._jobs.get(job) or _Watched(now) for job in by_job}
+        jobs = [
+            make_job(
+                job, each, self._watch(job, each, counters.get(job), seconds, now),
+                rates, [card for card in cards if card.job == job and job], all_cpus=len(cpus),
+                is_root=not self._uid,
+            )
+            for job, each in by_job.items()
+        ]  # fmt: skip
+        shown = tuple(self._show(process, rates, reading) for process in processes)
+        return TopSnapshot(
+            node=node.hostname,
+            cluster=node.cluster,
+            time=node.clock.time(),
+            uptime=node.clock.uptime(),
+            load=load.load1 if load is not None else 0.0,
+            cpus=cpus,
+            memory_used=1024.0 * _used(meminfo),
+            memory_total=1024.0 * meminfo.get("MemTotal", 0),
+            jobs=tuple(jobs),
+            processes=shown,
+            cards=cards,
+            hidden=(*hidden, *self._explain_rights(by_job)),
+        )
+
+    def counters_of(self, job: int) -> JobCounters | None:
+        """Return the counters of a job's control group at the last reading."""
+        kept = self._jobs.get(job)
+        return None if kept is None else kept.counters
+
+    def _watch(
+        self, job: int, processes: list[Process], counters: JobCounters | None, seconds: float,
+        now: float,
+    ) -> JobDelta:  # fmt: skip
+        """Return what a job has done since the previous reading."""
+        kept = self._jobs[job]
+        is_due = self._readings >= kept.environment_at
+        if job and kept.environment is None and processes and is_due:
+            pids = [process.pid for process in processes if process.uid]
+            kept.environment = read_job_environment(self._node, pids)
+            kept.environment_at = self._readings + _ENVIRONMENT_EVERY
+        if job and kept.cpus is None:
+            kept.cpus = self._count_cpus(job)
+        starts = [process.start_time for process in processes if process.start_time]
+        if starts:
+            first = min(starts)
+            kept.start = first if kept.start is None else min(kept.start, first)
+        before, kept.counters = kept.counters, counters
+        kept.user = self._owner(processes) or kept.user
+        return JobDelta(
+            before=before,
+            counters=counters,
+            seconds=seconds,
+            environment=kept.environment or JobEnvironment(),
+            cpus=kept.cpus,
+            uptime=self._node.clock.uptime(),
+            time=self._node.clock.time(),
+            start=kept.start,
+            history=kept.history,
+            watched=now - kept.since,
+            user=kept.user,
+        )
+
+    def _owner(self, processes: Iterable[Process]) -> str:
+        """Return the user of a job: that of its first process that is not root's."""
+        uids = [process.uid for process in processes]
+        uid = next((uid for uid in uids if uid), uids[0] if uids else None)
+        return "" if uid is None else self._node.user(uid)
+
+    def _count_cpus(self, job: int) -> int | None:
+        try:
+            for each in job_directories(self._node, ("cpuset",)):
+                if each.job == job:
+                    for name in ("cpuset.cpus", "cpuset.cpus.effective"):
+                        found = self._read(f"{each.path}/{name}", parse_cpu_list)
+                        if found:
+                            return len(found)
+        except CcagentError:
+            pass
+        return None
+
+    def _read_cgroups(self, hidden: list[str]) -> dict[int, JobCounters]:
+        try:
+            found = self._cgroups.read(self._node)
+        except CcagentError:
+            return {}
+        hidden += self._cgroups.errors[:1]
+        return found
+
+    def _read_cpus(self) -> tuple[float, ...]:
+        """Return how busy each hwthread was since the previous reading, in percent."""
+        stat = self._read("proc/stat", parse_kernel_stat)
+        if stat is None:
+            return ()
+        before, self._ticks = self._ticks, stat.times
+        found: list[float] = []
+        for cpu, ticks in sorted(stat.times.items()):
+            earlier = before.get(cpu, [0] * len(ticks))
+            deltas = [max(0, new - old) for new, old in zip(ticks, earlier, strict=False)]
+            total = sum(deltas)
+            idle = deltas[_IDLE] + deltas[_IOWAIT]
+            found.append(100.0 * (total - idle) / total if total else 0.0)
+        return tuple(found)
+
+    def _count_io(self, processes: list[Process], seconds: float) -> dict[int, tuple[float, float]]:
+        """Return B/s read and written by pid, of those that had any."""
+        before = self._io
+        self._io = {process.pid: (process.data_read, process.data_written) for process in processes}
+        found: dict[int, tuple[float, float]] = {}
+        if not seconds:
+            return found
+        for pid, (read, written) in self._io.items():
+            earlier = before.get(pid)
+            if earlier is not None and earlier != (read, written):
+                found[pid] = (
+                    1024.0 * max(0, read - earlier[0]) / seconds,
+                    1024.0 * max(0, written - earlier[1]) / seconds,
+                )
+        return found
+
+    def _show(
+        self, process: Process, rates: dict[int, tuple[float, float]], reading: GpuReading
+    ) -> TopProcess:
+        uses = reading.processes.get(process.pid, ())
+        may_know = not self._uid or process.uid == self._uid
+        read, written = rates.get(process.pid, (0.0, 0.0)) if may_know else (None, None)
+        return TopProcess(
+            pid=process.pid,
+            ppid=process.ppid,
+            user=self._node.user(process.uid),
+            job=process.job,
+            command=process.command,
+            cpu=process.cpu_util,
+            memory=1024 * process.resident_memory,
+            threads=process.num_threads + 1,
+            cpu_time=process.cpu_time,
+            read=read,
+            written=written,
+            gpus=tuple(use.index for use in uses),
+            gpu=sum(use.gpu_util for use in uses) if uses else None,
+            gpu_memory=1024 * sum(use.gpu_memory for use in uses) if uses else None,
+        )
+
+    def _open_gpus(self) -> Gpus | None:
+        if self._gpus is None and self._has_gpus:
+            settings = GpuSettings(gpu_time_limit=Duration("1s"))
+            if is_any_present(self._node, settings.gpu_vendors):
+                from ccagent.machine.gpu.gpus import Gpus
+
+                self._gpus = Gpus(self._node, settings)
+                self._gpus.start()
+            else:
+                self._has_gpus = False
+        return self._gpus
+
+    def _explain_rights(self, jobs: dict[int, list[Process]]) -> list[str]:
+        """Return what this user can't see of others' processes."""
+        if not self._uid:
+            return []
+        others = any(
+            process.uid != self._uid for each in jobs.values() for process in islice(each, 50)
+        )
+        if not others:
+            return ["processes of others are hidden: /proc is mounted with hidepid"]
+        return ["as an ordinary user: I/O of others' processes and names of their jobs are hidden"]
+
+    def _read(self, path: str, parse: Callable[[bytes], T]) -> T | None:
+        try:
+            return read_parsed(self._node, path, parse)
+        except CcagentError:
+            return None
+
+
+def _used(meminfo: dict[str, int]) -> int:
+    try:
+        return compute_used_memory(meminfo)
+    except CcagentError:
+        return 0

@@ -1,0 +1,219 @@
+"""The screen as text: what each line shows of a snapshot. Pure, so that tests read screens."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from ccagent.views.table.layout import format_rows
+from ccagent.views.terminal import Style, clean, cut, fill
+from ccagent.views.top.columns import CARDS, NARROW_JOBS, PROCESSES, WIDE, WIDE_JOBS, history_signs
+from ccagent.views.top.notes import BAD, MEANINGS
+from ccagent.views.top.ordering import select_cards, select_jobs, select_processes
+from ccagent.views.units import short_size, short_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ccagent.views.table.layout import TableColumn
+    from ccagent.views.top.snapshot import TopJob, TopSnapshot
+    from ccagent.views.top.state import ViewState
+
+    Cells = Sequence[tuple[TableColumn, Callable[[Any], str]]]
+
+R = TypeVar("R")
+
+KEYS = "?help q quit /filter <>sort t tree p procs g gpus space pause +-interval F10"
+_PLAIN = Style()
+_FEWEST = 20
+"""Columns that a line has at least, however narrow the terminal is."""
+
+
+class ScreenLine(NamedTuple):
+    """A line. part: its colour. is_selected: the cursor stands there."""
+
+    text: str
+    part: str = ""
+    is_selected: bool = False
+
+
+class Screen(NamedTuple):
+    """A screen. rows: of the view, visible or not. page: how many are visible. job: selected."""
+
+    lines: list[ScreenLine]
+    rows: int
+    page: int
+    job: int | None = None
+
+
+def draw(
+    snapshot: TopSnapshot,
+    state: ViewState,
+    width: int,
+    height: int,
+    *,
+    is_ascii: bool = False,
+    has_keys: bool = True,
+) -> Screen:
+    """Return the screen for a terminal of this size.
+
+    has_keys: false for a text without keys at the foot and empty lines before it.
+    """
+    width = max(_FEWEST, width)
+    head = [ScreenLine(cut(clean(_head(snapshot, state), is_ascii=is_ascii), width), "head")]
+    if state.has_help:
+        return Screen([*head, *_help(width)][:height], 0, 0)
+    view = _select(snapshot, state, width)
+    above = [ScreenLine(cut(clean(text, is_ascii=is_ascii), width)) for text in view.above]
+    note = [*snapshot.hidden, ""][0]
+    foot = [ScreenLine(cut(_foot(state, note, is_ascii=is_ascii), width), "dim")]
+    if not has_keys:
+        foot = [ScreenLine(clean(note, is_ascii=is_ascii), "dim")] if note else []
+    count = len(view.rows)
+    page = max(1, height - len(head) - len(above) - 1 - len(foot))
+    row = max(0, min(state.row, count - 1))
+    first = max(0, min(row - page // 2, count - page))
+    shown = range(first, min(count, first + page))
+    title, *rows = _table(view, [view.rows[n] for n in shown], width, is_ascii=is_ascii)
+    if state.is_tree and state.view == "processes":
+        rows = _indent(rows, [view.depths[n] for n in shown], title, width)
+    body = [
+        ScreenLine(fill(text, width) if n == row else text, view.colour(view.rows[n]), n == row)
+        for n, text in zip(shown, rows, strict=True)
+    ]
+    if not rows:
+        body = [ScreenLine(_empty(snapshot, state), "dim")]
+    empty = (
+        [ScreenLine("")] * has_keys * (height - len(head) - len(above) - 1 - len(body) - len(foot))
+    )
+    lines = [*head, *above, ScreenLine(fill(title, width), "title"), *body, *empty, *foot]
+    job = view.rows[row].job if state.view == "jobs" and rows else None
+    return Screen(lines[:height], count, page, job)
+
+
+class _Selected(NamedTuple):
+    """The rows of a view, lines above them, and the depths of a tree."""
+
+    cells: Cells
+    rows: Sequence[Any]
+    above: list[str]
+    depths: list[int]
+
+    def colour(self, row: Any) -> str:
+        """Return the part that a row is painted as."""
+        return _colour(row) if self.cells is NARROW_JOBS or self.cells is WIDE_JOBS else ""
+
+
+def _select(snapshot: TopSnapshot, state: ViewState, width: int) -> _Selected:
+    if state.view == "jobs":
+        cells = WIDE_JOBS if width >= WIDE else NARROW_JOBS
+        return _Selected(cells, select_jobs(snapshot, state), [], [])
+    if state.view == "cards":
+        return _Selected(CARDS, select_cards(snapshot, state), [], [])
+    above = [] if state.job is None else _describe_job(snapshot, state.job)
+    found = select_processes(snapshot, state)
+    rows, depths = [one for one, _ in found], [depth for _, depth in found]
+    return _Selected(PROCESSES, rows, above, depths)
+
+
+def _table(view: _Selected, rows: Sequence[Any], width: int, *, is_ascii: bool) -> list[str]:
+    columns = [column for column, _ in view.cells]
+    texts = [[show(row) for _, show in view.cells] for row in rows]
+    return format_rows(columns, texts, width, _PLAIN, is_ascii=is_ascii, keeps_empty=True)
+
+
+def _indent(rows: list[str], depths: list[int], title: str, width: int) -> list[str]:
+    """Return rows whose last column is moved to the right by its depth."""
+    place = title.rfind("CMD")
+    return [
+        cut(f"{row[:place]}{'  ' * min(depth, 12)}{row[place:]}", width) if place >= 0 else row
+        for row, depth in zip(rows, depths, strict=True)
+    ]
+
+
+def _colour(job: TopJob) -> str:
+    flags = {note[0] for note in job.notes}
+    return "bad" if flags & BAD else "hint" if flags - {"?"} else "dim" if not job.job else ""
+
+
+def _head(snapshot: TopSnapshot, state: ViewState) -> str:
+    cpus = snapshot.cpus
+    busy = sum(cpus) / len(cpus) if cpus else 0.0
+    told = [card for card in snapshot.cards if not card.is_failing]
+    used = sum(1 for card in told if card.utilization)
+    clock = time.strftime("%H:%M:%S", time.localtime(snapshot.time))
+    parts = [
+        f"{snapshot.node} {clock} up {short_time(snapshot.uptime)}",
+        f"load {snapshot.load:.0f}/{len(cpus)} cpu {busy:.0f}%"
+        f" mem {_memory(snapshot)}" + (f" gpu {used}/{len(snapshot.cards)} busy" if told else ""),
+        "PAUSED" if state.is_paused else f"{state.interval:g}s",
+        f"by {state.sort}" + ("-" if state.is_reversed else ""),
+    ]
+    return "  ".join(parts)
+
+
+def _memory(snapshot: TopSnapshot) -> str:
+    used, total = short_size(snapshot.memory_used), short_size(snapshot.memory_total)
+    return f"{used[:-1] if used[-1:] == total[-1:] and len(used) > 1 else used}/{total}"
+
+
+def _foot(state: ViewState, note: str, *, is_ascii: bool) -> str:
+    if state.is_typing:
+        return f"/{clean(state.filter, is_ascii=is_ascii)}_  Enter: keep, Esc: none"
+    if state.filter:
+        return f"filter {clean(state.filter, is_ascii=is_ascii)}  Esc: none  {KEYS}"
+    if note:
+        return clean(f"{note}  ?help q quit", is_ascii=is_ascii)
+    return KEYS
+
+
+def _describe_job(snapshot: TopSnapshot, number: int) -> list[str]:
+    """Return what stands above the processes of a job: itself, its cards, the hwthreads."""
+    job = next((one for one in snapshot.jobs if one.job == number), None)
+    if job is None:
+        return [f"job {number} has ended"]
+    name = f"job {number} {job.name}" if number else "(system)"
+    notes = ", ".join(job.notes)
+    memory = f"{short_size(job.memory)} of {short_size(job.memory_limit)}"
+    memory += f", peak {short_size(job.peak)}, page cache {short_size(job.cache)}"
+    lines = [
+        f"{name}  {job.user} {job.partition}  {job.processes} processes, {job.threads} threads  "
+        f"{notes}".rstrip(),
+        f"CPU {history_signs(job.history)}  memory {memory}",
+    ]
+    own = [card for card in snapshot.cards if card.index in job.gpus]
+    lines += [
+        f"GPU {card.index} {'?' if card.utilization is None else f'{card.utilization:.0f}%'}"
+        f" {short_size(card.memory)} {card.power}W"
+        for card in own
+    ]
+    return [*lines, f"hwthreads {history_signs(snapshot.cpus)}"]
+
+
+def _empty(snapshot: TopSnapshot, state: ViewState) -> str:
+    if state.filter:
+        return "nothing matches the filter; Esc shows all"
+    if state.view == "cards":
+        return "no GPU on this node"
+    if state.view == "jobs" and not snapshot.jobs:
+        return "no job on this node"
+    return "no process"
+
+
+def _help(width: int) -> list[ScreenLine]:
+    keys = [
+        ("Enter", "open a job: its processes, cards and the hwthreads; Esc back"),
+        ("p  g", "all processes; GPUs; again: jobs"),
+        ("/ F4", "show only rows with a text; Esc: all"),
+        ("< > F6", "sort by the column before, after; P CPU, M memory, T time, N number"),
+        ("I", "the smallest first"),
+        ("t F5", "processes as a tree"),
+        ("+ -", "read less, more often"),
+        ("space", "pause"),
+        ("arrows", "and j k, PgUp PgDn, Home End: move"),
+        ("q F10", "quit"),
+    ]
+    lines = [ScreenLine(""), *(ScreenLine(cut(f"  {key:8}{text}", width)) for key, text in keys)]
+    lines += [ScreenLine(""), ScreenLine("  Notes of jobs:")]
+    lines += [ScreenLine(cut(f"  {flag:8}{text}", width)) for flag, text in MEANINGS.items()]
+    return [*lines, ScreenLine(""), ScreenLine("  Any key: back. Nothing here ends a process.")]

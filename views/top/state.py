@@ -1,0 +1,160 @@
+"""The state of the screen, and what keys do to it."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+TopView = Literal["jobs", "processes", "cards"]
+
+SORTS: dict[TopView, tuple[str, ...]] = {
+    "jobs": ("CPU", "MEM", "GPU", "READ", "WRITE", "TIME", "JOB"),
+    "processes": ("CPU", "MEM", "GPU", "READ", "WRITE", "TIME", "PID"),
+    "cards": ("GPU", "MEM", "POWER", "JOB"),
+}
+"""Columns that rows may be sorted by; each view's default is the first."""
+
+INTERVALS = (1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0)
+"""Seconds between readings. Shorter ones cost, and slow GPUs down."""
+
+_LETTERS = {"P": "CPU", "M": "MEM", "T": "TIME", "N": "PID"}
+_LONGEST = 60
+
+NAMES = {
+    "F1": "?", "F3": "/", "F4": "/", "F5": "t", "F6": ">", "F10": "q", "h": "?", "k": "UP",
+    "j": "DOWN", ",": "<", ".": ">", "r": "I", "G": "g", "ESC": "BACK", "LEFT": "<",
+    "RIGHT": ">",
+}  # fmt: skip
+"""Keys that do the same as others."""
+
+
+class ViewState(NamedTuple):
+    """The state of the screen.
+
+    job: the opened one, None for all. row: number of the selected row. sorts: column by view,
+    is_reversed: the smallest first. filter: what a row must contain; is_typing: it is being typed.
+    interval: seconds. has_ended: the user has left.
+    """
+
+    view: TopView = "jobs"
+    job: int | None = None
+    row: int = 0
+    sorts: tuple[tuple[TopView, str], ...] = ()
+    is_reversed: bool = False
+    filter: str = ""
+    is_typing: bool = False
+    is_tree: bool = False
+    is_paused: bool = False
+    has_help: bool = False
+    interval: float = 2.0
+    has_ended: bool = False
+
+    @property
+    def sort(self) -> str:
+        """Return the column that rows are sorted by."""
+        return dict(self.sorts).get(self.view, SORTS[self.view][0])
+
+    def begin(self, *, has_jobs: bool) -> ViewState:
+        """Return the state to begin with: a node without jobs shows its processes."""
+        return self if has_jobs or self.view != "jobs" else self._replace(view="processes")
+
+    def press(self, key: str, rows: int, page: int, selected: int | None = None) -> ViewState:
+        """Return the state after a key: a character, or UP, DOWN, ENTER, BACK, ESC, F1 and so on.
+
+        rows: of the view. page: rows that are visible. selected: the job of the selected row.
+        """
+        if self.is_typing:
+            return self._type(key)
+        if self.has_help:
+            return self._replace(has_help=False, has_ended=key in {"q", "F10"})
+        key = NAMES.get(key, key)
+        moved = self._move(key, rows, page)
+        if moved is not None:
+            return moved
+        if key == "ENTER":
+            if self.view != "jobs" or selected is None:
+                return self
+            return self._replace(job=selected, view="processes", row=0)
+        return self._toggle(key) or self._arrange(key)
+
+    def _toggle(self, key: str) -> ViewState | None:
+        """Return the state after a key that switches something on, off or over."""
+        match key:
+            case "?":
+                return self._replace(has_help=True)
+            case "q":
+                return self._replace(has_ended=True)
+            case "/":
+                return self._replace(is_typing=True, filter="")
+            case " ":
+                return self._replace(is_paused=not self.is_paused)
+            case "t":
+                return self._replace(is_tree=not self.is_tree, view="processes", row=0)
+            case "I":
+                return self._replace(is_reversed=not self.is_reversed, row=0)
+            case _:
+                return None
+
+    def _arrange(self, key: str) -> ViewState:
+        """Return the state after a key that chooses view, column or interval."""
+        match key:
+            case "p" | "g":
+                return self._switch("processes" if key == "p" else "cards")
+            case "BACK":
+                return self._back()
+            case "<" | ">":
+                return self._sort_by_neighbour(1 if key == ">" else -1)
+            case "+" | "-":
+                return self._replace(interval=_neighbour(self.interval, 1 if key == "+" else -1))
+            case _:
+                return self._sort_by(_LETTERS[key]) if key in _LETTERS else self
+
+    def _switch(self, view: TopView) -> ViewState:
+        """Return the state with another view, or with that of jobs if it is this one already."""
+        if self.view == view:
+            return self._replace(view="jobs", job=None, row=0)
+        return self._replace(view=view, row=0)
+
+    def _back(self) -> ViewState:
+        if self.filter:
+            return self._replace(filter="", row=0)
+        return self._replace(view="jobs", job=None, row=0)
+
+    def _move(self, key: str, rows: int, page: int) -> ViewState | None:
+        places = {
+            "UP": self.row - 1, "DOWN": self.row + 1, "PGUP": self.row - page,
+            "PGDN": self.row + page, "HOME": 0, "END": rows - 1,
+        }  # fmt: skip
+        if key not in places:
+            return None
+        return self._replace(row=max(0, min(rows - 1, places[key])))
+
+    def _type(self, key: str) -> ViewState:
+        match key:
+            case "ENTER":
+                return self._replace(is_typing=False, row=0)
+            case "ESC":
+                return self._replace(is_typing=False, filter="", row=0)
+            case "BACK":
+                return self._replace(filter=self.filter[:-1])
+            case _ if len(key) == 1 and key.isprintable() and len(self.filter) < _LONGEST:
+                return self._replace(filter=self.filter + key, row=0)
+            case _:
+                return self
+
+    def _sort_by_neighbour(self, step: int) -> ViewState:
+        columns = SORTS[self.view]
+        return self._sort_by(columns[(columns.index(self.sort) + step) % len(columns)])
+
+    def _sort_by(self, column: str) -> ViewState:
+        if column == "PID" and self.view != "processes":
+            column = "JOB"
+        if column not in SORTS[self.view]:
+            return self
+        return self._replace(sorts=tuple({**dict(self.sorts), self.view: column}.items()), row=0)
+
+
+def _neighbour(interval: float, step: int) -> float:
+    """Return the next longer or shorter interval."""
+    if step > 0:
+        return next((one for one in INTERVALS if one > interval), INTERVALS[-1])
+    return next((one for one in reversed(INTERVALS) if one < interval), INTERVALS[0])

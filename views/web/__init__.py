@@ -1,0 +1,1 @@
+"""Pages of the store: cluster, node, job and job list; they can be read without scripts."""

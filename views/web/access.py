@@ -1,0 +1,128 @@
+"""Who looks at a page: by a token, by the header of a trusted proxy, or anybody.
+
+Users see their own jobs, staff those of all. A token is kept in a cookie that scripts can't read
+and that other sites can't send; it is checked again at each request, and nothing is kept here.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from ccagent.config.secret import read_secret
+from ccagent.errors import ConfigurationError
+from ccagent.stores.metrics.tokens import READ, UnauthorizedError
+
+if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
+
+    from ccagent.stores.metrics.tokens import TokenVerifier
+    from ccagent.views.web.settings import WebSettings
+
+COOKIE = "ccagent-session"
+_STAFF = frozenset({"admin", "api", "read", "manager", "support"})
+_LONGEST_NAME = 256
+
+
+class Viewer(NamedTuple):
+    """A person. name: empty if the store is open to all."""
+
+    name: str
+    is_staff: bool
+
+    def may_see(self, user: str) -> bool:
+        """Return whether a person may see the jobs of a user."""
+        return self.is_staff or (bool(self.name) and self.name == user)
+
+
+class _Person(msgspec.Struct, frozen=True):
+    sub: str | None = None
+    roles: list[str] | str | None = None
+
+
+class PageAccess:
+    """Finds out who looks, by settings and the store's key."""
+
+    def __init__(self, settings: WebSettings, verifier: TokenVerifier | None) -> None:
+        """Read the proxy's secret. Raises ConfigurationError."""
+        self._verifier = verifier
+        self._staff = frozenset(settings.staff)
+        self._proxies = frozenset(settings.proxies)
+        self._header = settings.proxy_header
+        self._secret = _read_secret(settings) if settings.proxies else ""
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether everybody may see everything."""
+        return self._verifier is None and not self._proxies
+
+    @property
+    def takes_tokens(self) -> bool:
+        """Return whether a token logs a person in."""
+        return self._verifier is not None
+
+    def find_viewer(self, request: HTTPConnection) -> Viewer | None:
+        """Return who sends a request; None for a person who has to log in."""
+        if self.is_open:
+            return Viewer("", is_staff=True)
+        named = self._named_by_proxy(request)
+        if named is not None:
+            return named
+        token = request.cookies.get(COOKIE, "")
+        given = request.headers.get("authorization", "")
+        if given.lower().startswith("bearer "):
+            token = given[7:].strip()
+        if not token:
+            return None
+        try:
+            return self.check_token(token)
+        except UnauthorizedError:
+            return None
+
+    def check_token(self, token: str) -> Viewer:
+        """Return the person of a token. Raises UnauthorizedError."""
+        if self._verifier is None:
+            raise UnauthorizedError("this store takes no tokens")
+        text = token.encode("utf-8", "replace")
+        if not self._verifier.rights(b"Bearer " + text) & READ:
+            raise UnauthorizedError("the roles of this token do not allow reading")
+        person = _person(text)
+        roles = [person.roles] if isinstance(person.roles, str) else person.roles or []
+        known = {role.lower().removeprefix("role_") for role in roles}
+        name = (person.sub or "")[:_LONGEST_NAME]
+        # Without roles and a name it is a program's token, which may read everything.
+        is_staff = bool(known & _STAFF) or name in self._staff or not (name or roles)
+        return Viewer(name, is_staff=is_staff)
+
+    def _named_by_proxy(self, request: HTTPConnection) -> Viewer | None:
+        if request.client is None or request.client.host not in self._proxies:
+            return None
+        name = request.headers.get(self._header, "")
+        given = request.headers.get("x-ccagent-secret", "")
+        # Everybody on the proxy's own machine has its address.
+        is_proxy = hmac.compare_digest(given.encode(), self._secret.encode())
+        if not name or not is_proxy or len(name) > _LONGEST_NAME:
+            return None
+        return Viewer(name, is_staff=name in self._staff)
+
+
+def _person(token: bytes) -> _Person:
+    """Return the claims of a token whose signature is valid."""
+    part = token.split(b".")[1]
+    try:
+        text = base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4))
+        return msgspec.json.decode(text, type=_Person)
+    except (ValueError, IndexError, msgspec.DecodeError):
+        raise UnauthorizedError("token is malformed: sub or roles are no text") from None
+
+
+def _read_secret(settings: WebSettings) -> str:
+    if not settings.proxy_secret_file:
+        raise ConfigurationError("web.proxies: web.proxy-secret-file is needed with them")
+    secret = read_secret(settings.proxy_secret_file)
+    if len(secret) < 16:
+        raise ConfigurationError(f"{settings.proxy_secret_file}: at least 16 characters are needed")
+    return secret

@@ -1,0 +1,394 @@
+"""The pages as an ASGI application: addresses, who may see what, errors that people understand."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
+
+import orjson
+from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route, Router
+
+from ccagent.log import logger
+from ccagent.views.web import links
+from ccagent.views.web.context import PageRequest
+from ccagent.views.web.data.job_search import JobSearchError
+from ccagent.views.web.not_allowed import NotAllowedError
+from ccagent.views.web.page_cache import TimedCache, pack_page
+from ccagent.views.web.pages.cluster_page import make_cluster_page
+from ccagent.views.web.pages.job_page import make_job_page
+from ccagent.views.web.pages.jobs_page import make_jobs_page
+from ccagent.views.web.pages.node_page import make_node_page
+from ccagent.views.web.rendering import (
+    BOKEH,
+    bokeh_folder,
+    bokeh_version,
+    render,
+    static_files,
+    static_version,
+)
+from ccagent.views.web.replies import ZOOM_POLICY, GuardedApplication, reply
+from ccagent.views.web.segments import decode_segment
+from ccagent.views.web.sessions import Sessions
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Hashable
+
+    from starlette.requests import Request
+
+    from ccagent.views.web.access import PageAccess, Viewer
+    from ccagent.views.web.context import PageSources
+    from ccagent.views.web.page_cache import MadePage
+    from ccagent.views.web.plots import PagePlot
+
+_MOST_PAGES = 64 << 20
+_MOST_MODELS = 128 << 20
+_DRAWN, _ZOOMED, _WRITTEN = 240, 600, 6000
+"""Points of a series: drawn by the server, by the browser, and in CSV."""
+
+_LONGEST_ADDRESS = 4096
+_FOR_EVER = "public, max-age=31536000, immutable"
+_KINDS = {
+    "css": "text/css; charset=utf-8", "svg": "image/svg+xml",
+    "js": "text/javascript; charset=utf-8",
+}  # fmt: skip
+
+
+class PageKind(NamedTuple):
+    """A kind of page: its path, its template and how it is made."""
+
+    path: str
+    template: str
+    make: Callable[[PageSources, PageRequest], Awaitable[Any]]
+
+
+PAGES = (
+    PageKind("/cluster/{cluster}", "cluster.html", make_cluster_page),
+    PageKind("/cluster/{cluster}/node/{node}", "node.html", make_node_page),
+    PageKind("/cluster/{cluster}/jobs", "jobs.html", make_jobs_page),
+    PageKind("/cluster/{cluster}/job/{job}", "job.html", make_job_page),
+    PageKind("/cluster/{cluster}/job/{job}/{start}", "job.html", make_job_page),
+)
+
+
+class PageApplication:
+    """Answers requests for pages."""
+
+    def __init__(
+        self,
+        sources: PageSources,
+        access: PageAccess,
+        *,
+        hosts: tuple[str, ...] = (),
+        is_demo: bool = False,
+    ) -> None:
+        """Take where pages read from. hosts: names of this server, if others are to be refused."""
+        self._sources = sources
+        self._access = access
+        self._sessions = Sessions(access)
+        self._is_demo = is_demo
+        self._models: TimedCache[Any] = TimedCache(_MOST_MODELS, _size_of)
+        self._pages: TimedCache[MadePage] = TimedCache(_MOST_PAGES, lambda page: page.size)
+        routes = [
+            Route("/", self._front),
+            Route("/search", self._search),
+            Route("/login", self._login, methods=["GET", "POST"]),
+            Route("/logout", self._sessions.log_out, methods=["POST"]),
+            Route("/static/{version}/{name}", self._static),
+            Route("/bokeh/{version}/{name}", self._bokeh),
+            Route("/job/{job}", self._any_job),
+        ]
+        for kind in PAGES:
+            routes += [
+                Route(kind.path, self._page(kind)),
+                Route(f"/data{kind.path}", self._data(kind)),
+                Route(f"/csv{kind.path}", self._csv(kind)),
+            ]
+        pages = ExceptionMiddleware(
+            Router(routes),
+            handlers={
+                HTTPException: self._refuse,
+                NotAllowedError: self._forbid,
+                JobSearchError: self._fail_search,
+            },
+        )
+        self.app = GuardedApplication(pages, hosts, self._fail)
+
+    # Pages
+
+    def _page(self, kind: PageKind) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            viewer = self._access.find_viewer(request)
+            if viewer is None:
+                return self._ask_login(request)
+            wanted = _read_request(request, viewer, _DRAWN)
+
+            async def make() -> MadePage:
+                model = await self._model(kind, wanted)
+                return pack_page(200, "text/html", self._render(kind, wanted, request, model))
+
+            more = {"Content-Security-Policy": ZOOM_POLICY} if _zooms(wanted) else {}
+            return reply(request, await self._pages.get(_key(kind, wanted, viewer), make), more)
+
+        return answer
+
+    def _data(self, kind: PageKind) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            viewer = self._access.find_viewer(request)
+            if viewer is None:
+                raise HTTPException(401, "log in, or send a token")
+            wanted = _read_request(request, viewer, _ZOOMED)
+
+            async def make() -> MadePage:
+                model = await self._model(kind, wanted)
+                plots = _chosen(model.plots, wanted.query.get("plot", ""))
+                found = {
+                    "made": self._sources.now,
+                    "offset": time.localtime(self._sources.now).tm_gmtoff,
+                    "plots": [one.as_json() for one in plots],
+                }
+                if hasattr(model, "jobs") and hasattr(model, "as_csv"):
+                    found["jobs"] = model.jobs
+                return pack_page(200, "application/json", orjson.dumps(found))
+
+            scope = viewer._replace(name="") if viewer.is_staff else viewer
+            return reply(request, await self._pages.get(("data", _key(kind, wanted, scope)), make))
+
+        return answer
+
+    def _csv(self, kind: PageKind) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            viewer = self._access.find_viewer(request)
+            if viewer is None:
+                raise HTTPException(401, "log in, or send a token")
+            wanted = _read_request(request, viewer, _WRITTEN)
+            model = await self._model(kind, wanted)
+            key = wanted.query.get("plot", "")
+            if not key and hasattr(model, "as_csv"):
+                body, name = model.as_csv(), "jobs"
+            else:
+                plots = [one for one in model.plots if one.key == key]
+                if not plots:
+                    raise HTTPException(404, "this page has no such plot")
+                body, name = plots[0].as_csv(), plots[0].key
+            file = "".join(c if c.isascii() and c.isalnum() else "-" for c in name)[:80]
+            headers = {"Content-Disposition": f'attachment; filename="{file}.csv"'}
+            return Response(body, headers=headers, media_type="text/csv")
+
+        return answer
+
+    async def _model(self, kind: PageKind, wanted: PageRequest) -> Any:
+        """Return what a page shows. People who may see the same share it."""
+        viewer = wanted.viewer
+        scope = viewer._replace(name="") if viewer.is_staff else viewer
+
+        async def make() -> Any:
+            return await kind.make(self._sources, wanted)
+
+        model = await self._models.get(_key(kind, wanted, scope), make)
+        if model is None:
+            raise HTTPException(404, "the store knows nothing of this name")
+        return model
+
+    def _render(self, kind: PageKind, wanted: PageRequest, request: Request, model: Any) -> bytes:
+        query = f"?{request.url.query}" if request.url.query else ""
+        path = request.url.path
+        values = {
+            **self._common(request, wanted.viewer),
+            "page": model,
+            "cluster": wanted.names["cluster"],
+            "simulated": wanted.names["cluster"] in self._sources.simulated,
+            "path": path,
+            "csv_link": f"/csv{path}{query}",
+            "zooms": _zooms(wanted),
+            "zoom_link": _turn_zoom(path, wanted) if bokeh_version() and model.plots else "",
+            "data_link": f"/data{path}{query}",
+        }
+        return render(kind.template, values, self._sources.now)
+
+    def _common(self, request: Request, viewer: Viewer | None) -> dict[str, Any]:
+        return {
+            "viewer": viewer,
+            "has_session": self._sessions.has_session(request),
+            "is_demo": self._is_demo,
+        }
+
+    # Around the pages
+
+    async def _front(self, request: Request) -> Response:
+        viewer = self._access.find_viewer(request)
+        if viewer is None:
+            return self._ask_login(request)
+        known = self._sources.store.root.children
+        names = sorted({*known, *await self._sources.jobs.clusters()})
+        if len(names) == 1:
+            return RedirectResponse(links.cluster_link(names[0]), 302)
+        found = [
+            {
+                "name": name,
+                "text": f"{len(known[name].children)} nodes" if name in known else "no nodes",
+            }
+            for name in names
+        ]
+        values = {**self._common(request, viewer), "clusters": found}
+        page = pack_page(200, "text/html", render("front.html", values, self._sources.now))
+        return reply(request, page)
+
+    async def _search(self, request: Request) -> Response:
+        viewer = self._access.find_viewer(request)
+        if viewer is None:
+            return self._ask_login(request)
+        text = request.query_params.get("q", "").strip()[:200]
+        cluster = request.query_params.get("cluster", "")
+        known = self._sources.store.root.children
+        if not cluster:
+            runs = await self._sources.jobs.runs("", text) if text else []
+            nodes = [one for one in known if text in known[one].children]
+            cluster = runs[-1].cluster if runs else (nodes[0] if nodes else "")
+        if not text or not cluster:
+            return RedirectResponse(links.jobs_link(cluster) if cluster else "/", 302)
+        if any(viewer.may_see(run.user) for run in await self._sources.jobs.runs(cluster, text)):
+            return RedirectResponse(links.job_link(cluster, text), 302)
+        if self._sources.find_node(cluster, text) is not None:
+            return RedirectResponse(links.node_link(cluster, text), 302)
+        return RedirectResponse(links.jobs_link(cluster, q=text), 302)
+
+    async def _any_job(self, request: Request) -> Response:
+        """Lead from a job's number to its page, whichever its cluster."""
+        viewer = self._access.find_viewer(request)
+        if viewer is None:
+            return self._ask_login(request)
+        name = _decoded(request.path_params["job"])
+        runs = [one for one in await self._sources.jobs.runs("", name) if viewer.may_see(one.user)]
+        if not runs:
+            raise HTTPException(404, "the store knows no such job")
+        return RedirectResponse(links.job_link(runs[-1].cluster, name), 302)
+
+    async def _login(self, request: Request) -> Response:
+        if request.method == "POST":
+            return await self._sessions.log_in(request, self._show_login)
+        return self._show_login(request, "")
+
+    def _show_login(self, request: Request, problem: str, status: int = 200) -> Response:
+        values = {
+            **self._common(request, None),
+            "takes_tokens": self._access.takes_tokens,
+            "next": self._sessions.next_page(request.query_params.get("next", "")),
+            "problem": problem,
+        }
+        return Response(render("login.html", values), status, media_type="text/html")
+
+    def _ask_login(self, request: Request) -> Response:
+        return self._sessions.ask_login(request)
+
+    async def _static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        body = static_files().get(name)
+        if body is None or request.path_params["version"] != static_version():
+            raise HTTPException(404, "no such file")
+        return _file(request, body, _KINDS[name.rpartition(".")[2]])
+
+    async def _bokeh(self, request: Request) -> Response:
+        folder, name = bokeh_folder(), request.path_params["name"]
+        if folder is None or name not in BOKEH or request.path_params["version"] != bokeh_version():
+            raise HTTPException(404, "no such file")
+        return _file(request, (folder / name).read_bytes(), _KINDS["js"])
+
+    # Errors
+
+    async def _refuse(self, request: Request, error: Exception) -> Response:
+        status = getattr(error, "status_code", 500)
+        reason = str(getattr(error, "detail", ""))
+        return self._message(request, status, _HEADINGS.get(status, "This did not work"), reason)
+
+    async def _forbid(self, request: Request, error: Exception) -> Response:
+        return self._message(request, 403, "Not allowed", str(error))
+
+    async def _fail_search(self, request: Request, error: Exception) -> Response:
+        return self._message(request, 503, "Try again", str(error))
+
+    def _fail(self, request: Request, error: Exception) -> Response:
+        logger.error("page %s failed", request.url.path, exc_info=error)
+        text = "an error in the store; its log says more"
+        return self._message(request, 500, "This did not work", text)
+
+    def _message(self, request: Request, status: int, heading: str, text: str) -> Response:
+        if request.url.path.startswith(("/data/", "/csv/")):
+            return Response(f"{text}\n", status, media_type="text/plain")
+        values = {
+            **self._common(request, self._access.find_viewer(request)),
+            "heading": heading, "text": text, "back": "/", "back_text": "All clusters",
+        }  # fmt: skip
+        return Response(render("message.html", values), status, media_type="text/html")
+
+
+_HEADINGS = {
+    400: "Not understood", 401: "Log in first", 403: "Not allowed", 404: "Not found",
+    405: "Not understood",
+}  # fmt: skip
+
+
+def _read_request(request: Request, viewer: Viewer, points: int) -> PageRequest:
+    """Return what is asked for. Raises HTTPException for names that no page has."""
+    if len(request.url.query) > _LONGEST_ADDRESS:
+        raise HTTPException(400, "the address is too long")
+    names = {name: _decoded(str(text)) for name, text in request.path_params.items()}
+    return PageRequest(viewer, names, dict(request.query_params), points)
+
+
+def _decoded(text: str) -> str:
+    try:
+        return decode_segment(text)
+    except ValueError as error:
+        raise HTTPException(404, str(error)) from None
+
+
+def _zooms(wanted: PageRequest) -> bool:
+    return wanted.query.get("zoom") == "1" and bool(bokeh_version())
+
+
+def _turn_zoom(path: str, wanted: PageRequest) -> str:
+    """Return the address of the same page with the other kind of plots."""
+    query = {name: text for name, text in wanted.query.items() if name != "zoom"}
+    if not _zooms(wanted):
+        query["zoom"] = "1"
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def _key(kind: PageKind, wanted: PageRequest, viewer: Viewer) -> Hashable:
+    names, query = tuple(wanted.names.items()), tuple(sorted(wanted.query.items()))
+    return kind.path, names, query, wanted.points, viewer
+
+
+def _size_of(model: Any) -> int:
+    """Return about how many bytes a page's contents take."""
+    plots: list[PagePlot] = [] if model is None else model.plots
+    return 200_000 + sum(line.values.mean.nbytes * 3 for plot in plots for line in plot.lines)
+
+
+def _chosen(plots: list[PagePlot], keys: str) -> list[PagePlot]:
+    wanted = set(keys.split(",")) if keys else set[str]()
+    return [one for one in plots if not wanted or one.key in wanted]
+
+
+def _file(request: Request, body: bytes, kind: str) -> Response:
+    headers = {"Cache-Control": _FOR_EVER, "Vary": "Accept-Encoding"}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        body = _packed(body)
+        headers["Content-Encoding"] = "gzip"
+    return Response(body, 200, headers, media_type=kind)
+
+
+_packed_files: dict[int, bytes] = {}
+
+
+def _packed(body: bytes) -> bytes:
+    """Return a file packed; each is packed once."""
+    found = _packed_files.get(len(body))
+    if found is None or gzip.decompress(found) != body:
+        found = _packed_files[len(body)] = gzip.compress(body, 9, mtime=0)
+    return found

@@ -1,0 +1,158 @@
+"""Series as at most so many buckets of equal length: minimum, mean and maximum of each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from ccagent.stores.metrics.groups import SeriesGroup, StoredSeries
+
+    Values = NDArray[np.float64]
+
+MOST_POINTS = 600
+_LONGEST = 400 * 86400
+_MOST_CELLS = 4_000_000
+_ROUND = (
+    10, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 14400, 21600, 43200, 86400,
+)  # fmt: skip
+
+
+class TimeGrid(NamedTuple):
+    """Times of buckets: they begin at `start`, `start + step` and so on, `size` in all."""
+
+    start: int
+    step: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        """The end of the last bucket."""
+        return self.start + self.step * self.size
+
+
+class SeriesBuckets(NamedTuple):
+    """A series on a grid; NaN where it has no value."""
+
+    low: Values
+    mean: Values
+    high: Values
+
+
+def make_grid(start: int, end: int, frequency: int, points: int = MOST_POINTS) -> TimeGrid:
+    """Return a grid over [start, end): buckets of a round length that begin at round times."""
+    end = max(start + 1, end)
+    start = max(start, end - _LONGEST)
+    frequency = max(1, frequency)
+    steps = [frequency, *(one for one in _ROUND if one % frequency == 0 and one > frequency)]
+    for width in steps:
+        first = start // width * width
+        count = -(-(end - first) // width)
+        if count <= points:
+            return TimeGrid(first, width, count)
+    width = frequency * max(1, -(-(end - start) // ((points - 1) * frequency)))
+    first = start // width * width
+    return TimeGrid(first, width, -(-(end - first) // width))
+
+
+def read_rows(found: Sequence[StoredSeries], grid: TimeGrid, frequency: int) -> Values:
+    """Return the values of series, a row each, in steps of `frequency` over the grid.
+
+    The steps of a bucket lie together. A value belongs to the step that holds its time.
+    """
+    length = grid.size * max(1, grid.step // frequency)
+    rows = np.full((len(found), length), np.nan)
+    groups: dict[int, list[int]] = {}
+    for number, one in enumerate(found):
+        groups.setdefault(id(one.group), []).append(number)
+    for numbers in groups.values():
+        group = found[numbers[0]].group
+        columns = [found[number].column for number in numbers]
+        _read_group(group, columns, numbers, rows, (grid, frequency))
+    return rows
+
+
+def _read_group(
+    group: SeriesGroup,
+    columns: list[int],
+    numbers: list[int],
+    rows: Values,
+    steps: tuple[TimeGrid, int],
+) -> None:
+    """Read columns of a group into rows, block by block."""
+    grid, frequency = steps
+    start = group.time(0)
+    low = -((start - grid.start) // group.frequency)
+    high = -((start - grid.end) // group.frequency)
+    for begin, block in group.blocks.items():
+        first, last = max(low, begin), min(high, begin + block.rows)
+        if first >= last:
+            continue
+        values = block.values[first - begin : last - begin, columns]
+        place = (start + first * group.frequency - grid.start) // frequency
+        if group.frequency == frequency:
+            end = min(place + last - first, rows.shape[1])
+            rows[numbers, place:end] = values[: end - place].T
+            continue
+        times = start - grid.start + group.frequency * np.arange(first, last)
+        rows[np.array(numbers)[:, None], times // frequency] = values.T
+
+
+def bucket(rows: Values, grid: TimeGrid) -> list[SeriesBuckets]:
+    """Return the buckets of each row."""
+    shaped = rows.reshape(rows.shape[0], grid.size, -1)
+    if shaped.shape[2] == 1:
+        flat = shaped[:, :, 0]
+        return [SeriesBuckets(one, one, one) for one in flat]
+    low, high = np.fmin.reduce(shaped, axis=2), np.fmax.reduce(shaped, axis=2)
+    mean = mean_of(shaped, 2)
+    return [SeriesBuckets(*each) for each in zip(low, mean, high, strict=True)]
+
+
+def read_buckets(found: Sequence[StoredSeries], grid: TimeGrid) -> list[SeriesBuckets]:
+    """Return the buckets of each series, with the smallest time step among them."""
+    made: list[SeriesBuckets] = []
+    for part in _in_parts(found, grid):
+        made += bucket(read_rows(part, grid, find_frequency(found, grid)), grid)
+    return made
+
+
+def read_means(found: Sequence[StoredSeries], grid: TimeGrid) -> Values:
+    """Return the mean of each bucket, a row each series."""
+    made = np.empty((len(found), grid.size))
+    first = 0
+    for part in _in_parts(found, grid):
+        rows = read_rows(part, grid, find_frequency(found, grid))
+        made[first : first + len(part)] = mean_of(rows.reshape(len(part), grid.size, -1), 2)
+        first += len(part)
+    return made
+
+
+def _in_parts(found: Sequence[StoredSeries], grid: TimeGrid) -> Iterator[Sequence[StoredSeries]]:
+    """Yield series in parts whose rows take little memory at once."""
+    if not found:
+        return
+    each = grid.size * max(1, grid.step // find_frequency(found, grid))
+    count = max(1, _MOST_CELLS // each)
+    for begin in range(0, len(found), count):
+        yield found[begin : begin + count]
+
+
+def find_frequency(found: Sequence[StoredSeries], grid: TimeGrid) -> int:
+    """Return the time step of series as far as the grid can hold it."""
+    frequency = min(one.group.frequency for one in found)
+    return frequency if grid.step % frequency == 0 else grid.step
+
+
+def mean_of(values: Values, axis: int) -> Values:
+    """Return means without missing values; NaN where all are missing."""
+    is_missing = np.isnan(values)
+    counts = values.shape[axis] - is_missing.sum(axis=axis)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: Values = np.where(is_missing, 0.0, values).sum(axis=axis) / counts
+    return found

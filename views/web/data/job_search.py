@@ -1,0 +1,138 @@
+"""Finding jobs in the store's table: by time, text, state and user, a page at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ccagent.errors import CcagentError
+from ccagent.stores.metrics.job_table import _job as job_of_row
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ccagent.stores.metrics.job_table import StoredJob
+
+_COLUMNS = "cluster, job, user, state, start, stop, nodes, footprint, details"
+_INDEX = "create index if not exists jobs_by_start on jobs (cluster, start)"
+_SECONDS = 3.0
+_STEPS = 10_000
+"""Steps of SQLite after which the time is looked at."""
+
+MOST_JOBS = 5000
+
+
+class JobSearchError(CcagentError):
+    """The table of jobs can't be searched: the message is for the viewer."""
+
+
+class JobFilter(NamedTuple):
+    """Which jobs are wanted. text: number, user, name, account or node. user: whose jobs alone.
+
+    start, end: jobs that ran in between. state: in small letters; `running` or one of the ends.
+    """
+
+    cluster: str
+    start: int = 0
+    end: int = 2**53
+    text: str = ""
+    state: str = ""
+    user: str = ""
+    node: str = ""
+
+
+class JobSearch:
+    """Searches the table beside the store, so that writing goes on."""
+
+    def __init__(self, path: str) -> None:
+        """Open the table. Raises sqlite3.Error."""
+        self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._lock = threading.Lock()
+        self._until = 0.0
+        self._database.execute("pragma busy_timeout = 2000")
+        self._database.execute(_INDEX)
+        self._database.execute("pragma query_only = on")
+        self._database.set_progress_handler(self._is_late, _STEPS)
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._database.close()
+
+    async def find(self, wanted: JobFilter, limit: int = 50, skip: int = 0) -> list[StoredJob]:
+        """Return jobs, the latest start first. Raises JobSearchError."""
+        where, values = _condition(wanted)
+        query = (
+            f"select {_COLUMNS} from jobs where {where}"  # noqa: S608 - texts are bound
+            " order by start desc, job desc limit ? offset ?"
+        )
+        rows = await asyncio.to_thread(self._ask, query, (*values, min(limit, MOST_JOBS), skip))
+        return [job_of_row(row) for row in rows]
+
+    async def count(self, wanted: JobFilter) -> int:
+        """Return the number of jobs. Raises JobSearchError."""
+        where, values = _condition(wanted)
+        query = f"select count(*) from jobs where {where}"  # noqa: S608 - texts are bound
+        count: int = (await asyncio.to_thread(self._ask, query, values))[0][0]
+        return count
+
+    async def runs(self, cluster: str, job: str) -> list[StoredJob]:
+        """Return the runs of a job, the earliest first; without a cluster, of all of them."""
+        query = (
+            f"select {_COLUMNS} from jobs where job = ? and (cluster = ? or ? = '')"  # noqa: S608
+            " order by start"
+        )
+        rows = await asyncio.to_thread(self._ask, query, (job, cluster, cluster))
+        return [job_of_row(row) for row in rows]
+
+    async def clusters(self) -> list[str]:
+        """Return the clusters that have jobs."""
+        query = "select distinct cluster from jobs order by cluster limit 1000"
+        return [row[0] for row in await asyncio.to_thread(self._ask, query, ())]
+
+    def _ask(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        with self._lock:
+            self._until = time.monotonic() + _SECONDS
+            try:
+                return self._database.execute(query, tuple(values)).fetchall()
+            except sqlite3.OperationalError as error:
+                if "interrupted" in str(error):
+                    raise JobSearchError(
+                        "the search takes too long; choose a shorter time"
+                    ) from None
+                raise JobSearchError(f"the table of jobs can't be read: {error}") from error
+            except (sqlite3.Error, ValueError, OverflowError) as error:
+                raise JobSearchError(f"the table of jobs can't be read: {error}") from error
+
+    def _is_late(self) -> bool:
+        return time.monotonic() > self._until
+
+
+def _condition(wanted: JobFilter) -> tuple[str, list[object]]:
+    """Return a condition with placeholders, and its values."""
+    parts = ["cluster = ?", "start < ?", "(stop is null or stop >= ?)"]
+    values: list[object] = [wanted.cluster, wanted.end, wanted.start]
+    if wanted.user:
+        parts.append("user = ?")
+        values.append(wanted.user)
+    if wanted.state:
+        parts.append("stop is null" if wanted.state == "running" else "state = ?")
+        if wanted.state != "running":
+            values.append(wanted.state)
+    if wanted.node:
+        parts.append("exists (select 1 from json_each(jobs.nodes) where value = ?)")
+        values.append(wanted.node)
+    if wanted.text:
+        # A pattern of SQLite ends at a NUL.
+        text = wanted.text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+        pattern = "%" + "".join(f"\\{c}" if c in "\\%_" else c for c in text) + "%"
+        parts.append(
+            "(job = ? or user = ? or json_extract(details, '$.account') = ?"
+            " or json_extract(details, '$.name') like ? escape '\\'"
+            " or exists (select 1 from json_each(jobs.nodes) where value = ?))"
+        )
+        values += [wanted.text, wanted.text, wanted.text, pattern, wanted.text]
+    return " and ".join(parts), values

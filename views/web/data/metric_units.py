@@ -1,0 +1,44 @@
+"""Units and scales of metrics in a store: those of the unit preset that the agents send with."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ccagent.agents.metrics.pipeline.presets import Preset
+
+
+class ShownMetric(NamedTuple):
+    """How a metric is shown: values of the store times `factor` are in the base unit `unit`.
+
+    text: a description. combines: how values of parts make one of the whole.
+    """
+
+    unit: str
+    factor: float
+    text: str
+    combines: str
+
+
+UNKNOWN = ShownMetric("", 1.0, "", "mean")
+
+
+@cache
+def shown_metrics(preset: Preset) -> dict[str, ShownMetric]:
+    """Return the metrics of ccagent by the names that they have in a store."""
+    from ccagent.agents.metrics.pipeline.presets import apply_preset
+    from ccagent.agents.metrics.readers.registry import READERS
+
+    found: dict[str, ShownMetric] = {}
+    for reader in READERS.values():
+        for name, metric in reader.metrics.items():
+            try:
+                output = apply_preset(preset, name, metric.unit)
+            except ValueError:
+                continue
+            # Pages show base units, with the prefix that fits.
+            unit = metric.unit if output.factor else output.unit
+            factor = 1.0 / output.factor if output.factor else 1.0
+            found[output.name] = ShownMetric(unit, factor, metric.description, metric.aggregation)
+    return found

@@ -1,0 +1,1 @@
+"""The pages: what each shows, as structures that its template fills in."""

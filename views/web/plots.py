@@ -1,0 +1,155 @@
+"""A plot as data: drawn as SVG, sent as JSON for zooming, written as CSV, and said in words."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from markupsafe import Markup
+
+from ccagent.views.web.amounts import format_quantity
+from ccagent.views.web.data.buckets import SeriesBuckets, TimeGrid
+from ccagent.views.web.svg.colours import series_class
+from ccagent.views.web.svg.lines import PlotLimit, PlotLine, draw_lines
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MOST_LINES = 12
+"""With more, a plot shows minimum, mean and maximum over the lines."""
+
+
+class LegendEntry(msgspec.Struct, frozen=True):
+    """A line of the table below a plot."""
+
+    name: str
+    style: str
+    low: str
+    mean: str
+    high: str
+    last: str
+
+
+class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
+    """A plot of a page. key: in addresses. reason: why it is empty. top: of its axis, if fixed."""
+
+    key: str
+    title: str
+    unit: str
+    grid: TimeGrid
+    lines: tuple[PlotLine, ...] = ()
+    limits: tuple[PlotLimit, ...] = ()
+    top: float | None = None
+    reason: str = ""
+    note: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is no value to draw."""
+        return not any(bool((~np.isnan(line.values.mean)).any()) for line in self.lines)
+
+    @property
+    def sentence(self) -> str:
+        """Return what the plot shows, in words."""
+        if self.is_empty:
+            return self.reason or "no values in this time"
+        means = np.concatenate([line.values.mean for line in self.lines])
+        lows = np.concatenate([line.values.low for line in self.lines])
+        highs = np.concatenate([line.values.high for line in self.lines])
+        text = (
+            f"mean {self._say(float(np.nanmean(means)))}, from {self._say(float(np.nanmin(lows)))}"
+            f" to {self._say(float(np.nanmax(highs)))}"
+        )
+        return text + (f"; {self.note}" if self.note else "")
+
+    @property
+    def svg(self) -> Markup:
+        """Return the drawing; a plot without values has none."""
+        if self.is_empty:
+            return Markup()
+        return draw_lines(
+            self.lines, self.grid, self.unit, limits=self.limits, top=self.top,
+            label=f"{self.title}: {self.sentence}",
+        )  # fmt: skip
+
+    @property
+    def legend(self) -> list[LegendEntry]:
+        """Return minimum, mean, maximum and newest value of each line."""
+        found: list[LegendEntry] = []
+        for line in self.lines:
+            low, mean, high = line.values
+            present = mean[~np.isnan(mean)]
+            if not present.size:
+                found.append(LegendEntry(line.name, series_class(line.number), *["no values"] * 4))
+                continue
+            numbers = (np.nanmin(low), present.mean(), np.nanmax(high), present[-1])
+            texts = [self._say(float(one)) for one in numbers]
+            found.append(LegendEntry(line.name, series_class(line.number), *texts))
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the plot for the browser; missing values are null."""
+        return {
+            "key": self.key,
+            "title": self.title,
+            "unit": self.unit,
+            "start": self.grid.start,
+            "step": self.grid.step,
+            "top": self.top,
+            "limits": [{"name": one.name, "value": one.value} for one in self.limits],
+            "series": [
+                {
+                    "name": line.name,
+                    "number": line.number,
+                    "band": line.has_band,
+                    "min": _numbers(line.values.low),
+                    "mean": _numbers(line.values.mean),
+                    "max": _numbers(line.values.high),
+                }
+                for line in self.lines
+            ],
+        }
+
+    def as_csv(self) -> bytes:
+        """Return a line for each time of each series, in base units."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\r\n")
+        unit = self.unit or "1"
+        writer.writerow(["time", "series", f"min [{unit}]", f"mean [{unit}]", f"max [{unit}]"])
+        for line in self.lines:
+            rows = zip(*(_numbers(one) for one in line.values), strict=True)
+            name = harmless(line.name)
+            for number, row in enumerate(rows):
+                if row[1] is not None:
+                    writer.writerow([self.grid.start + number * self.grid.step, name, *row])
+        return text.getvalue().encode("utf-8", "replace")
+
+    def _say(self, value: float) -> str:
+        return format_quantity(value, self.unit)
+
+
+def join_lines(lines: list[PlotLine], what: str) -> list[PlotLine]:
+    """Return the lines, or minimum, mean and maximum over them if there are too many."""
+    if len(lines) <= MOST_LINES:
+        return lines
+    low = np.fmin.reduce([line.values.low for line in lines])
+    high = np.fmax.reduce([line.values.high for line in lines])
+    with np.errstate(invalid="ignore"):
+        counts = np.sum([~np.isnan(line.values.mean) for line in lines], axis=0)
+        total = np.nansum([line.values.mean for line in lines], axis=0)
+        mean = np.where(counts > 0, total / np.maximum(counts, 1), np.nan)
+    name = f"mean of {len(lines)} {what}, with the lowest and the highest"
+    return [PlotLine(name, SeriesBuckets(low, mean, high), 0)]
+
+
+def harmless(text: str) -> str:
+    """Return a text that no spreadsheet takes for a formula."""
+    return f"'{text}" if text[:1] in {"=", "+", "-", "@", "\t", "\r"} else text
+
+
+def _numbers(values: NDArray[np.float64]) -> list[float | None]:
+    """Return values with five digits that count, and None for those that are missing."""
+    return [None if value != value else float(f"{value:.5g}") for value in values.tolist()]  # noqa: PLR0124

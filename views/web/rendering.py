@@ -1,0 +1,114 @@
+"""Templates: how pages become HTML. All values are escaped unless they are markup of our own."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from functools import cache
+from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from ccagent import __version__
+from ccagent.views.web import links
+from ccagent.views.web.amounts import format_age, format_duration, format_quantity, format_time
+from ccagent.views.web.times import RANGES
+from ccagent.views.web.words import shown_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+STATIC = ("pages.css", "icon.svg", "live.js", "zoom.js")
+
+
+@cache
+def static_files() -> dict[str, bytes]:
+    """Return the files that pages refer to, by name."""
+    folder = resources.files("ccagent.views.web") / "static"
+    return {name: (folder / name).read_bytes() for name in STATIC}
+
+
+@cache
+def static_version() -> str:
+    """Return a text that changes with the files, so that browsers may keep them for ever."""
+    found = hashlib.blake2b(digest_size=6)
+    for name in STATIC:
+        found.update(static_files()[name])
+    return found.hexdigest()
+
+
+BOKEH = ("bokeh.min.js", "bokeh-api.min.js")
+"""Scripts of Bokeh that zooming needs."""
+
+
+@cache
+def bokeh_folder() -> Path | None:
+    """Return where Bokeh's scripts are in its installed wheel, which is not imported."""
+    spec = find_spec("bokeh")
+    for place in spec.submodule_search_locations or () if spec else ():
+        path = Path(place) / "server" / "static" / "js"
+        if all((path / name).is_file() for name in BOKEH):
+            return path
+    return None
+
+
+@cache
+def bokeh_version() -> str:
+    """Return a text that changes with Bokeh's scripts; empty without them."""
+    folder = bokeh_folder()
+    if folder is None:
+        return ""
+    found = [(folder / name).stat() for name in BOKEH]
+    return "".join(f"{status.st_size:x}{int(status.st_mtime):x}" for status in found)
+
+
+@cache
+def bokeh_links() -> str:
+    """Return the addresses of Bokeh's scripts; empty without them."""
+    return " ".join(f"/bokeh/{bokeh_version()}/{name}" for name in BOKEH if bokeh_version())
+
+
+def static_link(name: str) -> str:
+    """Return the address of a file of pages."""
+    return f"/static/{static_version()}/{name}"
+
+
+@cache
+def _environment() -> Environment:
+    found = Environment(
+        loader=PackageLoader("ccagent.views.web"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    filters: dict[str, Any] = found.filters
+    filters |= {
+        "text": shown_text,
+        "quantity": format_quantity,
+        "duration": format_duration,
+        "age": format_age,
+        "moment": format_time,
+    }
+    names: dict[str, Any] = found.globals
+    names |= {
+        "static": static_link,
+        "bokeh": bokeh_links(),
+        "links": links,
+        "ranges": list(RANGES),
+        "version": __version__,
+    }
+    return found
+
+
+_EMPTY = {
+    "viewer": None, "cluster": None, "simulated": False, "is_demo": False, "data_link": "",
+    "made": "", "zone": "", "has_session": False, "zooms": False, "zoom_link": "",
+}  # fmt: skip
+
+
+def render(template: str, values: Mapping[str, Any], now: float | None = None) -> bytes:
+    """Return a page."""
+    made = {} if now is None else {"made": format_time(now), "zone": time.strftime("%Z")}
+    text = _environment().get_template(template).render({**_EMPTY, **made, **values})
+    return text.encode("utf-8", "replace")

@@ -1,0 +1,120 @@
+"""Serving the pages beside a store, in its process and on its loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import socket
+import sqlite3
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from ccagent.errors import ConfigurationError
+from ccagent.log import logger
+from ccagent.stores.metrics.settings import split_address
+from ccagent.views.web.access import PageAccess
+from ccagent.views.web.application import PageApplication
+from ccagent.views.web.context import PageSources
+from ccagent.views.web.data.job_search import JobSearch
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from ccagent.stores.metrics.settings import StoreSettings
+    from ccagent.stores.metrics.store import MetricStore
+    from ccagent.stores.metrics.tokens import TokenVerifier
+
+_MOST_AT_ONCE = 512
+_LOCAL = ("localhost", "127.0.0.1", "[::1]")
+
+
+class _Uvicorn(uvicorn.Server):
+    """A server that leaves signals to the store."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Take no signals."""
+        yield
+
+
+class PageServer:
+    """Listens for requests for pages."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        store: MetricStore,
+        verifier: TokenVerifier | None,
+        *,
+        simulated: frozenset[str] = frozenset(),
+    ) -> None:
+        """Take a store, and listen. Raises ConfigurationError, OSError."""
+        self._host, self._port = split_address(settings.web.listen)
+        access = PageAccess(settings.web, verifier)
+        is_local = _is_local(self._host)
+        if not is_local and access.is_open:
+            logger.warning(
+                "pages: everybody who reaches %s sees the jobs of all; set jwt-public-key or"
+                " web.proxies", settings.web.listen,
+            )  # fmt: skip
+        elif not is_local and not settings.tls.certificate and access.takes_tokens:
+            logger.warning("pages: tokens are sent without TLS; set tls, or use a proxy with it")
+        try:
+            self._jobs = JobSearch(os.path.join(settings.data, "jobs.sqlite"))
+        except sqlite3.Error as error:
+            raise ConfigurationError(f"{settings.data}: table of jobs: {error}") from error
+        sources = PageSources(
+            store, self._jobs, settings.web, thresholds=settings.web.thresholds,
+            simulated=simulated,
+            retention=int(settings.retention.seconds),
+        )  # fmt: skip
+        self.application = PageApplication(
+            sources, access, hosts=_LOCAL if is_local else (), is_demo=bool(simulated)
+        )
+        self._server = _Uvicorn(
+            uvicorn.Config(
+                self.application.app, host=self._host, port=self._port, lifespan="off", ws="none",
+                log_config=None, access_log=False, server_header=False, proxy_headers=False,
+                limit_concurrency=_MOST_AT_ONCE, timeout_keep_alive=60,
+                timeout_graceful_shutdown=3, ssl_certfile=settings.tls.certificate or None,
+                ssl_keyfile=settings.tls.key or None,
+            )
+        )  # fmt: skip
+        self._listening = self._bind()
+        self._scheme = "https" if settings.tls.certificate else "http"
+        self.url = ""
+        self.ready = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve until it is cancelled. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        port = self._listening.getsockname()[1]
+        shown = f"[{self._host}]" if ":" in self._host else self._host or "localhost"
+        self.url = f"{self._scheme}://{shown}:{port}/"
+        logger.info("pages at %s", self.url)
+        serving = loop.create_task(self._server.serve(sockets=[self._listening]))
+        self.ready.set()
+        try:
+            await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            self._server.should_exit = True
+            await serving
+            raise
+        finally:
+            self._jobs.close()
+
+    def _bind(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        return socket.create_server((self._host, self._port), family=family, backlog=256)
+
+
+def _is_local(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,66 @@
+// Keeps a page fresh: asks for it again every 30 s while it is seen, and replaces what changed.
+"use strict";
+(() => {
+  const EVERY = 30, LONGEST = 300;
+  const note = document.getElementById("live");
+  if (!note || !document.getElementById("data")) return;
+  const parameters = new URLSearchParams(location.search);
+  const isFixed = parameters.has("to") || document.body.dataset.fixed === "yes";
+  let tag = "", pause = EVERY, timer = 0, seen = new Date();
+
+  function say(text) { if (note.textContent !== text) note.textContent = text; }
+
+  function opened(root) {
+    return new Set([...root.querySelectorAll("details")].flatMap((one, n) => (one.open ? [n] : [])));
+  }
+
+  function replace(text) {
+    const page = new DOMParser().parseFromString(text, "text/html");
+    const fresh = page.getElementById("main"), old = document.getElementById("main");
+    if (!fresh || !old) return;
+    const open = opened(old);
+    [...fresh.querySelectorAll("details")].forEach((one, n) => { one.open = open.has(n); });
+    // Plots that the browser draws stay; they get new values of their own.
+    for (const plot of old.querySelectorAll("figure.zoomed")) {
+      const place = fresh.querySelector("#" + CSS.escape(plot.id));
+      if (place) place.replaceWith(plot);
+    }
+    old.replaceWith(fresh);
+    document.title = page.title;
+    document.dispatchEvent(new Event("ccagent:fresh"));
+  }
+
+  function isBusy() {
+    const active = document.activeElement, main = document.getElementById("main");
+    const isTyping = active && main.contains(active) && /^(INPUT|SELECT|TEXTAREA)$/.test(active.tagName);
+    const chosen = document.getSelection();
+    return isTyping || (chosen && !chosen.isCollapsed && main.contains(chosen.anchorNode));
+  }
+
+  async function refresh() {
+    if (document.hidden || isBusy()) return plan();
+    try {
+      const answer = await fetch(location.href, { cache: "no-cache", credentials: "same-origin" });
+      if (answer.redirected && new URL(answer.url).pathname === "/login") { location.reload(); return; }
+      if (!answer.ok) throw new Error(answer.status);
+      const found = answer.headers.get("etag");
+      const text = await answer.text();
+      if (!isBusy() && (!found || found !== tag)) replace(text);
+      tag = found; pause = EVERY; seen = new Date();
+      document.getElementById("main").classList.remove("stale");
+      say(`Refreshed every ${EVERY} s.`);
+    } catch (error) {
+      pause = Math.min(LONGEST, pause * 2);
+      document.getElementById("main").classList.add("stale");
+      say(`The store can't be reached; next try in ${pause} s. These figures are of ${seen.toLocaleTimeString()}.`);
+    }
+    plan();
+  }
+
+  function plan() { clearTimeout(timer); timer = setTimeout(refresh, pause * 1000); }
+
+  if (isFixed) { say("A fixed time: not refreshed."); return; }
+  say(`Refreshed every ${EVERY} s.`);
+  document.addEventListener("visibilitychange", () => { if (!document.hidden && new Date() - seen > EVERY * 1000) refresh(); });
+  plan();
+})();

@@ -1,0 +1,176 @@
+// Zooming, on pages with ?zoom=1: replaces the drawings of the server by plots of Bokeh.
+"use strict";
+(() => {
+  const scripts = (document.body.dataset.zoom || "").split(" ").filter(Boolean);
+  const link = document.getElementById("data");
+  if (!scripts.length || !link) return;
+  const plots = new Map();
+  const ranges = [];
+  let shown = null, whole = null, loaded = null, timer = 0, isFollowing = false;
+
+  function load(source) {
+    return new Promise((resolve, reject) => {
+      const script = document.createElement("script");
+      script.src = source; script.onload = resolve;
+      script.onerror = () => reject(new Error("Bokeh's script can't be loaded"));
+      document.head.append(script);
+    });
+  }
+
+  function loadAll() {
+    loaded = loaded || scripts.reduce((before, one) => before.then(() => load(one)), Promise.resolve());
+    return loaded;
+  }
+
+  async function ask(keys, times) {
+    const place = new URL(link.href, location.href);
+    place.searchParams.set("plot", keys.join(","));
+    if (times) {
+      place.searchParams.delete("range");
+      place.searchParams.set("from", Math.floor(times[0]));
+      place.searchParams.set("to", Math.ceil(times[1]));
+    }
+    const answer = await fetch(place, { cache: "no-cache", credentials: "same-origin" });
+    if (!answer.ok) throw new Error(`the store answers ${answer.status}`);
+    return answer.json();
+  }
+
+  function colour(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
+
+  function columns(data, one, offset) {
+    const x = one.mean.map((_, n) => 1000 * (data.start + n * data.step + offset));
+    const clean = (values) => values.map((value) => (value === null ? NaN : value));
+    return { x, low: clean(one.min), y: clean(one.mean), high: clean(one.max) };
+  }
+
+  const FACTORS = { "B": 1024, "B/s": 1000, "W": 1000 };
+  function nice(largest, unit) {
+    const base = FACTORS[unit];
+    if (!base) return [1, unit];
+    const step = Math.max(0, Math.min(5, Math.floor(Math.log(Math.max(1, largest)) / Math.log(base))));
+    return [base ** step, " kMGTP"[step].trim() + unit];
+  }
+
+  // Each plot is a document of its own, so that its range follows the others by hand.
+  function makeRange(offset) {
+    const range = new Bokeh.Range1d({ start: shown[0], end: shown[1] });
+    range.change.connect(() => {
+      if (isFollowing) return;
+      isFollowing = true;
+      shown = [range.start, range.end];
+      for (const other of ranges) if (other !== range) other.setv({ start: shown[0], end: shown[1] });
+      isFollowing = false;
+      moved(offset);
+    });
+    ranges.push(range);
+    return range;
+  }
+
+  function isWhole() { return Math.abs(shown[0] - whole[0]) < 1000 && Math.abs(shown[1] - whole[1]) < 1000; }
+
+  function make(figure, data, offset) {
+    const { figure: create, show } = Bokeh.Plotting;
+    const area = figure.querySelector(".drawing");
+    if (!area) return;
+    const text = colour("--text"), soft = colour("--soft"), edge = colour("--edge"), ground = colour("--ground");
+    const largest = Math.max(0, ...data.series.flatMap((one) => one.max.map((value) => value || 0)), ...data.limits.map((one) => one.value));
+    const [factor, unit] = nice(largest, data.unit);
+    const plot = create({
+      height: 230, sizing_mode: "stretch_width", x_axis_type: "datetime", x_range: makeRange(offset),
+      tools: "xpan,xwheel_zoom,xbox_zoom,reset,save", active_drag: "xbox_zoom", toolbar_location: "above",
+      background_fill_color: ground, border_fill_color: ground, outline_line_color: edge,
+      y_range: new Bokeh.Range1d({ start: 0, end: Math.max(data.top || 0, largest * 1.06 || 1) / factor }),
+    });
+    plot.yaxis.axis_label = unit || null;
+    for (const axis of [plot.xaxis, plot.yaxis]) {
+      axis.axis_label_text_color = text; axis.major_label_text_color = soft;
+      axis.axis_line_color = edge; axis.major_tick_line_color = edge; axis.minor_tick_line_color = null;
+    }
+    for (const grid of [plot.xgrid, plot.ygrid]) grid.grid_line_color = edge;
+    const dashes = ["solid", "dashed", "dotted"];
+    const sources = data.series.map((one) => {
+      const stroke = colour(`--s${one.number % 8}`);
+      const found = columns(data, one, offset);
+      for (const key of ["low", "y", "high"]) found[key] = found[key].map((value) => value / factor);
+      const source = new Bokeh.ColumnDataSource({ data: found });
+      if (one.band) plot.varea({ x: { field: "x" }, y1: { field: "low" }, y2: { field: "high" }, source, fill_color: stroke, fill_alpha: 0.2 });
+      plot.line({ x: { field: "x" }, y: { field: "y" }, source, line_color: stroke, line_width: 1.6, line_dash: dashes[Math.floor(one.number / 8) % 3] });
+      return source;
+    });
+    for (const limit of data.limits) {
+      plot.add_layout(new Bokeh.Span({ location: limit.value / factor, dimension: "width", line_color: colour("--bad"), line_dash: "dashed", line_width: 1.5 }));
+    }
+    area.setAttribute("role", "img");
+    area.setAttribute("aria-label", `${data.title}; the table below has its figures`);
+    area.replaceChildren();
+    figure.classList.add("zoomed");
+    plots.set(data.key, { sources, factor });
+    show(plot, area);
+  }
+
+  function update(answer) {
+    for (const data of answer.plots) {
+      const known = plots.get(data.key);
+      if (!known || known.sources.length !== data.series.length) continue;
+      data.series.forEach((one, n) => {
+        const found = columns(data, one, answer.offset);
+        for (const key of ["low", "y", "high"]) found[key] = found[key].map((value) => value / known.factor);
+        known.sources[n].data = found;
+      });
+    }
+  }
+
+  function moved(offset) {
+    clearTimeout(timer);
+    timer = setTimeout(async () => {
+      const times = shown.map((one) => one / 1000 - offset);
+      if (times[1] - times[0] < 10) return;
+      try { update(await ask([...plots.keys()], isWhole() ? null : times)); } catch (error) { /* what is drawn stays */ }
+    }, 300);
+  }
+
+  async function begin(figures) {
+    await loadAll();
+    const keys = figures.map((one) => one.dataset.key);
+    const answer = await ask(keys, null);
+    if (!answer.plots.length) return;
+    if (!whole) {
+      const first = answer.plots[0], length = first.series.length ? first.series[0].mean.length : 1;
+      whole = [1000 * (first.start + answer.offset), 1000 * (first.start + first.step * length + answer.offset)];
+      shown = [...whole];
+    }
+    for (const data of answer.plots) {
+      const figure = document.getElementById(`plot-${data.key}`);
+      if (figure && !figure.classList.contains("zoomed")) make(figure, data, answer.offset);
+    }
+  }
+
+  function watch() {
+    const waiting = new Set();
+    const observer = new IntersectionObserver((entries) => {
+      for (const entry of entries) {
+        if (!entry.isIntersecting) continue;
+        observer.unobserve(entry.target); waiting.add(entry.target);
+      }
+      if (waiting.size) {
+        const found = [...waiting]; waiting.clear();
+        begin(found).catch((error) => { status.textContent = `Zooming does not work: ${error.message}.`; });
+      }
+    }, { rootMargin: "200px" });
+    for (const figure of document.querySelectorAll("figure.plot:not(.zoomed)")) {
+      if (figure.querySelector(".drawing")) observer.observe(figure);
+    }
+  }
+
+  const status = document.createElement("p");
+  status.setAttribute("role", "status");
+  const place = document.querySelector("form.times");
+  if (place) place.after(status);
+  watch();
+  document.addEventListener("ccagent:fresh", () => {
+    watch();
+    if (plots.size && isWhole()) {
+      ask([...plots.keys()], null).then(update).catch(() => undefined);
+    }
+  });
+})();

@@ -1,0 +1,1 @@
+"""Plots as SVG, made by the server: lines, meters, sparklines, grids of colours."""
