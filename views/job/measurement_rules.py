@@ -84,14 +84,14 @@ def judge_unknown_gpus(job: JudgedJob) -> JobFinding | None:
         return JobFinding(
             "gpu-unknown",
             "unknown",
-            f"the use of {which} is unknown: a card with MIG does not report it, or no sample has it."
-            " Unknown is not 0: nothing is said about it.",
+            f"the use of {which} is unknown: a card with MIG does not report it, or no sample has"
+            " it. Unknown is not 0, so it is not judged.",
         )
     if job.figures.gpus and not job.figures.cards and job.figures.samples:
         return JobFinding(
             "gpu-unknown",
             "unknown",
-            f"the use of its {plural(job.figures.gpus, 'GPU')} is unknown: nothing names the"
-            " cards the job has. Send events (agent jobs), or metrics of the agent sample.",
+            f"the use of its {plural(job.figures.gpus, 'GPU')} is unknown: nothing names its"
+            " cards. Send events (agent jobs), or metrics of the agent sample.",
         )
     return None
