@@ -84,7 +84,7 @@ class ViewSettings(Settings, frozen=True, kw_only=True):
 def load_views(path: str | None, *, store: str = "", token_file: str = "") -> ViewSettings:
     """Read and check the settings of views: a file, else the first of the usual ones that exists.
 
-    store, token_file: what the command line says instead. Raises ConfigurationError.
+    store, token_file: of the command line, which count instead. Raises ConfigurationError.
     """
     place = path or next((one for one in default_paths() if os.path.exists(one)), "")
     table = _read_table(place) if place else {}

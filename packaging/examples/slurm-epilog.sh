@@ -8,7 +8,7 @@
 # and may read the token of the metric store. The comment of somebody else is never replaced.
 set -u
 
-# Where the metric store is, and its token; empty: as /etc/ccagent-views.toml says.
+# Where the metric store is, and its token; empty: those of /etc/ccagent-views.toml.
 store=${CCAGENT_STORE:-}
 token=${CCAGENT_TOKEN_FILE:-}
 # Seconds until the last samples and the job's end have reached the store.

@@ -24,6 +24,8 @@ def clock(seconds: float) -> str:
 
 def number(value: float) -> str:
     """Return a number with three digits that count: `0.24`, `6.2`, `96`, `1203`."""
+    if not math.isfinite(value):
+        return "?"
     size = abs(value)
     if size >= 99.95 or value == int(value):
         return f"{value:.0f}"
@@ -34,6 +36,8 @@ def number(value: float) -> str:
 
 def percent(value: float) -> str:
     """Return percent: whole above 10, else with a digit more; never rounded up to 100 or to 0."""
+    if not math.isfinite(value):
+        return "?"
     if value >= 9.95:
         text = f"{value:.0f}"
         return "99.9" if text == "100" and value < 100 else text

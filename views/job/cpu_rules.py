@@ -18,8 +18,8 @@ def judge_unused_nodes(job: JudgedJob) -> JobFinding | None:
     if not job.is_long:
         return None
     limit, elapsed = job.limits.cpu_zero, job.figures.elapsed
-    told = [node for node in job.figures.nodes if node.cpu_seconds is not None]
-    unused = [node for node in told if 100 * (node.cpu_seconds or 0.0) / elapsed <= limit]
+    known = [node for node in job.figures.nodes if node.cpu_seconds is not None]
+    unused = [node for node in known if 100 * (node.cpu_seconds or 0.0) / elapsed <= limit]
     if not unused:
         return None
     most = max(node.cpu_seconds or 0.0 for node in unused)
@@ -122,14 +122,14 @@ def judge_early_end(job: JudgedJob) -> JobFinding | None:
     """Find work that stopped long before the job."""
     if not job.is_long:
         return None
-    told = [
+    known = [
         (node.cores_first, node.cores_last)
         for node in job.figures.nodes
         if node.cores_first is not None and node.cores_last is not None
     ]
-    first, last = sum(one for one, _ in told), sum(one for _, one in told)
+    first, last = sum(one for one, _ in known), sum(one for _, one in known)
     limit = job.limits.ended_early
-    if not told or first <= 0 or 100 * last / first >= limit:
+    if not known or first <= 0 or 100 * last / first >= limit:
         return None
     return JobFinding(
         "ended-early",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class UsedShare(msgspec.Struct, frozen=True):
-    """What was used of a total. nodes: how many told both."""
+    """What was used of a total. nodes: how many reported both."""
 
     used: float
     total: float
@@ -29,8 +29,8 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
     """Shares of a job; None: not known.
 
     cpu: core seconds. memory: B that programs held at most, charged: page cache included, both sums
-    over the nodes of what each had at most. gpu: cards in use, of those that tell. gpu_memory: B.
-    time: s, of the limit.
+    over the nodes of what each had at most. gpu: cards in use, of those that report it.
+    gpu_memory: B. time: s, of the limit.
     """
 
     cpu: UsedShare | None = None

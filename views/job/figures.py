@@ -11,7 +11,7 @@ import msgspec
 class CardFigures(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU that a job had on a node.
 
-    utilization: mean over the samples, peak_utilization: the highest; None: the card can't say, as
+    utilization: mean over the samples, peak_utilization: the highest; None: not reported, as
     with MIG. idle_at_end: seconds up to the last sample in which each sample was 0. samples: those
     with a utilization. memory_peak: the most in use at a sample.
     """

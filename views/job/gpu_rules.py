@@ -16,12 +16,12 @@ def judge_idle_gpus(job: JudgedJob) -> JobFinding | None:
     """Find cards whose every sample was 0, or was since some time before the end."""
     if not job.is_long:
         return None
-    told = [(node, card) for node, card in job.figures.cards if card.peak_utilization is not None]
-    unused = [(node, card) for node, card in told if card.peak_utilization == 0]
+    known = [(node, card) for node, card in job.figures.cards if card.peak_utilization is not None]
+    unused = [(node, card) for node, card in known if card.peak_utilization == 0]
     if unused:
         return _never_used(job, unused, len(job.figures.cards))
     window = job.limits.gpu_idle_window
-    idle = [(node, card) for node, card in told if card.idle_at_end >= window.seconds > 0]
+    idle = [(node, card) for node, card in known if card.idle_at_end >= window.seconds > 0]
     if not idle:
         return None
     shortest = min(card.idle_at_end for _, card in idle)

@@ -55,7 +55,7 @@ def measure_here(job: int, socket: str = STATUS_SOCKET) -> JobFigures:
 
 
 def ask_daemon(job: int, socket: str) -> KeptJob | None:
-    """Return what the running daemon remembers of a job; None if it, or this user, can't say."""
+    """Return what the running daemon remembers of a job; None if this user may not ask it."""
     if not os.path.exists(socket):
         return None
     from ccagent.daemon.status_socket import read_status

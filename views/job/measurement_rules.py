@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def judge_shortness(job: JudgedJob) -> JobFinding | None:
-    """Find jobs with too few samples to say anything."""
+    """Find jobs with too few samples, or too short to judge."""
     samples, fewest = job.figures.samples, job.limits.fewest_samples
     if samples >= fewest:
         return _find_early(job)
@@ -54,7 +54,9 @@ def judge_measurement(job: JudgedJob) -> JobFinding | None:
     text = f"{percent(coverage)} % of the samples are there"
     if silent:
         names = ", ".join(silent[:4]) + (", ..." if len(silent) > 4 else "")
-        text += f", {len(nodes) - len(silent)} of {plural(len(nodes), 'node')} told (not {names})"
+        text += (
+            f", {len(nodes) - len(silent)} of {plural(len(nodes), 'node')} reported (not {names})"
+        )
     return JobFinding(
         "unknown",
         "unknown",
@@ -69,7 +71,7 @@ def _find_unknown_cpu(job: JudgedJob) -> JobFinding | None:
     return JobFinding(
         "unknown",
         "unknown",
-        f"nothing tells {why}, so that its CPU use is unknown. Send jobs (agent jobs) and metrics"
+        f"nothing reports {why}, so that its CPU use is unknown. Send jobs (agent jobs) and metrics"
         " (agent metrics, job_cpu_util) to the store.",
     )
 
@@ -82,14 +84,14 @@ def judge_unknown_gpus(job: JudgedJob) -> JobFinding | None:
         return JobFinding(
             "gpu-unknown",
             "unknown",
-            f"the use of {which} is unknown: a card with MIG doesn't tell it, or no sample has it."
-            " Unknown is not 0: nothing is said about it.",
+            f"the use of {which} is unknown: a card with MIG does not report it, or no sample has"
+            " it. Unknown is not 0, so it is not judged.",
         )
     if job.figures.gpus and not job.figures.cards and job.figures.samples:
         return JobFinding(
             "gpu-unknown",
             "unknown",
-            f"the use of its {plural(job.figures.gpus, 'GPU')} is unknown: nothing tells which"
-            " cards the job has. Send events (agent jobs), or metrics of the agent sample.",
+            f"the use of its {plural(job.figures.gpus, 'GPU')} is unknown: nothing names its"
+            " cards. Send events (agent jobs), or metrics of the agent sample.",
         )
     return None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class JobRule(NamedTuple):
     """A rule. needs_samples: it rests on samples, so that few of them allow no BAD.
 
-    replaces: rules whose findings say the same with less. condition: for people.
+    replaces: more general rules, whose findings add nothing. condition: for people.
     """
 
     name: str
@@ -78,7 +78,7 @@ RULES: tuple[JobRule, ...] = (
     JobRule("ended-early", judge_early_end,
             "hint: cores in use in the last third below ended-early % of the first third"),
     JobRule("unknown", judge_measurement,
-            "less than coverage % of the samples, or nodes that told nothing",
+            "less than coverage % of the samples, or nodes without samples",
             needs_samples=False),
     JobRule("gpu-unknown", judge_unknown_gpus, "GPUs whose utilization is unknown",
             needs_samples=False),

@@ -27,6 +27,7 @@ _LARGEST = 256 << 20
 _AT_ONCE = 16
 """Nodes of a request: their series are held at once."""
 
+_LARGEST_VALUE = 1e18
 _SHOWN = 200
 """Characters of an answer that an error shows."""
 
@@ -102,7 +103,7 @@ class StoreClient:
                     if one.data and not one.error and one.resolution > 0:
                         yield JobSeries(
                             metric, node, card, one.start, one.resolution,
-                            [None if v is None else v / factor for v in one.data],
+                            [_in_base_unit(value, factor) for value in one.data],
                         )  # fmt: skip
 
     def _queries_of(
@@ -175,6 +176,13 @@ class StoreClient:
                 f"{self.place}: no metric store of ccagent with a table of jobs answers there (404)"
             )
         raise UnparsableError(f"{self.place}: refused the question with status {status}: {said}")
+
+
+def _in_base_unit(value: float | None, factor: float) -> float | None:
+    """Return a value in its base unit; None for one that no machine can have."""
+    if value is None or not abs(value / factor) < _LARGEST_VALUE:
+        return None
+    return value / factor
 
 
 def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:

@@ -93,10 +93,10 @@ def _shares(report: JobReport) -> Iterator[tuple[str, UsedShare | None, str]]:
     """Yield label, share and what the share is of."""
     found, job = report.efficiency, report.figures
     cpu, held = found.cpu, found.memory
-    told = ""
+    known = ""
     if cpu is not None and cpu.nodes < len(job.nodes):
-        told = f", {cpu.nodes} of {len(job.nodes)} nodes told"
-    yield "CPU", cpu, f"of {core_time(cpu.total)}{told}" if cpu is not None else ""
+        known = f", {cpu.nodes} of {len(job.nodes)} nodes reported"
+    yield "CPU", cpu, f"of {core_time(cpu.total)}{known}" if cpu is not None else ""
     if held is not None:
         text = f"{memory_of(held.used, held.total)} peak"
         cache = [

@@ -21,7 +21,7 @@ _CPUS = b"SLURM_CPUS_ON_NODE"
 
 
 class JobEnvironment(NamedTuple):
-    """What Slurm has told a job of itself.
+    """What Slurm has set in the environment of a job.
 
     start, end: seconds since 1970, 0: not known. cpus: on this node, 0: not known.
     """

@@ -61,7 +61,7 @@ def make_job(
     if not is_root and not own:
         read = _rate(delta, "io_read", 1.0)
         written = _rate(delta, "io_write", 1.0)
-    told = [card.utilization for card in cards if card.utilization is not None]
+    reported = [card.utilization for card in cards if card.utilization is not None]
     elapsed = _elapsed(delta)
     found = TopJob(
         job=job,
@@ -85,7 +85,7 @@ def make_job(
             _rate(delta, "pressure_io", 1e-4),
         ),
         gpus=tuple(card.index for card in cards),
-        gpu=sum(told) / len(told) if told else None,
+        gpu=sum(reported) / len(reported) if reported else None,
         gpu_memory=sum(card.memory for card in cards) if cards else None,
         power=sum(card.power for card in cards) if cards else None,
         read=read,
@@ -129,9 +129,9 @@ def _elapsed(delta: JobDelta) -> float | None:
     """Return the seconds since the start: Slurm's, if the first process allows it."""
     first = None if delta.start is None else max(0.0, delta.uptime - delta.start)
     if delta.environment.start:
-        told = delta.time - delta.environment.start
-        if told >= 0 and (first is None or told >= first):
-            return told
+        since = delta.time - delta.environment.start
+        if since >= 0 and (first is None or since >= first):
+            return since
     return first
 
 

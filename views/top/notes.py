@@ -53,8 +53,8 @@ def _gpu_notes(job: TopJob, cards: list[TopCard]) -> list[str]:
     if idle:
         names = ",".join(str(card.index) for card in idle)
         return [f"G GPU {names} idle"]
-    told = [card.utilization for card in cards if card.utilization is not None]
-    if told and job.watched >= _WATCHED and sum(told) / len(told) <= _LOW_GPU:
+    known = [card.utilization for card in cards if card.utilization is not None]
+    if known and job.watched >= _WATCHED and sum(known) / len(known) <= _LOW_GPU:
         return ["g GPU low"]
     return []
 

@@ -139,13 +139,13 @@ def _colour(job: TopJob) -> str:
 def _head(snapshot: TopSnapshot, state: ViewState) -> str:
     cpus = snapshot.cpus
     busy = sum(cpus) / len(cpus) if cpus else 0.0
-    told = [card for card in snapshot.cards if not card.is_failing]
-    used = sum(1 for card in told if card.utilization)
+    known = [card for card in snapshot.cards if not card.is_failing]
+    used = sum(1 for card in known if card.utilization)
     clock = time.strftime("%H:%M:%S", time.localtime(snapshot.time))
     parts = [
         f"{snapshot.node} {clock} up {short_time(snapshot.uptime)}",
         f"load {snapshot.load:.0f}/{len(cpus)} cpu {busy:.0f}%"
-        f" mem {_memory(snapshot)}" + (f" gpu {used}/{len(snapshot.cards)} busy" if told else ""),
+        f" mem {_memory(snapshot)}" + (f" gpu {used}/{len(snapshot.cards)} busy" if known else ""),
         "PAUSED" if state.is_paused else f"{state.interval:g}s",
         f"by {state.sort}" + ("-" if state.is_reversed else ""),
     ]

@@ -28,7 +28,7 @@ class TopProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TopCard(msgspec.Struct, frozen=True, kw_only=True):
-    """A card. utilization: percent, None: it can't say. memory: B in use. job: 0: of none known.
+    """A card. utilization: percent, None: not reported. memory: B in use. job: 0: of none known.
 
     idle: seconds for which each reading was 0, up to now.
     """

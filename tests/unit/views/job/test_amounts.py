@@ -37,3 +37,8 @@ def test_requests_of_memory_are_rounded_up(size: float, expected: str) -> None:
 def test_requests_of_time_are_rounded_up() -> None:
     assert amounts.request_time(61) == "0:15:00"
     assert amounts.request_time(3 * 86400 + 1) == "3-01:00:00"
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_numbers_out_of_range_raise_nothing(value: float) -> None:
+    assert (amounts.number(value), amounts.percent(value)) == ("?", "?")

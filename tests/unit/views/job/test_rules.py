@@ -46,7 +46,7 @@ def test_a_state_is_bad_without_samples() -> None:
 
 def test_nodes_that_told_nothing_are_named() -> None:
     silent = node("n2", samples=0, cpu_seconds=None, memory_peak=None)
-    assert "1 of 2 nodes told (not n2)" in text(job(node(), silent), "unknown")
+    assert "1 of 2 nodes reported (not n2)" in text(job(node(), silent), "unknown")
 
 
 @pytest.mark.parametrize(("samples", "expected"), [(1, "too short: 1"), (2, "too short to judge")])

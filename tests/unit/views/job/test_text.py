@@ -67,7 +67,7 @@ def test_small_amounts_have_small_units() -> None:
 
 def test_unknown_is_written() -> None:
     found = text(job(node(cores=None, memory_limit=None, memory_peak=None), gpus=None))
-    assert any(line.startswith("unknown nothing tells how many cores it has") for line in found)
+    assert any(line.startswith("unknown nothing reports how many cores it has") for line in found)
     assert "memory  unknown" in found
     assert "cores unknown   no memory limit   GPUs unknown" in found[1]
     assert "CPU     unknown" in found

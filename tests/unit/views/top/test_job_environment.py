@@ -1,4 +1,4 @@
-"""What Slurm has told a job of itself."""
+"""What Slurm has set in the environment of a job."""
 
 from __future__ import annotations
 
