@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 
 from ccagent.config.duration import Duration
 from ccagent.log import logger
+from ccagent.machine.node import Node
 from ccagent.records.line_protocol.lines import Line
 from ccagent.stores.metrics.catalogue import WILDCARD
 from ccagent.stores.metrics.server import StoreServer
 from ccagent.stores.metrics.settings import StoredMetricSettings, StoreSettings, check_settings
 from ccagent.views.demo.history import CLUSTER, EVERY, SimulatedCluster
+from ccagent.views.web.links import node_link
 from ccagent.views.web.settings import WebSettings
 
 if TYPE_CHECKING:
@@ -152,6 +154,11 @@ def run_demo(
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def _own_page() -> str:
+    """Return the address of this node's page."""
+    return f"{node_link(HERE, Node().hostname)[1:]}?range=1h"
+
+
 def describe_demo(server: DemoServer, began: float) -> str:
     """Return what a person who has started the demo can do."""
     pages = server.pages.url if server.pages is not None else ""
@@ -159,7 +166,7 @@ def describe_demo(server: DemoServer, began: float) -> str:
     return (
         f"ccagent demo: {pages}\n"
         f"  cluster demo   {pages}cluster/{CLUSTER}   simulated: a day of jobs on made-up nodes\n"
-        f"  this node      {pages}cluster/{HERE}   live, every {_LIVE}\n"
+        f"  this node      {pages}{_own_page()}   live, every {_LIVE}\n"
         f"  a job          {pages}job/{job}\n"
         f"  its report     ccagent job {job} --store http://127.0.0.1:{server.port}\n"
         f"Ready after {time.monotonic() - began:.1f} s. Ctrl-C ends it and removes everything.\n"

@@ -140,8 +140,13 @@ def _find_metrics(level: StoreLevel) -> dict[str, list[NamedSeries]]:
             continue
         for metric, series in below.series.items():
             if metric not in level.series:
-                found.setdefault(metric, []).append((shown_text(name), series))
+                found.setdefault(metric, []).append((_part_name(name), series))
     return found
+
+
+def _part_name(name: str) -> str:
+    """Return the name of a part of a node for people."""
+    return shown_text(name.replace("accelerator", "GPU ", 1))
 
 
 def _plot(

@@ -116,9 +116,10 @@ def line_path(values: NDArray[np.float64], upper: float, rows: int = _ROWS) -> s
     parts: list[str] = []
     for first, last in _runs(values):
         points = heights[first:last]
+        if last - first == 1:  # half a step to each side, so that it is seen at the edge, too
+            parts.append(f"M{first - 0.5} {points[0]}h1")
+            continue
         parts.append(f"M{first} {points[0]}")
-        if last - first == 1:
-            parts.append("h.5")
         parts.append("".join(_moves(points)))
     return "".join(parts)
 

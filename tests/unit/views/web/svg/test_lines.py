@@ -27,13 +27,15 @@ def follow(path: str) -> dict[int, int]:
     """Return the height at each step of a path, as a browser would draw it."""
     found: dict[int, int] = {}
     x = y = 0
+    is_single = False
     for command, numbers in re.findall(r"([MlhV])([-0-9 .]*)", path):
         each = [float(one) for one in re.findall(r"-?\d*\.?\d+", numbers)]
         if command == "M":
-            x, y = int(each[0]), int(each[1])
+            is_single = each[0] % 1 > 0
+            x, y = int(each[0] + is_single / 2), int(each[1])
         elif command == "l":
             x, y = x + int(each[0]), y + int(each[1])
-        elif command == "h" and each[0] >= 1:
+        elif command == "h" and not is_single:
             for _ in range(int(each[0])):
                 x += 1
                 found[x] = y
@@ -56,7 +58,7 @@ def test_a_gap_is_a_gap_and_no_zero() -> None:
 
 
 def test_a_single_value_is_seen() -> None:
-    assert line_path(np.array([NAN, 50.0, NAN]), 100.0, 100) == "M1 50h.5"
+    assert line_path(np.array([NAN, 50.0, NAN]), 100.0, 100) == "M0.5 50h1"
 
 
 def test_a_band_goes_there_and_back() -> None:
