@@ -100,9 +100,8 @@ class Prometheus:
     def __init__(self, directory: Path, jobs: list[dict[str, Any]], interval: str = "1s") -> None:
         self.port = free_port()
         directory.mkdir()
-        configuration = {
-            "global": {"scrape_interval": interval, "scrape_timeout": interval}, "scrape_configs": jobs,
-        }  # fmt: skip
+        times = {"scrape_interval": interval, "scrape_timeout": interval}
+        configuration = {"global": times, "scrape_configs": jobs}
         file = directory / "prometheus.yml"
         file.write_text(json.dumps(configuration))  # YAML, too
         self.log = directory / "log"
