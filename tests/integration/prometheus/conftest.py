@@ -97,12 +97,11 @@ def users(tmp_path: Path) -> Path:
 class Prometheus:
     """A real Prometheus with some scrape jobs."""
 
-    def __init__(self, directory: Path, jobs: list[dict[str, Any]]) -> None:
+    def __init__(self, directory: Path, jobs: list[dict[str, Any]], interval: str = "1s") -> None:
         self.port = free_port()
         directory.mkdir()
-        configuration = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": jobs,
-        }  # fmt: skip
+        times = {"scrape_interval": interval, "scrape_timeout": interval}
+        configuration = {"global": times, "scrape_configs": jobs}
         file = directory / "prometheus.yml"
         file.write_text(json.dumps(configuration))  # YAML, too
         self.log = directory / "log"

@@ -31,17 +31,16 @@ def test_openmetrics_with_tls_and_a_password(
     keys = tls(authority, users).replace('["node_exporter"]', '["ccagent", "node_exporter"]')
     exporter.serve(keys)
     server = prometheus([_job(exporter, authority)])
-    server.wait('count_over_time(up{job="node"}[1m]) >= 4')
-    assert server.value('min_over_time(up{job="node"}[1m])') == 1
-    added = server.value('scrape_samples_scraped{job="node"}')
-    assert added is not None
-    assert added > 300
-    assert server.value('scrape_samples_post_metric_relabeling{job="node"}') == added
+    # A machine under load may miss a scrape; what counts is that all of a scrape is taken.
+    server.wait('sum_over_time(up{job="node"}[1m]) >= 4')
+    assert (server.value('max_over_time(scrape_samples_scraped{job="node"}[1m])') or 0) > 300
+    lost = 'scrape_samples_scraped{job="node"} - scrape_samples_post_metric_relabeling{job="node"}'
+    assert server.value(lost) == 0
     assert server.value("sum(rate(node_cpu_seconds_total[10s]))") is not None
     # What the dashboard finds its nodes by.
     assert server.query("node_uname_info")[0]["metric"]["nodename"]
     text = server.log.read_text()
-    assert "append failed" not in text
+    assert "append failed" not in text.lower()
     assert "duplicate" not in text.lower()
     assert "out of order" not in text.lower()
 

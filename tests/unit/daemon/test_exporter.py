@@ -23,8 +23,15 @@ def configured(**exporter: Any) -> Configuration:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is done with exporters, instead of opening ports."""
     done: list[str] = []
-    monkeypatch.setattr(ExporterService, "start", lambda self, node: done.append("start"))
-    monkeypatch.setattr(ExporterService, "close", lambda self: done.append("close"))
+
+    def start(_: ExporterService, _node: Node) -> None:
+        done.append("start")
+
+    def close(_: ExporterService) -> None:
+        done.append("close")
+
+    monkeypatch.setattr(ExporterService, "start", start)
+    monkeypatch.setattr(ExporterService, "close", close)
     return done
 
 

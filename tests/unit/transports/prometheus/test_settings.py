@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -83,5 +85,14 @@ def test_what_is_refused(keys: dict[str, Any], part: str) -> None:
     assert part in problems(**keys)
 
 
-def test_nothing_is_imported_without_the_table() -> None:
-    assert check({}, "file").exporter is None
+def test_nothing_of_it_is_imported_without_the_table() -> None:
+    program = (
+        "import sys; from ccagent.config.configuration import check\n"
+        "import ccagent.daemon.daemon\n"
+        "assert check({}, 'file').exporter is None\n"
+        "print([m for m in sys.modules if 'prometheus' in m or m in ('ssl', 'http', 'hashlib')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, text=True
+    )
+    assert done.stdout == "[]\n"
