@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from ccagent.stores.jobstats.ingest import StoredArray
-from ccagent.stores.jobstats.records import RefusedArrayError
+from ccagent.stores.jobstats.refusals import RefusedArrayError
 from ccagent.stores.jobstats.service import JobstatsService
 from ccagent.stores.jobstats.settings import JobstatsStoreSettings
 from tests.support.jobstats_store import record, zeros
