@@ -21,7 +21,7 @@ from ccagent.stores.jobstats.export_query import parse_export
 from ccagent.stores.jobstats.job_records import RefusedEnvelopeError
 from ccagent.stores.jobstats.own_metrics import describe_numbers
 from ccagent.stores.jobstats.query_request import QueryError, parse_job, parse_top
-from ccagent.stores.jobstats.records import RefusedArrayError
+from ccagent.stores.jobstats.refusals import RefusedArrayError
 from ccagent.stores.jobstats.tokens import LoginRefusedError, RoleRefusedError
 from ccagent.stores.metrics.settings import parse_size
 

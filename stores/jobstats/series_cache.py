@@ -10,7 +10,7 @@ from psycopg import adapters
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
-from ccagent.stores.jobstats.records import RefusedArrayError, RefusedRecord
+from ccagent.stores.jobstats.refusals import RefusedArrayError, RefusedRecord
 from ccagent.stores.jobstats.series_ids import EntryFormats, make_series_id
 
 if TYPE_CHECKING:

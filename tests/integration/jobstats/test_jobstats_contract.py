@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from ccagent.stores.jobstats.ingest import StoredArray
-from ccagent.stores.jobstats.records import RefusedArrayError
+from ccagent.stores.jobstats.refusals import RefusedArrayError
 from ccagent.stores.jobstats.service import JobstatsService
 from ccagent.stores.jobstats.settings import JobstatsStoreSettings
 from tests.support.jobstats_store import record, zeros
@@ -183,6 +183,15 @@ def test_a_sender_that_repeats_a_reset_counts_it_once(store: IngestedStore, data
     stored(store, record(240, {"write_bytes": 10}, **second))
     stored(store, record(241, {"write_bytes": 12}, **second))
     assert total(database) == 512
+
+
+def test_a_later_start_is_a_reset_whatever_was_lost(store: IngestedStore, database: str) -> None:
+    first = {"start_time": 1_795_341_600.25, "snapshot_time": 1_795_341_719.5}
+    second = {"start_time": 1_795_341_720.25}
+    stored(store, zeros(0), record(120, {"write_bytes": 500}, **first))
+    stored(store, record(240, {"write_bytes": 600}, **second))
+    stored(store, record(360, {"write_bytes": 610}, start_time=1_795_341_720.75))
+    assert total(database) == 500 + 610
 
 
 def test_other_operations_are_kept(store: IngestedStore, database: str) -> None:

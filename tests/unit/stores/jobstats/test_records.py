@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from ccagent.stores.jobstats.operations import OST
 from ccagent.stores.jobstats.records import (
-    RefusedArrayError,
     check_records,
     decode_records,
     move_counters,
 )
+from ccagent.stores.jobstats.refusals import RefusedArrayError
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
