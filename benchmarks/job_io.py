@@ -9,9 +9,9 @@ Where the kernel takes programs at functions: all programs are loaded into a dir
 * fio, 4 KiB reads and writes of a file in the page cache, and dd with 1 MiB, with the programs and
   without, in turns: the ratio of their CPU times, kernel time included, of the best runs.
 
-Where it refuses them, the same work (filter, job, table, counters) runs at a tracepoint of ext4 that
-each buffered write passes, which needs clang and a directory on ext4: so the figure lacks the way
-into the program, some 20 to 30 ns.
+Where it refuses them, the same work (filter, job, table, counters) runs at a tracepoint of ext4
+that each buffered write passes, beside a program that does nothing: the difference is the work.
+That needs clang and a directory on ext4. The way from a function into its program is not in it.
 """
 
 from __future__ import annotations

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError
 from ccagent.log import printable
+from ccagent.machine.bpf.io_records import OTHER_DEVICES
 from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
 
@@ -54,6 +56,9 @@ class MountName(NamedTuple):
     source: str
 
 
+_OTHERS = MountName(OTHER, OTHER, "")
+
+
 class MountNames:
     """Remembers the mounts of devices, so that they still have a name when their job has ended."""
 
@@ -61,9 +66,11 @@ class MountNames:
         self._allowed = allowed
         self._of_node: dict[str, MountName] = {}
         self._of_jobs: dict[IoKey, MountName] = {}
+        self._seen_by: dict[int, dict[str, MountName]] = {}
 
     def read(self, node: Node) -> None:
         """Read the mounts of the node; those before it are forgotten. Raises as Node.read."""
+        self._seen_by.clear()
         self._of_node = dict(_names(node, MOUNTINFO))
 
     def name(self, node: Node, key: IoKey, magic: int) -> MountName:
@@ -71,15 +78,21 @@ class MountNames:
 
         Mount points that are not allowed are `other`.
         """
+        if key.device == OTHER_DEVICES:
+            return _OTHERS
         name = self._of_node.get(key.major_minor) or self._of_jobs.get(key)
-        if name is None:
-            name = self._find_in_job(node, key) or MountName(GONE, type_name(magic), "")
-            if len(self._of_jobs) >= _MOST_KNOWN:
-                self._of_jobs.clear()
-            if name.point != GONE or key.job:
+        if name is None and key.job:
+            if key.job not in self._seen_by:
+                self._seen_by[key.job] = _seen_by(node, key.job)
+            name = self._seen_by[key.job].get(key.major_minor)
+            if name is not None:
+                if len(self._of_jobs) >= _MOST_KNOWN:
+                    self._of_jobs.clear()
                 self._of_jobs[key] = name
+        if name is None:
+            name = MountName(GONE, type_name(magic), "")
         if self._allowed and not any(fnmatchcase(name.point, form) for form in self._allowed):
-            return MountName(OTHER, OTHER, "")
+            return _OTHERS
         return name
 
     def forget(self, keys: Iterable[IoKey]) -> None:
@@ -87,18 +100,14 @@ class MountNames:
         kept = set(keys)
         self._of_jobs = {key: name for key, name in self._of_jobs.items() if key in kept}
 
-    def _find_in_job(self, node: Node, key: IoKey) -> MountName | None:
-        """Look for a device in the mount namespaces of some processes of the job."""
-        if not key.job:
-            return None
-        for pid in _some_processes(node, key.job):
-            try:
-                names = dict(_names(node, f"proc/{pid}/mountinfo"))
-            except CcagentError:
-                continue
-            if key.major_minor in names:
-                return names[key.major_minor]
-        return None
+
+def _seen_by(node: Node, job: int) -> dict[str, MountName]:
+    """Return the mounts that some processes of a job see, by device."""
+    names: dict[str, MountName] = {}
+    for pid in _some_processes(node, job):
+        with suppress(CcagentError):
+            names |= dict(_names(node, f"proc/{pid}/mountinfo"))
+    return names
 
 
 def type_name(magic: int) -> str:

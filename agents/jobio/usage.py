@@ -47,13 +47,14 @@ class NetworkUse(NamedTuple):
 
 
 class JobIoUse(NamedTuple):
-    """Use between two readings. seconds: between them. features, lost: of the kernel's programs."""
+    """Use between two readings. seconds: between them. features, lost, missed: of the programs."""
 
     seconds: float
     mounts: list[MountUse]
     network: list[NetworkUse]
     features: int
     lost: int
+    missed: int
 
 
 class JobIoUsage:
@@ -96,7 +97,9 @@ class JobIoUsage:
             NetworkUse(*key, delta.since_last, delta.total)
             for key, delta in self._network.of(network.entries)
         ]
-        return JobIoUse(seconds, merge_mounts(uses), traffic, io.header.features, self._lost)
+        return JobIoUse(
+            seconds, merge_mounts(uses), traffic, io.header.features, self._lost, io.missed
+        )
 
     def _note_lost(self, lost: int) -> None:
         if lost > self._lost:

@@ -101,7 +101,7 @@ def download_kernel(directory: Path) -> DebianKernel:
 
 
 def run_in_machine(
-    kernel: DebianKernel, directory: Path, module: str, *arguments: str, time_limit: float = 300
+    kernel: DebianKernel, directory: Path, module: str, *arguments: str, time_limit: float = 900
 ) -> str:
     """Run a module of Python on a machine with this kernel; return what it prints."""
     script = directory / "guest.sh"

@@ -17,6 +17,12 @@
 #define KEPT (600 * SECOND)
 #endif
 #define STALE_AT_MOST 1024 /* a reading; a power of 2 */
+
+/* File systems of a job that are told apart: users can mount any number of them. */
+#ifndef DEVICES_OF_A_JOB
+#define DEVICES_OF_A_JOB 64
+#endif
+#define OTHER_DEVICES 0xffffffff
 #define CPUS_AT_MOST 4096
 
 /* Set by the loader before the programs are verified. */
@@ -127,6 +133,14 @@ struct {
 	__type(key, __u64);
 	__type(value, struct request);
 } requests SEC(".maps");
+
+/* Entries of a job. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, __u32);
+	__type(value, __u32);
+} devices SEC(".maps");
 
 /* When the control group of a job was removed, ns since boot. */
 struct {
@@ -265,9 +279,22 @@ static __always_inline int is_pseudo(struct super_block *sb)
 
 static __noinline struct counts *create_counts(struct key *key, __u64 magic)
 {
+	__u32 *number = bpf_map_lookup_elem(&devices, &key->job);
+	__u32 one = 1;
 	struct counts empty = {};
 	struct counts *counts;
 
+	if (!number) {
+		bpf_map_update_elem(&devices, &key->job, &one, 0);
+	} else if (*number < DEVICES_OF_A_JOB) {
+		__sync_fetch_and_add(number, 1);
+	} else {
+		key->device = OTHER_DEVICES;
+		magic = 0;
+		counts = bpf_map_lookup_elem(&io, key);
+		if (counts)
+			return counts;
+	}
 	empty.since = bpf_ktime_get_boot_ns();
 	empty.magic = magic;
 	bpf_map_update_elem(&io, key, &empty, BPF_NOEXIST);
@@ -1015,6 +1042,7 @@ int read_io(struct bpf_iter__bpf_map_elem *ctx)
 		for (__u32 at = 0; at < STALE_AT_MOST; at++) {
 			if (at >= stales)
 				break;
+			bpf_map_delete_elem(&devices, &stale[at].job);
 			bpf_map_delete_elem(&io, &stale[at]);
 		}
 		stales = 0;

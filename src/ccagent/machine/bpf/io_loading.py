@@ -11,7 +11,7 @@ import struct
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.errors import CcagentError, ProgramError
+from ccagent.errors import CcagentError, NotPermittedError, ProgramError
 from ccagent.machine.bpf import pins
 from ccagent.machine.bpf.btf_functions import read_functions
 from ccagent.machine.bpf.io_hooks import (
@@ -24,6 +24,7 @@ from ccagent.machine.bpf.io_hooks import (
 )
 from ccagent.machine.bpf.libbpf import Object
 from ccagent.machine.bpf.preemption import is_preemptible
+from ccagent.machine.file_errors import raise_for
 from ccagent.machine.node import Node
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _SETTINGS = struct.Struct("<QIIII")
 _MORE_LEVELS = 2
 """Levels beside the first on kernels that preempt kernel code, see `seen` in io.bpf.c."""
 
-_MAPS = ("io", "network", "requests", "gone", "entered", "seen", "io.bss")
+_MAPS = ("io", "network", "requests", "devices", "gone", "entered", "seen", "io.bss")
 
 _ENTRIES = 1024
 _FEWEST_ENTRIES = 64
@@ -86,7 +87,10 @@ def load_io(
         options = options._replace(is_preemptible=is_preemptible(node))
     has_time = options.has_time
     usable, left_out = _select(library, has_time=has_time, lacking=options.lacking)
-    os.mkdir(os.path.join(directory, pins.IO_PROGRAMS), 0o700)
+    try:
+        os.makedirs(os.path.join(directory, pins.IO_PROGRAMS), 0o700, exist_ok=True)
+    except OSError as error:
+        raise_for(directory.lstrip("/"), error)
     # Each round leaves out a program at least.
     while True:
         try:
@@ -95,7 +99,8 @@ def load_io(
         except CcagentError as error:
             _unpin(directory)
             failed = _failed(library.said(), usable, error)
-            if failed is None:
+            # A kernel that forbids one forbids all.
+            if failed is None or len(usable) == 1 or isinstance(error, NotPermittedError):
                 remove_io(directory)
                 raise
             left_out[usable.pop(failed).counts] = str(error)

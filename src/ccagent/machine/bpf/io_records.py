@@ -25,8 +25,12 @@ _TCP, _UDP = 1, 2
 _LOOPBACK = 0x100
 
 
+OTHER_DEVICES = 0xFFFFFFFF
+"""Device of all file systems of a job beyond the first 64."""
+
+
 class IoKey(NamedTuple):
-    """A job and a file system. device: as the kernel encodes it."""
+    """A job and a file system. device: as the kernel encodes it, or OTHER_DEVICES."""
 
     job: int
     device: int

@@ -129,7 +129,7 @@ def test_calls_that_found_no_room_are_logged(
     node.pin()
     sample(agent, node)
     assert "3 calls of jobs are not counted: the kernel's table is full" in caplog.text
-    assert agent.describe() == {"lost": 3, "not_counted": []}
+    assert agent.describe() == {"lost": 3, "missed": 0, "not_counted": []}
 
 
 def test_the_doctor_sees_whether_the_programs_are_there(node: JobIoNode) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.agents.jobio.mounts import MountName, MountNames, type_name
-from ccagent.machine.bpf.io_records import IoKey
+from ccagent.machine.bpf.io_records import OTHER_DEVICES, IoKey
 from tests.support.job_io import MOUNTS, JobIoNode
 
 LUSTRE = "10.0.0.1@o2ib:/scratch"
@@ -53,6 +53,10 @@ def test_what_is_not_allowed_is_other(node: JobIoNode) -> None:
     names = MountNames(("/home*",))
     assert name(node, 40, names=names).point == "/home"
     assert name(node, 41, names=names) == MountName("other", "other", "")
+
+
+def test_the_many_mounts_of_a_job_are_other(node: JobIoNode) -> None:
+    assert name(node, OTHER_DEVICES) == MountName("other", "other", "")
 
 
 def test_names_that_users_choose_can_be_printed_and_sent(node: JobIoNode) -> None:
