@@ -20,6 +20,8 @@ pack_deb() {
     gzip -9n <"$documents/CHANGELOG.md" >"$documents/changelog.gz"
     rm "$documents/CHANGELOG.md"
     sed -i 's,](CHANGELOG.md),](changelog.gz),' "$documents/README.md"
+    level=3
+    [ "$compression" = xz ] || level=1
     packages="ccagent-core ccagent ccagent-slurm ccagent-lustre"
     with_modules=ccagent-core
     if [ "$store" = yes ]; then
@@ -58,7 +60,7 @@ pack_deb() {
         [ ! -e "$tree/DEBIAN/triggers" ] || chmod 644 "$tree/DEBIAN/triggers"
         (cd "$tree" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$tree/DEBIAN/md5sums"
         touch --date="@$SOURCE_DATE_EPOCH" "$tree"/DEBIAN/* "$tree/DEBIAN" "$tree"
-        dpkg-deb --root-owner-group -Zxz -z3 --build "$tree" \
+        dpkg-deb --root-owner-group "-Z$compression" "-z$level" --build "$tree" \
             "$output/${package}_$version-${release}_$architecture.deb" >/dev/null
     done
 }

@@ -12,6 +12,7 @@ pack_rpm() {
     dated "$work/rpm/SOURCES"
     set --
     [ "$store" = yes ] || set -- --define "without_store 1"
+    [ "$compression" = xz ] || set -- "$@" --define "payload w1.gzdio"
     rpmbuild -ba "$@" --quiet --nodeps --target "$arch" \
         --define "_topdir $work/rpm" \
         --define "_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm" \

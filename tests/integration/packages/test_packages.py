@@ -70,7 +70,8 @@ def built(
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """Wheels that are missing are downloaded here."""
-    return built(tmp_path_factory.mktemp("first"), 1)
+    options = ("--compression", "gzip")
+    return built(tmp_path_factory.mktemp("first"), 1, options=options)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +90,7 @@ def second(first: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
     settings.write_text(text.replace(DESCRIPTION, "the cluster's name in every record"))
     directory = tmp_path_factory.mktemp("second")
     # The store is large, and nothing of it differs.
-    options = ("--without", "store")
+    options = ("--without", "store", "--compression", "gzip")
     return built(directory, 2, "unshare", "--net", source=source, options=options)
 
 
