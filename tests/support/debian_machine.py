@@ -51,6 +51,7 @@ mkdir -p .{directory}
 mount --bind /lower{directory} .{directory}
 mount --bind /lower{tree} usr/lib/modules/$(uname -r)
 ip link set lo up
+hostname c1-1
 for module in {later}; do chroot . /usr/sbin/modprobe $module; done
 echo {begin}
 chroot . /usr/bin/env PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TMPDIR=/tmp \
