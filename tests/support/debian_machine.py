@@ -116,7 +116,7 @@ def run_in_machine(
     )
     done = subprocess.run(
         ["qemu-system-x86_64", *options.split(), "-kernel", kernel.image, "-initrd", archive,
-         "-append", "console=ttyS0 quiet panic=-1"],
+         "-append", "console=ttyS0 quiet loglevel=0 panic=-1"],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
         timeout=time_limit, check=False,
     )  # fmt: skip

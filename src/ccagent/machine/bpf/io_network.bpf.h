@@ -28,6 +28,15 @@ static __always_inline struct traffic *traffic_of(__u32 kind)
 	return traffic ? traffic : create_traffic(&key);
 }
 
+/*
+ * A socket of the kernel's own: NFS sends its requests in the name of the task that waits for them, and
+ * their bytes are counted as those of files.
+ */
+static __always_inline int is_of_kernel(struct sock *sk)
+{
+	return BPF_CORE_READ_BITFIELD(sk, sk_kern_sock);
+}
+
 static __always_inline int count_sent(__u32 kind, long result)
 {
 	struct traffic *traffic = traffic_of(kind);
@@ -100,7 +109,9 @@ static __always_inline int is_loopback_message(struct sock *sk, struct msghdr *m
 SEC("fexit/tcp_sendmsg")
 int COUNTING(on_tcp_send, struct sock *sk, struct msghdr *message, __u64 size, int result)
 {
-	return result > 0 ? count_sent(kind_of(TCP, sk), result) : 0;
+	if (result <= 0 || is_of_kernel(sk))
+		return 0;
+	return count_sent(kind_of(TCP, sk), result);
 }
 
 /* sendfile() to a socket, up to 6.4. */
@@ -108,7 +119,9 @@ SEC("fexit/tcp_sendpage")
 int COUNTING(on_tcp_sendpage, struct sock *sk, void *page, int offset, __u64 size, int flags,
 	     int result)
 {
-	return result > 0 ? count_sent(kind_of(TCP, sk), result) : 0;
+	if (result <= 0 || is_of_kernel(sk))
+		return 0;
+	return count_sent(kind_of(TCP, sk), result);
 }
 
 /*
@@ -127,7 +140,7 @@ int COUNTING(on_tcp_receive, struct sock *sk)
 		flags = ctx[4];
 		result = ctx[6];
 	}
-	if (flags & MSG_PEEK || (int)result <= 0)
+	if (flags & MSG_PEEK || (int)result <= 0 || is_of_kernel(sk))
 		return 0;
 	return count_received(kind_of(TCP, sk), (int)result);
 }
@@ -143,7 +156,7 @@ int COUNTING(on_tcp_splice, struct socket *socket, __s64 *position, void *pipe, 
 SEC("fexit/udp_sendmsg")
 int COUNTING(on_udp_send, struct sock *sk, struct msghdr *message, __u64 size, int result)
 {
-	if (result <= 0 || sk->__sk_common.skc_family != AF_INET)
+	if (result <= 0 || sk->__sk_common.skc_family != AF_INET || is_of_kernel(sk))
 		return 0;
 	return count_sent(UDP | (is_loopback_message(sk, message) ? LOOPBACK : 0), result);
 }
@@ -151,7 +164,7 @@ int COUNTING(on_udp_send, struct sock *sk, struct msghdr *message, __u64 size, i
 SEC("fexit/udpv6_sendmsg")
 int COUNTING(on_udpv6_send, struct sock *sk, struct msghdr *message, __u64 size, int result)
 {
-	if (result <= 0)
+	if (result <= 0 || is_of_kernel(sk))
 		return 0;
 	return count_sent(UDP | (is_loopback_message(sk, message) ? LOOPBACK : 0), result);
 }
@@ -160,7 +173,7 @@ int COUNTING(on_udpv6_send, struct sock *sk, struct msghdr *message, __u64 size,
 SEC("fentry/skb_consume_udp")
 int COUNTING(on_udp_receive, struct sock *sk, struct sk_buff *packet, int length)
 {
-	if (length <= 0)
+	if (length <= 0 || is_of_kernel(sk))
 		return 0;
 	return count_received(UDP | (packet->skb_iif == LOOPBACK_INDEX ? LOOPBACK : 0), length);
 }
