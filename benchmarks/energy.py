@@ -6,7 +6,8 @@
   Kepler's formula on the same traces, as a percentage of the truth: active energy of the job and
   idle power of its cpus. Kepler splits no idle energy, so its last column compares with the active
   energy alone. Then random machines: how often the truth lies in ccagent's interval;
-* cost: CPU of a tick with 0, 10, 100 and 1000 jobs on two sockets of 64 cpus, from files in memory.
+* cost: CPU of a tick with 0, 10, 100 and 1000 jobs on two sockets of 64 cpus, from files in memory;
+  of reading meters of power.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from ccagent.agents.energy.meter import EnergyMeter
+from ccagent.agents.energy.sources.hwmon import HwmonEnergySource
 from tests.support.energy_model import ModelJob, ModelMachine, ceems, kepler, run_model
 from tests.support.energy_tree import EnergyNode, make_settings
 
@@ -153,6 +155,25 @@ def cost() -> None:
         print(f"{jobs:>6}{1e3 * ticks:>15.2f}{ticks / plain:>18.0f}")
 
 
+def poll() -> None:
+    """Print the CPU of reading four meters of power, which happens every second."""
+    with tempfile.TemporaryDirectory() as directory:
+        node, source = EnergyNode(Path(directory)), HwmonEnergySource()
+        for number, rail in enumerate(("Module", "Grace", "CPU", "SysIO")):
+            place = f"sys/class/hwmon/hwmon{number}"
+            node.write(f"{place}/name", "power_meter\n")
+            node.write(f"{place}/power1_average", "300000000\n")
+            node.write(f"{place}/power1_oem_info", f"{rail} Power Socket 0\n")
+        source.read(node)
+        spent: list[float] = []
+        for _ in range(50 * ROUNDS):
+            node.still.sleep(1)
+            begin = time.process_time()
+            source.poll(node)
+            spent.append(time.process_time() - begin)
+    print(f"a poll of four meters of power: {1e6 * median(spent):.0f} us CPU")
+
+
 def measure(node: EnergyNode, jobs: int) -> tuple[float, float]:
     """Return seconds of CPU of a tick, and of reading /proc/stat; medians."""
     node.zones()
@@ -182,6 +203,7 @@ def main() -> None:
         truth()
     if "cost" in wanted:
         cost()
+        poll()
 
 
 if __name__ == "__main__":

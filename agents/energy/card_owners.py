@@ -29,7 +29,7 @@ class CardUse(NamedTuple):
 
     owners: jobs that it is allocated to; of a partitioned card those of its instances, with the
     number of instances. activity: utilisation by job, in tenths of a percent. others: that of
-    processes in no job. is_busy: it works, or has processes.
+    processes in no job. is_busy: it works, has processes, or may work.
     """
 
     owners: dict[int, int]
@@ -73,7 +73,11 @@ class CardOwners:
             here = dict(activity.get(state.index, {}))
             others = here.pop(0, 0)
             has_it = owners.get(state.index) or dict.fromkeys(here, 1)
-            is_busy = state.ce_util > 0 or state.index in used
+            is_unknown = (
+                state.index in reading.without_utilization
+                and state.index not in reading.partitioned
+            )
+            is_busy = state.ce_util > 0 or state.index in used or is_unknown
             found[state.index] = CardUse(has_it, here, others, is_busy)
         return found
 

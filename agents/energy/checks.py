@@ -65,7 +65,8 @@ def find_node_meter(node: Node) -> CheckResult:
     chips = [
         name
         for name in list_names(node, _HWMON)
-        if read_text(node, f"{_HWMON}/{name}/name") == "power_meter"
+        if "power_meter"
+        in {read_text(node, f"{_HWMON}/{name}/{file}") for file in ("name", "device/name")}
     ]
     if chips:
         return CheckResult("good", f"ACPI power meter, /{_HWMON}/{chips[0]}")

@@ -107,6 +107,8 @@ class EndedJobs:
         self._known |= self._call.result(0.0, errors) or {}
         for error in errors:
             logger.warning("agent energy: %s", error)
+        held = {each.account.job for each in self._held}
+        self._known = {job: joules for job, joules in self._known.items() if job in held}
         wanted = [job for job in jobs if job not in self._known][:_MOST_ASKED]
         if wanted:
             command = make_sacct_command(self._sacct, wanted)

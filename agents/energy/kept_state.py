@@ -32,7 +32,7 @@ class KeptDomain(msgspec.Struct, frozen=True):
 class EnergyState(msgspec.Struct, frozen=True, kw_only=True):
     """The state. boot: id of the boot, without which readings and accounts of jobs are past.
 
-    moment: of the last tick, in seconds since boot. cpu_times, busy: us by job and cpu.
+    moment: of the last tick, in seconds since boot. states: of jobs then. busy: us by cpu.
     counters: last readings by source. ended: jobs whose record was not sent yet.
     """
 
@@ -42,7 +42,7 @@ class EnergyState(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeAccount
     ended: list[JobAccount] = []
     idle: list[KeptDomain] = []
-    cpu_times: dict[int, int] = {}
+    states: dict[int, JobState] = {}
     busy: dict[int, int] = {}
     counters: dict[str, Kept] = {}
 
@@ -79,9 +79,7 @@ def make_state(
             KeptDomain(domain.kind, domain.number, windows)
             for domain, windows in ledger.floor.windows.items()
         ],
-        cpu_times={
-            number: job.cpu_time for number, job in jobs.items() if job.cpu_time is not None
-        },
+        states=dict(jobs),
         busy=dict(snapshot.busy) if snapshot is not None else {},
         counters=counters,
     )
@@ -100,8 +98,4 @@ def restore_floor(state: EnergyState, ledger: Ledger) -> None:
 
 def restore_snapshot(state: EnergyState, now: NodeSnapshot) -> NodeSnapshot:
     """Return the state at the last tick of the earlier process, with the CPUs of today."""
-    jobs = {
-        number: (now.jobs.get(number) or JobState())._replace(cpu_time=time)
-        for number, time in state.cpu_times.items()
-    }
-    return NodeSnapshot(state.moment, jobs, state.busy, now.sockets, now.memory)
+    return NodeSnapshot(state.moment, state.states, state.busy, now.sockets, now.memory)

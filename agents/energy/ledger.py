@@ -89,10 +89,12 @@ class Ledger:
                 account.of_node += node.energy
                 account.of_parts += parts
             energy = self._tick_energy.get(number)
-            account.power = None if energy is None else energy * 1_000_000 // use.span
+            is_known = energy is not None and not self.flaws
+            account.power = (energy or 0) * 1_000_000 // use.span if is_known else None
         self.seconds += use.span / 1e6
         whole = sum(totals.measured.values())
-        self.power = whole * 1_000_000 // use.span if totals.measured else None
+        is_whole = bool(totals.measured) and not self.flaws
+        self.power = whole * 1_000_000 // use.span if is_whole else None
         return totals
 
     def snapshot(self) -> NodeEnergy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.agents.energy.card_owners import CardOwners, CardUse, make_card_use
+from ccagent.agents.energy.domains import NODE_METER
 from ccagent.agents.energy.ended_jobs import EndedJob, EndedJobs
 from ccagent.agents.energy.ended_times import EndedTimes
 from ccagent.agents.energy.job_states import NodeSnapshot, StateReader
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 _SKEW = 2.0
 """Seconds by which readings of one tick may be apart."""
+_MOST_OWED = 5
+"""Ticks of energy by which the parts may exceed the node: more is no error of timing."""
 _LONGEST_DOWN = 600.0
 """Seconds between two processes over which energy is still split: jobs may have come and gone."""
 
@@ -127,7 +130,8 @@ class EnergyMeter:
 
         def use_of_card(index: int) -> DomainUse:
             seen = {number: span.seen for number, span in use.jobs.items()}
-            card = cards.get(index) or CardUse({}, {}, 0, is_busy=False)
+            # A card of which nothing is known may work: its power is not taken for idle power.
+            card = cards.get(index) or CardUse({}, {}, 0, is_busy=True)
             return make_card_use(card, seen, use.span)
 
         measured = check_spans(readings.measured, use.span / 1e6)
@@ -139,6 +143,13 @@ class EnergyMeter:
         if self.ledger.flaws:
             domain, flaw = next(iter(self.ledger.flaws.items()))
             errors.append(f"{domain}: no energy since the last sample: {flaw}")
+        meter = measured.get(NODE_METER)
+        owed = -self.ledger.node.carried
+        if meter is not None and owed > _MOST_OWED * meter.energy:
+            errors.append(
+                "node: its meter shows less than packages, memory and cards together, by"
+                f" {owed / 1e6:.0f} J so far; is it a meter of the whole node?"
+            )
         is_blind = not totals.measured
         self.last = EnergyTick(totals, use.span / 1e6, errors, readings.absent, is_blind)
         return self.last

@@ -131,6 +131,7 @@ def _configure(connection: Connection[Any]) -> None:
     connection.autocommit = True
     # A statement that is planned once costs nothing for each partition afterwards.
     connection.execute("SET plan_cache_mode = force_generic_plan")
+    connection.execute("SET jit = off")
     connection.execute("SET TIME ZONE 'UTC'")
     connection.execute("SET lock_timeout = '30s'")
     connection.autocommit = False

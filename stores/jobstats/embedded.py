@@ -38,6 +38,8 @@ _OPTIONS = {
     "wal_compression": "on",
     "max_wal_size": "1GB",
     "jit": "off",
+    # Containers have little in /dev/shm, and the end of another unit of this user empties it.
+    "dynamic_shared_memory_type": "mmap",
     "logging_collector": "on",
     "log_directory": "log",
     "log_filename": "postgresql-%a.log",

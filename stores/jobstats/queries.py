@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -143,27 +145,28 @@ def find_job(connection: Connection[Any], request: JobRequest) -> JobAnswer | No
         return None
     begins, ends = request.range
     ids = list(series)
-    totals: dict[tuple[str, str], list[float]] = {}
+    totals: dict[tuple[str, str], list[Any]] = {}
     rates: dict[tuple[str, str, str, str], float] = {}
     seconds = (ends - begins).total_seconds()
+    write = functools.cache(datetime.isoformat)
     for series_id, since, timestamp, operation, delta in connection.execute(
         "SELECT * FROM series_deltas(%s, %s, %s)", [ids, begins, ends]
-    ):
-        total = totals.setdefault((series[series_id], operation), [0, 0.0])
+    ).fetchall():
+        target = series[series_id]
+        total = totals.setdefault((target, operation), [0, 0.0])
         total[0] += int(delta)
         if since is None:
             continue
         rate = float(delta) / (timestamp - since).total_seconds()
         total[1] = max(total[1], rate)
         if request.step is None:
-            key = (since.isoformat(), timestamp.isoformat(), series[series_id], operation)
+            key = (write(since), write(timestamp), target, operation)
             rates[key] = rates.get(key, 0.0) + rate
     if request.step is not None:
         for begin, series_id, operation, value in connection.execute(
             "SELECT * FROM interpolated_rates(%s, %s, %s, %s)", [ids, begins, ends, request.step]
-        ):
-            end = begin + request.step
-            key = (begin.isoformat(), end.isoformat(), series[series_id], operation)
+        ).fetchall():
+            key = (write(begin), write(begin + request.step), series[series_id], operation)
             rates[key] = rates.get(key, 0.0) + float(value)
     return JobAnswer(
         request.job,

@@ -82,7 +82,10 @@ def parse_top(values: Mapping[str, str], now: datetime) -> TopRequest:
     sort = _operation(values.get("sort", "read_bytes"))
     columns = values.get("columns")
     names = [_operation(name) for name in columns.split(",")] if columns else [*_COLUMNS]
-    filters = {name: values[name][:_LONGEST] for name in FILTERS if values.get(name)}
+    filters = {name: values[name] for name in FILTERS if values.get(name)}
+    for name, value in filters.items():
+        if len(value) > _LONGEST or not value.isprintable():
+            raise QueryError(f"{name}: {printable(value[:40])!r} is not a name")
     return TopRequest(
         parse_range(values, now),
         group,
@@ -95,7 +98,7 @@ def parse_top(values: Mapping[str, str], now: datetime) -> TopRequest:
 
 def parse_job(job: str, values: Mapping[str, str], now: datetime) -> JobRequest:
     """Read the parameters of `job`. Raises QueryError."""
-    if not job or len(job) > _LONGEST or "\0" in job:
+    if not job or len(job) > _LONGEST or not job.isprintable():
         raise QueryError("job: not the id of a job")
     found = parse_range(values, now)
     text = values.get("step")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import signal
 import socket
 import ssl
@@ -18,11 +19,14 @@ from ccagent.log import logger
 from ccagent.stores.jobstats.api import JobstatsApi
 from ccagent.stores.jobstats.database import DatabaseAwayError
 from ccagent.stores.jobstats.service import JobstatsService
+from ccagent.stores.jobstats.slow_connections import SlowConnections
 from ccagent.stores.jobstats.tokens import TokenTable
 from ccagent.stores.metrics.settings import split_address
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+    from uvicorn.server import Protocols
 
     from ccagent.stores.jobstats.embedded import EmbeddedPostgres
     from ccagent.stores.jobstats.settings import JobstatsStoreSettings
@@ -85,12 +89,15 @@ class JobstatsServer:
             timeout_keep_alive=_IDLE,
             timeout_graceful_shutdown=_END_WITHIN,
         )
+        # Requests that can't be parsed, and each attempt to connect: the store logs what matters.
+        for name in ("uvicorn.error", "psycopg.pool"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         config.load()
         config.ssl = self._context
         server = _HttpServer(config)
         tasks = [
             loop.create_task(self._prepare(stopping)),
-            loop.create_task(self._watch(notifier, stopping)),
+            loop.create_task(self._watch(notifier, stopping, server.server_state.connections)),
         ]
         serving = loop.create_task(server.serve(sockets=[listening]))
         host, port = listening.getsockname()[:2]
@@ -146,10 +153,14 @@ class JobstatsServer:
             await asyncio.to_thread(self._service.keep_house)
             await asyncio.sleep(_HOUSEKEEPING_EVERY)
 
-    async def _watch(self, notifier: Notifier, stopping: asyncio.Event) -> None:
-        """Notify the service manager that the loop runs, and watch PostgreSQL."""
+    async def _watch(
+        self, notifier: Notifier, stopping: asyncio.Event, connections: set[Protocols]
+    ) -> None:
+        """Notify the service manager that the loop runs; watch PostgreSQL and connections."""
+        slow = SlowConnections(self._settings.limits.time.seconds)
         while True:
             notifier.alive()
+            slow.close(connections)
             if self._postgres is not None:
                 try:
                     self._postgres.check()

@@ -80,7 +80,9 @@ class JobstatsService:
             most_records=settings.limits.records,
             counts_first=settings.first == "count",
         )
-        logger.info("database %s is ready", self.database.place)
+        logger.info(
+            "database %s is ready, retention %s", self.database.place, settings.series.retention
+        )
 
     def close(self) -> None:
         """Close the connections."""
@@ -176,6 +178,10 @@ def begin_reading(connection: psycopg.Connection[Any], seconds: float) -> None:
     """Make the transaction of a connection one that only reads, with a limit for each query."""
     connection.execute("SET TRANSACTION READ ONLY")
     connection.execute("SET LOCAL plan_cache_mode = force_custom_plan")
+    # Sums of a hundred thousand series stay in memory.
+    connection.execute("SET LOCAL work_mem = '64MB'")
+    # Compiling a query would take longer than to run it.
+    connection.execute("SET LOCAL jit = off")
     connection.execute(
         "SELECT set_config('statement_timeout', %s, true)", [f"{int(seconds * 1000)}"]
     )

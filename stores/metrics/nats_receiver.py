@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.settings import StoreNatsSettings, SubscriptionSettings
 
 _SECONDS = 10
+_CHECK_EVERY, _ANSWER_WITHIN = 20.0, 30
+"""Seconds between two checks of the connection, and for the server's answer."""
+
 _SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 30.0
 _WAITING_MESSAGES, _WAITING_BYTES = 1 << 16, 256 << 20
 
@@ -58,7 +61,7 @@ class NatsReceiver:
                 await self._open(client, closed)
                 logger.info("nats %s: connected", self._settings.url)
                 self.is_connected, wait = True, _SHORTEST_WAIT
-                await closed.wait()
+                await _watch(client, closed)
                 problem = "the connection is lost"
             except ConfigurationError as error:
                 problem = printable(str(error))
@@ -122,6 +125,18 @@ class NatsReceiver:
                 "nats %s: %d bad lines; line %d: %s",
                 printable(message.subject), result.bad_count, first.number, first.reason,
             )  # fmt: skip
+
+
+async def _watch(client: NatsClient, closed: asyncio.Event) -> None:
+    """Return when the connection is lost, even if the library does not notice.
+
+    Raises nats.errors.Error if the server no longer answers.
+    """
+    while not closed.is_set():
+        try:
+            await asyncio.wait_for(closed.wait(), _CHECK_EVERY)
+        except TimeoutError:
+            await client.flush(_ANSWER_WITHIN)
 
 
 def _ignore(problem: StoreLogError | None) -> None:

@@ -9,7 +9,10 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 from tests.support.paths import ROOT
 
@@ -46,14 +49,10 @@ def imports(module: ast.Module) -> Iterator[str]:
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
     wanted = {name: {*imports(tree)} & modules().keys() for name, tree in modules().items()}
-    circle = set(wanted)
-    while True:
-        imported = set[str]().union(*(wanted[name] for name in circle))
-        inner = {name for name in circle if wanted[name] & circle and name in imported}
-        if inner == circle:
-            break
-        circle = inner
-    assert sorted(circle) == []
+    try:
+        TopologicalSorter(wanted).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
 def test_a_class_name_means_one_thing() -> None:

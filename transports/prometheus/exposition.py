@@ -89,5 +89,11 @@ def join_text(blocks: Iterable[Block]) -> bytes:
 
 def join_openmetrics(blocks: Iterable[Block]) -> bytes:
     """Return a document in OpenMetrics 1.0."""
-    parts = [part for f, lines in blocks for part in (f.openmetrics_head, lines)]
+    found = [*blocks]
+    names = {family.name for family, _ in found}
+    parts: list[str] = []
+    for family, lines in found:
+        # Without its `_total` a counter may have the name of another family: lustre_disk_io.
+        clashes = family.kind == "counter" and family.name.removesuffix("_total") in names
+        parts += (family.unknown_head if clashes else family.openmetrics_head, lines)
     return "".join([*parts, "# EOF\n"]).encode()

@@ -30,7 +30,7 @@ class Family:
         if not all(map(_NAME.fullmatch, (name, *labels))):
             raise ValueError(f"{name!r} with {labels}: letters, digits and '_' only")
         self.name = name
-        self.kind = kind
+        self.kind: Kind = kind
         self.help = text
         self.labels = labels
         self._text = ""
@@ -47,6 +47,11 @@ class Family:
             text = self.help.replace("\\", "\\\\").replace("\n", "\\n")
             self._text = f"# HELP {self.name} {text}\n# TYPE {self.name} {self.kind}\n"
         return self._text
+
+    @property
+    def unknown_head(self) -> str:
+        """Return TYPE and HELP of OpenMetrics 1.0, as of a family of which nothing is known."""
+        return f"# TYPE {self.name} unknown\n# HELP {self.name} {escape_help(self.help)}\n"
 
     @property
     def openmetrics_head(self) -> str:
@@ -66,10 +71,14 @@ class Family:
             unit = name.rpartition("_")[2]
             if unit in _UNITS:
                 lines.append(f"# UNIT {name} {unit}")
-            text = self.help.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
-            lines.append(f"# HELP {name} {text}")
+            lines.append(f"# HELP {name} {escape_help(self.help)}")
             self._openmetrics = "\n".join(lines) + "\n"
         return self._openmetrics
+
+
+def escape_help(text: str) -> str:
+    """Return a help text as OpenMetrics has it."""
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 def counter(name: str, text: str, *labels: str) -> Family:

@@ -59,7 +59,8 @@ class GpuJobFiles:
         """Remove the files of cards that no job has: dcgm-exporter reads them all."""
         directory = open_directory(self._directory)
         try:
-            for name in os.listdir(directory):
+            # The descriptor only stands for a place (O_PATH), and can't be listed itself.
+            for name in os.listdir(f"/proc/self/fd/{directory}"):
                 if _FILE.fullmatch(name) and name not in wanted:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=directory)

@@ -75,7 +75,8 @@ class LustrefsCollector(Collector):
             failure = error
         if failure is not None and not parameters:
             raise failure
-        yield from collect_parameters(parameters)
+        if parameters:
+            yield from collect_parameters(parameters)
         for family, rows in jobs.items():
             yield family, rows.items()
 

@@ -8,11 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ccagent.stores.metrics.checkpoint_levels import (
-    CheckpointLevel,
-    make_series,
-    restore_level,
-)
 from ccagent.views.demo.jobs import FIRST_JOB, demo_jobs
 from ccagent.views.demo.placing import demo_nodes, place_jobs
 from ccagent.views.demo.signals import (
@@ -55,13 +50,17 @@ class SimulatedCluster:
         steps = TimeSteps(self.now - seconds, seconds // EVERY)
         count = 0
         for number, node in enumerate(self.nodes):
-            level = CheckpointLevel()
-            for path, metric, values in self.node_values(number, steps):
-                place = level
-                for name in path:
-                    place = place.children.setdefault(name, CheckpointLevel())
-                place.series[metric] = make_series(EVERY, steps.first, values)
-            count += restore_level(store, (CLUSTER, node.name), level)
+            found = list(self.node_values(number, steps))
+            place = (CLUSTER, node.name)
+            wanted = [((*place, *path), metric) for path, metric, _ in found]
+            # One group: series of a minute, whatever step the store has for new ones.
+            group = store.add(wanted, steps.first, EVERY)
+            for column, (_, _, values) in enumerate(found):
+                present = np.flatnonzero(~np.isnan(values))
+                slots = (steps.times[present] - group.start) // EVERY
+                if present.size:
+                    group.write_column(store.pool, column, slots, values[present])
+                count += present.size
         return count
 
     def lines(self, time: int) -> Iterator[tuple[str, bytes]]:

@@ -141,10 +141,10 @@ def _good() -> list[DemoJob]:
     people = (
         ("alice", "phys"), ("erin", "phys"), ("grace", "chem"), ("carol", "bio"), ("frank", "geo"),
     )  # fmt: skip
-    for number in range(44):
+    for number in range(80):
         user, account = people[number % len(people)]
         hours = 2.5 + number * 7 % 11 / 2
-        began = 23.5 - number * 13 % 22
+        began = 23.5 - number * 13 % 23
         is_running = began < hours + 0.5
         found.append(
             DemoJob(
@@ -156,8 +156,8 @@ def _good() -> list[DemoJob]:
                 shape=("steady", "waves")[number % 2],
             )
         )  # fmt: skip
-    for number in range(9):
-        hours, began = 4.0 + number % 4, 22.0 - 2.5 * number
+    for number in range(24):
+        hours, began = 4.0 + number % 4, 22.0 - 2.5 * number % 21
         is_running = began < hours + 0.5
         found.append(
             DemoJob(

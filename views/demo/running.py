@@ -113,7 +113,7 @@ class DemoServer(StoreServer):
 
 
 def _end_with_parent() -> None:
-    """Let the kernel end this process when its parent dies, however it dies."""
+    """Make the kernel end this process when its parent dies, however it dies."""
     _LIBC.prctl(_PDEATHSIG, signal.SIGTERM)
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ccagent.views.job.report import JobReport
     from ccagent.views.settings import ViewSettings
 
+_WIDEST = 120
 NO_DATA = 3
 """Exit status of a job without any sample."""
 
@@ -106,16 +107,8 @@ def _print(report: JobReport, form: str | None) -> None:
 
         click.echo(encode_summary(report))
         return
-    import os
-    import shutil
-
     from ccagent.views.job.text import format_report
-    from ccagent.views.terminal import choose_style
+    from ccagent.views.output import find_style, find_width, print_lines
 
-    is_terminal = sys.stdout.isatty()
-    style = choose_style(os.environ, is_terminal=is_terminal, is_plain=form == "plain")
-    width = shutil.get_terminal_size().columns if is_terminal else 80
-    text = format_report(report, style, min(120, max(20, width)))
-    # What the output can't show must not end the report.
-    encoding = sys.stdout.encoding or "ascii"
-    click.echo(text.encode(encoding, "replace").decode(encoding), nl=False, color=True)
+    text = format_report(report, find_style(is_plain=form == "plain"), min(_WIDEST, find_width()))
+    print_lines(text.splitlines())

@@ -15,7 +15,7 @@ def judge_shortness(job: JudgedJob) -> JobFinding | None:
     """Find jobs with too few samples to say anything."""
     samples, fewest = job.figures.samples, job.limits.fewest_samples
     if samples >= fewest:
-        return None
+        return _find_early(job)
     if not samples and job.figures.elapsed > job.limits.min_runtime.seconds:
         return JobFinding(
             "short",
@@ -29,6 +29,18 @@ def judge_shortness(job: JudgedJob) -> JobFinding | None:
         "short",
         f"too short: {plural(samples, 'sample')} in {clock(job.figures.elapsed)},"
         f" {fewest} are needed.{waits}",
+    )
+
+
+def _find_early(job: JudgedJob) -> JobFinding | None:
+    """Return that the job has not run for long enough to judge its use."""
+    if job.is_long:
+        return None
+    return JobFinding(
+        "short",
+        "short",
+        f"too short to judge its use: {clock(job.figures.elapsed)}, more than"
+        f" {job.limits.min_runtime} are needed.",
     )
 
 

@@ -82,7 +82,9 @@ RULES: tuple[JobRule, ...] = (
             needs_samples=False),
     JobRule("gpu-unknown", judge_unknown_gpus, "GPUs whose utilization is unknown",
             needs_samples=False),
-    JobRule("short", judge_shortness, "fewer than fewest-samples samples", needs_samples=False),
+    JobRule("short", judge_shortness,
+            "fewer than fewest-samples samples, or no longer than min-runtime",
+            needs_samples=False),
 )  # fmt: skip
 """The rules in the order in which their findings are shown."""
 

@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from ccagent.views.job.report import JobReport
 
 
+_FEWEST = 2
+"""Samples of a summary, as for jobstats."""
+
+
 def encode_summary(report: JobReport) -> str:
     """Return the summary of a report."""
     job = report.figures
-    if any(one.level == "short" for one in report.findings):
-        return "JS1:Short"
-    if not job.samples:
-        return "JS1:None"
+    if job.samples < _FEWEST:
+        is_early = any(one.level == "short" for one in report.findings)
+        return "JS1:Short" if is_early else "JS1:None"
     text = json.dumps(summarize(job), separators=(",", ":")).encode()
     # Without the time in gzip's head, so that the same job has the same summary.
     return f"JS1:{base64.b64encode(gzip.compress(text, mtime=0)).decode('ascii')}"

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
 from ccagent.cli.once import time_limit
 from ccagent.config.registry import agent_class
-from ccagent.errors import RejectedError
 from ccagent.machine.node import Node
+from ccagent.views.output import find_style, find_width, print_lines
 from ccagent.views.table.records import format_records
-from ccagent.views.terminal import choose_style, is_unicode
 
 if TYPE_CHECKING:
     from ccagent.agents.base import Agent
@@ -35,21 +31,15 @@ def print_table(configuration: Configuration, name: str) -> bool:
     agent = _build(configuration, name)
     agent.is_only_sample = True
     limit = agent.settings.time_limit
-    if sys.stdout is None:
-        raise RejectedError("standard output: it is closed")
-    width = shutil.get_terminal_size().columns
-    style = choose_style(os.environ, is_terminal=sys.stdout.isatty())
+    width, style = find_width(), find_style()
     try:
         with time_limit(limit.seconds, f"agent {name}: not finished after {limit}"):
             node.clock.sleep(agent.prepare(node))
             records = agent.sample(node)
-            lines = format_records(records, _find_units(agent), max(20, width), style)
+            lines = format_records(records, _find_units(agent), width, style)
     finally:
         agent.close()
-    text = "".join(f"{line}\n" for line in lines)
-    if not is_unicode(sys.stdout.encoding):
-        text = text.encode("ascii", "replace").decode()
-    sys.stdout.write(text)
+    print_lines(lines)
     return not agent.is_blind
 
 

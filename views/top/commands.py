@@ -68,9 +68,9 @@ def _read_twice(reader: NodeReader, pause: float) -> TopSnapshot:
 
 def _print_screens(reader: NodeReader, state: ViewState, *, is_once: bool) -> None:
     """Print all rows, once or at each interval."""
-    import shutil
     import time
 
+    from ccagent.views.output import find_width, print_lines
     from ccagent.views.terminal import is_unicode
     from ccagent.views.top.screen import draw
 
@@ -78,13 +78,13 @@ def _print_screens(reader: NodeReader, state: ViewState, *, is_once: bool) -> No
     snapshot = _read_twice(reader, _ONCE_PAUSE)
     state = state.begin(has_jobs=any(job.job for job in snapshot.jobs))
     while True:
-        # Read each time: the terminal may have another size by now.
-        width = shutil.get_terminal_size().columns
+        # Asked each time: the terminal may have another size by now.
+        width = find_width()
         screen = draw(snapshot, state, width, _MOST_ROWS, is_ascii=is_ascii, has_keys=False)
-        click.echo("\n".join(line.text.rstrip() for line in screen.lines))
+        print_lines(line.text.rstrip() for line in screen.lines)
         if is_once:
             return
-        click.echo()
+        print_lines([""])
         sys.stdout.flush()
         time.sleep(state.interval)
         snapshot = reader.read()

@@ -17,15 +17,20 @@ if TYPE_CHECKING:
 _MOST_ASKED = 4
 _LONGEST = 256
 _DIGITS = 12
+_CPUS = b"SLURM_CPUS_ON_NODE"
 
 
 class JobEnvironment(NamedTuple):
-    """What Slurm has told a job of itself. start, end: seconds since 1970, 0: not known."""
+    """What Slurm has told a job of itself.
+
+    start, end: seconds since 1970, 0: not known. cpus: on this node, 0: not known.
+    """
 
     name: str = ""
     partition: str = ""
     start: int = 0
     end: int = 0
+    cpus: int = 0
 
 
 def parse_job_environment(content: bytes) -> JobEnvironment | None:
@@ -33,23 +38,24 @@ def parse_job_environment(content: bytes) -> JobEnvironment | None:
     found: dict[bytes, bytes] = {}
     for entry in content.split(b"\0"):
         name, equals, value = entry.partition(b"=")
-        if equals and name.startswith(b"SLURM_JOB_"):
+        if equals and (name.startswith(b"SLURM_JOB_") or name == _CPUS):
             found.setdefault(name, value)
 
     def text(name: bytes) -> str:
         return found.get(name, b"")[:_LONGEST].decode("utf-8", "replace")
 
-    def moment(name: bytes) -> int:
+    def number(name: bytes, digits: int) -> int:
         value = found.get(name, b"")
-        return int(value) if value.isdigit() and len(value) <= _DIGITS else 0
+        return int(value) if value.isdigit() and len(value) <= digits else 0
 
-    if not found:
+    if not found.keys() - {_CPUS}:
         return None
     return JobEnvironment(
         text(b"SLURM_JOB_NAME"),
         text(b"SLURM_JOB_PARTITION"),
-        moment(b"SLURM_JOB_START_TIME"),
-        moment(b"SLURM_JOB_END_TIME"),
+        number(b"SLURM_JOB_START_TIME", _DIGITS),
+        number(b"SLURM_JOB_END_TIME", _DIGITS),
+        number(_CPUS, 5),
     )
 
 

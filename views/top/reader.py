@@ -7,16 +7,13 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ccagent.agents.sonar.jobs.allocations import Allocations
 from ccagent.agents.sonar.jobs.selection import ProcessSelection
 from ccagent.agents.sonar.sources.registry import open_source
-from ccagent.config.duration import Duration
+from ccagent.config.registry import GPU_VENDORS
 from ccagent.errors import CcagentError
 from ccagent.machine.cgroup.counters import JobCgroups, JobCounters
 from ccagent.machine.cgroup.jobs import job_directories
-from ccagent.machine.gpu.gpus import GpuReading
 from ccagent.machine.gpu.presence import is_any_present
-from ccagent.machine.gpu.settings import GpuSettings
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.machine.procfs.loadavg import parse_loadavg
@@ -25,14 +22,15 @@ from ccagent.machine.procfs.stat import parse_kernel_stat
 from ccagent.views.top.cards import CardWatch
 from ccagent.views.top.job_environment import JobEnvironment, read_job_environment
 from ccagent.views.top.job_rows import JobDelta, make_job
-from ccagent.views.top.snapshot import TopProcess, TopSnapshot
+from ccagent.views.top.snapshot import TopCard, TopProcess, TopSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import TypeVar
 
+    from ccagent.agents.sonar.jobs.allocations import Allocations
     from ccagent.agents.sonar.process import Process
-    from ccagent.machine.gpu.gpus import Gpus
+    from ccagent.machine.gpu.gpus import GpuReading, Gpus
     from ccagent.machine.node import Node
 
     T = TypeVar("T")
@@ -65,7 +63,7 @@ class NodeReader:
         self._node = node
         self._source = open_source("auto", node, ProcessSelection())
         self._cgroups = JobCgroups()
-        self._allocations = Allocations("scontrol", "squeue")
+        self._allocations: Allocations | None = None
         self._gpus: Gpus | None = None
         self._has_gpus = has_gpus
         self._cards = CardWatch()
@@ -102,10 +100,11 @@ class NodeReader:
         cpus = self._read_cpus()
         meminfo = self._read("proc/meminfo", parse_meminfo) or {}
         load = self._read("proc/loadavg", parse_loadavg)
-        reading = gpus.reading(hidden) if gpus is not None else GpuReading()
-        allocations = self._allocations.read(node, processes, reading) if reading.cards else []
-        owners = {index: one.job for one in allocations for index in one.cards}
-        cards = self._cards.watch(reading, owners, now, node, processes)
+        reading = gpus.reading(hidden) if gpus is not None else None
+        cards: tuple[TopCard, ...] = ()
+        if reading is not None:
+            owners = self._find_owners(processes, reading)
+            cards = self._cards.watch(reading, owners, now, node, processes)
         rates = self._count_io(processes, seconds)
         by_job: dict[int, list[Process]] = {job: [] for job in counters}
         for process in processes:
@@ -164,7 +163,7 @@ class NodeReader:
             counters=counters,
             seconds=seconds,
             environment=kept.environment or JobEnvironment(),
-            cpus=kept.cpus,
+            cpus=kept.cpus or (kept.environment.cpus if kept.environment else 0) or None,
             uptime=self._node.clock.uptime(),
             time=self._node.clock.time(),
             start=kept.start,
@@ -230,10 +229,21 @@ class NodeReader:
                 )
         return found
 
+    def _find_owners(self, processes: list[Process], reading: GpuReading) -> dict[int, int]:
+        """Return the jobs that Slurm has given cards, by card."""
+        if not reading.cards:
+            return {}
+        if self._allocations is None:
+            from ccagent.agents.sonar.jobs.allocations import Allocations
+
+            self._allocations = Allocations("scontrol", "squeue")
+        found = self._allocations.read(self._node, processes, reading)
+        return {index: one.job for one in found for index in one.cards}
+
     def _show(
-        self, process: Process, rates: dict[int, tuple[float, float]], reading: GpuReading
+        self, process: Process, rates: dict[int, tuple[float, float]], reading: GpuReading | None
     ) -> TopProcess:
-        uses = reading.processes.get(process.pid, ())
+        uses = reading.processes.get(process.pid, ()) if reading is not None else ()
         may_know = not self._uid or process.uid == self._uid
         read, written = rates.get(process.pid, (0.0, 0.0)) if may_know else (None, None)
         return TopProcess(
@@ -255,11 +265,12 @@ class NodeReader:
 
     def _open_gpus(self) -> Gpus | None:
         if self._gpus is None and self._has_gpus:
-            settings = GpuSettings(gpu_time_limit=Duration("1s"))
-            if is_any_present(self._node, settings.gpu_vendors):
+            if is_any_present(self._node, GPU_VENDORS):
+                from ccagent.config.duration import Duration
                 from ccagent.machine.gpu.gpus import Gpus
+                from ccagent.machine.gpu.settings import GpuSettings
 
-                self._gpus = Gpus(self._node, settings)
+                self._gpus = Gpus(self._node, GpuSettings(gpu_time_limit=Duration("1s")))
                 self._gpus.start()
             else:
                 self._has_gpus = False

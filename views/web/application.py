@@ -51,6 +51,11 @@ _DRAWN, _ZOOMED, _WRITTEN = 240, 600, 6000
 """Points of a series: drawn by the server, by the browser, and in CSV."""
 
 _LONGEST_ADDRESS = 4096
+_PARAMETERS = frozenset({
+    "range", "from", "to", "q", "state", "verdict", "page", "plot", "zoom",
+})  # fmt: skip
+"""Others are passed over, so that nobody has a page made again by adding one."""
+
 _FOR_EVER = "public, max-age=31536000, immutable"
 _KINDS = {
     "css": "text/css; charset=utf-8", "svg": "image/svg+xml",
@@ -337,7 +342,8 @@ def _read_request(request: Request, viewer: Viewer, points: int) -> PageRequest:
     if len(request.url.query) > _LONGEST_ADDRESS:
         raise HTTPException(400, "the address is too long")
     names = {name: _decoded(str(text)) for name, text in request.path_params.items()}
-    return PageRequest(viewer, names, dict(request.query_params), points)
+    query = {name: text for name, text in request.query_params.items() if name in _PARAMETERS}
+    return PageRequest(viewer, names, query, points)
 
 
 def _decoded(text: str) -> str:

@@ -77,7 +77,8 @@ class PageServer:
         self._server = _Uvicorn(
             uvicorn.Config(
                 self.application.app, host=self._host, port=self._port, lifespan="off", ws="none",
-                log_config=None, access_log=False, server_header=False, proxy_headers=False,
+                log_config=None, log_level="error", access_log=False,
+                server_header=False, proxy_headers=False,
                 limit_concurrency=_MOST_AT_ONCE, timeout_keep_alive=60,
                 timeout_graceful_shutdown=3, ssl_certfile=settings.tls.certificate or None,
                 ssl_keyfile=settings.tls.key or None,

@@ -134,7 +134,7 @@ class HwmonEnergySource(EnergySource):
         for name in names:
             directory = f"{HWMON}/{name}"
             try:
-                chip = read_parsed(node, f"{directory}/name", parse_label)
+                chip = _read_chip(node, directory)
                 if chip == "power_meter":
                     meters += _meters(node, directory)
                 elif chip == "amd_energy":
@@ -164,6 +164,14 @@ class HwmonEnergySource(EnergySource):
                 domain = EnergyDomain("package", int(socket[1]))
                 self._counters.define(path, domain, 0, _MOST_WATTS)
                 yield path
+
+
+def _read_chip(node: Node, directory: str) -> str:
+    """Return the name of a chip. Older drivers have all files in the directory of the device."""
+    try:
+        return read_parsed(node, f"{directory}/name", parse_label)
+    except NotHereError:
+        return read_parsed(node, f"{directory}/device/name", parse_label)
 
 
 def _meters(node: Node, directory: str) -> Iterator[MeterFile]:

@@ -146,7 +146,13 @@ def status(as_json: bool, common: Common) -> None:
     if not place:
         raise ConfigurationError(f"{configuration.place}: status-socket: none is set")
     found = read_status(place)
-    click.echo(found.json().decode() if as_json else found.table(), nl=as_json)
+    if as_json:
+        click.echo(found.json().decode())
+        return
+    from ccagent.views.output import find_style, find_width, print_lines
+    from ccagent.views.table.status import format_status
+
+    print_lines(format_status(found, find_width(100), find_style()))
 
 
 @cli.command()

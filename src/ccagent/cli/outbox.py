@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 def outbox(ctx: click.Context, /, common: Common) -> None:
     """Show the queue of each sink and its dead letters; exit status 1 if one can't be read."""
     if ctx.invoked_subcommand is None:
-        from ccagent.queue.commands import report
+        from ccagent.queue.commands import list_queues
+        from ccagent.views.output import find_style, find_width, print_lines
+        from ccagent.views.table.status import format_queues
 
-        text, is_readable = report(load(common, needs_file=True))
-        click.echo(text, nl=False)
-        if not is_readable:
+        queues = list_queues(load(common, needs_file=True))
+        print_lines(format_queues(queues, find_width(200), find_style()))
+        if any(each.error for each in queues):
             sys.exit(1)
 
 

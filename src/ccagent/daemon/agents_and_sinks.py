@@ -216,8 +216,7 @@ class AgentsAndSinks:
     def end(self, seconds: float) -> None:
         """End all after their work in hand, agents first, within some seconds."""
         deadline = self._clock.monotonic() + seconds
-        with continue_after_errors("exporter"):
-            self._exporter.close()
+        self._exporter.close()
         runners = [runner for _, runner in self._runners.values()]
         runners += self._leaving_runners
         outboxes = [*self._outboxes.values(), *self._leaving_outboxes]

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ccagent.log import logger
+
 if TYPE_CHECKING:
     from ccagent.config.configuration import Configuration
     from ccagent.machine.node import Node
@@ -44,14 +46,21 @@ class ExporterSlot:
             return
         self.close()
         if prepared is not None:
-            prepared.start(node)
             self._running, self._key = prepared, key
+            try:
+                prepared.start(node)
+            except Exception:  # noqa: BLE001 - agents sample whether anybody scrapes or not
+                logger.exception("exporter: not started: unforeseen error")
 
     def close(self) -> None:
         """End the exporter that runs."""
         running, self._running, self._key = self._running, None, None
-        if running is not None:
+        if running is None:
+            return
+        try:
             running.close()
+        except Exception:  # noqa: BLE001 - the daemon ends, or starts another one
+            logger.exception("exporter: unforeseen error while it was closed")
 
 
 def _key_of(configuration: Configuration) -> tuple[ExporterSettings, _Names] | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ccagent.doctor.clock import check_clock
 from ccagent.doctor.controls import check_controls
+from ccagent.doctor.exporter import check_exporter
 from ccagent.doctor.finding import Finding, make_finding
 from ccagent.doctor.identity import check_identity
 from ccagent.doctor.parallel import run_all
@@ -30,6 +31,7 @@ GENERAL: dict[str, GeneralCheck] = {
     "daemon": check_service,
     "directories": check_directories,
     "controls": check_controls,
+    "exporter": check_exporter,
     "sinks": check_sinks,
 }
 """Checks that no agent asks for, by the name under which a failing one is reported."""
@@ -37,7 +39,7 @@ GENERAL: dict[str, GeneralCheck] = {
 _AREAS = (
     "identity", "processes", "control groups", "kernel", "slurm", "lustre", "GPUs", "topology",
     "programs", "power", "network", "clock", "outbox", "daemon", "sinks",
-    "controls",
+    "controls", "exporter",
 )  # fmt: skip
 """In the order of the report."""
 

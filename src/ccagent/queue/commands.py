@@ -10,11 +10,12 @@ from urllib.parse import unquote
 
 from ccagent.config.configuration import build_transport
 from ccagent.errors import CcagentError, ConfigurationError, QueueError
-from ccagent.log import logger, printable
+from ccagent.log import logger
 from ccagent.machine.clock import timestamp
 from ccagent.queue.files import SUFFIX, make_file_name, open_disk
 from ccagent.queue.queue import Queue
 from ccagent.queue.sender import Sender
+from ccagent.views.table.status import BacklogRow
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from ccagent.queue.rows import DeadLetter
 
 _SHOWN = 20
-_HEAD = (
-    f"{'sink':20} {'messages':>9} {'bytes':>12} {'oldest':>9} {'dead letters':>13} {'dropped':>8}"
-)
 
 
 class DeadLetterSelection(NamedTuple):
@@ -40,26 +38,31 @@ class DeadLetterSelection(NamedTuple):
         return [each for each in letters if self.reason.lower() in each.reason.lower()]
 
 
-def report(configuration: Configuration) -> tuple[str, bool]:
-    """Return a table of queues and dead letters, and whether all queues could be read."""
-    lines = [_HEAD]
-    is_readable = True
+def list_queues(configuration: Configuration) -> list[BacklogRow]:
+    """Return the queues of all sinks, with the first of their dead letters."""
+    rows: list[BacklogRow] = []
     for sink in _list_queues(configuration):
         try:
             with _open_queue(configuration, sink) as database:
                 summary, letters = database.summarise(), database.read_dead_letters()
         except QueueError as error:
-            lines.append(f"{printable(sink):20} {printable(str(error))}")
-            is_readable = False
+            rows.append(BacklogRow(sink, error=str(error)))
             continue
-        lines.append(
-            f"{printable(sink):20} {summary.messages:9} {summary.size:12} {summary.age:8.0f}s "
-            f"{summary.dead_letters:13} {summary.dropped:8}"
-        )
-        lines += [_describe(letter) for letter in letters[:_SHOWN]]
+        details = [_describe(letter) for letter in letters[:_SHOWN]]
         if len(letters) > _SHOWN:
-            lines.append(f"  ... and {len(letters) - _SHOWN} more dead letters")
-    return "\n".join(lines) + "\n", is_readable
+            details.append(f"... and {len(letters) - _SHOWN} more dead letters")
+        rows.append(
+            BacklogRow(
+                sink,
+                summary.messages,
+                summary.size,
+                summary.age,
+                summary.dead_letters,
+                summary.dropped,
+                tuple(details),
+            )
+        )
+    return rows
 
 
 def flush(configuration: Configuration) -> bool:
@@ -130,7 +133,7 @@ def _describe(letter: DeadLetter) -> str:
             f"{letter.entry.message.kind} of {letter.entry.message.node}, "
             f"{len(letter.entry.message.body)} bytes"
         )
-    return f"  {timestamp(letter.rejected)} {printable(message)}: {printable(letter.reason)}"
+    return f"{timestamp(letter.rejected)} {message}: {letter.reason}"
 
 
 @contextlib.contextmanager

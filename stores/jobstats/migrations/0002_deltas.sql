@@ -191,6 +191,9 @@ CREATE FUNCTION interpolated_rates(
 RETURNS TABLE (
     step_begin timestamptz, time_series_id uuid, operation text, rate numeric
 ) LANGUAGE sql STABLE AS $$$$
+    WITH observed AS MATERIALIZED (
+        SELECT * FROM series_deltas(series, begins, ends + INTERVAL '1 day')
+    )
     SELECT
         s.step_begin, d.time_series_id, d.operation,
         sum(
@@ -200,7 +203,6 @@ RETURNS TABLE (
             / extract(epoch FROM d.timestamp - d.since)
         ) / extract(epoch FROM step)
     FROM generate_series(begins, ends - INTERVAL '1 microsecond', step) AS s (step_begin)
-    JOIN series_deltas(series, begins, ends + INTERVAL '1 day') d
-        ON d.since < s.step_begin + step AND d.timestamp > s.step_begin
+    JOIN observed d ON d.since < s.step_begin + step AND d.timestamp > s.step_begin
     GROUP BY 1, 2, 3
 $$$$;

@@ -186,7 +186,7 @@ def test_a_refused_message_is_shown_with_the_answer_and_the_queue_goes_on(
     assert len(receiver.taken) == 1
     shown = run("outbox", "--config", file).stdout
     assert "422" in shown.splitlines()[2]
-    assert shown.splitlines()[1].split() == ["backend", "0", "0", "0s", "1", "0"]
+    assert shown.splitlines()[1].split() == ["backend", "0", "0", "0:00", "1", "0"]
 
 
 def test_an_outage_delays_neither_sampling_nor_another_sink(

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.jobstats_store import RunningJobstatsStore
 from tests.support.lustre_agent import QueueingServer
-from tests.support.lustre_day import BEGIN, HOUR, LustreDay, LustreServer
+from tests.support.lustre_day import BEGIN, EVERY, HOUR, LustreDay, LustreServer
 from tests.support.postgres import PostgresServer
 
 # The day is in 2023.
@@ -30,6 +30,8 @@ class HarderDay(LustreDay):
     """A day with entries that one reading skips, and a target that nobody has for a while."""
 
     step = 0
+    last = 24 * HOUR // EVERY
+    """The last step: what a reading skips must be there in one after it."""
 
     def observe(self, now: float, *, fails: str = "") -> None:
         self.step += 1
@@ -49,6 +51,7 @@ class HarderDay(LustreDay):
             if ("fs-OST0001", entry) not in self.dropped
             and ((int(entry[:4]) - 1000 + hour) % 3 == 0 or int(entry[:4]) < 1000 + hour * 3)
             and self.step % 30 < 28
+            and self.step < self.last
         ]
         if candidates and self.chance.random() < 0.2 and fails != "fs-OST0001":
             entry = self.chance.choice(candidates)
@@ -169,6 +172,7 @@ def test_kills_and_an_outage_lose_nothing(
 ) -> None:
     KilledServer.url = store.url
     day = HarderDay(tmp_path, 4, KilledServer)
+    day.last = 420
     chance = random.Random(9)
     killed = 0
     for step in day.live():
@@ -180,7 +184,7 @@ def test_kills_and_an_outage_lose_nothing(
             killed += 1
             store.kill()
             store.start(is_ready=False)
-        if step == 420:
+        if step == day.last:
             break
     servers = [each for each in day.servers.values() if isinstance(each, KilledServer)]
     for each in servers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -291,3 +292,31 @@ def test_it_serves_over_tls(tmp_path: Path, database: str) -> None:
 def ask_commands(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ccagent", "jobstats", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_silent_connections_are_closed(tmp_path: Path, database: str) -> None:
+    configuration = tmp_path / "store.toml"
+    configuration.write_text(f'database = "{database}"\n[limits]\ntime = "1s"\nconnections = 20\n')
+    with RunningJobstatsStore(tmp_path / "slow", "--config", str(configuration)) as store:
+        silent = [socket.create_connection(("127.0.0.1", store.port)) for _ in range(25)]
+        silent[0].sendall(b"POST /lustre HTTP/1.1\r\nHost: ")
+        until(lambda: store.ask("GET", "/status").status == 200, 20)
+        for one in silent:
+            one.settimeout(10)
+            assert one.recv(1) == b""
+            one.close()
+
+
+def test_it_tells_the_service_manager(tmp_path: Path, database: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(30)
+        store = subprocess.Popen(
+            [sys.executable, "-m", "ccagent", "store", "jobstats",
+             "--database", database, "--listen", "127.0.0.1:0"],
+            env={**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify")},
+        )  # fmt: skip
+        assert manager.recv(1000).startswith(b"READY=1\nSTATUS=port ")
+        store.terminate()
+        assert manager.recv(1000) == b"STOPPING=1"
+        assert store.wait(30) == 0

@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ccagent.stores.metrics import nats_receiver
+from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
+from ccagent.stores.metrics.commit import GroupCommit
+from ccagent.stores.metrics.ingest import LineIngest
+from ccagent.stores.metrics.nats_receiver import NatsReceiver
+from ccagent.stores.metrics.settings import StoreNatsSettings, SubscriptionSettings
+from ccagent.stores.metrics.store import MetricStore
+from ccagent.transports.nats.client import NatsClient
 from tests.support.metric_store import RunningStore
 from tests.support.nats_server import NatsServer, connect
 from tests.support.running import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 BEGIN = int(time.time()) // 60 * 60 - 20 * 3600
@@ -153,3 +161,46 @@ def test_a_missing_stream_is_named_and_tried_again(tmp_path: Path, server: NatsS
         server.add_stream("fox", name="metrics")
         publish(server, "fox", [message(1, 0)], with_ack=True)
         until(lambda: values(store, 1) == [3.0], 60)
+
+
+@pytest.mark.parametrize("fault", ["frozen", "silent"])
+def test_a_connection_that_ended_without_a_word_is_noticed(
+    fault: str,
+    server: NatsServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clients: list[NatsClient] = []
+
+    def make() -> NatsClient:
+        clients.append(NatsClient())
+        return clients[-1]
+
+    monkeypatch.setattr(nats_receiver, "NatsClient", make)
+    monkeypatch.setattr(nats_receiver, "_CHECK_EVERY", 0.1)
+    monkeypatch.setattr(nats_receiver, "_ANSWER_WITHIN", 1)
+    store = MetricStore(MetricCatalogue({"load": StoredMetric(60, "avg")}), time.time)
+    subscription = SubscriptionSettings(subject="fox", cluster="fox")
+    settings = StoreNatsSettings(url=server.url, subscriptions=[subscription])
+
+    async def run() -> None:
+        receiver = NatsReceiver(settings, LineIngest(store), GroupCommit(None, "write"))
+        task = asyncio.create_task(receiver.run())
+        await wait_for(lambda: receiver.is_connected)
+        if fault == "frozen":
+            server.freeze()
+        else:
+            clients[0]._closed_cb = None
+            await clients[0].close()
+        await wait_for(lambda: "retrying in 1 s" in caplog.text)
+        server.thaw()
+        await wait_for(lambda: len(clients) > 1 and receiver.is_connected)
+        task.cancel()
+
+    asyncio.run(run())
+
+
+async def wait_for(is_true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not is_true():  # noqa: ASYNC110 - somebody else makes it true
+            await asyncio.sleep(0.01)

@@ -173,7 +173,7 @@ def _read_timex() -> dict[str, float]:
     state = library.adjtimex(buffer)
     if state < 0:
         reason = os.strerror(ctypes.get_errno())
-        raise NotPermittedError(f"adjtimex: {reason}; ProtectClock=no in the unit permits it")
+        raise NotPermittedError(f"adjtimex: {reason}: see ProtectClock= in the README")
     (_, offset, frequency, most, estimate, status, constant, _, _, _, _, tick, pps, jitter, shift,
      stable, jitters, calibrations, errors, unstable, tai) = _TIMEX.unpack(buffer.raw)  # fmt: skip
     unit = 1e9 if status & _NANO else 1e6

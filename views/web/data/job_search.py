@@ -97,7 +97,7 @@ class JobSearch:
         with self._lock:
             self._until = time.monotonic() + _SECONDS
             try:
-                return self._database.execute(query, tuple(values)).fetchall()
+                return self._database.execute(query, [_known(one) for one in values]).fetchall()
             except sqlite3.OperationalError as error:
                 if "interrupted" in str(error):
                     raise JobSearchError(
@@ -109,6 +109,11 @@ class JobSearch:
 
     def _is_late(self) -> bool:
         return time.monotonic() > self._until
+
+
+def _known(value: object) -> object:
+    """Return a value that SQLite takes: names may hold bytes that are no UTF-8."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
 def _condition(wanted: JobFilter) -> tuple[str, list[object]]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ccagent.views.web.context import PageRequest, PageSources
     from ccagent.views.web.data.newest import NodeNow
 
-MOST_VERDICTS = 10
+MOST_VERDICTS = 8
 _MOST_JOBS = 400
 _MOST_USERS = 8
 _MOST_CARDS = 64

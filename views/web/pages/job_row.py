@@ -107,12 +107,12 @@ def show_verdict(summary: JobSummary) -> ShownVerdict:
 
 def describe_size(job: StoredJob, gpus: int | None) -> str:
     """Return nodes, cores and GPUs of a job."""
-    parts = [f"{len(job.nodes)} node" + ("s" if len(job.nodes) != 1 else "")]
+    parts = [f"{len(job.nodes)} nodes"] if len(job.nodes) != 1 else []
     if job.details.cores:
-        parts.append(f"{job.details.cores} cores")
+        parts.append(f"{job.details.cores} core" + ("s" if job.details.cores != 1 else ""))
     if gpus:
         parts.append(f"{gpus} GPU" + ("s" if gpus != 1 else ""))
-    return ", ".join(parts)
+    return ", ".join(parts) or "1 node"
 
 
 def _is_about(summary: JobSummary, subject: str) -> bool:

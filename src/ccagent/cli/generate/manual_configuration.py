@@ -21,6 +21,7 @@ from ccagent.config.defaults import (
     agent_sections,
     control_sections,
     explain_key,
+    exporter_sections,
     sink_sections,
     toml,
 )
@@ -94,6 +95,11 @@ def _parts(date: str) -> Iterator[str]:
         'a table [controls.allow."CATEGORY.NAME"].'
     )
     yield from _controls()
+    yield heading("PROMETHEUS")
+    yield paragraphs("Table [exporter]: metrics that the daemon serves to Prometheus.")
+    for section in exporter_sections():
+        yield subheading(section.header)
+        yield from _keys(section.keys)
     yield heading("AGENTS")
     yield paragraphs("Each agent that runs has a table [agents.NAME], which may be empty.")
     yield from _agents()

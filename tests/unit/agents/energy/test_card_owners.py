@@ -87,6 +87,14 @@ def test_a_card_of_nobody_is_the_systems_if_it_works() -> None:
     assert split_domain(1000, 0, idle, (2, 1)).idle == {-2: 1000}
 
 
+def test_a_card_without_known_utilisation_is_not_taken_for_idle(tmp_path: Path) -> None:
+    reading = GpuReading(
+        cards=[card(0), card(1)], without_utilization=frozenset({0, 1}), partitioned=frozenset({1})
+    )
+    found = CardOwners("no-scontrol", "no-squeue").read(EnergyNode(tmp_path), reading)
+    assert [use.is_busy for use in found.values()] == [True, False]
+
+
 def test_a_job_that_has_gone_has_no_card() -> None:
     use = make_card_use(CardUse({9: 1}, {}, 0, is_busy=False), SEEN, SPAN)
     assert use.claims == {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -133,6 +135,19 @@ def test_the_truth_lies_in_the_interval_while_the_assumption_holds(
     for totals in run.totals:
         for domain, energy in totals.measured.items():
             assert sum(totals.split[domain].values()) == energy
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_learned_idle_power_keeps_the_truth_in_the_interval(seed: int) -> None:
+    """It holds what the system does meanwhile, which is less than the error of a counter."""
+    jobs = [replace(job, first=25) for job in pair(3.0, 5.0, busy=0.6)]
+    machine = ModelMachine(jobs, system_busy=0.005, seed=seed)
+    run = run_model(machine, 60, knows_idle=False)
+    for number, account in run.ledger.jobs.items():
+        truth = machine.truth[number] + machine.idle_share(number)
+        least, most = account.interval(0.05, 0.1)
+        assert not account.is_idle_unknown
+        assert least <= truth <= most
 
 
 def test_beyond_the_assumption_the_interval_does_not_hold() -> None:

@@ -373,7 +373,12 @@ def test_a_restart_loses_nothing(node: EnergyNode, tmp_path: Path) -> None:
     account = second.ledger.jobs[1]
     assert account.of("cpu", "active") == (1000 + 1000 - 400 - 800) * 10**6
     assert account.coverage == 1.0
-    assert [ended.account.job for ended in second.take_ended(node)] == [2]
+    (ended,) = second.take_ended(node)
+    assert ended.account.job == 2
+    # It had its cpus for the first tick and half of the second one.
+    assert (
+        ended.account.of("cpu", "idle") == 1_000_000_000 + 20 * 40_000_000 // 2 // 1 + 100_000_000
+    )
     second.close()
 
 
@@ -505,6 +510,21 @@ def test_records_that_wait_outlast_a_restart(node: EnergyNode, tmp_path: Path) -
     second = make_meter(node, **state)
     assert [ended.account.job for ended in second.take_ended(node)] == [1]
     second.close()
+
+
+def test_a_meter_that_is_none_of_the_node_is_named(node: EnergyNode) -> None:
+    node.write("sys/class/hwmon/hwmon0/name", "power_meter\n")
+    node.write("sys/class/hwmon/hwmon0/power1_average", "20000000\n")
+    meter = make_meter(node, **IDLE)
+    for _ in range(2):
+        spend(node)
+        tick = meter.tick(node)
+        check_sums(tick)
+    assert tick.errors == [
+        "node: its meter shows less than packages, memory and cards together, by 4000 J so far;"
+        " is it a meter of the whole node?"
+    ]
+    meter.close()
 
 
 def test_a_machine_without_any_source_is_blind(tmp_path: Path) -> None:

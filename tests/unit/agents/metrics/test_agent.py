@@ -11,6 +11,7 @@ import pytest
 
 from ccagent.agents.base import AgentSettings
 from ccagent.agents.metrics.agent import MetricsAgent
+from ccagent.agents.metrics.readers.power import PowerReader
 from ccagent.agents.metrics.readers.registry import READERS, ReaderTables
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
@@ -241,3 +242,28 @@ def test_the_preset_of_the_collector_has_its_meaning(tmp_path: Path) -> None:
     assert values(lines, "mem_free")["node"] == 1000
     assert values(lines, "load_one") == {"node": 0.5}
     assert not values(lines, "cpu_load")
+
+
+def test_power_of_long_intervals_has_all_wraps_of_its_counters(tmp_path: Path) -> None:
+    """EPYC at 400 W: the counter wraps every 164 s, and a sample comes every five minutes."""
+    zone = tmp_path / "sys/class/powercap/intel-rapl:0"
+    zone.mkdir(parents=True)
+    (zone / "name").write_text("package-0\n")
+    (zone / "max_energy_range_uj").write_text("65532610987\n")
+    (zone / "energy_uj").write_text("0\n")
+    machine = Machine(tmp_path, every="5m", readers=["power"])
+    (reader,) = machine.agent.readers
+    assert isinstance(reader, PowerReader)
+    try:
+        keeper = reader._keeper
+        assert keeper is not None
+        for second in range(30, 301, 30):
+            machine.node.still.sleep(30)
+            (zone / "energy_uj").write_text(f"{second * 400_000_000 % 65532610988}\n")
+            with keeper.lock:
+                keeper._function()  # as its thread does
+        found = machine.sample(seconds=0)
+        assert {line["value"] for line in found} == {"400.0"}
+    finally:
+        machine.agent.close()
+    assert not keeper.is_running

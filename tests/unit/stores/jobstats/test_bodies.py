@@ -27,13 +27,13 @@ def read(
 def test_a_body_is_read_whole(size: int) -> None:
     body = bytes(size)
     assert read(body) == body
-    assert read(gzip.compress(body, mtime=0), encoding="gzip") == body
+    assert read(gzip.compress(body), encoding="gzip") == body
 
 
 @pytest.mark.parametrize(
     ("body", "encoding", "status"),
     [
-        (bytes(1001), "", 413), (gzip.compress(bytes(10**6)), "gzip", 413),
+        (bytes(1001), "", 413), (gzip.compress(bytes(10**6), mtime=0), "gzip", 413),
         (b"x", "gzip", 400), (b"", "gzip", 400), (gzip.compress(b"x", mtime=0)[:-1], "gzip", 400),
         (gzip.compress(b"x", mtime=0) + b"y", "gzip", 400), (b"x", "br", 415),
     ],

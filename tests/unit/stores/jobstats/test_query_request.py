@@ -42,6 +42,7 @@ def test_the_sorted_operation_is_shown() -> None:
         ({"sort": "a; b"}, "'a; b' is not the name of an operation"),
         ({"limit": "0"}, "limit: expected a number from 1 to 100000"),
         ({"limit": "1e3"}, "limit: expected a number"),
+        ({"user": "a\0"}, "is not a name"),
     ],
 )
 def test_what_is_wrong_is_named(values: dict[str, str], reason: str) -> None:

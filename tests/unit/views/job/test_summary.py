@@ -55,6 +55,7 @@ def test_the_same_job_has_the_same_summary() -> None:
 def test_jobs_that_are_short_or_have_no_data() -> None:
     assert encode_summary(report(job(node(samples=1)))) == "JS1:Short"
     assert encode_summary(report(job(node(samples=0)))) == "JS1:None"
+    assert encode_summary(report(job(elapsed=120.0))).startswith("JS1:H4s")
 
 
 def test_a_thousand_nodes_fit_into_a_comment() -> None:

@@ -8,15 +8,16 @@ from ccagent.views.top.job_environment import JobEnvironment, parse_job_environm
 def test_names_and_times() -> None:
     content = (
         b"HOME=/\0SLURM_JOB_NAME=relax.sh\0SLURM_JOB_PARTITION=normal\0"
-        b"SLURM_JOB_START_TIME=1800000000\0SLURM_JOB_END_TIME=1800086400\0"
+        b"SLURM_JOB_START_TIME=1800000000\0SLURM_JOB_END_TIME=1800086400\0SLURM_CPUS_ON_NODE=8\0"
     )
     assert parse_job_environment(content) == JobEnvironment(
-        "relax.sh", "normal", 1_800_000_000, 1_800_086_400
+        "relax.sh", "normal", 1_800_000_000, 1_800_086_400, 8
     )
 
 
 def test_what_is_no_job_has_none() -> None:
     assert parse_job_environment(b"HOME=/\0SLURM_CONF=x\0") is None
+    assert parse_job_environment(b"SLURM_CPUS_ON_NODE=8\0") is None
     assert parse_job_environment(b"") is None
 
 

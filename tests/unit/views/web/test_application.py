@@ -164,7 +164,8 @@ def test_a_node_of_any_name_has_a_page(site: PageSite) -> None:
     "path",
     ["/static/x/../../../etc/passwd", "/cluster/demo/node/..%2f..%2fetc%2fpasswd",
      "/cluster/demo/node/~2E~2E~2Fetc~2Fpasswd", "/static//pages.css", "/bokeh/x/bokeh.min.js",
-     "/bokeh/x/../../server.py", "/cluster/~2E~2E", "/cluster/demo/job/99/0", "/nothing",
+     "/bokeh/x/../../server.py", "/cluster/~2E~2E", "/cluster/~FF~FE", "/cluster/demo/job/~00",
+     "/cluster/demo/job/99/0", "/nothing",
      "/csv/cluster/demo?plot=../../etc/passwd", "/csv/cluster/demo?plot="],
 )  # fmt: skip
 def test_what_is_not_there_is_not_found(site: PageSite, path: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ccagent.agents.energy.checks import find_node_meter
 from ccagent.agents.energy.domains import NODE_METER, EnergyDomain
 from ccagent.agents.energy.sources.hwmon import HWMON, HwmonEnergySource, parse_microwatts
 from ccagent.errors import NotHereError, UnparsableError
@@ -38,6 +39,16 @@ def test_power_is_integrated_every_second(tmp_path: Path) -> None:
     # 300, then trapezoids of 400, 500 and 400
     assert joules(source, node) == {NODE_METER: 1600.0}
     assert source.read(node) == {}
+
+
+def test_older_drivers_have_the_name_beside_the_power(tmp_path: Path) -> None:
+    node, source = EnergyNode(tmp_path), HwmonEnergySource()
+    node.write(f"{HWMON}/hwmon3/device/name", "power_meter\n")
+    node.write(f"{HWMON}/hwmon3/device/power1_average", "300000000\n")
+    source.read(node)
+    node.still.sleep(10)
+    assert joules(source, node) == {NODE_METER: 3000.0}
+    assert find_node_meter(node).state == "good"
 
 
 def test_a_gap_is_not_guessed(tmp_path: Path) -> None:

@@ -1,0 +1,106 @@
+"""Partitions are made when they are needed and dropped when they are old."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import psycopg
+import pytest
+
+from ccagent.config.duration import Duration
+from ccagent.stores.jobstats.housekeeping import keep_house
+from ccagent.stores.jobstats.migrating import migrate
+from ccagent.stores.jobstats.partitions import TimePartitions, list_partitions
+from ccagent.stores.jobstats.service import JobstatsService
+from ccagent.stores.jobstats.settings import JobstatsStoreSettings, SeriesTableSettings
+from tests.support.jobstats_store import record
+from tests.support.postgres import PostgresServer
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+
+
+def at(days: float, entry: str, **fields: Any) -> dict[str, Any]:
+    """Return a record of so many days ago."""
+    moment = NOW - timedelta(days=days)
+    return record(0, entry_id=entry, timestamp=moment.isoformat(), snapshot_time=None, **fields)
+
+
+def count(database: str, table: str) -> int:
+    with psycopg.connect(database) as connection:
+        found = connection.execute(f"SELECT count(*) FROM {table}".encode()).fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+def test_old_partitions_go_with_their_series(database: str) -> None:
+    settings = JobstatsStoreSettings(
+        database=database, series=SeriesTableSettings(retention=Duration("10d"))
+    )
+    service = JobstatsService(settings, database)
+    service.prepare()
+    array = [at(days, f"{days}:1:c1") for days in (9, 8, 5, 0)] + [at(0, "8:1:c1"), at(20, "9:1:x")]
+    stored = service.store_array(json.dumps(array).encode(), None)
+    assert (stored.stored, stored.expired) == (5, 1)
+    # A row of metadata counts as new for as long as the retention.
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("UPDATE metadata SET first_seen = first_seen - INTERVAL '9 days'")
+        parts = list_partitions(connection, "ost")
+        assert len(parts) == 6
+        later = NOW + timedelta(days=3)
+        dropped = keep_house(connection, settings.series, TimePartitions(86400), later)
+        assert dropped == 4
+        left = list_partitions(connection, "ost")
+        assert left[0][1] > NOW - timedelta(days=7)
+        assert left[-1][2] > later + timedelta(days=2)
+        entries = connection.execute("SELECT entry_id FROM metadata ORDER BY 1").fetchall()
+    assert entries == [("0:1:c1",), ("5:1:c1",), ("8:1:c1",)]
+    assert count(database, "ost") == 3
+    service.close()
+
+
+def test_another_length_of_partitions_fills_the_gaps(database: str) -> None:
+    hours = SeriesTableSettings(partition=Duration("6h"))
+    service = JobstatsService(JobstatsStoreSettings(database=database), database)
+    service.prepare()
+    service.close()
+    service = JobstatsService(JobstatsStoreSettings(database=database, series=hours), database)
+    service.prepare()
+    array = [at(days / 8, f"{days}:1:c1") for days in range(40)]
+    assert service.store_array(json.dumps(array).encode(), None).stored == 40
+    with psycopg.connect(database) as connection:
+        parts = list_partitions(connection, "ost")
+    assert all(one[2] <= other[1] for one, other in pairwise(parts))
+    assert {end - start for _, start, end in parts} >= {timedelta(hours=6), timedelta(days=1)}
+    service.close()
+
+
+def test_a_newer_schema_is_left_alone(database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("INSERT INTO migrations (number, name) VALUES (99, 'future')")
+        with pytest.raises(Exception, match=r"its schema has number 99, this ccagent knows \d+"):
+            migrate(connection, SeriesTableSettings())
+
+
+def test_hypertables_compress_and_aggregate(server: PostgresServer) -> None:
+    if not server.has_timescale():
+        pytest.skip("TimescaleDB is not installed here: its statements are only compared as text")
+    database = server.make_database()
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION timescaledb")
+    service = JobstatsService(JobstatsStoreSettings(database=database), database)
+    service.prepare()
+    array = [at(days / 8, "5:1:c1", write_bytes=1000 - days * 10, server="a") for days in range(40)]
+    late = array.pop(20)
+    assert service.store_array(json.dumps(array).encode(), None).stored == 39
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("SELECT compress_chunk(c) FROM show_chunks('ost') c")
+        assert service.store_array(json.dumps([late]).encode(), None).stored == 1
+        assert connection.execute("SELECT total FROM totals").fetchall() == [(390,)]
+        connection.execute("CALL refresh_continuous_aggregate('ost_hourly', NULL, NULL)")
+        assert connection.execute("SELECT sum(write_bytes) FROM ost_hourly").fetchone() == (390,)
+        settings = SeriesTableSettings(retention=Duration("1d"))
+        assert keep_house(connection, settings, None, NOW) > 0
+    service.close()

@@ -1,0 +1,124 @@
+"""`ccagent store metrics --web`: pages of what a store receives, and who may see them."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.support.metric_store import RunningStore
+from tests.support.page_site import public_key, token
+
+USER = {"Authorization": f"Bearer {token(sub='eve', roles=['user'])}"}
+STAFF = {"Authorization": f"Bearer {token(sub='ada', roles=['admin'])}"}
+SECRET = "a-secret-of-the-proxy"
+
+
+class Pages:
+    """Asks the pages of a store."""
+
+    def __init__(self, store: RunningStore) -> None:
+        found = re.search(r"pages at (http://\S+)/\n", store.log.read_text())
+        assert found
+        self.url = found[1]
+
+    def get(self, path: str, headers: dict[str, str]) -> tuple[int, str]:
+        request = urllib.request.Request(f"{self.url}{path}", headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStore]:
+    directory = tmp_path_factory.mktemp("store")
+    secret = directory / "secret"
+    secret.write_text(f"{SECRET}\n")
+    secret.chmod(0o600)
+    (directory / "store.toml").write_text(
+        f'jwt-public-key = "{public_key()}"\n'
+        f'[web]\nproxies = ["127.0.0.1"]\nproxy-secret-file = "{secret}"\nstaff = ["root"]\n'
+    )
+    options = ("--config", str(directory / "store.toml"), "--web", "127.0.0.1:0")
+    with RunningStore(directory, *options) as running:
+        now = int(time.time())
+        lines = "".join(
+            f"{metric},hostname=n1,type=node,stype=job,stype-id=7 value={value} {now - 60 * step}\n"
+            for step in range(1, 30)
+            for metric, value in (("job_cpu_util", 390), ("job_mem_rss", 3), ("job_mem_limit", 4))
+        )
+        assert running.ask("POST", "/api/write/?cluster=fox", lines, STAFF).status == 200
+        started = datetime.fromtimestamp(now - 1800, UTC).isoformat()
+        job = {
+            "job_id": 7, "job_name": "relax", "job_state": "RUNNING", "user_name": "eve",
+            "nodes": ["n1"], "start_time": started, "allocated_resources": "cpu=4,mem=4G,node=1",
+        }  # fmt: skip
+        jobs = [job, job | {"job_id": 8, "user_name": "bob"}]
+        envelope = {"data": {"attributes": {"cluster": "fox", "slurm_jobs": jobs}}}
+        assert running.ask("POST", "/api/jobs/", json.dumps(envelope), STAFF).status == 200
+        yield running
+        running.stop()
+
+
+def test_a_page_shows_what_the_store_has_received(store: RunningStore) -> None:
+    status, text = Pages(store).get("/cluster/fox/job/7", STAFF)
+    assert status == 200
+    assert "relax" in text
+    assert "mean 3.9, from 3.9 to 3.9" in text
+    assert "2.79 GB of 3.73 GB" in text
+
+
+def test_users_see_their_own_jobs_alone(store: RunningStore) -> None:
+    pages = Pages(store)
+    assert [pages.get(f"/cluster/fox/job/{n}", USER)[0] for n in (7, 8)] == [200, 403]
+    assert [pages.get(f"/cluster/fox/job/{n}", STAFF)[0] for n in (7, 8)] == [200, 200]
+    assert "Token of the store" in pages.get("/cluster/fox", {})[1]
+
+
+def test_a_proxy_names_the_user(store: RunningStore) -> None:
+    pages = Pages(store)
+    named = {"X-Remote-User": "eve", "X-Ccagent-Secret": SECRET}
+    assert [pages.get(f"/cluster/fox/job/{n}", named)[0] for n in (7, 8)] == [200, 403]
+    assert pages.get("/cluster/fox/job/8", named | {"X-Remote-User": "root"})[0] == 200
+    wrong = named | {"X-Ccagent-Secret": "guessed", "X-Remote-User": "root"}
+    assert pages.get("/data/cluster/fox/job/8", wrong)[0] == 401
+
+
+def test_no_secret_is_in_the_log(store: RunningStore) -> None:
+    said = store.log.read_text()
+    assert SECRET not in said
+    assert "eyJ" not in said  # the beginning of a token
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [(["--web", "127.0.0.1:TAKEN"], "Address already in use"), (["--web", "nowhere"], "web.listen"),
+     (["--web", "203.0.113.7:0"], "assign requested address")],
+)  # fmt: skip
+def test_pages_that_can_t_be_served_end_the_store(
+    tmp_path: Path, options: list[str], reason: str
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(
+            [sys.executable, "-m", "ccagent", "store", "metrics", "--data", str(tmp_path),
+             "--listen", "127.0.0.1:0", *(one.replace("TAKEN", port) for one in options)],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert "Traceback" not in done.stderr

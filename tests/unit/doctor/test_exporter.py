@@ -1,0 +1,47 @@
+"""What the doctor says of the Prometheus endpoint."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from ccagent.doctor.exporter import check_exporter
+from tests.support.doctor_site import found
+from tests.support.tree import TreeNode
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> TreeNode:
+    return TreeNode(tmp_path)
+
+
+def test_without_the_table_there_is_nothing_to_say(node: TreeNode) -> None:
+    assert found(check_exporter, node) == {}
+
+
+def test_a_port_that_nobody_listens_at(node: TreeNode) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        table = {"listen": [f"127.0.0.1:{port}"]}
+        assert found(check_exporter, node, exporter=table)[f"exporter 127.0.0.1:{port}"].state == (
+            "missing"
+        )
+        taken.listen()
+        assert found(check_exporter, node, exporter=table)[f"exporter 127.0.0.1:{port}"].state == (
+            "good"
+        )
+
+
+def test_a_file_of_users_that_is_missing_stops_it(node: TreeNode, tmp_path: Path) -> None:
+    table: dict[str, object] = {"listen": [], "users-file": str(tmp_path / "none")}
+    finding = found(check_exporter, node, exporter=table)["exporter files"]
+    assert (finding.state, finding.stops) == ("problem", ["exporter"])
+    assert "exporter.users-file" in finding.found
+
+
+def test_an_open_endpoint_is_a_problem(node: TreeNode) -> None:
+    findings = found(check_exporter, node, exporter={"listen": ["0.0.0.0:1"], "insecure": True})
+    assert findings["exporter.insecure"].state == "problem"

@@ -1,0 +1,46 @@
+"""Standard output: its width, its style, and text on it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+from ccagent.errors import RejectedError
+from ccagent.views.terminal import Style, choose_style, is_unicode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_NARROWEST = 20
+
+
+def find_width(otherwise: int = 80) -> int:
+    """Return the columns of the terminal; `otherwise` where there is none, and COLUMNS is unset."""
+    return max(_NARROWEST, shutil.get_terminal_size((otherwise, 24)).columns)
+
+
+def find_style(*, is_plain: bool = False) -> Style:
+    """Return the style for standard output."""
+    return choose_style(os.environ, is_terminal=_is_terminal(), is_plain=is_plain)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines; characters that the output can't show are replaced.
+
+    Raises RejectedError if standard output is closed.
+    """
+    if sys.stdout is None:
+        raise RejectedError("standard output: it is closed")
+    text = "".join(f"{line}\n" for line in lines)
+    if not is_unicode(sys.stdout.encoding):
+        text = text.encode("ascii", "replace").decode()
+    sys.stdout.write(text)
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stdout.isatty()
+    except (AttributeError, ValueError):  # closed
+        return False
