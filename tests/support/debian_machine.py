@@ -51,6 +51,7 @@ mkdir -p .{directory}
 mount --bind /lower{directory} .{directory}
 mount --bind /lower{tree} usr/lib/modules/$(uname -r)
 ip link set lo up
+hostname c1-1
 for module in {later}; do chroot . /usr/sbin/modprobe $module; done
 echo {begin}
 chroot . /usr/bin/env PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TMPDIR=/tmp \
@@ -115,7 +116,7 @@ def run_in_machine(
     )
     done = subprocess.run(
         ["qemu-system-x86_64", *options.split(), "-kernel", kernel.image, "-initrd", archive,
-         "-append", "console=ttyS0 quiet panic=-1"],
+         "-append", "console=ttyS0 quiet loglevel=0 panic=-1"],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
         timeout=time_limit, check=False,
     )  # fmt: skip

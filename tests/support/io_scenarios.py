@@ -501,7 +501,7 @@ def unload() -> Result:
     loading.unload_io(DIRECTORY)
     found["without io"] = sorted(os.listdir(DIRECTORY))
     loading.unload(DIRECTORY)
-    for _ in range(100):
+    for _ in range(600):  # the kernel frees them after a while
         if not own_programs():
             break
         time.sleep(0.1)

@@ -42,7 +42,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     output = run_in_machine(
         download_kernel(directory), directory, "tests.support.io_scenarios", str(built)
     )
-    found: dict[str, Any] = json.loads(output.splitlines()[-1])
+    (line,) = [line for line in output.splitlines() if line.startswith("{")]
+    found: dict[str, Any] = json.loads(line)
     return found
 
 

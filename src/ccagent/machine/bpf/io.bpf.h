@@ -131,6 +131,7 @@ struct dst_entry {
 struct sock {
 	struct sock_common __sk_common;
 	struct dst_entry *sk_dst_cache;
+	__u8 sk_kern_sock : 1;
 };
 
 struct socket {
