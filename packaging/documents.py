@@ -51,6 +51,12 @@ def documents(source: Path) -> list[str]:
     )
 
 
+def pictures(source: Path) -> list[str]:
+    """List the pictures that documents of a source tree show."""
+    found = [path for folder in FOLDERS for path in (source / folder).rglob("pictures/*.png")]
+    return sorted(path.relative_to(source).as_posix() for path in found)
+
+
 def installed(document: str, text: str, known: set[str], home: str) -> str:
     """Return the text of a document with the links that it needs when it is installed."""
 
@@ -73,12 +79,17 @@ def installed(document: str, text: str, known: set[str], home: str) -> str:
 def main() -> None:
     """Run the command."""
     source, root, home = sys.argv[1:]
-    known = documents(Path(source))
-    for document in known:
+    texts, images = documents(Path(source)), pictures(Path(source))
+    known = {*texts, *images}
+    for picture in images:
+        target = Path(root, home.lstrip("/"), picture)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(Path(source, picture).read_bytes())
+    for document in texts:
         text = Path(source, document).read_text(encoding="utf-8")
         target = Path(root, home.lstrip("/"), document)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(installed(document, text, set(known), home), encoding="utf-8")
+        target.write_text(installed(document, text, known, home), encoding="utf-8")
 
 
 if __name__ == "__main__":

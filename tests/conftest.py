@@ -16,8 +16,11 @@ MOST_RERUNS = 10
 
 _INTEGRATION = "tests/integration/"
 
+_OTHER_KERNEL = "kernel/test_io_by_job"
+"""It boots a kernel of Debian in an emulator, and shares nothing."""
+
 _SLOW = (
-    "packages", "slurm", "kernel", "commands/test_readme", "lustre/test_lustre_day",
+    _OTHER_KERNEL, "packages", "slurm", "jobstats", "kernel", "commands/test_readme", "lustre/test_lustre_day",
     "jobstats/test_jobstats_day", "daemon", "http/test_receivers",
 )  # fmt: skip
 """Below tests/integration, what takes longest: it starts first."""
@@ -73,7 +76,7 @@ def _group(nodeid: str) -> str:
     file, _, _ = nodeid.partition("::")
     place = file.removeprefix(_INTEGRATION)
     shared = _begins_with(place, _ONE_WORKER)
-    if shared is not None:
+    if shared is not None and not place.startswith(_OTHER_KERNEL):
         return "packages" if _ONE_WORKER[shared] == "packages" else "slurm, kernel"
     return file if _begins_with(place, _ALONE) is None else nodeid
 

@@ -79,7 +79,8 @@ class RunningStore:
     ) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
-            connection.request(method, path, body, headers or {})
+            content = body.encode() if isinstance(body, str) else body
+            connection.request(method, path, content, headers or {})
             answer = connection.getresponse()
             return Answer(answer.status, dict(answer.getheaders()), answer.read())
         finally:

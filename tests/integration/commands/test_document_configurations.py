@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ccagent.config.configuration import check
+from ccagent.stores.metrics.configuration import read_settings
 from tests.support.certificates import Authority
 from tests.support.documents import configurations, documents
 from tests.support.nats_server import new_seed
@@ -22,6 +23,9 @@ ADDED = {
     "agents/log/README.md": '[sinks.cockpit]\nurl = "nats://127.0.0.1"\nformat = "line"\n',
 }
 """What a configuration of a document names and leaves to the reader."""
+
+STORES = {"web"}
+"""Tables of the configuration of the metric store."""
 
 OTHERS = {"project"}
 """Tables that are no configuration of ccagent's: those of a package's pyproject.toml."""
@@ -61,7 +65,10 @@ def test_every_configuration_of_a_document_passes_the_check(
             (tmp_path / file).write_text(secrets.get(file, "secret\n"))
             (tmp_path / file).chmod(0o600)
         table = tomllib.loads(text)
-        if not OTHERS & set(table):
+        if STORES & set(table):
+            (tmp_path / "store.toml").write_text(text)
+            read_settings(str(tmp_path / "store.toml"), {"data": str(tmp_path)})
+        elif not OTHERS & set(table):
             check(tomllib.loads(text + ADDED.get(name, "")), name)
             checked.add(name)
     assert checked >= {

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.integration.controls.conftest import RunningService
@@ -14,7 +15,6 @@ from tests.support.nats_server import NatsServer, new_seed, public_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 SWAP = "proc/sys/vm/swappiness"
 TABLE = (
@@ -94,13 +94,15 @@ def test_without_a_service_a_node_is_read_and_put_back(
 ) -> None:
     node = MachineNode(tmp_path / "machine")
     add_os(node)
+    # Commands without the service look at this machine itself, which was not booted since.
+    boot = "proc/sys/kernel/random/boot_id"
+    node.put(boot, Path("/", boot).read_text())
     service = start(node.path, TABLE)
     config = ("--config", str(service.config))
     control("set", "os.swappiness=20", *config)
     service.kill()
     (line,) = control("set", "os.swappiness=30", *config, expect=1)
     assert "is ccagent-control.service running, and are you root?" in line
-    # These look at this machine itself, whose values are its own.
     assert control("list", *config)[0].startswith("NAME")
     text = control("restore", "--job", "99", *config)[1]
     assert text.endswith("Restored 0 values: SUCCESS!")

@@ -97,7 +97,7 @@ def test_what_is_no_module_is_in_it_too(wheel: zipfile.ZipFile) -> None:
             (ROOT / "src/ccagent", "machine"),
         )
         for path in (above / folder).rglob("*.*")
-        if path.suffix not in {".py", ".pyc", ".md"}
+        if path.suffix not in {".py", ".pyc", ".md", ".png"}  # documents and their pictures
     }  # fmt: skip
     # The sources of the kernel's programs, and their licence.
     data.add("ccagent/machine/bpf/README.md")

@@ -76,6 +76,7 @@ def records(slurm_jobs: Jobs, agent: JobsAgent) -> list[SlurmJob]:
         return {
             (number, job.job_state)
             for job in jobs
+            if not job.job_step
             for number in (job.job_id, job.array_job_id, job.het_job_id)
         }
 

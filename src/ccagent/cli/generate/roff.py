@@ -10,6 +10,7 @@ _ESCAPES = {
     "`": "\\(ga",
     "^": "\\(ha",
     "~": "\\(ti",
+    "|": "|\\:",  # a long expression may break here
 }
 """Characters that roff would take for a command or print as another."""
 
@@ -38,7 +39,8 @@ def italic(text: str) -> str:
 
 def title(name: str, section: int, date: str, source: str, manual: str) -> str:
     """Begin a page; `date` is in ISO 8601."""
-    return f'.TH "{escape(name)}" {section} "{date}" "{escape(source)}" "{escape(manual)}"\n'
+    # Long words of expressions can't be adjusted to the right margin.
+    return f'.TH "{escape(name)}" {section} "{date}" "{escape(source)}" "{escape(manual)}"\n.ad l\n'
 
 
 def heading(text: str) -> str:
