@@ -47,8 +47,10 @@ mount -t tmpfs -o mode=1777 tmpfs tmp
 mount -t cgroup2 cgroup2 sys/fs/cgroup
 mount -t bpf bpf sys/fs/bpf
 mount -t debugfs debugfs sys/kernel/debug
-mkdir -p .{directory}
-mount --bind /lower{directory} .{directory}
+for path in {directory} {root}; do
+    mkdir -p .$path
+    mount --bind /lower$path .$path
+done
 mount --bind /lower{tree} usr/lib/modules/$(uname -r)
 ip link set lo up
 hostname c1-1
@@ -136,7 +138,7 @@ def _make_archive(kernel: DebianKernel, directory: Path, command: str, script: P
         names.append(_module_name(path.name))
         files[f"modules/{names[-1]}"] = _unpacked(path)
     init = _INIT.format(
-        modules=" ".join(names), later=" ".join(_LATER), tree=kernel.tree, directory=directory,
+        modules=" ".join(names), later=" ".join(_LATER), tree=kernel.tree, directory=directory, root=ROOT,
         begin=_BEGIN, end=_END, command=f"sh -c 'exec {command}'",
     )  # fmt: skip
     # The root that the kernel starts from is another one than that of the programs.

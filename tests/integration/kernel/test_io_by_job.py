@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,10 +27,24 @@ OF_THE_FILE_SYSTEM = {"overlay listing": {"stats"}, "overlay read_write": {"fsyn
 """Operations that a file system does by itself, beside those of the program."""
 
 
+_FAILURES: list[Exception] = []
+"""Why the machine could not be had: tests that are tried again do not start another one."""
+
+
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What all programs did and what was counted, by name; the machine is there for a while."""
-    directory = tmp_path_factory.mktemp("debian-kernel")
+    if _FAILURES:
+        raise _FAILURES[0]
+    try:
+        return _run(tmp_path_factory.mktemp("debian-kernel"))
+    except Exception as error:
+        _FAILURES.append(error)
+        raise
+
+
+def _run(directory: Path) -> dict[str, Any]:
+    """Run all programs on the machine."""
     built = directory / "built"
     built.mkdir()
     # Ended jobs are kept for a second here.
