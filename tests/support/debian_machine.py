@@ -138,8 +138,8 @@ def _make_archive(kernel: DebianKernel, directory: Path, command: str, script: P
         names.append(_module_name(path.name))
         files[f"modules/{names[-1]}"] = _unpacked(path)
     init = _INIT.format(
-        modules=" ".join(names), later=" ".join(_LATER), tree=kernel.tree, directory=directory, root=ROOT,
-        begin=_BEGIN, end=_END, command=f"sh -c 'exec {command}'",
+        modules=" ".join(names), later=" ".join(_LATER), tree=kernel.tree, directory=directory,
+        root=ROOT, begin=_BEGIN, end=_END, command=f"sh -c 'exec {command}'",
     )  # fmt: skip
     # The root that the kernel starts from is another one than that of the programs.
     init = init.replace("cd /root\n", f"cd /root\ncp /{script.name} .\n", 1)
