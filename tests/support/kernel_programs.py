@@ -119,6 +119,8 @@ class JobGroup:
         self.top = f"{root}/{path.partition('/')[0]}"
         self.path = f"{root}/{path}"
         self._usage = usage
+        if os.path.exists(self.path):  # of tests that were killed
+            self.remove()
         os.makedirs(self.path)
 
     @property
