@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from ccagent.cli.command_options import HelpfulGroup, add_common_options
+from ccagent.cli.command_options import add_common_options, make_group
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -29,23 +29,7 @@ def extend_command(
 
     `configure` returns the configuration of the agent.
     """
-    take_sample = command.callback
-    if take_sample is None:
-        raise RuntimeError("the command does nothing")
-
-    @click.pass_context
-    def run(ctx: click.Context, /, **options: Any) -> None:
-        if ctx.invoked_subcommand is None:
-            take_sample(**options)
-
-    group = HelpfulGroup(
-        command.name,
-        callback=run,
-        params=command.params,
-        help=command.help,
-        invoke_without_command=True,
-    )
-
+    group = make_group(command)
     for make in (_status_command, _bandwidth_command, _reference_command):
         group.add_command(make(configure))
     return group

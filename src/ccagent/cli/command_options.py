@@ -66,6 +66,26 @@ class HelpfulGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def make_group(command: click.Command) -> HelpfulGroup:
+    """Return an agent's command as a group, which samples unless a sub-command is given."""
+    take_sample = command.callback
+    if take_sample is None:
+        raise RuntimeError("the command does nothing")
+
+    @click.pass_context
+    def run(ctx: click.Context, /, **options: Any) -> None:
+        if ctx.invoked_subcommand is None:
+            take_sample(**options)
+
+    return HelpfulGroup(
+        command.name,
+        callback=run,
+        params=command.params,
+        help=command.help,
+        invoke_without_command=True,
+    )
+
+
 class Common(NamedTuple):
     """The shared options of a command line."""
 
