@@ -36,7 +36,9 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
         ),
     ] = None
     on_startup: Annotated[bool, Meta(description="also when the daemon starts")] = False
-    sinks: Annotated[list[str], Meta(description="names of [sinks.NAME]; empty: all of them")] = []
+    sinks: Annotated[
+        list[str], Meta(description="names of [sinks.NAME]; empty: all whose format it has")
+    ] = []
     time_limit: Annotated[
         Duration, Meta(description="after this long an agent counts as hanging")
     ] = Duration("60s")

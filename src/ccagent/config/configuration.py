@@ -113,8 +113,17 @@ class Configuration(msgspec.Struct, frozen=True):
     exporter: ExporterSettings | None = None
 
     def sinks_of(self, agent: str) -> list[str]:
-        """Return the names of the sinks that get an agent's records: its own, else all."""
-        return list(self.agents[agent].sinks) or list(self.sinks)
+        """Return the names of the sinks that get an agent's records."""
+        return _sinks_of(agent, self.agents[agent], self.sinks)
+
+    @property
+    def agents_without_cadence(self) -> list[str]:
+        """The agents that a daemon would never run: with neither `every` nor `on-startup`."""
+        return [
+            name
+            for name, settings in self.agents.items()
+            if settings.every is None and not settings.on_startup
+        ]
 
     def formats_of(self, agent: str) -> frozenset[Format]:
         """Return the formats that the sinks of an agent want."""
@@ -169,7 +178,7 @@ def check(table: dict[str, Any], place: str) -> Configuration:
     exporter = problems.attempt(_check_exporter, table, place)
     problems.raise_found()
     known_agents = {
-        name: agent.for_receivers(_receivers_of_envelopes(agent, known_sinks))
+        name: agent.for_receivers(_receivers_of_envelopes(name, agent, known_sinks))
         for name, agent in agents.items()
         if agent is not None
     }
@@ -202,9 +211,18 @@ def _check_exporter(table: dict[str, Any], place: str) -> ExporterSettings | Non
     return convert(table["exporter"], ExporterSettings, "exporter", place=place)
 
 
-def _receivers_of_envelopes(agent: AgentSettings, sinks: dict[str, SinkSettings]) -> set[str]:
+def _sinks_of(name: str, settings: AgentSettings, sinks: dict[str, SinkSettings]) -> list[str]:
+    """Return the sinks that an agent names; if it names none, all whose format it has."""
+    formats = agent_class(name).formats
+    return list(settings.sinks) or [key for key, sink in sinks.items() if sink.format in formats]
+
+
+def _receivers_of_envelopes(
+    name: str, settings: AgentSettings, sinks: dict[str, SinkSettings]
+) -> set[str]:
     """Return the receivers of the sinks that get an agent's envelopes."""
-    return {sinks[name].receiver for name in agent.sinks or sinks if sinks[name].format == "sonar"}
+    chosen = [sinks[key] for key in _sinks_of(name, settings, sinks)]
+    return {sink.receiver for sink in chosen if sink.format == "sonar"}
 
 
 def _check_global(table: dict[str, Any], place: str) -> GlobalSettings:
@@ -270,9 +288,13 @@ def _check_agent(table: object, name: str, sinks: list[str], place: str) -> Agen
 def _check_formats(
     name: str, settings: AgentSettings, sinks: dict[str, SinkSettings], place: str
 ) -> None:
+    """Check that an agent has the formats of the sinks that it names, else that of one sink.
+
+    Raises ConfigurationError.
+    """
     agent = agent_class(name)
     problems = Problems()
-    for sink in settings.sinks or sinks:
+    for sink in settings.sinks or ([] if _sinks_of(name, settings, sinks) else sinks):
         wanted = sinks[sink].format if sink in sinks else None
         if wanted is not None and wanted not in agent.formats:
             problems.found.append(

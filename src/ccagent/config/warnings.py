@@ -1,4 +1,4 @@
-"""Combinations of keys that are valid and may lose records, for `ccagent config check`."""
+"""Keys that are valid, and keep a daemon from starting or lose records: `ccagent config check`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ _KINDS: dict[str, dict[str, str]] = {
 
 
 def find_losses(configuration: Configuration) -> Iterator[str]:
-    """Find what a checked configuration may lose: keys, reason and remedy, a sentence each."""
+    """Return what is wrong in a checked configuration: keys, reason, remedy, a sentence each."""
     for name in configuration.agents:
         yield from _find_forgotten(configuration, name)
         yield from _find_not_taken(configuration, name)
+    yield from _find_unused_sinks(configuration)
+    for name in configuration.agents_without_cadence:
+        yield f"agents.{name}.every: missing: `ccagent run` does not start, `--once` works"
 
 
 def _find_forgotten(configuration: Configuration, agent: str) -> Iterator[str]:
@@ -75,3 +78,15 @@ def _find_not_taken(configuration: Configuration, agent: str) -> Iterator[str]:
 
 def _join_names(sinks: list[str]) -> str:
     return f"sink{'s' if len(sinks) > 1 else ''} {', '.join(sinks)}"
+
+
+def _find_unused_sinks(configuration: Configuration) -> Iterator[str]:
+    """Find sinks to which no agent sends."""
+    agents = configuration.agents
+    used = {sink for agent in agents for sink in configuration.sinks_of(agent)}
+    for name, sink in configuration.sinks.items():
+        if agents and name not in used:
+            yield (
+                f"sinks.{name}.format: no agent sends there: none that names no sinks has records "
+                f"in the format {sink.format!r}"
+            )

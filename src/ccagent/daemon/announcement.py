@@ -17,10 +17,11 @@ def describe_run(configuration: Configuration) -> str:
     """Return version, file, agents with their cadence, and sinks without anything secret."""
     found = commit()
     version = f"ccagent {__version__}" + (f" ({found})" if found else "")
-    agents = [
-        f"{name} {_cadence(settings)}" + (f" to {', '.join(settings.sinks)}" * bool(settings.sinks))
-        for name, settings in configuration.agents.items()
-    ]
+    agents: list[str] = []
+    for name, settings in configuration.agents.items():
+        chosen = configuration.sinks_of(name)
+        goal = "" if chosen == [*configuration.sinks] else f" to {', '.join(chosen)}"
+        agents.append(f"{name} {_cadence(settings)}{goal}")
     sinks = [f"{name} {public_url(sink.url)}" for name, sink in configuration.sinks.items()]
     return (
         f"{version} with {configuration.place}; agents: {'; '.join(agents)}; "

@@ -312,8 +312,7 @@ def check_runnable(configuration: Configuration) -> None:
     """Raise ConfigurationError for what only the daemon needs: agents, and when they are due."""
     if not configuration.agents and configuration.exporter is None:
         raise ConfigurationError(f"{configuration.place}: no [agents.NAME]: nothing to run")
-    for name, settings in configuration.agents.items():
-        if settings.every is None and not settings.on_startup:
-            raise ConfigurationError(
-                f"{configuration.place}: agents.{name}.every: missing; how often is it to run?"
-            )
+    for name in configuration.agents_without_cadence:
+        raise ConfigurationError(
+            f"{configuration.place}: agents.{name}.every: missing; how often is it to run?"
+        )

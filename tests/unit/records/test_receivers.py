@@ -222,7 +222,8 @@ def test_a_body_over_http_is_as_large_as_the_receiver_takes(
 
 
 def losses(outbox: dict[str, Any], agents: dict[str, Any], **sink: Any) -> list[str]:
-    table = {"outbox": outbox, "agents": agents, "sinks": {"backend": sink}}
+    due = {name: {"every": "1m"} | agent for name, agent in agents.items()}
+    table = {"outbox": outbox, "agents": due, "sinks": {"backend": sink}}
     return [*find_losses(check(table, "ccagent.toml"))]
 
 
@@ -261,7 +262,8 @@ def test_samples_for_jobanalyzer_alone_are_made_for_it(
         for number, receiver in enumerate(receivers)
     }
     sinks["points"] = {"url": "nats://n", "format": "line"}
-    configuration = check({"agents": {"sample": {}}, "sinks": sinks}, "ccagent.toml")
+    table = {"agents": {"sample": {"every": "1m"}}, "sinks": sinks}
+    configuration = check(table, "ccagent.toml")
     settings = configuration.agents["sample"]
     assert isinstance(settings, SampleSettings)
     assert settings.preset == expected

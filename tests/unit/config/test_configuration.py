@@ -1,0 +1,53 @@
+"""Which sinks an agent's records go to, and what `config check` finds in a valid file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ccagent.config.configuration import check
+from ccagent.config.warnings import find_losses
+from ccagent.errors import ConfigurationError
+
+ENVELOPES = {"url": "dir:/srv/files"}
+LINES = {"url": "http://store/api/write/", "format": "line"}
+
+
+def configuration(agents: dict[str, Any], **sinks: dict[str, str]) -> dict[str, Any]:
+    return {"cluster": "fox", "agents": agents, "sinks": sinks}
+
+
+def test_an_agent_that_names_no_sinks_sends_to_all_whose_format_it_has() -> None:
+    agents: dict[str, Any] = {name: {"every": "1m"} for name in ("sample", "sysinfo", "metrics")}
+    checked = check(configuration(agents, files=ENVELOPES, store=LINES), "test")
+    assert checked.sinks_of("sample") == ["files", "store"]
+    assert checked.sinks_of("sysinfo") == ["files"]
+    assert checked.sinks_of("metrics") == ["store"]
+    assert checked.formats_of("metrics") == {"line"}
+    assert not [*find_losses(checked)]
+
+
+def test_a_sink_that_an_agent_names_must_have_its_format() -> None:
+    table = configuration({"metrics": {"sinks": ["files", "store"]}}, files=ENVELOPES, store=LINES)
+    with pytest.raises(ConfigurationError, match="'files' wants format 'sonar', which metrics has"):
+        check(table, "test")
+
+
+def test_an_agent_needs_one_sink_of_its_format() -> None:
+    table = configuration({"sample": {}, "metrics": {}}, files=ENVELOPES, more=ENVELOPES)
+    with pytest.raises(ConfigurationError) as caught:
+        check(table, "test")
+    assert len(caught.value.problems) == 2
+
+
+def test_a_sink_to_which_no_agent_sends_is_a_warning() -> None:
+    checked = check(configuration({"metrics": {"every": "1m"}}, a=ENVELOPES, b=LINES), "test")
+    (warning,) = find_losses(checked)
+    assert warning.startswith("sinks.a.format: no agent sends there")
+
+
+def test_an_agent_that_a_daemon_would_never_run_is_a_warning() -> None:
+    agents: dict[str, Any] = {"sample": {}, "sysinfo": {"on-startup": True}}
+    (warning,) = find_losses(check(configuration(agents, a=ENVELOPES), "test"))
+    assert warning.startswith("agents.sample.every: missing")
