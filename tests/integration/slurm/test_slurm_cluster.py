@@ -31,7 +31,7 @@ time.sleep(600)
 def started_from_outside(slurm: SlurmCluster, program: str, *arguments: str) -> str:
     """Run a program as an agent does: in an environment that knows nothing of the cluster."""
     command = [str(slurm.programs / program), *arguments]
-    done = subprocess.run(command, env={}, capture_output=True, timeout=20, check=True)
+    done = subprocess.run(command, env={}, capture_output=True, timeout=90, check=True)
     assert done.stderr == b""
     return done.stdout.decode("utf-8", "surrogateescape")
 
