@@ -1,9 +1,11 @@
-"""How all tests run: examples of Hypothesis, groups for parallel runs, a limit of reruns."""
+"""How all tests run: examples of Hypothesis, groups for parallel runs, reruns and their limit."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -13,6 +15,9 @@ from hypothesis import HealthCheck, settings
 
 MOST_RERUNS = 10
 """A loaded machine must not fail a sound change; a suite that flakes more often is not sound."""
+
+_MOST_RENEWALS = 2
+"""How often a file's servers are started anew for a rerun: a broken change must not take hours."""
 
 _INTEGRATION = "tests/integration/"
 
@@ -110,6 +115,29 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     scheduler._split_scope = _group
     scheduler.remove_node = partial(_remove_worker, scheduler)
     return scheduler
+
+
+_renewals: Counter[str] = Counter()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """End what the fixtures of session and module have started, before a test is run again.
+
+    What the attempt that failed has left there must not make the next one fail too.
+    """
+    if getattr(item, "execution_count", 1) < 2:
+        return
+    file = item.nodeid.partition("::")[0]
+    _renewals[file] += 1
+    if _renewals[file] > _MOST_RENEWALS:
+        return
+    test: Any = item
+    for fixtures in test._fixtureinfo.name2fixturedefs.values():
+        for fixture in fixtures:
+            # An attempt that failed may have killed its server: ending that fails then.
+            with contextlib.suppress(Exception):
+                fixture.finish(test._request)
 
 
 def _reruns(config: pytest.Config) -> list[str]:

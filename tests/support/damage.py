@@ -161,13 +161,13 @@ def deliver(directory: Path, hit_ids: set[str]) -> Outcome:
         sink = Sink("backend", SinkSettings(url="test:"), taker, where)
         new = Message("c", "n", "sample", "sonar", 1.5, b"{}", "", "new")
         sink.put(new)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not sink.is_idle and time.monotonic() < deadline:
             time.sleep(0.002)
         is_alive = sink.is_alive
         restarts = sink.counters().restarts
         sink.close()
-        sink.join(10)
+        sink.join(60)
     finally:
         logger.removeHandler(handler)
     return Outcome(taker.taken, hit_ids, restarts, handler.count, is_alive)

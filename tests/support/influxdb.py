@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Generator
@@ -15,6 +14,8 @@ from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 import pytest
+
+from tests.support.ports import free_port
 
 CONFIGURATION = """
 reporting-enabled = false
@@ -40,7 +41,7 @@ class Influx:
 
     def answers(self) -> bool:
         try:
-            with urlopen(f"{self.url}/ping", timeout=5) as answer:
+            with urlopen(f"{self.url}/ping", timeout=30) as answer:
                 return bool(answer.status == 204)
         except OSError:
             return False
@@ -49,7 +50,7 @@ class Influx:
         """Return the rows of all series, with the series' tags."""
         arguments = urlencode({"db": "x", "epoch": "s", "q": text}).encode()
         request = Request(f"{self.url}/query", data=arguments)
-        with urlopen(request, timeout=5) as answer:
+        with urlopen(request, timeout=30) as answer:
             (result,) = json.load(answer)["results"]
         assert "error" not in result, result
         return [
@@ -65,9 +66,7 @@ def running_influxd(directory: Path) -> Generator[Influx]:
     program = shutil.which("influxd")
     if program is None:
         pytest.fail("influxd is not installed: apt-get install influxdb")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     configuration = directory / "influxdb.conf"
     configuration.write_text(CONFIGURATION.format(directory=directory, port=port))
     log = directory / "log"
@@ -81,11 +80,11 @@ def running_influxd(directory: Path) -> Generator[Influx]:
         yield influx
     finally:
         server.terminate()
-        server.wait(10)
+        server.wait(60)
 
 
 def _await(influx: Influx, server: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while not influx.answers():
         if server.poll() is not None or time.monotonic() > deadline:
             pytest.fail(f"influxd doesn't answer:\n{log.read_text()}")

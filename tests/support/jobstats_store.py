@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -22,6 +22,10 @@ class StoreAnswer(NamedTuple):
 
     def json(self) -> Any:
         return json.loads(self.body)
+
+
+BEGIN = datetime.now(UTC).replace(hour=10, minute=0, second=0, microsecond=0) - timedelta(days=2)
+"""Two days ago at 10:00: a store drops what is older than its retention."""
 
 
 class RunningJobstatsStore:
@@ -109,8 +113,8 @@ class RunningJobstatsStore:
 def record(
     seconds: float, counters: dict[str, int] | None = None, /, **fields: Any
 ) -> dict[str, Any]:
-    """Return a record of the entry `5:1001:c1` at seconds since 2026-11-22T10:00."""
-    begin = datetime(2026, 11, 22, 10, tzinfo=UTC).timestamp()
+    """Return a record of the entry `5:1001:c1` at seconds since BEGIN."""
+    begin = BEGIN.timestamp()
     moment = datetime.fromtimestamp(begin + seconds, UTC).isoformat(timespec="milliseconds")
     found: dict[str, Any] = {
         "target": "fs-OST0000",

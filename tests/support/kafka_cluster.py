@@ -84,14 +84,14 @@ class Cluster:
     def count(self, topic: str = "fox.sample") -> int:
         """Return how many messages a topic got, though the mock may have dropped old ones."""
         with self._consumer(topic) as (consumer, partition):
-            return consumer.get_watermark_offsets(partition, timeout=20)[1] - self._first[topic]
+            return consumer.get_watermark_offsets(partition, timeout=60)[1] - self._first[topic]
 
     def stored(self, topic: str = "fox.sample") -> list[confluent_kafka.Message]:
         """Read all that a topic got, which must be less than 5 MB: the mock holds no more."""
         with self._consumer(topic) as (consumer, partition):
             consumer.assign([partition])
             found: list[confluent_kafka.Message] = []
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while time.monotonic() < deadline:
                 got = consumer.poll(1)
                 if got is None:

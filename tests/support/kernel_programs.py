@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -155,8 +156,7 @@ class JobGroup:
 @contextmanager
 def hierarchy(version: str) -> Generator[str]:
     """Mount control groups of one version: `v1` has the controller cpuacct."""
-    root = f"/run/ccagent-test-cgroup-{os.getpid()}"
-    os.mkdir(root)
+    root = tempfile.mkdtemp(prefix="ccagent-test-cgroup-", dir="/run")
     kind = ["-t", "cgroup", "-o", "cpuacct"] if version == "v1" else ["-t", "cgroup2"]
     try:
         subprocess.run(["mount", *kind, "ccagent-test", root], check=True)

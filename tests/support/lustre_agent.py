@@ -51,7 +51,7 @@ class QueueingServer(LustreServer):
 
     def close(self) -> None:
         self.sink.close()
-        self.sink.join(10)
+        self.sink.join(60)
 
 
 def main() -> None:
@@ -74,7 +74,7 @@ def main() -> None:
             agent.save_state()
         print("done", flush=True)
     sink.close()
-    sink.join(10)
+    sink.join(60)
 
 
 if __name__ == "__main__":

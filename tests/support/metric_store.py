@@ -44,7 +44,7 @@ class RunningStore:
                  *self.options],
                 stderr=stderr,
             )  # fmt: skip
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while True:
             said = self.log.read_bytes()[begin:].decode()
             found = re.search(r"listening on \S+ port (\d+)", said)
@@ -65,7 +65,7 @@ class RunningStore:
         """With SIGTERM."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            assert self.process.wait(30) == 0, self.log.read_text()
+            assert self.process.wait(60) == 0, self.log.read_text()
 
     def __enter__(self) -> Self:
         return self
@@ -77,7 +77,7 @@ class RunningStore:
     def ask(
         self, method: str, path: str, body: bytes | str = b"", headers: dict[str, str] | None = None
     ) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             content = body.encode() if isinstance(body, str) else body
             connection.request(method, path, content, headers or {})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import socket
 import subprocess
 import threading
@@ -16,6 +15,8 @@ from paho.mqtt import properties
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,16 +31,6 @@ max_queued_messages 1000000
 log_dest stderr
 log_type all
 """
-
-
-def free_port() -> int:
-    """Return a port that no outgoing connection takes while the broker is down."""
-    while True:
-        with socket.socket() as free, contextlib.suppress(OSError):
-            # Below those that the kernel gives to connections (ip_local_port_range).
-            port = random.randrange(10_000, 32_000)
-            free.bind(("127.0.0.1", port))
-            return port
 
 
 class Broker:
@@ -188,7 +179,7 @@ class Subscriber:
 
     def wait(self) -> None:
         """Wait until it is connected (again)."""
-        assert self._ready.wait(20)
+        assert self._ready.wait(60)
 
     def lost(self) -> None:
         """Wait until it has noticed that the broker is gone."""
@@ -280,7 +271,7 @@ def packet(connected: socket.socket) -> tuple[int, bytes]:
             return first, exactly(size)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it has not come to pass"

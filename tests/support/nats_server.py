@@ -25,6 +25,7 @@ from nats.js import JetStreamContext
 from ccagent.records.message import Format, Message
 from ccagent.transports.nats.settings import NatsSettings
 from ccagent.transports.nats.transport import NatsTransport
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Generator
@@ -81,9 +82,7 @@ class NatsServer:
         with_jetstream: bool = True,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"{scheme}://127.0.0.1:{self.port}"
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
@@ -103,7 +102,7 @@ class NatsServer:
             self._process = subprocess.Popen(
                 [program(), "-c", str(self._directory / "server.conf")], stderr=log
             )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             assert self._process.poll() is None, self.log
             try:
@@ -253,7 +252,7 @@ class Bench:
             scripted.stop()
         for server in self._servers:
             server.kill()
-        assert seconds < 5
+        assert seconds < 20
         assert not threads()
         assert not event_loops()
 
@@ -326,7 +325,7 @@ def answer_pings(server: ScriptedServer, connected: socket.socket) -> None:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -46,7 +46,7 @@ class RunningDemo:
     def interrupt(self) -> int:
         """Press Ctrl-C, and return the exit status."""
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
     def __enter__(self) -> Self:
         return self
@@ -54,7 +54,7 @@ class RunningDemo:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.terminate()
-            self.process.wait(30)
+            self.process.wait(60)
 
 
 class Watched:

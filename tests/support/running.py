@@ -14,7 +14,7 @@ from typing import Any
 CCAGENT = [sys.executable, "-m", "ccagent"]
 
 
-def until(condition: Callable[[], object], seconds: float = 15) -> None:
+def until(condition: Callable[[], object], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"it did not happen within {seconds} s"
@@ -62,5 +62,5 @@ class Running:
         assert self.process is not None
         begin = time.monotonic()
         self.process.terminate()
-        assert self.process.wait(10) == 0
+        assert self.process.wait(60) == 0
         return time.monotonic() - begin

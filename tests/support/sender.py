@@ -38,7 +38,7 @@ def main() -> None:
     while not outbox.is_idle:
         time.sleep(0.05)
     outbox.close()
-    outbox.join(10)
+    outbox.join(60)
 
 
 if __name__ == "__main__":

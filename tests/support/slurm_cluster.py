@@ -266,11 +266,11 @@ class SlurmCluster:
             with socket.socket(socket.AF_UNIX) as client:
                 return client.connect_ex(path) == 0
 
-        _wait(answers, 20, lambda: "MariaDB doesn't answer")
+        _wait(answers, 90, lambda: "MariaDB doesn't answer")
 
     def _start_accounting(self) -> None:
         self._daemon("slurmdbd")
-        _wait(lambda: self._does("sacctmgr", "-n", "list", "cluster"), 20, lambda: "no slurmdbd")
+        _wait(lambda: self._does("sacctmgr", "-n", "list", "cluster"), 90, lambda: "no slurmdbd")
         self.run("sacctmgr", "-i", "add", "cluster", "peers")
         self.run("sacctmgr", "-i", "add", "account", "physics", "chem")
         self.run("sacctmgr", "-i", "add", "user", ",".join(USERS), "account=physics")
@@ -290,7 +290,7 @@ class SlurmCluster:
             output = self.run("sinfo", "-h", "-n", names, "-N", "-o", "%N %T")
             return {f"{node} idle" for node in NODES} <= set(output.splitlines())
 
-        _wait(idle, 20, lambda: f"not all idle: {self.run('sinfo', '-N')}")
+        _wait(idle, 90, lambda: f"not all idle: {self.run('sinfo', '-N')}")
 
     def _daemon(self, *command: str) -> None:
         """Start a program that goes into the background, or run one to its end."""
@@ -300,13 +300,13 @@ class SlurmCluster:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                timeout=60,
+                timeout=300,
                 check=True,
             )
 
     def _does(self, *command: str) -> bool:
         try:
-            self.run(*command, time_limit=2)
+            self.run(*command, time_limit=20)
         except (RuntimeError, subprocess.TimeoutExpired):
             return False
         return True

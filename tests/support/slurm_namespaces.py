@@ -152,7 +152,7 @@ def _thaw(nodes: Sequence[str]) -> None:
 def _remove_cgroups(nodes: Sequence[str]) -> None:
     for node in nodes:
         for top in _CGROUPS.glob(f"*/slurm_{node}"):
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + 60
             while top.is_dir() and time.monotonic() < deadline:
                 for directory, _, _ in os.walk(top, topdown=False):
                     # Busy until the kernel has put the last process away.

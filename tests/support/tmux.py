@@ -40,7 +40,7 @@ class Terminal:
 
     def wait(self, wanted: Callable[[list[str]], bool]) -> list[str]:
         """Return the first screen that is as wanted."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while True:
             found = self.lines()
             if wanted(found):
@@ -51,5 +51,5 @@ class Terminal:
     def _run(self, *arguments: str) -> str:
         return subprocess.run(
             ["tmux", "-S", self._socket, *arguments], check=True, capture_output=True, text=True,
-            timeout=30, env=self._environment,
+            timeout=60, env=self._environment,
         ).stdout  # fmt: skip

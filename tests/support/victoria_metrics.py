@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode
 from urllib.request import urlopen
+
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,9 +44,7 @@ class VictoriaMetrics:
     def __init__(self, directory: Path) -> None:
         program = shutil.which("victoria-metrics")
         assert program, "no victoria-metrics: apt-get install victoria-metrics"
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.place = f"127.0.0.1:{free.getsockname()[1]}"
+        self.place = f"127.0.0.1:{free_port()}"
         self.log = directory / "log"
         command = [
             program,
@@ -63,7 +62,7 @@ class VictoriaMetrics:
                 command, stdout=output, stderr=output, env=os.environ | {"GOMAXPROCS": "2"}
             )
         try:
-            self._wait(15)
+            self._wait(60)
         except BaseException:
             self.stop()
             raise
@@ -91,16 +90,16 @@ class VictoriaMetrics:
         return [line for line in self.log.read_text().splitlines() if "cannot unmarshal" in line]
 
     def stop(self) -> None:
-        """SIGTERM; it is given ten seconds."""
+        """SIGTERM; it is given a minute."""
         self.process.terminate()
         try:
-            self.process.wait(10)
+            self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
 
     def _get(self, path: str) -> str:
-        with urlopen(f"http://{self.place}{path}", timeout=10) as answer:
+        with urlopen(f"http://{self.place}{path}", timeout=30) as answer:
             return str(answer.read(), "utf-8")
 
     def _wait(self, seconds: float) -> None:

@@ -91,12 +91,12 @@ class Terminal:
         self._process.stdin.write(f"{command}\nprintf '\\n%s %s\\n' '{mark}' $?\n".encode())
         self._process.stdin.flush()
         ended = re.compile(rf"^{mark} (\d+)$", re.MULTILINE)
-        self.wait(ended, 100, begin)
+        self.wait(ended, 300, begin)
         found = ended.search(self.text, begin)
         assert found is not None
         return Done(command, int(found[1]), self.text[begin : found.start()])
 
-    def wait(self, pattern: re.Pattern[str], seconds: float = 20, begin: int = 0) -> None:
+    def wait(self, pattern: re.Pattern[str], seconds: float = 60, begin: int = 0) -> None:
         """Wait until that has been printed."""
         deadline = time.monotonic() + seconds
         while pattern.search(self.text, begin) is None:
@@ -110,7 +110,7 @@ class Terminal:
         self._process.stdin.write(b"kill $(jobs -p) 2>/dev/null; wait; exit\n")
         self._process.stdin.close()
         try:
-            self._process.wait(20)
+            self._process.wait(60)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -168,7 +168,7 @@ class Walk:
         if command in ENDLESS:
             typed = f"timeout --signal=INT {ENDLESS[command]} {typed}"
         done = self._inside.run(typed)
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while command in LATER and LATER[command] not in done.output:
             assert time.monotonic() < deadline, done
             time.sleep(0.2)
@@ -176,7 +176,7 @@ class Walk:
         if command.endswith("&"):
             port = LISTENS.get(command.partition(" ")[0])
             reached = f"(exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null"
-            wait = f"for i in $(seq 200); do {reached} && break; sleep 0.05; done"
+            wait = f"for i in $(seq 1200); do {reached} && break; sleep 0.05; done"
             self._inside.run(wait if port else "sleep 1")
         return done
 

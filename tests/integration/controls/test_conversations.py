@@ -124,7 +124,7 @@ def test_a_read_that_hangs_holds_up_nobody(
     body = f"{request('cpu_freq.governor', kind='hwthread', number='1')}\n{other}"
     begin = time.monotonic()
     answers = client.ask(body, answers=2)
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 60
     assert [answer.tags["level"] for answer in answers] == ["ERROR", "INFO"]
     assert "no answer of the machine within 0.2 s" in str(answers[0].value)
     assert text(client.ask(other)) == "INFO powersave"

@@ -51,7 +51,7 @@ def test_start_reload_and_end_are_told(daemon: Running, manager: NotifySocket) -
     assert "READY=1\nSTATUS=configuration not read again, the old one" in manager.next_but(WATCHDOG)
     assert daemon.said().count("ccagent: error: configuration not read again") == 1
 
-    assert daemon.stop() < 5
+    assert daemon.stop() < 30
     assert manager.next_but(WATCHDOG) == "STOPPING=1"
 
 
@@ -92,5 +92,5 @@ def test_an_agent_that_hangs_is_no_reason_to_restart_the_others(
 def test_a_daemon_that_can_not_start_is_never_ready(daemon: Running, manager: NotifySocket) -> None:
     daemon.start(SAMPLE.replace("every", "evry"))
     assert daemon.process is not None
-    assert daemon.process.wait(10) == 2
+    assert daemon.process.wait(60) == 2
     assert manager.pending() == []

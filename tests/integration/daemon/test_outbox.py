@@ -197,11 +197,11 @@ def test_an_outage_delays_neither_sampling_nor_another_sink(
     daemon = subprocess.Popen([*CCAGENT, "run", "--config", file], stderr=subprocess.DEVNULL)
     time.sleep(5.5)
     receiver.answer = 200
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while len(receiver.taken) < 6 and time.monotonic() < deadline:
         time.sleep(0.1)
     daemon.terminate()
-    assert daemon.wait(10) == 0
+    assert daemon.wait(60) == 0
     (tree,) = (tmp_path / "tree").rglob("*.json")
     written = tree.read_text().splitlines()
     seconds = [json.loads(line)["data"]["attributes"]["time"] for line in written]

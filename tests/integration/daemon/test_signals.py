@@ -62,7 +62,7 @@ def test_sighup_at_any_moment_of_the_start_ends_nothing(tmp_path: Path) -> None:
         # From here on signals have handlers, which is also when SIGTERM ends it in good order.
         until(partial(handles, process, signal.SIGTERM))
         process.terminate()
-        _, said = process.communicate(timeout=10)
+        _, said = process.communicate(timeout=60)
         assert (process.returncode, complaints(said)) == (0, [])
 
 
@@ -81,7 +81,7 @@ def test_ending_it_at_any_moment_of_the_start_is_quiet(
         process = start(arguments)
         time.sleep(random.uniform(0.0, attempt / STARTS))
         process.send_signal(number)
-        _, said = process.communicate(timeout=10)
+        _, said = process.communicate(timeout=60)
         assert process.returncode in {0, -number, 128 + number}
         assert complaints(said) == []
 
@@ -103,7 +103,7 @@ def test_ctrl_c_during_a_one_shot_is_quiet(tmp_path: Path) -> None:
         pause = str(0.4 * number / STARTS)
         result = subprocess.run(
             [CCAGENT[0], "-c", script, pause, "sysinfo", "--once"],
-            capture_output=True, check=False, timeout=30, cwd=tmp_path,
+            capture_output=True, check=False, timeout=60, cwd=tmp_path,
         )  # fmt: skip
         assert result.returncode in {0, -signal.SIGINT, 130}
         assert b"Traceback" not in result.stderr
@@ -116,7 +116,7 @@ def errors(daemon: Running) -> list[str]:
 
 def send_many(process: subprocess.Popen[bytes], numbers: list[signal.Signals]) -> None:
     """Send these signals without a pause until the process has ended."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while process.poll() is None:
         assert time.monotonic() < deadline, "signals keep it from ending"
         for number in numbers:
@@ -156,7 +156,7 @@ def test_a_pipe_in_the_place_of_the_configuration_stalls_nothing(daemon: Running
     assert daemon.process is not None
     daemon.process.send_signal(signal.SIGHUP)
     until(lambda: "ccagent.toml: not a regular file" in daemon.said())
-    assert daemon.stop() < 5
+    assert daemon.stop() < 30
 
 
 def test_a_pipe_in_the_place_of_certificates_stalls_nothing(
@@ -173,7 +173,7 @@ def test_a_pipe_in_the_place_of_certificates_stalls_nothing(
     before = len(daemon.written())
     until(lambda: len(daemon.written()) > before + 2)
     until(lambda: "the old one stays: " in daemon.said())
-    assert daemon.stop() < 5
+    assert daemon.stop() < 30
 
 
 def test_sigterm_while_the_first_configuration_hangs(daemon: Running, tmp_path: Path) -> None:
@@ -183,13 +183,13 @@ def test_sigterm_while_the_first_configuration_hangs(daemon: Running, tmp_path: 
     )
     until(lambda: daemon.process and handles(daemon.process, signal.SIGTERM))
     time.sleep(1)
-    assert daemon.stop() < 5
+    assert daemon.stop() < 30
 
 
 def test_a_hangup_ends_what_runs_in_a_terminal() -> None:
     process = start_sampling([*CCAGENT, "sysinfo", "--every", "1h"])
     process.send_signal(signal.SIGHUP)
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
 
 
 def test_nohup_is_respected() -> None:
@@ -198,7 +198,7 @@ def test_nohup_is_respected() -> None:
     time.sleep(0.5)
     assert process.poll() is None
     process.terminate()
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
 
 
 def start_sampling(arguments: list[str]) -> subprocess.Popen[bytes]:

@@ -137,7 +137,7 @@ def test_a_second_daemon_leaves_the_socket_to_the_first(daemon: Running, tmp_pat
     daemon.stop()
     assert told(daemon)["pid"] == first.pid
     first.terminate()
-    first.wait(10)
+    first.wait(60)
 
 
 def test_a_directory_that_does_not_exist_is_no_fault(daemon: Running) -> None:

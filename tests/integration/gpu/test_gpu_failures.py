@@ -119,7 +119,7 @@ def test_it_hangs_and_comes_back(nvidia: Machine, monkeypatch: pytest.MonkeyPatc
     # Only the first sample waits for it.
     waited = time.monotonic() - begin
     assert errors(nvidia.sample(**settings)) == ["NVML: has not answered since an earlier sample"]
-    assert time.monotonic() - begin - waited < 0.2
+    assert time.monotonic() - begin - waited < 1
     time.sleep(2.0)
     assert errors(nvidia.sample(**settings)) == ["NVML: no answer after 2 s"]
     nvidia.libraries.play(NVIDIA)

@@ -68,7 +68,7 @@ def test_a_private_ca(serve: Callable[..., Server], authority: Authority, token:
     transport = HttpTransport(settings)
     server.script.extend([204, answer_and_hang_up, 204])
     transport.send([message(b"1"), message(b"2")])
-    assert server.closed.wait(5)
+    assert server.closed.wait(60)
     transport.send([message(b"3")])
     transport.close()
     assert [r.body for r in server.requests] == [b"1", b"2", b"3"]

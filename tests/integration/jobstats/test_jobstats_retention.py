@@ -19,12 +19,14 @@ from ccagent.stores.jobstats.settings import JobstatsStoreSettings, SeriesTableS
 from tests.support.jobstats_store import record
 from tests.support.postgres import PostgresServer
 
-NOW = datetime.now(UTC).replace(microsecond=0)
+
+def now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)
 
 
 def at(days: float, entry: str, **fields: Any) -> dict[str, Any]:
     """Return a record of so many days ago."""
-    moment = NOW - timedelta(days=days)
+    moment = now() - timedelta(days=days)
     return record(0, entry_id=entry, timestamp=moment.isoformat(), snapshot_time=None, **fields)
 
 
@@ -49,11 +51,11 @@ def test_old_partitions_go_with_their_series(database: str) -> None:
         connection.execute("UPDATE metadata SET first_seen = first_seen - INTERVAL '9 days'")
         parts = list_partitions(connection, "ost")
         assert len(parts) == 6
-        later = NOW + timedelta(days=3)
+        later = now() + timedelta(days=3)
         dropped = keep_house(connection, settings.series, TimePartitions(86400), later)
         assert dropped == 4
         left = list_partitions(connection, "ost")
-        assert left[0][1] > NOW - timedelta(days=7)
+        assert left[0][1] > now() - timedelta(days=7)
         assert left[-1][2] > later + timedelta(days=2)
         entries = connection.execute("SELECT entry_id FROM metadata ORDER BY 1").fetchall()
     assert entries == [("0:1:c1",), ("5:1:c1",), ("8:1:c1",)]
@@ -102,5 +104,5 @@ def test_hypertables_compress_and_aggregate(server: PostgresServer) -> None:
         connection.execute("CALL refresh_continuous_aggregate('ost_hourly', NULL, NULL)")
         assert connection.execute("SELECT sum(write_bytes) FROM ost_hourly").fetchone() == (390,)
         settings = SeriesTableSettings(retention=Duration("1d"))
-        assert keep_house(connection, settings, None, NOW) > 0
+        assert keep_house(connection, settings, None, now()) > 0
     service.close()

@@ -319,4 +319,4 @@ def test_it_tells_the_service_manager(tmp_path: Path, database: str) -> None:
         assert manager.recv(1000).startswith(b"READY=1\nSTATUS=port ")
         store.terminate()
         assert manager.recv(1000) == b"STOPPING=1"
-        assert store.wait(30) == 0
+        assert store.wait(60) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import pytest
@@ -9,11 +10,16 @@ import pytest
 from tests.support.kafka_cluster import Cluster, Connections
 
 
-@pytest.fixture(scope="session")
-def shared_cluster() -> Cluster:
+@functools.cache
+def _open_cluster() -> Cluster:
     # Never destroyed: librdkafka crashes now and then when it destroys a mock cluster whose
     # clients have just left. The cluster ends with the process.
     return Cluster()
+
+
+@pytest.fixture(scope="session")
+def shared_cluster() -> Cluster:
+    return _open_cluster()
 
 
 @pytest.fixture

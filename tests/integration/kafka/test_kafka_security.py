@@ -84,7 +84,7 @@ def test_a_wrong_password_can_be_replaced_and_is_never_shown(
         RetryableError, match="login as 'fox' failed: .*(Invalid password|withheld)"
     ) as caught:
         transport.send([message()])
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 60
     assert "hidden" not in str(caught.value) + caplog.text
     secret("")
     with pytest.raises(RetryableError, match="its first line holds no secret"):

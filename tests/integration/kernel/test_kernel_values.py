@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import random
 import re
 import signal
 import subprocess
@@ -87,7 +88,18 @@ def children() -> Iterator[list[int]]:
     for process in started:
         assert process.stdout is not None
         process.stdout.read(1)
-    time.sleep(0.3)
+    pids = {process.pid for process in started}
+    last: list[dict[int, bytes]] = [{}]
+
+    def is_settled() -> bool:
+        """Return whether nothing of them has changed for a while, and none wants to run."""
+        time.sleep(0.3)
+        found = {pid: told[0] for pid, told in told_by_proc().items()}
+        fields = {pid: stat.rpartition(b")")[2].split() for pid, stat in found.items()}
+        last.append({p: found[p] for p, f in fields.items() if {p, int(f[1])} & pids})
+        return last[-1] == last[-2] and all(fields[pid][0] != b"R" for pid in last[-1])
+
+    until(is_settled)
     yield [process.pid for process in started]
     for process in started:
         process.send_signal(signal.SIGKILL)
@@ -231,7 +243,7 @@ def wait_for_processes(directory: str, job: int, number: int) -> float:
 def test_what_200_short_processes_of_a_job_used_is_within_2_percent_of_the_group_s_own_count(
     directory: str, version: str, path: str, usage: str
 ) -> None:
-    job = 4_000_000_000 + int(version[1]) * 100_000_000 + os.getpid()
+    job = random.SystemRandom().randrange(4_000_000_000, 1 << 32)  # another one for a rerun
     used = 0
     with hierarchy(version) as root:
         for step in range(2):
@@ -318,8 +330,8 @@ os.setreuid({NOBODY}, {NOBODY - 1})
 
 
 def named(path: Path, name: str) -> str:
-    """A command with a name of its own that does nothing."""
-    command = path / f"{name}-{os.getpid()}"[:15]
+    """A command with a name that no other has had, also in a rerun, and that does nothing."""
+    command = path / f"{name[:6]}-{os.urandom(4).hex()}"
     command.symlink_to("/bin/true")
     return str(command)
 
@@ -373,14 +385,19 @@ def test_a_process_in_which_another_thread_executes_a_program_counts_once(
 ) -> None:
     # The leader exits, its process does not; its task is released under another thread's number.
     command = named(tmp_path, "thread")
-    before = read_ended(directory).unseen
-    for _ in range(20):
-        subprocess.run([sys.executable, "-S", "-c", EXECUTING_THREAD, command], check=True)
-    assert sum(groups_of(directory, command, 20).values()) == 20
-    subprocess.run(["sh", "-c", "for n in $(seq 300); do (:); done"], check=True)
-    ended = read_ended(directory)
-    assert ended.unseen - before < 10
-    assert sum(groups_of(directory, command, 20).values()) == 20
+    unseen: list[int] = []
+    for number in (20, 40, 60):
+        before = read_ended(directory).unseen
+        for _ in range(20):
+            subprocess.run([sys.executable, "-S", "-c", EXECUTING_THREAD, command], check=True)
+        assert sum(groups_of(directory, command, number).values()) == number
+        subprocess.run(["sh", "-c", "for n in $(seq 300); do (:); done"], check=True)
+        unseen.append(read_ended(directory).unseen - before)
+        assert sum(groups_of(directory, command, number).values()) == number
+        if unseen[-1] < 10:
+            break
+    # Of other processes of a busy machine the kernel passes over some now and then.
+    assert min(unseen) < 10
 
 
 def test_the_total_counts_all(directory: str) -> None:
@@ -426,10 +443,10 @@ def test_a_process_whose_release_is_not_seen_counts_when_its_place_is_used_again
 
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Objects:
-    """Programs that take entries away after a second instead of 150."""
+    """Programs that take entries away after two seconds instead of 150."""
     directory = tmp_path_factory.mktemp("hasty")
     clang = directory / "clang"
-    clang.write_text('#!/bin/sh\nexec clang -DSTALE_AFTER=1000000000ULL "$@"\n')
+    clang.write_text('#!/bin/sh\nexec clang -DSTALE_AFTER=2000000000ULL "$@"\n')
     clang.chmod(0o755)
     subprocess.run(
         [SOURCES / "build", directory], env=os.environ | {"CLANG": str(clang)}, check=True
@@ -453,8 +470,7 @@ def test_an_entry_that_nobody_added_to_for_long_is_taken_away(
         until(lambda: told_of(directory, command))
         (first,) = told_of(directory, command)
         assert first.processes == 1
-        time.sleep(1.5)
-        assert told_of(directory, command) == []
+        until(lambda: not told_of(directory, command))
         subprocess.run([command], check=True)
         until(lambda: told_of(directory, command))
         (second,) = told_of(directory, command)
@@ -470,10 +486,10 @@ def test_an_entry_stays_for_three_intervals_of_the_slowest_reader(
         loading.load(directory, programs=hasty)
         path = f"{directory}/{pins.ENDED}".lstrip("/")
         NODE.read(path, 1 << 28)
-        time.sleep(1.2)
+        time.sleep(2.4)
         NODE.read(path, 1 << 28)
         subprocess.run([command], check=True)
         until(lambda: told_of(directory, command))
-        time.sleep(2)
+        time.sleep(4)
         assert len(told_of(directory, command)) == 1
-        until(lambda: not told_of(directory, command), 10)
+        until(lambda: not told_of(directory, command))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pwd
 import re
@@ -11,6 +12,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -77,18 +80,33 @@ def other_users() -> Iterator[list[int]]:
     """Some processes of another user: asleep, busy, with memory, and a zombie."""
     # The interpreter may be where only root can read: it starts as root and then gives that up.
     become = f"import os, time; os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
+    zombie = "os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)"
     scripts = [
-        "os.execv('/bin/sleep', ['sleep', '60'])",
-        "x = bytearray(50_000_000); time.sleep(60)",
-        "while True: pass",
-        "if os.fork() == 0: os._exit(0)\ntime.sleep(60)",
+        "print(flush=True); os.execv('/bin/sleep', ['sleep', '600'])",
+        "x = bytearray(50_000_000); print(flush=True); time.sleep(600)",
+        "print(flush=True)\nwhile True: pass",
+        f"if os.fork() == 0: os._exit(0)\n{zombie}; print(flush=True); time.sleep(600)",
     ]
-    started = [subprocess.Popen([sys.executable, "-c", become + text]) for text in scripts]
-    time.sleep(1)
+    started = [
+        subprocess.Popen([sys.executable, "-c", become + text], stdout=subprocess.PIPE)
+        for text in scripts
+    ]
+    for process in started:
+        assert process.stdout is not None
+        process.stdout.readline()
+    sleeping = {started[0].pid: "sleep", started[1].pid: "", started[3].pid: ""}
+    for pid, command in sleeping.items():
+        until(partial(sleeps, pid, command))
     yield [process.pid for process in started]
     for process in started:
         process.kill()
-        process.wait()
+        process.communicate()
+
+
+def sleeps(pid: int, command: str = "") -> bool:
+    """Return whether a process sleeps, in a program of this name."""
+    name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+    return rest.split()[0] == "S" and command in name
 
 
 def test_every_process_that_ps_shows_throughout_is_in_the_sample(other_users: list[int]) -> None:
@@ -128,20 +146,26 @@ def steady(command: str) -> str:
 
 
 def reaped(pid: int) -> float:
-    """CPU seconds of the children that a process has waited for, so far."""
+    """Return the most CPU seconds that the children that it waited for can have used so far."""
     try:
         times = psutil.Process(pid).cpu_times()
     except psutil.Error:
-        return 0.0
+        return math.inf  # it has ended: nobody knows any more
     return float(times.children_user + times.children_system)
 
 
 def test_a_busy_process_is_busy_and_a_zombie_is_marked(other_users: list[int]) -> None:
-    envelope = validate("SampleEnvelope", run("sample", "--once").stdout)
-    found = [p for job in envelope["data"]["attributes"]["jobs"] for p in job["processes"]]
-    by_pid = {process["pid"]: process for process in found}
+    found: list[Any] = []
 
-    assert by_pid[other_users[2]]["cpu_util"] > 20
+    def has_worked() -> bool:
+        """On a busy machine it may not have got a processor during the tenth of a second."""
+        envelope = validate("SampleEnvelope", run("sample", "--once").stdout)
+        jobs = envelope["data"]["attributes"]["jobs"]
+        found[:] = [process for job in jobs for process in job["processes"]]
+        return any(p["pid"] == other_users[2] and p.get("cpu_util", 0) > 5 for p in found)
+
+    until(has_worked)
+    by_pid = {process["pid"]: process for process in found}
     assert "cpu_util" not in by_pid[other_users[0]]
     assert by_pid[other_users[1]]["resident_memory"] > 48_000
     (zombie,) = [p for p in found if p.get("ppid") == other_users[3]]
@@ -157,7 +181,6 @@ def test_both_sources_tell_the_same_of_sleeping_processes(other_users: list[int]
     procfs.close()
 
     quiet = [pid for pid, process in first.items() if process == again.get(pid)]
-    assert len(quiet) > 20
     assert set(other_users[:2]) <= set(quiet)
     for pid in quiet:
         assert comparable(first[pid]) == pytest.approx(comparable(other[pid]), abs=0.02), pid
@@ -166,6 +189,7 @@ def test_both_sources_tell_the_same_of_sleeping_processes(other_users: list[int]
 def comparable(process: Process) -> dict[str, float]:
     """The numbers of a process, and its strings as numbers; without what psutil can't tell."""
     values = {name: getattr(process, name) for name in process.__struct_fields__}
+    values["command"] = steady(process.command)  # that of a kernel worker comes and goes
     del values["data_cancelled"], values["cpu_util"]
     return {k: hash(v) if isinstance(v, str) else float(v) for k, v in values.items()}
 
@@ -200,12 +224,11 @@ def test_a_reused_pid_never_has_the_cpu_time_of_the_one_before() -> None:
 
 def process_with_pid(pid: int) -> int:
     """Start `sleep` with a pid of our choice (/proc/sys/kernel/ns_last_pid, root only)."""
-    for _ in range(200):
+    for _ in range(1000):
         with open("/proc/sys/kernel/ns_last_pid", "w", encoding="ascii") as file:
             file.write(str(pid - 1))
         child = os.posix_spawn("/bin/sleep", ["sleep", "60"], {})
         if child == pid:
-            time.sleep(0.2)
             return child
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -291,7 +314,6 @@ def test_hostile_command_names_change_nothing_but_themselves(tmp_path: Any) -> N
         path = os.path.join(os.fsencode(tmp_path), name)
         os.symlink("/bin/sleep", path)
         started.append(subprocess.Popen([path, "60"]))
-    time.sleep(0.3)
     try:
         envelope = validate("SampleEnvelope", run("sample", "--once").stdout)
         lines = run("sample", "--once", "--format", "line").stdout.splitlines()
@@ -326,17 +348,29 @@ def test_short_lived_processes_never_disturb_a_sample() -> None:
             process.wait()
 
 
-def test_descriptors_and_memory_do_not_grow() -> None:
-    node = Node()
-    source = ProcfsSource(node, ProcessSelection())
-    descriptors: list[int] = []
-    for step in range(300):
-        subprocess.run(["/bin/true"], check=True)
-        source.read()
-        if step in {100, 299}:
-            descriptors.append(len(os.listdir("/proc/self/fd")))
-    source.close()
-    assert abs(descriptors[1] - descriptors[0]) < 30
+MANY_SAMPLES = """
+import os, subprocess
+from ccagent.agents.sonar.sources.procfs import ProcfsSource
+from ccagent.agents.sonar.jobs.selection import ProcessSelection
+from ccagent.machine.node import Node
+
+source = ProcfsSource(Node(), ProcessSelection())
+for step in range(300):
+    subprocess.run(["/bin/true"], check=True)
+    source.read()
+    if step in {100, 299}:
+        print(len(os.listdir("/proc/self/fd")))
+"""
+
+
+def test_descriptors_do_not_grow() -> None:
+    """Among processes of its own: the descriptors of all that live are kept."""
+    done = subprocess.run(
+        ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", MANY_SAMPLES],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    early, late = map(int, done.stdout.split())
+    assert late == early
 
 
 SHORT_OF_DESCRIPTORS = """

@@ -143,7 +143,7 @@ def test_a_command_that_goes_wrong_costs_its_field_only(
 ) -> None:
     begun = time.monotonic()
     attributes = sampled(keys)
-    assert time.monotonic() - begun < 5.0
+    assert time.monotonic() - begun < 25
     assert "topo_svg" not in attributes
     assert attributes["sockets"] >= 1
     assert [reason in record.getMessage() for record in log.records] == [True]

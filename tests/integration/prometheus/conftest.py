@@ -17,20 +17,14 @@ from typing import Any
 import pytest
 
 from tests.support.certificates import Authority
+from tests.support.ports import free_port
 from tests.support.running import CCAGENT, Running, until
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def get(url: str, **headers: str) -> str:
     """Return the body of an answer."""
     request = urllib.request.Request(url, headers=headers)
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         body: bytes = answer.read()
         return body.decode()
 
@@ -130,7 +124,7 @@ class Prometheus:
         series = self.query(expression)
         return float(series[0]["value"][1]) if series else None
 
-    def wait(self, expression: str, seconds: float = 30) -> float:
+    def wait(self, expression: str, seconds: float = 90) -> float:
         """Wait until an expression has a value."""
         deadline = time.monotonic() + seconds
         while (found := self.value(expression)) is None:

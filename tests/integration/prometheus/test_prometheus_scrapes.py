@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.integration.prometheus.conftest import Exporter, Prometheus, free_port, get
+from tests.integration.prometheus.conftest import Exporter, Prometheus, get
 from tests.integration.prometheus.test_server import tls
 from tests.support.certificates import Authority
+from tests.support.ports import free_port
 from tests.support.running import CCAGENT, until
 
 Start = Callable[[list[dict[str, Any]]], Prometheus]

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.prometheus.conftest import Exporter, free_port, get, is_open
+from tests.integration.prometheus.conftest import Exporter, get, is_open
 from tests.support.certificates import Authority
 from tests.support.exposition import parse
+from tests.support.ports import free_port
 from tests.support.running import CCAGENT, until
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
@@ -24,7 +25,7 @@ OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 def curl(*arguments: str) -> tuple[str, str]:
     """Return status and body of an answer, as curl has them."""
     done = subprocess.run(
-        ["curl", "-s", "-g", "--max-time", "20", "-w", "\n%{http_code}", *arguments],
+        ["curl", "-s", "-g", "--max-time", "60", "-w", "\n%{http_code}", *arguments],
         capture_output=True, check=False,
     )  # fmt: skip
     body, _, status = done.stdout.decode().rpartition("\n")
@@ -79,11 +80,11 @@ def test_slow_and_many_clients_hold_nobody_up(exporter: Exporter) -> None:
         assert parse(get(exporter.url))
     begin = time.monotonic()
     for each in slow:
-        each.settimeout(20)
+        each.settimeout(60)
         with contextlib.suppress(ConnectionResetError):
             assert each.recv(1) == b""
         each.close()
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < 60
 
 
 def test_a_client_that_reads_nothing_is_given_up(exporter: Exporter) -> None:
@@ -101,7 +102,7 @@ def test_a_client_that_reads_nothing_is_given_up(exporter: Exporter) -> None:
 
 def test_a_connection_is_kept_and_requests_may_follow_at_once(exporter: Exporter) -> None:
     exporter.serve('names = ["node_exporter"]')
-    connection = http.client.HTTPConnection("127.0.0.1", exporter.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", exporter.port, timeout=60)
     for _ in range(3):
         connection.request("GET", "/metrics?collect[]=loadavg")
         answer = connection.getresponse()
@@ -109,7 +110,7 @@ def test_a_connection_is_kept_and_requests_may_follow_at_once(exporter: Exporter
     connection.close()
     with socket.create_connection(("127.0.0.1", exporter.port)) as both:
         both.sendall(b"GET / HTTP/1.1\r\n\r\nGET /x HTTP/1.1\r\nConnection: close\r\n\r\n")
-        both.settimeout(20)
+        both.settimeout(60)
         received = b""
         while part := both.recv(65536):
             received += part
@@ -178,14 +179,14 @@ def test_a_renewed_certificate_counts_without_a_restart(
 
     before = serial()
     authority.certify("exporter")
-    until(lambda: serial() != before, 20)
+    until(lambda: serial() != before)
 
 
 def test_the_network_is_refused_without_tls_and_a_password(tmp_path: Path) -> None:
     file = tmp_path / "ccagent.toml"
     file.write_text('[exporter]\nlisten = ["0.0.0.0:9500"]\n')
     done = subprocess.run(
-        [*CCAGENT, "run", "--config", str(file)], capture_output=True, check=False, timeout=30
+        [*CCAGENT, "run", "--config", str(file)], capture_output=True, check=False, timeout=60
     )
     assert done.returncode == 2
     assert b"is open to the network" in done.stderr
@@ -195,7 +196,7 @@ def test_missing_files_end_the_start_with_a_sentence(exporter: Exporter, tmp_pat
     keys = f'certificate-file = "{tmp_path}/none.pem"\nkey-file = "{tmp_path}/none.key"'
     exporter.start(exporter.configured(keys))
     assert exporter.process is not None
-    assert exporter.process.wait(20) == 2
+    assert exporter.process.wait(60) == 2
     assert "exporter.certificate-file" in exporter.said()
     assert "Traceback" not in exporter.said()
 
@@ -214,7 +215,7 @@ def test_an_address_that_is_taken_is_tried_again(exporter: Exporter) -> None:
         except (OSError, urllib.error.URLError):
             return False
 
-    until(is_served, 20)
+    until(is_served)
 
 
 def test_a_reload_changes_names_and_removes_the_port(exporter: Exporter) -> None:
@@ -240,14 +241,14 @@ def test_the_sockets_of_systemd(tmp_path: Path) -> None:
         assert "ccagent_build_info" in get(f"http://127.0.0.1:{port}/metrics")
     finally:
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
 
 def test_the_end_comes_at_once_while_clients_are_connected(exporter: Exporter) -> None:
     exporter.serve('names = ["node_exporter"]')
     with socket.create_connection(("127.0.0.1", exporter.port)) as idle:
         idle.sendall(b"GET /metrics HTTP/1.1\r\n")
-        assert exporter.stop() < 5
+        assert exporter.stop() < 20
         assert "Traceback" not in exporter.said()
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.exposition import values
-from tests.support.running import CCAGENT
+from tests.support.running import CCAGENT, until
 from tests.support.slurm_cluster import SlurmCluster
 
 
@@ -26,17 +27,19 @@ def scrape(slurm: SlurmCluster, directory: Path, names: str) -> dict[str, float]
 
 
 @pytest.fixture
-def job(slurm: SlurmCluster) -> int:
-    """A job of bob's in the account chem that computes for a minute."""
+def job(slurm: SlurmCluster) -> Iterator[int]:
+    """A job of bob's in the account chem that computes."""
     number = slurm.submit(
         "bob", "-A", "chem", "-J", "busy", "-p", "bigmem", "-n2", "--mem=60",
-        "--wrap=timeout 60 sh -c 'while :; do :; done'",
+        "--wrap=timeout 600 sh -c 'while :; do :; done'",
     )  # fmt: skip
     slurm.wait_for(number, {"RUNNING"})
-    return number
+    yield number
+    slurm.run("scancel", str(number))
 
 
-def test_queue_nodes_and_partitions(slurm: SlurmCluster, job: int, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("job")
+def test_queue_nodes_and_partitions(slurm: SlurmCluster, tmp_path: Path) -> None:
     found = scrape(slurm, tmp_path, "slurm")
     assert found["slurm_queue_running"] >= 1
     assert found["slurm_cpus_total"] >= 32
@@ -50,7 +53,6 @@ def test_queue_nodes_and_partitions(slurm: SlurmCluster, job: int, tmp_path: Pat
     assert [found[name] for name in own] == [8000]
     assert found["slurm_nodes_mix"] >= 1
     assert found['ccagent_scrape_collector_success{collector="slurm"}'] == 1
-    slurm.run("scancel", str(job))
 
 
 def test_series_of_a_job_grow_and_end_with_it(
@@ -59,24 +61,27 @@ def test_series_of_a_job_grow_and_end_with_it(
     if slurm.tracking != "cgroup":
         pytest.skip("Slurm makes no control groups here")
     name = f'ccagent_job_cpu_seconds_total{{jobid="{job}"}}'
-    first = scrape(slurm, tmp_path, "ccagent,cgroup_exporter")
-    time.sleep(1)
-    second = scrape(slurm, tmp_path, "ccagent,cgroup_exporter")
-    assert second[name] > first[name]
+    first = scrape(slurm, tmp_path, "ccagent,cgroup_exporter")[name]
+    second: dict[str, float] = {}
+
+    def has_grown() -> bool:
+        second.update(scrape(slurm, tmp_path, "ccagent,cgroup_exporter"))
+        return second[name] > first and second[f'ccagent_job_processes{{jobid="{job}"}}'] >= 2
+
+    until(has_grown)
     (info,) = [
         each for each in second if each.startswith("ccagent_job_info") and f'"{job}"' in each
     ]
     assert 'account="chem"' in info
     assert 'name="busy"' in info
     assert 'partition="bigmem"' in info
-    assert second[f'ccagent_job_processes{{jobid="{job}"}}'] >= 2
     assert second[f'ccagent_job_memory_limit_bytes{{jobid="{job}"}}'] >= 60 << 20
     user = [each for each in second if each.startswith("cgroup_info") and f'jobid="{job}"' in each]
     assert len(user) == 1
     assert 'uid="5002"' in user[0]
     slurm.run("scancel", str(job))
     slurm.wait_for(job)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while name in (last := scrape(slurm, tmp_path, "ccagent,cgroup_exporter")):
         assert time.monotonic() < deadline
     assert not [each for each in last if f'jobid="{job}"' in each]

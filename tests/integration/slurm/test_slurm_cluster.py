@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ import pytest
 
 from tests.support import slurm_cluster
 from tests.support.paths import ROOT
+from tests.support.running import until
 from tests.support.slurm_cluster import LONG_NAME, NODES, SlurmCluster, missing
 from tests.support.slurm_scenarios import ODD_NAMES, RESERVATION, Jobs
 
@@ -31,9 +33,18 @@ time.sleep(600)
 def started_from_outside(slurm: SlurmCluster, program: str, *arguments: str) -> str:
     """Run a program as an agent does: in an environment that knows nothing of the cluster."""
     command = [str(slurm.programs / program), *arguments]
-    done = subprocess.run(command, env={}, capture_output=True, timeout=20, check=True)
+    done = subprocess.run(command, env={}, capture_output=True, timeout=90, check=True)
     assert done.stderr == b""
     return done.stdout.decode("utf-8", "surrogateescape")
+
+
+def control_groups() -> str:
+    """Return the control groups of all processes of this machine."""
+    found: list[str] = []
+    for path in Path("/proc").glob("[0-9]*/cgroup"):
+        with contextlib.suppress(OSError):  # it has ended
+            found.append(path.read_text())
+    return "\n".join(found)
 
 
 def processes_naming(text: str) -> list[str]:
@@ -88,6 +99,7 @@ def test_slurmctld_keeps_odd_names(slurm: SlurmCluster, slurm_jobs: Jobs, name: 
 
 
 def test_jobs_that_wait_are_in_the_queue(slurm: SlurmCluster, slurm_jobs: Jobs) -> None:
+    slurm_jobs.wait()  # until the scheduler has looked at all
     output = started_from_outside(slurm, "squeue", "-ah", "-o", "%A %T %r")
     queue = {int(line.split()[0]): line.split(" ", 1)[1] for line in output.splitlines()}
     ids = slurm_jobs.ids
@@ -102,10 +114,10 @@ def test_jobs_that_wait_are_in_the_queue(slurm: SlurmCluster, slurm_jobs: Jobs) 
 def test_processes_of_a_job_are_seen_from_outside(slurm: SlurmCluster, slurm_jobs: Jobs) -> None:
     slurm_jobs.wait("running")
     job = slurm_jobs.ids["running"]
-    assert processes_naming(f"slurmstepd: [{job}.0]")
+    until(lambda: processes_naming(f"slurmstepd: [{job}.0]"))
     if slurm.tracking == "cgroup":
-        names = "\n".join(path.read_text() for path in Path("/proc").glob("[0-9]*/cgroup"))
-        assert re.search(rf"/slurm_c1-[12]/uid_5001/job_{job}/step_0", names)
+        group = re.compile(rf"/slurm_c1-[12]/uid_5001/job_{job}/step_0")
+        until(lambda: group.search(control_groups()))
 
 
 @pytest.mark.usefixtures("slurm")  # where this one can run, so can another

@@ -14,6 +14,7 @@ from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.machine.node import Node
 from ccagent.records.message import encode_each
 from tests.support.gpu_libraries import Libraries
+from tests.support.running import until
 from tests.support.schema import validate
 from tests.support.slurm_cluster import SlurmCluster
 
@@ -116,8 +117,14 @@ def test_a_job_at_work_and_its_card(
     assert listed(attributes, batch) == [card]
     assert points[f"job_gpus_allocated {batch}"] == 1
     assert points[f"job_gpus_idle {batch}"] == 1
-    (job,) = [each for each in attributes["jobs"] if each["job"] == batch]
-    pids = [p["pid"] for p in job["processes"] if p["cmd"] == "sleep"]
+    pids: list[int] = []
+
+    def has_begun() -> bool:
+        (job,) = [each for each in sampled(agent)[0]["jobs"] if each["job"] == batch]
+        pids[:] = [p["pid"] for p in job["processes"] if p["cmd"] == "sleep"]
+        return bool(pids)
+
+    until(has_begun)
     libraries.play(
         CARDS,
         f"nvmlDeviceGetComputeRunningProcesses_v3 {card} = {pids[0]}:536870912",

@@ -134,7 +134,7 @@ def test_gzip_and_chunks(store: RunningStore) -> None:
         data=iter([b"load,hostname=", b"chunk value=5 ", str(begin).encode()]),
         headers={"Transfer-Encoding": "chunked"}, method="POST",
     )  # fmt: skip
-    with urlopen(request, timeout=30) as answer:
+    with urlopen(request, timeout=60) as answer:
         assert answer.status == 200
     for host, value in (("zip", 4.0), ("chunk", 5.0)):
         assert store.query(begin, begin + 60, LOAD | {"host": host})[0][0]["data"] == [value]
@@ -261,7 +261,7 @@ def test_tls_from_1_2(tmp_path: Path) -> None:
     with RunningStore(tmp_path / "store", "--config", str(tmp_path / "store.toml")) as running:
         context = ssl.create_default_context(cafile=authority.certificate)
         url = f"https://localhost:{running.port}/api/debug/"
-        with urlopen(url, timeout=30, context=context) as answer:
+        with urlopen(url, timeout=60, context=context) as answer:
             assert answer.status == 200
         old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         old.check_hostname = False
@@ -427,4 +427,4 @@ def test_a_client_that_does_not_read_its_answer_is_closed(store: RunningStore) -
         client.sendall((head + body).encode())
         assert store.query(now() - 600, now() + 60, LOAD)[0]
         # Its connection disappears from the numbers, without it having read a byte.
-        until(lambda: b"ccagent_store_connections 1\n" in store.ask("GET", "/metrics").body, 30)
+        until(lambda: b"ccagent_store_connections 1\n" in store.ask("GET", "/metrics").body, 60)

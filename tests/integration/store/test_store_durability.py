@@ -47,7 +47,7 @@ class Client(threading.Thread):
 
     def run(self) -> None:
         while not self._is_done.is_set():
-            connection = http.client.HTTPConnection("127.0.0.1", self._port(), timeout=30)
+            connection = http.client.HTTPConnection("127.0.0.1", self._port(), timeout=60)
             try:
                 while not self._is_done.is_set():
                     connection.request("POST", "/api/write", message(self._node, self.acknowledged))
@@ -76,12 +76,12 @@ def test_what_was_acknowledged_survives_kills(sync: str, tmp_path: Path) -> None
             client.start()
         for _ in range(KILLS):
             before = [client.acknowledged for client in clients]
-            until(partial(have_progressed, clients, before), 30)
+            until(partial(have_progressed, clients, before), 60)
             store.kill()
             store.start()
         is_done.set()
         for client in clients:
-            client.join(30)
+            client.join(60)
         store.kill()
         store.start()
         for node, client in enumerate(clients):
@@ -129,7 +129,7 @@ def test_two_stores_can_not_share_a_directory(tmp_path: Path) -> None:
     with RunningStore(tmp_path):
         options = ["--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0"]
         command = [sys.executable, "-m", "ccagent", "store", "metrics", *options]
-        found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+        found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         assert found.returncode != 0
         assert "holds" in found.stderr
 

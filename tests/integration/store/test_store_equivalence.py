@@ -46,7 +46,7 @@ def test_random_queries_of_a_recorded_day(tmp_path: Path) -> None:
     )
     oracle = Oracle(metrics)
     with RunningStore(tmp_path / "store", "--config", str(tmp_path / "store.toml")) as store:
-        connection = http.client.HTTPConnection("127.0.0.1", store.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", store.port, timeout=60)
         # Nodes lie idle for a while, tick a little early or late, and some messages come late.
         for node in range(NODES):
             begin = BEGIN + random.randrange(30)

@@ -217,12 +217,12 @@ def test_a_kill_during_a_checkpoint_costs_nothing(tmp_path: Path) -> None:
         store.stop()
         (tmp_path / "store.toml").write_text(text)
         store.start()
-        until(lambda: len(list(tmp_path.glob("c/fox/*/*.json"))) > 20, 30)
+        until(lambda: len(list(tmp_path.glob("c/fox/*/*.json"))) > 20, 60)
         store.kill()
         # Values are in the log and, of some nodes, in checkpoints too; nothing is there twice.
         store.start()
         assert store.query(BEGIN, BEGIN + 3600, *queries) == before
-        until(lambda: "checkpoint: " in store.log.read_text(), 30)
+        until(lambda: "checkpoint: " in store.log.read_text(), 60)
         store.stop()
         (tmp_path / "store/data/log").rename(tmp_path / "log")
         store.start()
@@ -231,7 +231,7 @@ def test_a_kill_during_a_checkpoint_costs_nothing(tmp_path: Path) -> None:
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ccagent", "store", "metrics", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 def test_status_and_check(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def start(directory: Path, server: NatsServer, name: str, *subscriptions: str) -
     tables = "".join(f'[[nats.subscriptions]]\ncluster = "fox"\n{one}\n' for one in subscriptions)
     path.write_text(f'[nats]\nurl = "{server.url}"\n{tables}')
     store = RunningStore(directory / name, "--config", str(path))
-    until(lambda: "connected" in store.log.read_text(), 30)
+    until(lambda: "connected" in store.log.read_text(), 60)
     return store
 
 
@@ -76,18 +76,18 @@ def test_core_subscriptions_with_wildcards(tmp_path: Path, server: NatsServer) -
     with start(tmp_path, server, "a", 'subject = "fox.>"', 'subject = "other"') as store:
         publish(server, "fox.metrics", [message(1, step) for step in range(30)])
         publish(server, "other", [b"bad line\n" + message(2, 0)])
-        until(lambda: len(values(store, 1)) == 30 and values(store, 2) == [3.0], 30)
+        until(lambda: len(values(store, 1)) == 30 and values(store, 2) == [3.0], 60)
         assert "1 bad lines; line 1" in store.log.read_text()
 
 
 def test_a_lost_server_is_connected_again(tmp_path: Path, server: NatsServer) -> None:
     with start(tmp_path, server, "a", 'subject = "fox"') as store:
         server.kill()
-        until(lambda: "retrying in" in store.log.read_text(), 30)
+        until(lambda: "retrying in" in store.log.read_text(), 60)
         server.start()
-        until(lambda: store.log.read_text().count("connected") == 2, 30)
+        until(lambda: store.log.read_text().count("connected") == 2, 60)
         publish(server, "fox", [message(1, 0)])
-        until(lambda: values(store, 1) == [3.0], 30)
+        until(lambda: values(store, 1) == [3.0], 60)
 
 
 def test_a_queue_group_shares_messages(tmp_path: Path, server: NatsServer) -> None:
@@ -98,7 +98,7 @@ def test_a_queue_group_shares_messages(tmp_path: Path, server: NatsServer) -> No
         def counts() -> list[int]:
             return [sum(bool(values(store, n)) for n in range(100)) for store in (first, second)]
 
-        until(lambda: sum(counts()) == 100, 30)
+        until(lambda: sum(counts()) == 100, 60)
         assert min(counts()) > 0
 
 
@@ -114,7 +114,7 @@ def test_jetstream_loses_nothing_while_the_store_is_killed(
                 server, "fox.metrics", [message(1, step + n) for n in range(100)], with_ack=True
             )
             step += 100
-            until(lambda: len(values(store, 1)) > step - 90, 30)  # noqa: B023 - called at once
+            until(lambda: len(values(store, 1)) > step - 90, 60)  # noqa: B023 - called at once
             store.kill()
             publish(
                 server, "fox.metrics", [message(1, step + n) for n in range(100)], with_ack=True
@@ -157,7 +157,7 @@ def test_a_missing_stream_is_named_and_tried_again(tmp_path: Path, server: NatsS
         '[[nats.subscriptions]]\nsubject = "fox"\ncluster = "fox"\nstream = "metrics"\n'
     )
     with RunningStore(tmp_path / "a", "--config", str(path)) as store:
-        until(lambda: "stream not found" in store.log.read_text(), 30)
+        until(lambda: "stream not found" in store.log.read_text(), 60)
         server.add_stream("fox", name="metrics")
         publish(server, "fox", [message(1, 0)], with_ack=True)
         until(lambda: values(store, 1) == [3.0], 60)

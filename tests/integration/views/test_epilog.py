@@ -31,7 +31,7 @@ def run(
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)
     subprocess.run(
-        [EPILOG], check=True, timeout=10,
+        [EPILOG], check=True, timeout=60,
         env={"PATH": f"{directory}:/usr/bin:/bin", "SLURM_JOB_ID": job, "CCAGENT_STORE": jobs.url,
              "CCAGENT_EPILOG_DELAY": "0", **environment},
     )  # fmt: skip

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,9 +38,10 @@ def test_keys_change_the_screen(tmp_path: Path) -> None:
         assert lines[-1].startswith("?help q quit /filter")
         assert len(lines) == 24
         terminal.press("p")
-        jobs = terminal.wait(lambda s: s[1].startswith("JOB  "))
-        assert any(line.startswith("(system) ") for line in jobs[2:])
-        terminal.press("End", "Enter")
+        terminal.wait(lambda s: s[1].startswith("JOB  "))
+        terminal.press("End")
+        terminal.wait(lambda s: any(line.startswith("(system) ") for line in s[2:]))
+        terminal.press("Enter")
         terminal.wait(lambda s: s[1].startswith("(system) ") and "hwthreads" in s[3])
         terminal.press("Escape")
         terminal.wait(lambda s: s[1].startswith("JOB  "))
@@ -55,14 +57,25 @@ def test_keys_change_the_screen(tmp_path: Path) -> None:
         assert "status=0" in terminal.wait(lambda s: "status=" in "\n".join(s))
 
 
-def test_a_filter_and_the_tree(tmp_path: Path) -> None:
+@pytest.fixture
+def sleeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process whose command no other process has."""
+    command = tmp_path / f"top{os.urandom(5).hex()}"
+    command.symlink_to("/bin/sleep")
+    with subprocess.Popen([command, "600"]) as process:
+        yield process
+        process.kill()
+
+
+def test_a_filter_and_the_tree(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    (name,) = (path.name for path in tmp_path.glob("top*"))
     with Terminal(tmp_path, TOP) as terminal:
         open_processes(terminal)
-        terminal.press("/", *str(os.getpid()))
-        lines = terminal.wait(lambda s: s[-1].startswith(f"/{os.getpid()}_"))
-        assert lines[2].split()[0] == str(os.getpid())
+        terminal.press("/", *name)
+        lines = terminal.wait(lambda s: s[-1].startswith(f"/{name}_"))
+        assert lines[2].split()[0] == str(sleeper.pid)
         terminal.press("Enter", "t")
-        terminal.wait(lambda s: s[-1].startswith(f"filter {os.getpid()}"))
+        terminal.wait(lambda s: s[-1].startswith(f"filter {name}"))
         terminal.press("q")
         terminal.wait(lambda s: "status=0" in s)
 
@@ -111,8 +124,10 @@ time.sleep(60)"""
         with Terminal(tmp_path, TOP) as terminal:
             open_processes(terminal)
             terminal.press("/", *str(process.pid), "Enter")
-            lines = terminal.wait(lambda s: str(process.pid) in s[2] and "filter" in s[-1])
-            assert lines[2].endswith("\ufffd[2J\ufffd\ufffd\u6bd4")
+            lines = terminal.wait(lambda s: "filter" in s[-1])
+            # Other processes may have a number that this one is a part of.
+            (line,) = [each for each in lines if each.split()[:1] == [str(process.pid)]]
+            assert line.endswith("\ufffd[2J\ufffd\ufffd\u6bd4")
             assert has_processes(lines)
     finally:
         process.kill()
@@ -151,14 +166,15 @@ from ccagent.views.top.commands import top
 with contextlib.redirect_stdout(io.StringIO()):
     top(["--once", "--processes"], standalone_mode=False)
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
+print(os.getpid(), flush=True)
 top(["--once", "--processes"])"""
     found = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert found.returncode == 0, found.stderr
-    lines = found.stdout.splitlines()
+    pid, *lines = found.stdout.splitlines()
     assert lines[-1].startswith("as an ordinary user: ")
-    own = next(line for line in lines if " nobody " in line)
+    (own,) = (line for line in lines if line.split()[:2] == [pid, "nobody"])
     other = next(line for line in lines if " root " in line)
     assert "-" not in own.split()[-3:]
     assert other.split()[-3:-1] == ["-", "-"]

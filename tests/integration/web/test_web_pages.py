@@ -35,7 +35,7 @@ def _node_is_there(demo: RunningDemo) -> None:
 
     def is_there() -> bool:
         try:
-            with urlopen(f"{demo.url}/cluster/here", timeout=10) as answer:
+            with urlopen(f"{demo.url}/cluster/here", timeout=60) as answer:
                 return bool(answer.status == 200)
         except HTTPError:
             return False
@@ -115,7 +115,7 @@ def test_a_plot_is_zoomed_with_bokeh(demo: RunningDemo, browser: Browser) -> Non
     with watch(browser, demo.url) as window:
         page = window.open(PAGES["job"])
         page.get_by_role("link", name="Zoom and pan").click()
-        page.wait_for_selector("figure.zoomed canvas", state="attached", timeout=20_000)
+        page.wait_for_selector("figure.zoomed canvas", state="attached", timeout=60_000)
         page.wait_for_load_state("networkidle")
         box = page.locator("figure.zoomed .drawing").first.bounding_box()
         assert box is not None

@@ -35,7 +35,7 @@ class Pages:
     def get(self, path: str, headers: dict[str, str]) -> tuple[int, str]:
         request = urllib.request.Request(f"{self.url}{path}", headers=headers)
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -56,7 +56,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStore]:
         now = int(time.time())
         lines = "".join(
             f"{metric},hostname=n1,type=node,stype=job,stype-id=7 value={value} {now - 60 * step}\n"
-            for step in range(1, 30)
+            for step in range(1, 60)
             for metric, value in (("job_cpu_util", 390), ("job_mem_rss", 3), ("job_mem_limit", 4))
         )
         assert running.ask("POST", "/api/write/?cluster=fox", lines, STAFF).status == 200
