@@ -12,12 +12,15 @@ from ccagent.agents.energy.job_states import JobState, NodeSnapshot
 from ccagent.agents.energy.sources.base import Kept
 from ccagent.agents.state_file import read_state, write_state
 from ccagent.errors import CcagentError
+from ccagent.log import logger
 
 if TYPE_CHECKING:
     from ccagent.agents.energy.ledger import Ledger
     from ccagent.machine.node import Node
 
 LIMIT = 64 * 1024 * 1024
+_LATEST = 1e11
+"""Seconds since 1970: the year 5138."""
 _OTHERWISE = "the accounts of jobs start at 0"
 
 
@@ -57,7 +60,17 @@ def read_boot(node: Node) -> str:
 
 def load_state(path: str) -> EnergyState | None:
     """Read the state file; None without a usable one."""
-    return read_state(path, EnergyState, LIMIT, _OTHERWISE)
+    state = read_state(path, EnergyState, LIMIT, _OTHERWISE)
+    if state is None or _has_possible_times(state):
+        return state
+    logger.warning("state-file %s: damaged; %s", path, _OTHERWISE)
+    return None
+
+
+def _has_possible_times(state: EnergyState) -> bool:
+    accounts = (*state.jobs, *state.ended)
+    times = (state.moment, *(time for each in accounts for time in (each.first, each.last)))
+    return all(0 <= time < _LATEST for time in times)
 
 
 def make_state(

@@ -56,7 +56,9 @@ class NodeUse:
         for cpu, socket in now.sockets.items():
             self._cpus_of.setdefault(socket, []).append(cpu)
         self._busy = {
-            cpu: max(0, busy - before.busy.get(cpu, busy)) for cpu, busy in now.busy.items()
+            cpu: max(0, busy - before.busy[cpu])
+            for cpu, busy in now.busy.items()
+            if cpu in before.busy
         }
         self.jobs = self._make_spans(before, now, ended or {})
         self._seen: dict[int, int] = {}
@@ -77,8 +79,8 @@ class NodeUse:
         return sum(self._busy.get(cpu, 0) for cpu in self._cpus_of.get(socket, ()))
 
     def is_idle(self) -> bool:
-        """Return whether no job was here, and the cpus were less than 1 % busy."""
-        whole = self.span * max(1, len(self._sockets))
+        """Return whether no job was here, and the cpus are known to be less than 1 % busy."""
+        whole = self.span * len(self._busy)
         return not self.jobs and self.busy_of(ALL_SOCKETS) * 100 < whole
 
     def use_package(self, socket: int) -> DomainUse:

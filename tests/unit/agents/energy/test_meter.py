@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ccagent.agents.energy.domains import NODE_METER, EnergyDomain
+from ccagent.agents.energy.kept_state import load_state, save_state
 from ccagent.agents.energy.meter import EnergyMeter, EnergyTick
 from ccagent.agents.energy.split.domain_split import SYSTEM, UNALLOCATED
 from tests.support.energy_tree import (
@@ -417,6 +419,22 @@ def test_a_damaged_state_file_is_no_state(node: EnergyNode, tmp_path: Path) -> N
     assert meter.tick(node).totals.measured[P0] == 10**9
 
 
+@pytest.mark.parametrize("moment", [float("nan"), 1e308, -1.0])
+def test_a_state_file_with_impossible_times_is_no_state(
+    node: EnergyNode, tmp_path: Path, moment: float
+) -> None:
+    path = str(tmp_path / "energy.state")
+    node.job(1, "0-3")
+    make_meter(node, **{"state-file": path}).save()
+    state = load_state(path)
+    assert state is not None
+    save_state(path, msgspec.structs.replace(state, moment=moment))
+    assert load_state(path) is None
+    meter = make_meter(node, **{**IDLE, "state-file": path})
+    spend(node)
+    assert meter.tick(node).totals.measured[P0] == 10**9
+
+
 def test_pm_counters_tell_what_the_node_takes_beyond_its_parts(node: EnergyNode) -> None:
     def show(joules: int, scan: int) -> None:
         for name, text in (("energy", f"{joules} J 1234 us"), ("freshness", str(scan)),
@@ -441,6 +459,29 @@ def test_pm_counters_tell_what_the_node_takes_beyond_its_parts(node: EnergyNode)
     tick = meter.tick(node)
     assert tick.totals.measured[NODE_METER] == 600_000_000
     assert meter.ledger.node.carried == 0
+
+
+@pytest.mark.parametrize("lost", [".", "intel-rapl:1"])
+def test_the_energy_of_a_lost_source_is_not_other(node: EnergyNode, lost: str) -> None:
+    def pass_tick(scan: int, lost: str = "") -> EnergyTick:
+        spend(node)
+        for name, text in (("energy", f"{3000 * scan} J 1 us"), ("freshness", scan),
+                           ("startup", 7)):  # fmt: skip
+            node.write(f"sys/cray/pm_counters/{name}", f"{text}\n")
+        if lost:
+            (node.path / "sys/class/powercap" / lost).resolve().rename(node.path / "away")
+        return meter.tick(node)
+
+    node.job(1, "0-7")
+    meter = EnergyMeter(make_settings(**IDLE))
+    pass_tick(1)
+    pass_tick(2)
+    assert pass_tick(3).totals.measured[NODE_METER] == 800_000_000
+    tick = pass_tick(4, lost)
+    assert NODE_METER not in tick.totals.measured
+    assert any("no energy since the last sample" in error for error in tick.errors)
+    assert meter.ledger.jobs[1].coverage < 1
+    meter.close()
 
 
 def test_a_node_without_rapl_is_split_by_cpu_time(tmp_path: Path) -> None:
