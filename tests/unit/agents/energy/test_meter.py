@@ -256,6 +256,23 @@ def test_jobs_appear_vanish_and_reappear(node: EnergyNode) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_job_that_was_moved_has_the_energy_of_both_sockets(node: EnergyNode) -> None:
+    node.job(1, "0-3")
+    meter = make_meter(node, **IDLE)
+    node.work(1, {0: 500})
+    for name in ("cpuset.cpus.effective", "cpuset.cpus"):
+        for controller in ("cpuset", "cpuacct"):
+            path = node.path / node.job_path(1, controller) / name
+            if path.exists():
+                path.write_text("4-7\n")
+    spend(node)
+    tick = meter.tick(node)
+    check_sums(tick)
+    assert tick.totals.split[P0][1] == 600_000_000  # all of its active energy
+    assert tick.totals.split[P1][1] == 1_000_000_000  # of the cpus that it holds now
+    assert joules(meter, 1) == (600.0, 1000.0)
+
+
 def test_the_user_of_a_job_is_that_of_its_processes(node: EnergyNode) -> None:
     for job, pid in ((1, 100), (2, 200)):
         node.job(job, "0-3")
