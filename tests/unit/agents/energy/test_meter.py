@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ccagent.agents.energy.domains import NODE_METER, EnergyDomain
-from ccagent.agents.energy.kept_state import load_state, save_state
+from ccagent.agents.energy.kept_state import KeptDomain, load_state, save_state
 from ccagent.agents.energy.meter import EnergyMeter, EnergyTick
 from ccagent.agents.energy.split.domain_split import SYSTEM, UNALLOCATED
 from tests.support.energy_tree import (
@@ -436,18 +436,22 @@ def test_a_damaged_state_file_is_no_state(node: EnergyNode, tmp_path: Path) -> N
     assert meter.tick(node).totals.measured[P0] == 10**9
 
 
-@pytest.mark.parametrize("moment", [float("nan"), 1e308, -1.0])
-def test_a_state_file_with_impossible_times_is_no_state(
-    node: EnergyNode, tmp_path: Path, moment: float
+@pytest.mark.parametrize(
+    "damage",
+    [{"moment": number} for number in (float("nan"), 1e308, -1.0)]
+    + [{"idle": [KeptDomain("package", 0, [float("nan")] * 3)]}],
+)
+def test_a_state_file_with_impossible_numbers_is_no_state(
+    node: EnergyNode, tmp_path: Path, damage: dict[str, object]
 ) -> None:
     path = str(tmp_path / "energy.state")
     node.job(1, "0-3")
     make_meter(node, **{"state-file": path}).save()
     state = load_state(path)
     assert state is not None
-    save_state(path, msgspec.structs.replace(state, moment=moment))
+    save_state(path, msgspec.structs.replace(state, **damage))
     assert load_state(path) is None
-    meter = make_meter(node, **{**IDLE, "state-file": path})
+    meter = make_meter(node, **{"state-file": path})
     spend(node)
     assert meter.tick(node).totals.measured[P0] == 10**9
 
