@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,8 @@ def extend_command(
             # Sonar's format has nothing but ended jobs, which one sample does not see.
             is_table = sys.stdout.isatty() and not options["every"] and not options["is_dry"]
             shape = "table" if is_table else "line"
+        if math.isnan(seconds):  # click takes it for a number in any range
+            raise click.BadParameter("nan is not in the range 0.1<=x<=3600", param_hint="--seconds")
         if shape != "table":
             take_sample(form=shape, **options)
             return

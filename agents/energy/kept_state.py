@@ -12,12 +12,16 @@ from ccagent.agents.energy.job_states import JobState, NodeSnapshot
 from ccagent.agents.energy.sources.base import Kept
 from ccagent.agents.state_file import read_state, write_state
 from ccagent.errors import CcagentError
+from ccagent.log import logger
 
 if TYPE_CHECKING:
     from ccagent.agents.energy.ledger import Ledger
     from ccagent.machine.node import Node
 
 LIMIT = 64 * 1024 * 1024
+_LATEST = 1e11
+"""Seconds since 1970: the year 5138."""
+_MOST_IDLE = 1e6
 _OTHERWISE = "the accounts of jobs start at 0"
 
 
@@ -57,7 +61,19 @@ def read_boot(node: Node) -> str:
 
 def load_state(path: str) -> EnergyState | None:
     """Read the state file; None without a usable one."""
-    return read_state(path, EnergyState, LIMIT, _OTHERWISE)
+    state = read_state(path, EnergyState, LIMIT, _OTHERWISE)
+    if state is None or _is_possible(state):
+        return state
+    logger.warning("state-file %s: damaged; %s", path, _OTHERWISE)
+    return None
+
+
+def _is_possible(state: EnergyState) -> bool:
+    """Return whether its numbers can be computed with: a damaged file may hold any, and NaN."""
+    accounts = (*state.jobs, *state.ended)
+    times = (state.moment, *(time for each in accounts for time in (each.first, each.last)))
+    powers = (watts for each in state.idle for watts in each.windows)
+    return all(0 <= time < _LATEST for time in times) and all(0 <= w < _MOST_IDLE for w in powers)
 
 
 def make_state(

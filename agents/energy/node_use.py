@@ -20,8 +20,9 @@ class JobSpan(NamedTuple):
     """A job between two states.
 
     cpu_time: us in between. seen: us for which it is assumed to have been here: half of the time
-    if it began or ended in it. cpus: that it had; empty if it came and went between the states.
-    is_known: its CPU time is known.
+    if it began or ended in it. cpus: that it had last; empty if it came and went between the
+    states. is_known: its CPU time is known. places: cpus on which it may have run: these, and those
+    that it had first.
     """
 
     cpu_time: int
@@ -29,6 +30,7 @@ class JobSpan(NamedTuple):
     cpus: frozenset[int]
     memory: int
     is_known: bool = True
+    places: frozenset[int] = frozenset()
 
 
 class SocketUse(NamedTuple):
@@ -56,13 +58,17 @@ class NodeUse:
         for cpu, socket in now.sockets.items():
             self._cpus_of.setdefault(socket, []).append(cpu)
         self._busy = {
-            cpu: max(0, busy - before.busy.get(cpu, busy)) for cpu, busy in now.busy.items()
+            cpu: max(0, busy - before.busy[cpu])
+            for cpu, busy in now.busy.items()
+            if cpu in before.busy
         }
         self.jobs = self._make_spans(before, now, ended or {})
         self._seen: dict[int, int] = {}
+        self._may_run: dict[int, int] = {}
         for job in self.jobs.values():
-            for cpu in job.cpus:
-                self._seen[cpu] = self._seen.get(cpu, 0) + job.seen
+            for cpus, times in ((job.cpus, self._seen), (job.places, self._may_run)):
+                for cpu in cpus:
+                    times[cpu] = times.get(cpu, 0) + job.seen
         self._on: dict[int, dict[int, SocketUse]] = {
             number: self._place(job) for number, job in self.jobs.items()
         }
@@ -70,15 +76,15 @@ class NodeUse:
 
     def sockets_of(self, number: int) -> set[int]:
         """Return the sockets on which a job may have run."""
-        return {self._sockets[cpu] for cpu in self.jobs[number].cpus or self._sockets}
+        return {self._sockets[cpu] for cpu in self.jobs[number].places or self._sockets}
 
     def busy_of(self, socket: int) -> int:
         """Return the us in which the cpus of a socket did something."""
         return sum(self._busy.get(cpu, 0) for cpu in self._cpus_of.get(socket, ()))
 
     def is_idle(self) -> bool:
-        """Return whether no job was here, and the cpus were less than 1 % busy."""
-        whole = self.span * max(1, len(self._sockets))
+        """Return whether no job was here, and the cpus are known to be less than 1 % busy."""
+        whole = self.span * len(self._busy)
         return not self.jobs and self.busy_of(ALL_SOCKETS) * 100 < whole
 
     def use_package(self, socket: int) -> DomainUse:
@@ -141,12 +147,15 @@ class NodeUse:
                 time = new.cpu_time if has_restarted else new.cpu_time - old.cpu_time
             elif old is None and before.is_complete:
                 time = new.cpu_time
+            cpus = state.cpus & online or online
+            first = cpus if old is None else old.cpus & online or online
             spans[number] = JobSpan(
                 max(0, time or 0),
                 self.span if old is not None and new is not None else self.span // 2,
-                state.cpus & online or online,
+                cpus,
                 min(state.memory, now.memory or state.memory),
                 is_known=time is not None,
+                places=cpus | first,
             )
         return spans
 
@@ -154,16 +163,16 @@ class NodeUse:
         """Return the CPU time of a job by socket, and on all of them."""
         whole = SocketUse(job.cpu_time, job.cpu_time, job.cpu_time)
         cpus: dict[int, list[int]] = {}
-        for cpu in job.cpus or self._sockets:
+        for cpu in job.places or self._sockets:
             cpus.setdefault(self._sockets[cpu], []).append(cpu)
         if len(cpus) < 2:
             return {ALL_SOCKETS: whole, **dict.fromkeys(cpus, whole)}
         own = {s: sum(self._busy.get(cpu, 0) for cpu in here) for s, here in cpus.items()}
-        is_alone = all(self._seen[cpu] <= job.seen for cpu in job.cpus)
-        if job.cpus and is_alone and any(own.values()):
-            times = apportion(job.cpu_time, own)
+        is_placed = bool(job.places) and any(own.values())
+        numbers = {socket: len(here) for socket, here in cpus.items()}
+        times = apportion(job.cpu_time, own if is_placed else numbers)
+        if is_placed and all(self._may_run[cpu] <= job.seen for cpu in job.places):
             return {ALL_SOCKETS: whole, **{s: SocketUse(t, t, t) for s, t in times.items()}}
-        times = apportion(job.cpu_time, {socket: len(here) for socket, here in cpus.items()})
         most = {
             socket: min(job.cpu_time, own[socket], len(here) * self.span)
             for socket, here in cpus.items()

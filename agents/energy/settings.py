@@ -13,6 +13,7 @@ from ccagent.machine.gpu.settings import GpuSettings
 MeterName = Literal["pm-counters", "hwmon", "dcmi"]
 
 _SHORTEST_DCMI = 10.0
+_MOST_WATTS = 10_000
 
 
 class EnergySettings(GpuSettings, frozen=True, kw_only=True):
@@ -43,12 +44,16 @@ class EnergySettings(GpuSettings, frozen=True, kw_only=True):
         Duration, Meta(description="after this long the program is killed")
     ] = Duration("20s")
     idle_package: Annotated[
-        float, Meta(ge=0, description="W of an idle package with its cores; 0: learned")
+        float,
+        Meta(ge=0, le=_MOST_WATTS, description="W of an idle package with its cores; 0: learned"),
     ] = 0.0
     idle_dram: Annotated[
-        float, Meta(ge=0, description="W of the idle memory of a socket; 0: learned")
+        float,
+        Meta(ge=0, le=_MOST_WATTS, description="W of the idle memory of a socket; 0: learned"),
     ] = 0.0
-    idle_card: Annotated[float, Meta(ge=0, description="W of an idle card; 0: learned")] = 0.0
+    idle_card: Annotated[
+        float, Meta(ge=0, le=_MOST_WATTS, description="W of an idle card; 0: learned")
+    ] = 0.0
     ratio: Annotated[
         float,
         Meta(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ccagent.agents.base import Agent
+from ccagent.agents.jobio.checks import remedy
 from ccagent.agents.jobio.ports import ExclusivePorts, living_jobs
 from ccagent.agents.jobio.settings import JobIoSettings
 from ccagent.agents.jobio.usage import JobIoUsage
@@ -78,6 +79,6 @@ class JobIoAgent(Agent[JobIoSettings]):
         try:
             self._last = self._usage.read(node)
         except CcagentError as error:
-            logger.warning("agent jobio: %s; load the programs: ccagent kernel load --io", error)
+            logger.warning("agent jobio: %s; %s", error, remedy(error))
             self._last = None
         return self._last

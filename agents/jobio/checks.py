@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ccagent.agents.jobio.usage import read_counters
-from ccagent.errors import NotHereError, NotPermittedError
+from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.machine.bpf.io_hooks import missing_hooks
 from ccagent.machine.checks import Check, CheckResult
 
@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 _LOAD = "as root: ccagent kernel load --io"
+
+
+def remedy(error: CcagentError) -> str:
+    """Return what helps if the programs cannot be read."""
+    if isinstance(error, NotPermittedError):
+        return f"add the user to the group, or {_LOAD} --group NAME"
+    return _LOAD
 
 
 def require_io_programs(node: Node, directory: str) -> Check:
@@ -33,9 +40,8 @@ def find_io_programs(node: Node, directory: str) -> CheckResult:
         io, _ = read_counters(node, directory)
     except NotHereError:
         return CheckResult("missing", f"{directory}: no programs for I/O are loaded", _LOAD)
-    except NotPermittedError:
-        fix = f"add the user to the group, or {_LOAD} --group NAME"
-        return CheckResult("problem", f"{directory}: this user may not read them", fix)
+    except NotPermittedError as error:
+        return CheckResult("problem", f"{directory}: this user may not read them", remedy(error))
     missing = ", ".join(hook.counts for hook in missing_hooks(io.header.features))
     found = f"{directory}: {len(io.entries)} entries"
     return CheckResult("good", f"{found}; this kernel can't count: {missing}" if missing else found)

@@ -46,6 +46,8 @@ _MOST_KNOWN = 10_000
 _MOST_PROCESSES = 4
 _DEEPEST = 4
 _LONGEST = 200
+_LONGEST_LIST = 1 << 20
+"""Bytes of a job's list of mounts: users can make 100,000 in a namespace of their own."""
 
 
 class MountName(NamedTuple):
@@ -71,7 +73,7 @@ class MountNames:
     def read(self, node: Node) -> None:
         """Read the mounts of the node; those before it are forgotten. Raises as Node.read."""
         self._seen_by.clear()
-        self._of_node = dict(_names(node, MOUNTINFO))
+        self._of_node = dict(_names(node.read(MOUNTINFO)))
 
     def name(self, node: Node, key: IoKey, magic: int) -> MountName:
         """Return the name of the file system of an entry; look into its job if the node has none.
@@ -104,9 +106,13 @@ class MountNames:
 def _seen_by(node: Node, job: int) -> dict[str, MountName]:
     """Return the mounts that some processes of a job see, by device."""
     names: dict[str, MountName] = {}
+    seen: set[bytes] = set()
     for pid in _some_processes(node, job):
         with suppress(CcagentError):
-            names |= dict(_names(node, f"proc/{pid}/mountinfo"))
+            content = node.read(f"proc/{pid}/mountinfo", _LONGEST_LIST)
+            if content not in seen:
+                seen.add(content)
+                names |= dict(_names(content))
     return names
 
 
@@ -115,9 +121,9 @@ def type_name(magic: int) -> str:
     return _FILE_SYSTEMS.get(magic, f"{magic:#x}")
 
 
-def _names(node: Node, path: str) -> Iterator[tuple[str, MountName]]:
+def _names(content: bytes) -> Iterator[tuple[str, MountName]]:
     """Yield the mounts by device: of several, the one with the shortest path, hence last."""
-    mounts = parse_mountinfo(node.read(path))
+    mounts = parse_mountinfo(content)
     for mount in sorted(mounts, key=lambda each: -len(each.point)):
         yield mount.device, MountName(*map(_shown, (mount.point, mount.type, mount.source)))
 

@@ -9,6 +9,8 @@ from msgspec import Meta
 from ccagent.agents.base import AgentSettings
 from ccagent.machine.bpf import pins
 
+_KEPT = 600.0
+
 
 class JobIoSettings(AgentSettings, frozen=True, kw_only=True):
     """The keys of [agents.jobio]."""
@@ -36,3 +38,5 @@ class JobIoSettings(AgentSettings, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.directory.startswith("/"):
             raise ValueError("directory: an absolute path is needed")
+        if self.every is not None and self.every.seconds > _KEPT:
+            raise ValueError("every: 10m at most, for which ended jobs are kept")

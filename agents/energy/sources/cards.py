@@ -68,19 +68,22 @@ class CardSource(EnergySource):
             self.reading = None
             return {}
         reading = self.reading = self._gpus.reading(self.errors)
+        # The index of a card changes if one before it falls off the bus.
+        keys = {card.index: f"card {card.uuid or card.index}" for card in reading.cards}
         values: dict[str, int] = {}
-        for index, details in reading.details.items():
-            for detail in details:
+        for index, key in keys.items():
+            for detail in reading.details.get(index, ()):
                 if detail.name == "energy" and 0 <= detail.value < _MOST_MILLIJOULES:
-                    values[f"card {index}"] = detail.value * 1000
-                    domain = EnergyDomain("card", index)
-                    self._counters.define(f"card {index}", domain, 0, _MOST_WATTS)
+                    values[key] = detail.value * 1000
+                    self._counters.define(key, EnergyDomain("card", index), 0, _MOST_WATTS)
+        if keys:  # a library that does not answer names no card
+            self._counters.keep_only(keys.values())
         self._counters.add(node, values)
-        counted = {f"card {index}" for index in range(_MOST_CARDS)} & {*self._counters.keys}
+        counted = {index for index, key in keys.items() if key in self._counters.keys}
         found = self._counters.take()
         moment = node.clock.uptime()
         for card in reading.cards[:_MOST_CARDS]:
-            if f"card {card.index}" in counted or card.index in reading.instances:
+            if card.index in counted or card.index in reading.instances:
                 self._integrals.pop(card.index, None)
                 continue
             integral = self._integrals.setdefault(card.index, PowerIntegral("gpu", _LONGEST_GAP))

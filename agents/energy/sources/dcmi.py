@@ -70,7 +70,7 @@ class DcmiSource(EnergySource):
         self._command = command
         self._every = every
         self._time_limit = time_limit
-        self._call: RepeatedCall[DcmiReading] = RepeatedCall("dcmi", every)
+        self._call: RepeatedCall[DcmiReading] = RepeatedCall("", every)
         self._integral = PowerIntegral(self.name, _AGE * every + time_limit)
         self._answered = -1.0
 

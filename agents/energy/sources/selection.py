@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
-from ccagent.agents.energy.domains import DomainKind
+from ccagent.agents.energy.domains import DomainKind, MeasuredEnergy
+from ccagent.agents.energy.sources.base import NOT_READABLE
 from ccagent.errors import CcagentError, NotHereError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ccagent.agents.energy.domains import EnergyDomain, MeasuredEnergy
+    from ccagent.agents.energy.domains import EnergyDomain
     from ccagent.agents.energy.sources.base import EnergySource
     from ccagent.machine.node import Node
 
@@ -57,6 +58,7 @@ class Sources:
 
     def __init__(self, sources: Sequence[EnergySource]) -> None:
         self.all = sources
+        self._known: dict[str, set[EnergyDomain]] = {}
 
     @property
     def poll_interval(self) -> float:
@@ -73,19 +75,30 @@ class Sources:
                     continue  # the next reading reports it
 
     def read(self, node: Node) -> SourceReadings:
-        """Read all sources. A failing source is skipped, with its error."""
+        """Read all sources. A failing source is skipped, with its error.
+
+        Its domains are invalid meanwhile: else the node's meter would have their energy as `other`.
+        One that has gone is invalid once.
+        """
         errors: list[str] = []
         absent: dict[str, str] = {}
         found: dict[str, Measured] = {}
         for source in self.all:
             source.prepare_reading(node)
         for source in sorted(self.all, key=lambda each: not each.is_slow):
+            known = self._known.pop(source.name, set())
+            missing = NOT_READABLE
+            own: Measured = {}
             try:
-                found[source.name] = source.read(node)
+                own = source.read(node)
+                self._known[source.name] = {*own}
             except NotHereError as error:
-                absent[source.name] = str(error)
+                absent[source.name] = missing = str(error)
             except CcagentError as error:
                 errors.append(f"{source.name}: {error}")
+                self._known[source.name] = known
+            lost = MeasuredEnergy(0, 0.0, source.name, flaw=missing)
+            found[source.name] = dict.fromkeys(known - own.keys(), lost) | own
             errors += [f"{source.name}: {text}" for text in source.errors]
         readings = [found[source.name] for source in self.all if source.name in found]
         return SourceReadings(choose_domains(readings), errors, absent)

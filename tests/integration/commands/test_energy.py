@@ -33,6 +33,13 @@ def test_a_table_is_printed_on_every_machine() -> None:
         assert "package" in result.stdout or "card" in result.stdout
 
 
+def test_the_time_of_a_table_is_a_number() -> None:
+    result = run("energy", "--format", "table", "--seconds", "nan", "--no-config")
+    assert result.returncode == 2
+    assert "nan is not in the range" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_a_table_may_be_asked_for_keys(tmp_path: Path) -> None:
     file = tmp_path / "ccagent.toml"
     file.write_text('hostname = "n7"\n[agents.energy]\nrapl = "off"\nmeters = []\n')

@@ -16,13 +16,12 @@ from typing import Any
 import pytest
 
 from tests.support.debian_machine import download_kernel, run_in_machine
-from tests.support.io_scenarios import FIO, SCRIPTS
+from tests.support.io_scenarios import FILE_SYSTEMS, FIO, NETWORK, scripts_on
 from tests.support.kernel_programs import SOURCES
 
 pytestmark = pytest.mark.xdist_group("debian kernel")
 
-FILE_SYSTEMS = ("ext4", "tmpfs", "overlay", "fuse", "nfs")
-
+COMPARISONS = [(kind, script) for kind in FILE_SYSTEMS for script in scripts_on(kind)]
 OF_THE_FILE_SYSTEM = {"overlay listing": {"stats"}, "overlay read_write": {"fsyncs"}}
 """Operations that a file system does by itself, beside those of the program."""
 
@@ -74,8 +73,9 @@ def test_debian_s_kernel_has_all_functions(results: dict[str, Any]) -> None:
     assert results["lost"] == 0
 
 
-@pytest.mark.parametrize("script", [name for name in SCRIPTS if name != "mmap"])
-@pytest.mark.parametrize("kind", FILE_SYSTEMS)
+@pytest.mark.parametrize(
+    ("kind", "script"), [(kind, name) for kind, name in COMPARISONS if name != "mmap"]
+)
 def test_a_program_is_counted_to_the_byte(results: dict[str, Any], kind: str, script: str) -> None:
     found = result(results, f"{kind} {script}")
     own = OF_THE_FILE_SYSTEM.get(f"{kind} {script}", set())
@@ -112,11 +112,11 @@ def test_asynchronous_requests_are_counted_with_their_results(
         assert f"{kind}_bytes" not in counted
 
 
-@pytest.mark.parametrize("name", ["tcp", "udp", "udp6", "tcp_sendfile"])
+@pytest.mark.parametrize("name", NETWORK)
 def test_payload_is_counted_to_the_byte(results: dict[str, Any], name: str) -> None:
     found = result(results, f"network {name}")
     ((kind, counted),) = found["counted"].items()
-    assert kind == f"{name[:3]} loopback"
+    assert kind == name[:3] + ("" if name.endswith("_veth") else " loopback")
     for value, number in found["expected"].items():
         # A datagram without payload is no transfer.
         assert counted[value] == number - (name == "udp" and value in {"sends", "receives"})
@@ -127,11 +127,11 @@ def test_jobs_of_the_first_version_of_control_groups(results: dict[str, Any]) ->
     assert found["counted"] == found["expected"]
 
 
-def test_a_user_of_the_group_reads_a_thousand_times_and_others_never(
+def test_a_user_of_the_group_reads_often_and_others_never(
     results: dict[str, Any],
 ) -> None:
     found = result(results, "unprivileged")
-    assert found["allowed"] == "True\nTrue\n"
+    assert found["allowed"] == [True, True]
     assert "PermissionError" in found["denied"]
     assert found["modes"] == {"io": "0440", "network": "0440", "io-programs": "0700"}
 
@@ -146,19 +146,21 @@ def test_unloading_leaves_nothing(results: dict[str, Any]) -> None:
 
 def test_a_kernel_that_lacks_functions_counts_the_rest(results: dict[str, Any]) -> None:
     found = result(results, "lacking")
-    assert set(found["left_out"]) == {"readv", "mkdirs", "TCP received"}
-    assert found["missing"] == ["readv", "mkdirs", "TCP received"]
+    assert {"readv", "mkdirs", "TCP received"} <= set(found["left_out"])
+    assert set(found["missing"]) <= set(found["left_out"])
     expected = {
         name: value for name, value in found["expected"].items() if not name.startswith("read")
     }
+    assert found["counted"].pop("write_ns") > 0
     assert found["counted"] == expected
 
 
 def test_what_finds_no_room_is_counted_as_lost(results: dict[str, Any]) -> None:
     found = result(results, "overflow")
-    assert 0 < len(found["written"]) <= 8
+    assert 0 < len(found["written"]) < found["jobs"]
     assert set(found["written"]) == {100}
     assert found["lost"] + sum(found["written"]) >= found["jobs"] * 100
+    assert found["later"] == 100
 
 
 def test_a_job_with_many_mounts_has_a_bounded_number_of_entries(results: dict[str, Any]) -> None:

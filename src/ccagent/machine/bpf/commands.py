@@ -87,7 +87,7 @@ def status(directory: str, as_json: bool) -> None:
                 click.echo(f"{name.replace('_', ' ') + ':':17} {value}")
         for problem in found.problems:
             click.echo(f"problem:          {problem}")
-    if found.state != "loaded":
+    if found.state != "loaded" or found.io not in {"", "loaded"}:
         sys.exit(1)
 
 

@@ -27,6 +27,7 @@ _STRICT = 0xFFFFFFFF
 _MOST_TEXT = 64 * 1024
 _PRINT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 _NEEDED = "root, or CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN"
+_FORBIDDEN = "root lacks capabilities here (a container), or this kernel forbids it (lockdown)"
 
 _POINTERS = {
     "bpf_object__open_mem": (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p),
@@ -144,7 +145,7 @@ class Libbpf:
 
     def _raise(self, code: int, what: str) -> NoReturn:
         """Raise NotPermittedError, NotHereError or ProgramError for an errno."""
-        raise _error(code, what, self._messages.decode("utf-8", "replace"))
+        raise make_error(code, what, self._messages.decode("utf-8", "replace"))
 
 
 class Object:
@@ -280,12 +281,14 @@ def essence(said: str) -> str:
     return re.sub(r"^libbpf: ", "", first)
 
 
-def _error(code: int, what: str, said: str) -> CcagentError:
+def make_error(code: int, what: str, said: str) -> CcagentError:
+    """Return the error for an errno. what: was tried; said: by libbpf."""
     reason = essence(said)
     name = os.strerror(code)
     detail = f": {reason}" if reason else ""
     if code in {errno.EPERM, errno.EACCES} and "processed " not in said:
-        return NotPermittedError(f"{what}: {name}: {_NEEDED} is needed{detail}")
+        needed = f"{_NEEDED} is needed" if os.geteuid() else _FORBIDDEN
+        return NotPermittedError(f"{what}: {name}: {needed}{detail}")
     if code in {errno.ENOENT, errno.ESRCH}:
         return NotHereError(f"{what}: {name}{detail}")
     return ProgramError(f"{what}: the kernel or libbpf refuses it: {reason or name}")

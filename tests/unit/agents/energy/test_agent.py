@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,7 @@ def test_status_shows_what_is_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [("dcmi-every", "1s"), ("dcmi-command", [""]), ("state-file", "x"), ("ratio", 0.5),
-     ("counter-error", 2.0), ("meters", ["psys"]), ("rapl", "yes")],
+     ("counter-error", 2.0), ("meters", ["psys"]), ("rapl", "yes"), ("idle-package", math.inf)],
 )  # fmt: skip
 def test_settings_that_cannot_work(key: str, value: object) -> None:
     with pytest.raises(ConfigurationError, match=key):

@@ -72,6 +72,21 @@ def test_a_node_without_slurm_has_no_jobs(node: EnergyNode) -> None:
     assert state.is_complete
 
 
+def test_a_node_of_unknown_cpu_times_is_not_idle(node: EnergyNode) -> None:
+    reader = StateReader()
+    before = reader.read(node)
+    node.still.sleep(10)
+    stat = node.path / "proc/stat"
+    content = stat.read_bytes()
+    stat.unlink()
+    blind = reader.read(node)
+    stat.write_bytes(content)
+    now = reader.read(node)
+    assert NodeUse(before, now).is_idle()
+    assert not NodeUse(before, blind).is_idle()
+    assert not NodeUse(blind, now).is_idle()
+
+
 def test_time_on_each_socket_is_known_of_a_job_that_owns_its_cpus(node: EnergyNode) -> None:
     node.job(7, "0,4")
     reader = StateReader()

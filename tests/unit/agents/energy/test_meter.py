@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ccagent.agents.energy.domains import NODE_METER, EnergyDomain
+from ccagent.agents.energy.kept_state import KeptDomain, load_state, save_state
 from ccagent.agents.energy.meter import EnergyMeter, EnergyTick
 from ccagent.agents.energy.split.domain_split import SYSTEM, UNALLOCATED
 from tests.support.energy_tree import (
@@ -254,6 +256,23 @@ def test_jobs_appear_vanish_and_reappear(node: EnergyNode) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_job_that_was_moved_has_the_energy_of_both_sockets(node: EnergyNode) -> None:
+    node.job(1, "0-3")
+    meter = make_meter(node, **IDLE)
+    node.work(1, {0: 500})
+    for name in ("cpuset.cpus.effective", "cpuset.cpus"):
+        for controller in ("cpuset", "cpuacct"):
+            path = node.path / node.job_path(1, controller) / name
+            if path.exists():
+                path.write_text("4-7\n")
+    spend(node)
+    tick = meter.tick(node)
+    check_sums(tick)
+    assert tick.totals.split[P0][1] == 600_000_000  # all of its active energy
+    assert tick.totals.split[P1][1] == 1_000_000_000  # of the cpus that it holds now
+    assert joules(meter, 1) == (600.0, 1000.0)
+
+
 def test_the_user_of_a_job_is_that_of_its_processes(node: EnergyNode) -> None:
     for job, pid in ((1, 100), (2, 200)):
         node.job(job, "0-3")
@@ -417,6 +436,26 @@ def test_a_damaged_state_file_is_no_state(node: EnergyNode, tmp_path: Path) -> N
     assert meter.tick(node).totals.measured[P0] == 10**9
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [{"moment": number} for number in (float("nan"), 1e308, -1.0)]
+    + [{"idle": [KeptDomain("package", 0, [float("nan")] * 3)]}],
+)
+def test_a_state_file_with_impossible_numbers_is_no_state(
+    node: EnergyNode, tmp_path: Path, damage: dict[str, object]
+) -> None:
+    path = str(tmp_path / "energy.state")
+    node.job(1, "0-3")
+    make_meter(node, **{"state-file": path}).save()
+    state = load_state(path)
+    assert state is not None
+    save_state(path, msgspec.structs.replace(state, **damage))
+    assert load_state(path) is None
+    meter = make_meter(node, **{"state-file": path})
+    spend(node)
+    assert meter.tick(node).totals.measured[P0] == 10**9
+
+
 def test_pm_counters_tell_what_the_node_takes_beyond_its_parts(node: EnergyNode) -> None:
     def show(joules: int, scan: int) -> None:
         for name, text in (("energy", f"{joules} J 1234 us"), ("freshness", str(scan)),
@@ -441,6 +480,29 @@ def test_pm_counters_tell_what_the_node_takes_beyond_its_parts(node: EnergyNode)
     tick = meter.tick(node)
     assert tick.totals.measured[NODE_METER] == 600_000_000
     assert meter.ledger.node.carried == 0
+
+
+@pytest.mark.parametrize("lost", [".", "intel-rapl:1"])
+def test_the_energy_of_a_lost_source_is_not_other(node: EnergyNode, lost: str) -> None:
+    def pass_tick(scan: int, lost: str = "") -> EnergyTick:
+        spend(node)
+        for name, text in (("energy", f"{3000 * scan} J 1 us"), ("freshness", scan),
+                           ("startup", 7)):  # fmt: skip
+            node.write(f"sys/cray/pm_counters/{name}", f"{text}\n")
+        if lost:
+            (node.path / "sys/class/powercap" / lost).resolve().rename(node.path / "away")
+        return meter.tick(node)
+
+    node.job(1, "0-7")
+    meter = EnergyMeter(make_settings(**IDLE))
+    pass_tick(1)
+    pass_tick(2)
+    assert pass_tick(3).totals.measured[NODE_METER] == 800_000_000
+    tick = pass_tick(4, lost)
+    assert NODE_METER not in tick.totals.measured
+    assert any("no energy since the last sample" in error for error in tick.errors)
+    assert meter.ledger.jobs[1].coverage < 1
+    meter.close()
 
 
 def test_a_node_without_rapl_is_split_by_cpu_time(tmp_path: Path) -> None:

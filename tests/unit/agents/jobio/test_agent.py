@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from ccagent.agents.jobio.agent import JobIoAgent
+from ccagent.agents.jobio.checks import remedy
 from ccagent.agents.jobio.settings import JobIoSettings
 from ccagent.agents.jobio.usage import JobIoUsage, top_mounts
+from ccagent.config.conversion import convert
+from ccagent.errors import ConfigurationError, NotPermittedError, UnparsableError
 from ccagent.machine.bpf.io_hooks import HAS_TIME
 from ccagent.records.points import Point
 from tests.support.job_io import JobIoNode
@@ -33,6 +36,18 @@ def sample(agent: JobIoAgent, node: JobIoNode) -> dict[tuple[str, str, str], flo
     for point in points:
         point.encode_line()
     return {(p.name, p.tags["stype-id"], p.tags.get("mountpoint", "")): p.value for p in points}
+
+
+def test_readings_are_not_further_apart_than_ended_jobs_are_kept() -> None:
+    for every in ("10m", "1m"):
+        convert({"every": every}, JobIoSettings, "agents.jobio", place="test")
+    with pytest.raises(ConfigurationError, match="10m at most"):
+        convert({"every": "15m"}, JobIoSettings, "agents.jobio", place="test")
+
+
+def test_who_may_not_read_is_told_of_the_group() -> None:
+    assert "--group NAME" in remedy(NotPermittedError("/run/x/io: Permission denied"))
+    assert remedy(UnparsableError("layout 2")) == "as root: ccagent kernel load --io"
 
 
 def test_rates_of_a_job_by_mount(node: JobIoNode) -> None:
@@ -118,7 +133,7 @@ def test_without_the_programs_the_agent_says_how_to_load_them(
     agent = make(node, directory="/run/nowhere")
     assert sample(agent, node) == {}
     assert agent.is_blind
-    assert "load the programs: ccagent kernel load --io" in caplog.text
+    assert "as root: ccagent kernel load --io" in caplog.text
 
 
 def test_calls_that_found_no_room_are_logged(

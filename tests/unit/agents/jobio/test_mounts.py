@@ -38,6 +38,13 @@ def test_a_mount_that_only_the_job_sees_is_found_in_its_processes(node: JobIoNod
     assert name(node, 77, job=6) == MountName("unknown", "tmpfs", "")
 
 
+def test_a_job_with_a_flood_of_mounts_costs_little(node: JobIoNode) -> None:
+    node.start_job(5, pids=(700,))
+    mounts = "".join(f"{n} 21 0:{n} / /tmp/{n} rw - tmpfs t rw\n" for n in range(100, 40_000))
+    node.write("700/mountinfo", mounts)
+    assert name(node, 200) == MountName("unknown", "tmpfs", "")
+
+
 def test_a_name_is_kept_when_the_job_has_ended(node: JobIoNode) -> None:
     names = MountNames()
     node.start_job(5, pids=(700,))

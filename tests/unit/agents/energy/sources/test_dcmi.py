@@ -127,7 +127,7 @@ def test_failures_are_bridged_for_a_while(tmp_path: Path) -> None:
     tick(source, node, 10)
     node.outputs["ipmi-dcmi"] = ProgramError("ipmi-dcmi: driver timeout")
     assert tick(source, node, 60) == 18_000.0
-    assert source.errors == ["dcmi: ipmi-dcmi: driver timeout"]
+    assert source.errors == ["ipmi-dcmi: driver timeout"]
     assert tick(source, node, 60) is None  # nothing was known for too long
     node.outputs["ipmi-dcmi"] = FREEIPMI % 300
     assert tick(source, node, 60) == "120 s between two readings of power"
@@ -138,6 +138,6 @@ def test_without_a_program_it_says_so(tmp_path: Path) -> None:
     node, source = BmcNode(tmp_path), make_source()
     assert tick(source, node, 10) is None
     assert source.errors == [
-        "dcmi: ipmi-dcmi or ipmitool is needed, and not installed: see agents.energy.dcmi-command"
+        "ipmi-dcmi or ipmitool is needed, and not installed: see agents.energy.dcmi-command"
     ]
     source.close()

@@ -1,0 +1,21 @@
+"""The exit status of `ccagent kernel status`."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from ccagent.machine.bpf import status
+from ccagent.machine.bpf.commands import kernel
+from ccagent.machine.bpf.status import KernelProgramStatus
+
+
+@pytest.mark.parametrize(
+    ("io", "code"), [("", 0), ("loaded", 0), ("other version", 1), ("incomplete", 1)]
+)
+def test_programs_for_io_of_another_version_are_a_failure(
+    monkeypatch: pytest.MonkeyPatch, io: str, code: int
+) -> None:
+    found = KernelProgramStatus("/run/ccagent-kernel", "loaded", io=io)
+    monkeypatch.setattr(status, "read_status", lambda _: found)
+    assert CliRunner().invoke(kernel, ["status"]).exit_code == code

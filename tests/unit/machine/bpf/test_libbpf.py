@@ -1,0 +1,23 @@
+"""Errors of libbpf as sentences."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from ccagent.errors import NotPermittedError
+from ccagent.machine.bpf.libbpf import make_error
+
+
+@pytest.mark.parametrize(
+    ("user", "sentence"), [(0, "root lacks capabilities here"), (1000, "root, or CAP_BPF")]
+)
+def test_root_is_not_told_to_become_root(
+    monkeypatch: pytest.MonkeyPatch, user: int, sentence: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    error = make_error(errno.EPERM, "io", "libbpf: prog 'on_open': load failed")
+    assert isinstance(error, NotPermittedError)
+    assert f"Operation not permitted: {sentence}" in str(error)
