@@ -14,7 +14,7 @@ import msgspec
 
 from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError
-from ccagent.stores.metrics.tokens import READ, UnauthorizedError
+from ccagent.stores.metrics.tokens import READ, STAFF_ROLES, UnauthorizedError
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ccagent.views.web.settings import WebSettings
 
 COOKIE = "ccagent-session"
-_STAFF = frozenset({"admin", "api", "read", "manager", "support"})
 _LONGEST_NAME = 256
 
 
@@ -94,7 +93,7 @@ class PageAccess:
         known = {role.lower().removeprefix("role_") for role in roles}
         name = (person.sub or "")[:_LONGEST_NAME]
         # Without roles and a name it is a program's token, which may read everything.
-        is_staff = bool(known & _STAFF) or name in self._staff or not (name or roles)
+        is_staff = bool(known & STAFF_ROLES) or name in self._staff or not (name or roles)
         return Viewer(name, is_staff=is_staff)
 
     def _named_by_proxy(self, request: HTTPConnection) -> Viewer | None:
