@@ -9,9 +9,9 @@ from ccagent.stores.metrics.api import StoreApi
 from ccagent.stores.metrics.responses import StoreResponse, fail
 
 if TYPE_CHECKING:
-    from ccagent.stores.metrics.api import ServerPath
     from collections.abc import Iterable
 
+    from ccagent.stores.metrics.api import ServerPath
     from ccagent.stores.metrics.health import HealthRequest
     from ccagent.stores.metrics.job_table import StoredJob
     from ccagent.stores.metrics.query_request import QueryRequest

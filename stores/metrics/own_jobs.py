@@ -78,6 +78,7 @@ def _check_below(level: StoreLevel, metric: str, cluster: str, own: OwnJobs) -> 
     for name, below in level.children.items():
         if not name.startswith(_LEVEL):
             _check_below(below, metric, cluster, own)
-        elif any(metric in one.series for one in below.walk()):
-            if not own.has(cluster, name.removeprefix(_LEVEL)):
-                raise OthersJobError(f"{metric[:80]}: a metric of jobs, some of others")
+            continue
+        is_there = any(metric in one.series for one in below.walk())
+        if is_there and not own.has(cluster, name.removeprefix(_LEVEL)):
+            raise OthersJobError(f"{metric[:80]}: a metric of jobs, some of others")

@@ -119,9 +119,7 @@ def test_tables_are_not_for_users(opened: OpenedApi) -> None:
     [{"sub": "eve"}, {"sub": "ada", "roles": ["user"]}, {"sub": "eve", "roles": ["user", "api"]},
      {"sub": "eve", "roles": "ROLE_SUPPORT"}],
 )  # fmt: skip
-def test_staff_and_programs_read_the_jobs_of_all(
-    opened: OpenedApi, claims: dict[str, Any]
-) -> None:
+def test_staff_and_programs_read_the_jobs_of_all(opened: OpenedApi, claims: dict[str, Any]) -> None:
     assert values(opened.query(JOB | {"type-ids": ["8"]}, given=token(claims))) == [8]
 
 
