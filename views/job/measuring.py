@@ -23,51 +23,74 @@ _LARGEST_GAP = 3
 """Periods without a sample after which nothing is known of the time between."""
 
 
+class JobMeasurement:
+    """Figures of a job, measured node by node, so that the series of one are held at a time.
+
+    now: seconds since 1970. hardware: of nodes, by name.
+    """
+
+    def __init__(
+        self, facts: JobFacts, now: float, hardware: Mapping[str, NodeHardware] | None = None
+    ) -> None:
+        self._facts = facts
+        stop = facts.stop if facts.stop is not None else now
+        self._elapsed = max(0.0, stop - facts.start)
+        self._hardware = hardware or {}
+        self._found: dict[str, NodeFigures] = {}
+        self._period = 0.0
+
+    def add(
+        self, name: str, series: Iterable[JobSeries], hardware: NodeHardware | None = None
+    ) -> NodeFigures:
+        """Measure a node by all its series, and return its figures."""
+        of_node = {(one.metric, one.card): one for one in series}
+        self._period = self._period or _find_period(of_node)
+        known = hardware or self._hardware.get(name)
+        found = _measure_node(self._facts, name, of_node, self._elapsed, known)
+        self._found[name] = found
+        return found
+
+    def finish(self) -> JobFigures:
+        """Return the figures of the job; nodes that were not added are unknown."""
+        for name in self._facts.nodes:
+            if name not in self._found:
+                self.add(name, ())
+        facts, details = self._facts, self._facts.details
+        is_running = facts.stop is None
+        return JobFigures(
+            job=facts.job,
+            cluster=facts.cluster,
+            user=facts.user,
+            account=details.account,
+            name=details.name,
+            partition=details.partition,
+            state=facts.state.partition(" ")[0].upper(),
+            exit_code=details.exit_code,
+            start=facts.start,
+            stop=facts.stop,
+            elapsed=self._elapsed,
+            time_limit=details.time_limit,
+            gpus=details.gpus,
+            asked_cores=details.asked_cores,
+            period=self._period,
+            expected_samples=_expect_samples(self._elapsed, self._period, is_running=is_running),
+            is_exclusive=details.is_exclusive,
+            accounted_cpu_seconds=details.cpu_seconds,
+            nodes=tuple(self._found[name] for name in facts.nodes),
+        )
+
+
 def measure_job(
     facts: JobFacts,
     series: Iterable[JobSeries],
     now: float,
     hardware: Mapping[str, NodeHardware] | None = None,
 ) -> JobFigures:
-    """Return the figures of a job. now: seconds since 1970. hardware: of nodes, by name.
-
-    The series of a node follow each other, so that those of one node are held at a time.
-    """
-    details = facts.details
-    stop = facts.stop if facts.stop is not None else now
-    elapsed = max(0.0, stop - facts.start)
-    found: dict[str, NodeFigures] = {}
-    period = 0.0
+    """Return the figures of a job. The series of a node follow each other."""
+    measured = JobMeasurement(facts, now, hardware)
     for name, each in groupby(series, key=_node_of):
-        of_node = {(one.metric, one.card): one for one in each}
-        period = period or _find_period(of_node)
-        known = (hardware or {}).get(name)
-        found[name] = _measure_node(facts, name, of_node, elapsed, known)
-    for name in facts.nodes:
-        if name not in found:
-            known = (hardware or {}).get(name)
-            found[name] = _measure_node(facts, name, {}, elapsed, known)
-    return JobFigures(
-        job=facts.job,
-        cluster=facts.cluster,
-        user=facts.user,
-        account=details.account,
-        name=details.name,
-        partition=details.partition,
-        state=facts.state.partition(" ")[0].upper(),
-        exit_code=details.exit_code,
-        start=facts.start,
-        stop=facts.stop,
-        elapsed=elapsed,
-        time_limit=details.time_limit,
-        gpus=details.gpus,
-        asked_cores=details.asked_cores,
-        period=period,
-        expected_samples=_expect_samples(elapsed, period, is_running=facts.stop is None),
-        is_exclusive=details.is_exclusive,
-        accounted_cpu_seconds=details.cpu_seconds,
-        nodes=tuple(found[name] for name in facts.nodes),
-    )
+        measured.add(name, each)
+    return measured.finish()
 
 
 def _node_of(series: JobSeries) -> str:

@@ -15,7 +15,7 @@ from starlette.routing import Route, Router
 
 from ccagent.log import logger
 from ccagent.views.web import links
-from ccagent.views.web.context import PageRequest
+from ccagent.views.web.context import PageRequest, split_keys
 from ccagent.views.web.data.job_search import JobSearchError
 from ccagent.views.web.not_allowed import NotAllowedError
 from ccagent.views.web.page_cache import TimedCache, pack_page
@@ -200,7 +200,8 @@ class PageApplication:
         return model
 
     def _render(self, kind: PageKind, wanted: PageRequest, request: Request, model: Any) -> bytes:
-        query = f"?{request.url.query}" if request.url.query else ""
+        # Not as it was sent: others get this page, too.
+        query = f"?{urlencode(wanted.query)}" if wanted.query else ""
         path = request.url.path
         values = {
             **self._common(request, wanted.viewer),
@@ -308,7 +309,9 @@ class PageApplication:
     async def _refuse(self, request: Request, error: Exception) -> Response:
         status = getattr(error, "status_code", 500)
         reason = str(getattr(error, "detail", ""))
-        return self._message(request, status, _HEADINGS.get(status, "This did not work"), reason)
+        answer = self._message(request, status, _HEADINGS.get(status, "This did not work"), reason)
+        answer.headers.update(getattr(error, "headers", None) or {})
+        return answer
 
     async def _forbid(self, request: Request, error: Exception) -> Response:
         return self._message(request, 403, "Not allowed", str(error))
@@ -377,7 +380,7 @@ def _size_of(model: Any) -> int:
 
 
 def _chosen(plots: list[PagePlot], keys: str) -> list[PagePlot]:
-    wanted = set(keys.split(",")) if keys else set[str]()
+    wanted = split_keys(keys)
     return [one for one in plots if not wanted or one.key in wanted]
 
 

@@ -71,9 +71,9 @@ class PageServer:
             simulated=simulated,
             retention=int(settings.retention.seconds),
         )  # fmt: skip
-        self.application = PageApplication(
-            sources, access, hosts=_LOCAL if is_local else (), is_demo=bool(simulated)
-        )
+        # A name that leads here from elsewhere matters only where nobody has to log in.
+        hosts = _LOCAL if is_local and access.is_open else ()
+        self.application = PageApplication(sources, access, hosts=hosts, is_demo=bool(simulated))
         self._server = _Uvicorn(
             uvicorn.Config(
                 self.application.app, host=self._host, port=self._port, lifespan="off", ws="none",

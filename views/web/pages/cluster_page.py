@@ -303,7 +303,7 @@ def _listed(cluster: str, node: NodeNow, busy: set[str], now: int) -> ListedNode
         name=shown_text(node.name),
         link=node_link(cluster, node.name),
         state=" ".join(STATES[_state(node, busy, now)]),
-        age=format_age(now - node.last),
+        age=f"{format_age(now - node.last)} ago" if node.last else "unknown",
         cpu="unknown" if is_silent else format_share(node.cpu, 1),
         memory="unknown" if is_silent else format_share(node.memory_used, node.memory_total),
         gpu=format_share(sum(gpus), len(gpus)) if gpus else ("unknown" if node.cards else "none"),

@@ -29,8 +29,8 @@ class OpenedApi:
     def __init__(self, table: JobTable) -> None:
         store = new_store()
         body = line("load", 5)
-        for number in (7, 8):
-            body += line("power", number, tags=f",type=node,stype=job,stype-id={number}")
+        for job in (7, 8):
+            body += line("power", job, tags=f",type=node,stype=job,stype-id={job}")
         ingest = new_ingest(store)
         assert ingest.write(body.encode(), "fox").stored == 3
         for number, user in (("7", "eve"), ("8", "bob"), ("9", "")):
