@@ -1,7 +1,8 @@
 """Who looks at a page: by a token, by the header of a trusted proxy, or anybody.
 
 Users see their own jobs, staff those of all. A token is kept in a cookie that scripts can't read
-and that other sites can't send; it is checked again at each request, and nothing is kept here.
+and that other sites send with links alone. It is checked again at each request, and nothing is kept
+here.
 """
 
 from __future__ import annotations

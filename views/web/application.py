@@ -275,18 +275,18 @@ class PageApplication:
         return RedirectResponse(links.job_link(runs[-1].cluster, name), 302)
 
     async def _login(self, request: Request) -> Response:
-        if request.method == "POST":
-            return await self._sessions.log_in(request, self._show_login)
-        return self._show_login(request, "")
+        def show(place: str, problem: str, status: int) -> Response:
+            values = {
+                **self._common(request, None),
+                "takes_tokens": self._access.takes_tokens,
+                "next": place,
+                "problem": problem,
+            }
+            return Response(render("login.html", values), status, media_type="text/html")
 
-    def _show_login(self, request: Request, problem: str, status: int = 200) -> Response:
-        values = {
-            **self._common(request, None),
-            "takes_tokens": self._access.takes_tokens,
-            "next": self._sessions.next_page(request.query_params.get("next", "")),
-            "problem": problem,
-        }
-        return Response(render("login.html", values), status, media_type="text/html")
+        if request.method == "POST":
+            return await self._sessions.log_in(request, show)
+        return show(self._sessions.next_page(request.query_params.get("next", "")), "", 200)
 
     def _ask_login(self, request: Request) -> Response:
         return self._sessions.ask_login(request)
