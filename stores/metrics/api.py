@@ -13,6 +13,7 @@ from ccagent.stores.metrics.debugging import describe_buffers
 from ccagent.stores.metrics.general import MOST_REPORTED, BadLine
 from ccagent.stores.metrics.ingest import IngestResult
 from ccagent.stores.metrics.job_queries import describe_jobs
+from ccagent.stores.metrics.own_jobs import OthersJobError, may_read
 from ccagent.stores.metrics.query import QueryLimits
 from ccagent.stores.metrics.query_answers import TABLES, QueryAnswers
 from ccagent.stores.metrics.query_request import BadRequestError
@@ -47,11 +48,15 @@ _PIECE = 1 << 20
 
 
 class ServerPath(NamedTuple):
-    """The requirements of a path. method: the only one that is answered."""
+    """The requirements of a path. method: the only one that is answered.
+
+    owner: of a request that may read the jobs of one user alone; None: those of all.
+    """
 
     name: str
     method: bytes
     rights: int
+    owner: str | None = None
 
 
 ROUTES = {
@@ -124,6 +129,12 @@ class StoreApi:
             return fail(403, f"the roles of this token do not allow {route.name}")
         return None
 
+    def restrict(self, route: ServerPath, authorization: bytes) -> ServerPath:
+        """Return the path with the user whose jobs an authorized request may read alone."""
+        if self._verifier is None:
+            return route
+        return route._replace(owner=self._verifier.owner(authorization))
+
     def respond(
         self,
         route: ServerPath,
@@ -139,7 +150,9 @@ class StoreApi:
             if route.name == "write":
                 self._write(url, body, done)
             else:
-                self._respond_otherwise(route.name, url, body, done)
+                self._respond_otherwise(route, url, body, done)
+        except OthersJobError as error:
+            done(fail(403, str(error)))
         except BadRequestError as error:
             done(fail(400, str(error)))
         except TooLargeBodyError as error:
@@ -148,19 +161,24 @@ class StoreApi:
             done(fail(400, str(error)))
 
     def _respond_otherwise(
-        self, name: str, url: bytes, body: bytes, done: Callable[[StoreResponse], None]
+        self, route: ServerPath, url: bytes, body: bytes, done: Callable[[StoreResponse], None]
     ) -> None:
-        """Answer what is no write. Raises BadRequestError, UnparsableError, TooLargeBodyError."""
+        """Answer what is no write.
+
+        Raises BadRequestError, OthersJobError, UnparsableError, TooLargeBodyError.
+        """
+        name = route.name
         if len(body) > _LARGEST_QUESTION and name != "jobs":
             raise TooLargeBodyError(f"the body has more than {_LARGEST_QUESTION} bytes")
         if name == "query":
-            self._answers.answer_query(url, body, done)
+            self._answers.answer_query(url, body, done, route.owner)
         elif name == "healthcheck":
             self._answers.answer_health(body, done)
         else:
-            done(self._answer(name, url, body))
+            done(self._answer(route, url, body))
 
-    def _answer(self, name: str, url: bytes, body: bytes) -> StoreResponse:
+    def _answer(self, route: ServerPath, url: bytes, body: bytes) -> StoreResponse:
+        name = route.name
         if name == "debug":
             selector = parameter(url, "selector") or ""
             return StoreResponse(200, begun(describe_buffers(self._store, selector)))
@@ -168,7 +186,8 @@ class StoreApi:
             return text(200, f"jobs: {self._events.take_envelope(body)}")
         if name == "job" and self._jobs is not None:
             found = self._jobs.find(parameter(url, "cluster") or "", parameter(url, "job") or "")
-            return StoreResponse(200, describe_jobs(found))
+            seen = [job for job in found if may_read(route.owner, job.user)]
+            return StoreResponse(200, describe_jobs(seen))
         if name in {"job", "jobs"}:
             return fail(501, f"{name}: this store has no table of jobs")
         if name == "free":

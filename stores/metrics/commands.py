@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _DEFAULT = "/etc/ccagent/store.toml"
 _PAGES = "127.0.0.1:8083"
+_OF_STORE = ("numpy", "orjson", "httptools", "cryptography")
+_OF_PAGES = ("starlette", "jinja2", "uvicorn")
 
 
 def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,10 +54,10 @@ def metrics(ctx: click.Context, /, **options: Any) -> None:
     """Run the metric store, with the interface of ClusterCockpit's."""
     if ctx.invoked_subcommand is not None:
         return
-    need_store_extra()
+    need_store_extra(with_pages=bool(options["web"]))
     settings = _checked(**options)
     if settings.web.listen:
-        need_web_extra()
+        need_store_extra(with_pages=True)
     from ccagent.stores.metrics.server import run_store
 
     try:
@@ -168,23 +170,16 @@ def _settings(
     return check_settings(found, config)
 
 
-def need_web_extra() -> None:
-    """Raise ConfigurationError if the packages of the extra `web` are missing."""
-    _need_packages("pages need", "starlette", "jinja2", "uvicorn")
-
-
-def need_store_extra() -> None:
-    """Raise ConfigurationError if the packages of the extra `store` are missing."""
-    _need_packages("the store needs", "numpy", "orjson", "httptools", "cryptography")
-
-
-def _need_packages(what: str, *names: str) -> None:
+def need_store_extra(*, with_pages: bool = False) -> None:
+    """Raise ConfigurationError if packages of the extra `store`, or `web`, are missing."""
     from importlib.util import find_spec
 
     from ccagent.machine.interpreter import install_command
 
-    missing = [name for name in names if not find_spec(name)]
+    wanted = _OF_STORE + (_OF_PAGES if with_pages else ())
+    missing = [name for name in wanted if not find_spec(name)]
     if missing:
+        what = "the store with pages needs" if with_pages else "the store needs"
         raise ConfigurationError(
             f"{what} {', '.join(missing)}: {install_command(' '.join(missing))}"
         )

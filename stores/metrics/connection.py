@@ -173,8 +173,10 @@ class StoreConnection(asyncio.Protocol):
         if isinstance(route, StoreResponse):
             refusal = route
         else:
-            self._route = route
-            refusal = self._api.authorize(route, asked.authorization) or refusal
+            refused = self._api.authorize(route, asked.authorization)
+            if refused is None:
+                self._route = self._api.restrict(route, asked.authorization)
+            refusal = refused or refusal
         if refusal is not None:
             self._refuse(refusal)
         elif asked.is_expected and self._transport is not None and self._current is None:

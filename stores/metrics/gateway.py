@@ -11,6 +11,7 @@ from ccagent.stores.metrics.responses import StoreResponse, fail
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ccagent.stores.metrics.api import ServerPath
     from ccagent.stores.metrics.health import HealthRequest
     from ccagent.stores.metrics.job_table import StoredJob
     from ccagent.stores.metrics.query_request import QueryRequest
@@ -31,10 +32,11 @@ _REFUSALS = {
 class GatewayApi(StoreApi):
     """Passes values on to an engine, and answers with what that has."""
 
-    def _answer(self, name: str, url: bytes, body: bytes) -> StoreResponse:
+    def _answer(self, route: ServerPath, url: bytes, body: bytes) -> StoreResponse:
+        name = route.name
         if name in _REFUSALS:
             return fail(501, f"{name}: not with the engine victoria-metrics: {_REFUSALS[name]}")
-        return super()._answer(name, url, body)
+        return super()._answer(route, url, body)
 
 
 class EngineSource:

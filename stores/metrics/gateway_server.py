@@ -67,7 +67,7 @@ class GatewayServer(ListeningServer):
             names,
             self.ingest,
             self.commit,
-            verifier=TokenVerifier(key, time.time) if key else None,
+            verifier=TokenVerifier(key, time.time, frozenset(settings.web.staff)) if key else None,
             limits=QueryLimits(settings.limits.values),
             largest_body=parse_size(settings.limits.body),
             describe=lambda: describe_gateway(names, self.ingest, self.commit, self.connections),

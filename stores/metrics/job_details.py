@@ -19,7 +19,8 @@ _LONGEST = 1024
 class StoredJobDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Details of a job; None or empty: not known.
 
-    time_limit: s. cores, gpus: allocated on all nodes. memory: B allocated on all nodes.
+    time_limit: s. cores, gpus: allocated on all nodes. asked_cores: those that were asked for,
+    which may be fewer. memory: B allocated on all nodes.
     cpu_seconds: of accounting, after the job's end. cpus: hardware threads by node. cards: PCI
     addresses of GPUs by node. is_exclusive: nobody else may run on its nodes.
     """
@@ -29,6 +30,7 @@ class StoredJobDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     partition: str = ""
     time_limit: int | None = None
     cores: int | None = None
+    asked_cores: int | None = None
     memory: int | None = None
     gpus: int | None = None
     exit_code: int | None = None
@@ -110,6 +112,7 @@ def read_details(job: Mapping[str, Any]) -> StoredJobDetails:
         partition=_text(job, "partition"),
         time_limit=limit - 2 if isinstance(limit, int) and limit > 1 else None,
         cores=tres.count(allocated, "cpu") or None,
+        asked_cores=tres.count(_text(job, "requested_resources"), "cpu") or None,
         memory=tres.total_memory(allocated) * 1024 or None,
         gpus=tres.count_gpus(allocated) if allocated else None,
         exit_code=code if has_ended and isinstance(code, int) else None,

@@ -11,6 +11,7 @@ from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.stores.metrics.health import check_health, parse_health_request
 from ccagent.stores.metrics.job_queries import expand_job
+from ccagent.stores.metrics.own_jobs import OthersJobError, OwnJobs, check_job, check_queries
 from ccagent.stores.metrics.programs import run_program
 from ccagent.stores.metrics.query import answer, check_request
 from ccagent.stores.metrics.query_request import BadRequestError, parse_request
@@ -79,17 +80,34 @@ class QueryAnswers:
         self._turns = asyncio.Semaphore(_TABLES_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def answer_query(self, url: bytes, body: bytes, done: Callable[[StoreResponse], None]) -> None:
-        """Answer /api/query. Raises BadRequestError."""
+    def answer_query(
+        self,
+        url: bytes,
+        body: bytes,
+        done: Callable[[StoreResponse], None],
+        owner: str | None = None,
+    ) -> None:
+        """Answer /api/query. Raises BadRequestError, OthersJobError.
+
+        owner: the user whose jobs alone may be read; None: those of all.
+        """
         if url.endswith(b"?" + TABLES):
+            if owner is not None:
+                raise OthersJobError("the roles of this token do not allow tables (version=2)")
             asked = parse_table_request(body)
             self._start(self._answer_table(asked), done)
             return
-        request = self._of_job(url, parse_request(body))
+        request = parse_request(body)
+        own = None if owner is None else OwnJobs(owner, self._jobs)
+        if own is not None:
+            check_job(request, self._job_of(url, request), own)
+        request = self._of_job(url, request)
+        if own is not None:
+            check_queries(request, own, self._store)
         source = self._source
         if source is not None and source.is_wanted(request.start, request.end):
             check_request(self._store, request, self._limits)
-            self._start(self._answer_from(source, request), done)
+            self._start(self._answer_from(source, request, own), done)
         else:
             parts = answer(self._store, request, self._limits)
             done(StoreResponse(200, begun(parts)))
@@ -104,15 +122,24 @@ class QueryAnswers:
 
     def _of_job(self, url: bytes, request: QueryRequest) -> QueryRequest:
         """Return a request for the nodes and times of its job, if it names one."""
-        job = str(request.job) or (parameter(url, "job") or "" if b"job=" in url else "")
+        job = self._job_of(url, request)
         if not job:
             return request
         if self._jobs is None:
             raise BadRequestError("this store has no table of jobs")
         return expand_job(request, job, self._jobs, int(self._store.now()))
 
-    async def _answer_from(self, source: ValueSource, request: QueryRequest) -> StoreResponse:
+    @staticmethod
+    def _job_of(url: bytes, request: QueryRequest) -> str:
+        """Return the job that a request names; empty: none."""
+        return str(request.job) or (parameter(url, "job") or "" if b"job=" in url else "")
+
+    async def _answer_from(
+        self, source: ValueSource, request: QueryRequest, own: OwnJobs | None
+    ) -> StoreResponse:
         store = await source.read_queries(request)
+        if own is not None:  # there may be jobs that memory does not know
+            check_queries(request, own, store)
         return StoreResponse(200, begun(answer(store, request, self._limits)))
 
     async def _answer_health(self, source: ValueSource, request: HealthRequest) -> StoreResponse:
@@ -171,6 +198,8 @@ async def _finish(
     """Answer when the work is done, or with its error."""
     try:
         found = await work
+    except OthersJobError as error:
+        found = fail(403, str(error))
     except BadRequestError as error:
         found = fail(400, str(error))
     except (CcagentError, OSError, ValueError, TimeoutError) as error:

@@ -97,7 +97,7 @@ class StoreServer(ListeningServer):
         )
         parts = StoreParts(self.store, self.ingest, self.housekeeper, self.connections, self.log)
         key = settings.jwt_public_key
-        verifier = TokenVerifier(key, now) if key else None
+        verifier = TokenVerifier(key, now, frozenset(settings.web.staff)) if key else None
         self.api = StoreApi(
             self.store,
             self.ingest,

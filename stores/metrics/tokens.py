@@ -28,6 +28,9 @@ _RIGHTS = {
     # The roles of cc-backend.
     "api": READ | WRITE, "user": READ, "manager": READ, "support": READ,
 }  # fmt: skip
+STAFF_ROLES = frozenset({"admin", "api", "read", "manager", "support"})
+"""Roles that read the jobs of all users."""
+
 _MOST_REMEMBERED = 1024
 _LONGEST = 8192
 T = TypeVar("T")
@@ -38,6 +41,7 @@ class UnauthorizedError(CcagentError):
 
 
 class _Claims(msgspec.Struct, frozen=True):
+    sub: object = None
     exp: float | None = None
     nbf: float | None = None
     iat: float | None = None
@@ -48,13 +52,19 @@ class _Accepted(NamedTuple):
     rights: int
     begins: float
     ends: float
+    owner: str | None
 
 
 class TokenVerifier:
     """Checks tokens, and remembers those that were valid."""
 
-    def __init__(self, key: str, now: Callable[[], float]) -> None:
-        """Take the public key: base64 of its 32 bytes. Raises ConfigurationError."""
+    def __init__(
+        self, key: str, now: Callable[[], float], staff: frozenset[str] = frozenset()
+    ) -> None:
+        """Take the public key: base64 of its 32 bytes. Raises ConfigurationError.
+
+        staff: users who may read the jobs of all, whatever their roles.
+        """
         try:
             self._key = Ed25519PublicKey.from_public_bytes(base64.b64decode(key, validate=True))
         except (ValueError, binascii.Error) as error:
@@ -62,19 +72,31 @@ class TokenVerifier:
                 "jwt-public-key: not base64 of the 32 bytes of an Ed25519 key"
             ) from error
         self._now = now
+        self._staff = staff
         self._accepted: dict[bytes, _Accepted] = {}
 
     def rights(self, authorization: bytes) -> int:
         """Return the rights that the header Authorization gives. Raises UnauthorizedError."""
+        return self._find(authorization).rights
+
+    def owner(self, authorization: bytes) -> str | None:
+        """Return the user whose jobs alone may be read; None: those of all.
+
+        Raises UnauthorizedError.
+        """
+        owner = self._find(authorization).owner
+        return None if owner in self._staff else owner
+
+    def _find(self, authorization: bytes) -> _Accepted:
         found = self._accepted.get(authorization)
         now = self._now()
         if found is not None and found.begins <= now < found.ends:
-            return found.rights
+            return found
         accepted = self._verify(authorization, now)
         if len(self._accepted) >= _MOST_REMEMBERED:
             self._accepted.pop(next(iter(self._accepted)))
         self._accepted[authorization] = accepted
-        return accepted.rights
+        return accepted
 
     def _verify(self, authorization: bytes, now: float) -> _Accepted:
         scheme, _, token = authorization.partition(b" ")
@@ -118,7 +140,22 @@ def _accept(claims: _Claims, now: float) -> _Accepted:
         raise UnauthorizedError("token used before issued")
     begins = max(claims.nbf or 0.0, claims.iat or 0.0)
     ends = float("inf") if claims.exp is None else claims.exp
-    return _Accepted(_rights(claims.roles), begins, ends)
+    return _Accepted(_rights(claims.roles), begins, ends, _owner(claims))
+
+
+def _owner(claims: _Claims) -> str | None:
+    """Return the user of a token whose roles do not let it read the jobs of all.
+
+    A token without roles is a program's, and reads all, as at the reference.
+    """
+    if claims.roles is None or _names(claims.roles) & STAFF_ROLES:
+        return None
+    return claims.sub if isinstance(claims.sub, str) else ""
+
+
+def _names(roles: list[str] | str) -> set[str]:
+    given = [roles] if isinstance(roles, str) else roles
+    return {role.lower().removeprefix("role_") for role in given}
 
 
 def _rights(roles: list[str] | str | None) -> int:
@@ -126,6 +163,6 @@ def _rights(roles: list[str] | str | None) -> int:
     if roles is None:
         return READ | WRITE
     rights = 0
-    for role in [roles] if isinstance(roles, str) else roles:
-        rights |= _RIGHTS.get(role.lower().removeprefix("role_"), 0)
+    for role in _names(roles):
+        rights |= _RIGHTS.get(role, 0)
     return rights

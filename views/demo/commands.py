@@ -21,12 +21,11 @@ if TYPE_CHECKING:
 def demo(web: str, nodes: int) -> None:
     """Show the pages with a simulated cluster and this node; Ctrl-C leaves nothing behind."""
     from ccagent import log
-    from ccagent.stores.metrics.commands import need_store_extra, need_web_extra
+    from ccagent.stores.metrics.commands import need_store_extra
 
     began = time.monotonic()
     log.configure(0)
-    need_store_extra()
-    need_web_extra()
+    need_store_extra(with_pages=True)
     from ccagent.views.demo.running import describe_demo, run_demo
 
     def announce(server: DemoServer) -> None:

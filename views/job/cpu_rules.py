@@ -18,7 +18,11 @@ def judge_unused_nodes(job: JudgedJob) -> JobFinding | None:
     if not job.is_long:
         return None
     limit, elapsed = job.limits.cpu_zero, job.figures.elapsed
-    known = [node for node in job.figures.nodes if node.cpu_seconds is not None]
+    known = [
+        node
+        for node in job.figures.nodes
+        if node.cpu_seconds is not None and (job.is_partial or job.has_samples_of(node))
+    ]
     unused = [node for node in known if 100 * (node.cpu_seconds or 0.0) / elapsed <= limit]
     if not unused:
         return None
@@ -50,7 +54,7 @@ def judge_serial(job: JudgedJob) -> JobFinding | None:
     used, limits, cores = job.efficiency.cpu, job.limits, job.cores
     if used is None or cores is None or not job.is_long or job.has_gpus:
         return None
-    if len(job.figures.nodes) != 1 or cores <= 1:
+    if len(job.figures.nodes) != 1 or (job.wanted_cores or cores) <= 1:
         return None
     work = used.percent * cores / 100
     if not limits.serial_from < work < limits.serial_to:
@@ -71,18 +75,22 @@ def judge_low_cpu(job: JudgedJob) -> JobFinding | None:
     used, limits, cores = job.efficiency.cpu, job.limits, job.cores
     if used is None or not job.is_long or job.has_gpus:
         return None
+    wanted = job.wanted_cores
+    # The work of the cores that it asked for is all that it can do.
+    share = used.percent * cores / wanted if cores and wanted else used.percent
     level: FindingLevel
-    if used.percent < limits.cpu_low_bad:
+    if share < limits.cpu_low_bad:
         level, border = "BAD", f"below {number(limits.cpu_low_bad)} % is BAD"
-    elif used.percent <= limits.cpu_low_hint:
+    elif share <= limits.cpu_low_hint:
         level, border = "hint", f"up to {number(limits.cpu_low_hint)} % is low"
     else:
         return None
+    of_wanted = f" of the {number(wanted)} cores asked for" if wanted and wanted != cores else ""
     target = number(limits.cpu_target)
     advice = "Find out what it waits for (files, network, other tasks)"
-    if cores is not None and cores > 1:
+    if cores is not None and wanted is not None and cores > 1:
         enough = max(1, math.ceil(used.percent * cores / limits.cpu_target))
-        if enough < cores:
+        if enough < wanted:
             advice = (
                 f"Ask for {plural(enough, 'core')} (--ntasks or --cpus-per-task), or find out what"
                 " it waits for"
@@ -90,7 +98,7 @@ def judge_low_cpu(job: JudgedJob) -> JobFinding | None:
     return JobFinding(
         "cpu-low",
         level,
-        f"{percent(used.percent)} % CPU use; {border}, the target is {target} %. {advice}.",
+        f"{percent(share)} % CPU use{of_wanted}; {border}, the target is {target} %. {advice}.",
     )
 
 
@@ -119,8 +127,8 @@ def judge_oversubscription(job: JudgedJob) -> JobFinding | None:
 
 
 def judge_early_end(job: JudgedJob) -> JobFinding | None:
-    """Find work that stopped long before the job."""
-    if not job.is_long:
+    """Find work that stopped long before the job. That of GPUs is not seen at the cores."""
+    if not job.is_long or job.has_gpus:
         return None
     known = [
         (node.cores_first, node.cores_last)

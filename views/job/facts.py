@@ -6,6 +6,9 @@ import msgspec
 
 from ccagent.stores.metrics.job_details import StoredJobDetails
 
+LARGEST_VALUE = 1e18
+"""Values from here on are none that a machine can have."""
+
 
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Who ran where and when, and with what; as the store's table of jobs describes it.

@@ -12,8 +12,9 @@ class CardFigures(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU that a job had on a node.
 
     utilization: mean over the samples, peak_utilization: the highest; None: not reported, as
-    with MIG. idle_at_end: seconds up to the last sample in which each sample was 0. samples: those
-    with a utilization. memory_peak: the most in use at a sample.
+    with MIG. idle_at_end: seconds up to the end in which each sample was 0. samples: those with a
+    utilization; coverage: percent of those expected, None: not known. memory_peak: the most in use
+    at a sample.
     """
 
     card: str
@@ -21,6 +22,7 @@ class CardFigures(msgspec.Struct, frozen=True, kw_only=True):
     peak_utilization: float | None = None
     idle_at_end: float = 0.0
     samples: int = 0
+    coverage: float | None = None
     memory_peak: float | None = None
     memory_total: float | None = None
 
@@ -62,8 +64,9 @@ class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     state: in Slurm's words, upper case. start, stop: seconds since 1970; stop: None while it runs.
     elapsed: up to now or its end. time_limit: None: none, or not known. gpus: 0 for a job without,
-    None: not known. period: seconds between samples; 0: not known. expected_samples: of a node.
-    accounted_cpu_seconds: of Slurm's accounting, after the end.
+    None: not known. asked_cores: Slurm may give more, such as both threads of a core. period:
+    seconds between samples; 0: not known. expected_samples: of a node. accounted_cpu_seconds: of
+    Slurm's accounting, after the end.
     """
 
     job: str
@@ -79,6 +82,7 @@ class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
     elapsed: float = 0.0
     time_limit: float | None = None
     gpus: int | None = None
+    asked_cores: int | None = None
     period: float = 0.0
     expected_samples: int = 0
     is_exclusive: bool | None = None

@@ -17,7 +17,9 @@ def judge_idle_gpus(job: JudgedJob) -> JobFinding | None:
     if not job.is_long:
         return None
     known = [(node, card) for node, card in job.figures.cards if card.peak_utilization is not None]
-    unused = [(node, card) for node, card in known if card.peak_utilization == 0]
+    unused = [
+        (node, card) for node, card in known if card.peak_utilization == 0 and job.has_use_of(card)
+    ]
     if unused:
         return _never_used(job, unused, len(job.figures.cards))
     window = job.limits.gpu_idle_window
@@ -63,6 +65,8 @@ def judge_low_gpus(job: JudgedJob) -> JobFinding | None:
     memory = job.efficiency.gpu_memory
     spare = limits.gpu_low_spare_memory
     if spare < 100 and memory is not None and memory.percent > spare:
+        return None
+    if not all(job.has_use_of(card) for _, card in job.figures.cards):
         return None
     level: FindingLevel
     if used.percent <= limits.gpu_low_bad:

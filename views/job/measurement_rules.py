@@ -16,12 +16,19 @@ def judge_shortness(job: JudgedJob) -> JobFinding | None:
     samples, fewest = job.figures.samples, job.limits.fewest_samples
     if samples >= fewest:
         return _find_early(job)
-    if not samples and job.figures.elapsed > job.limits.min_runtime.seconds:
+    if not samples and job.is_long:
         return JobFinding(
             "short",
             "unknown",
             f"no samples of its {clock(job.figures.elapsed)}: they are older than what is kept,"
             " or ccagent's agent metrics does not run there (ccagent doctor).",
+        )
+    if job.is_long:
+        return JobFinding(
+            "short",
+            "unknown",
+            f"{plural(samples, 'sample')} in {clock(job.figures.elapsed)}, {fewest} are needed:"
+            " ccagent's agent metrics does not run there all the time (ccagent doctor).",
         )
     waits = " Ask again in a minute." if job.figures.is_running else ""
     return JobFinding(
@@ -77,7 +84,7 @@ def _find_unknown_cpu(job: JudgedJob) -> JobFinding | None:
 
 
 def judge_unknown_gpus(job: JudgedJob) -> JobFinding | None:
-    """Find cards whose utilization is unknown, as with MIG."""
+    """Find cards whose utilization is unknown, as with MIG, or known of a part of the time."""
     dumb = [card.card for _, card in job.figures.cards if card.utilization is None]
     if dumb:
         which = f"GPU {dumb[0]}" if len(dumb) == 1 else plural(len(dumb), "GPU")
@@ -86,6 +93,16 @@ def judge_unknown_gpus(job: JudgedJob) -> JobFinding | None:
             "unknown",
             f"the use of {which} is unknown: a card with MIG does not report it, or no sample has"
             " it. Unknown is not 0, so it is not judged.",
+        )
+    thin = [card for _, card in job.figures.cards if not job.has_use_of(card)]
+    if thin and job.is_long:
+        which = f"GPU {thin[0].card}" if len(thin) == 1 else plural(len(thin), "GPU")
+        least = min(card.coverage or 0.0 for card in thin)
+        return JobFinding(
+            "gpu-unknown",
+            "unknown",
+            f"the use of {which} is known of {percent(least)} % of the time; below"
+            f" {number(job.limits.coverage)} % it is not judged.",
         )
     if job.figures.gpus and not job.figures.cards and job.figures.samples:
         return JobFinding(

@@ -6,6 +6,8 @@ from itertools import groupby, pairwise
 from statistics import median_low
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from ccagent.views.job.facts import JobSeries, NodeHardware
 from ccagent.views.job.figures import CardFigures, JobFigures, NodeFigures
 
@@ -17,6 +19,66 @@ if TYPE_CHECKING:
 _GAPS = 200
 """Gaps between samples that are enough to find the usual one."""
 
+_LARGEST_GAP = 3
+"""Periods without a sample after which nothing is known of the time between."""
+
+
+class JobMeasurement:
+    """Figures of a job, measured node by node, so that the series of one are held at a time.
+
+    now: seconds since 1970. hardware: of nodes, by name.
+    """
+
+    def __init__(
+        self, facts: JobFacts, now: float, hardware: Mapping[str, NodeHardware] | None = None
+    ) -> None:
+        self._facts = facts
+        stop = facts.stop if facts.stop is not None else now
+        self._elapsed = max(0.0, stop - facts.start)
+        self._hardware = hardware or {}
+        self._found: dict[str, NodeFigures] = {}
+        self._period = 0.0
+
+    def add(
+        self, name: str, series: Iterable[JobSeries], hardware: NodeHardware | None = None
+    ) -> NodeFigures:
+        """Measure a node by all its series, and return its figures."""
+        of_node = {(one.metric, one.card): one for one in series}
+        self._period = self._period or _find_period(of_node)
+        known = hardware or self._hardware.get(name)
+        found = _measure_node(self._facts, name, of_node, self._elapsed, known)
+        self._found[name] = found
+        return found
+
+    def finish(self) -> JobFigures:
+        """Return the figures of the job; nodes that were not added are unknown."""
+        for name in self._facts.nodes:
+            if name not in self._found:
+                self.add(name, ())
+        facts, details = self._facts, self._facts.details
+        is_running = facts.stop is None
+        return JobFigures(
+            job=facts.job,
+            cluster=facts.cluster,
+            user=facts.user,
+            account=details.account,
+            name=details.name,
+            partition=details.partition,
+            state=facts.state.partition(" ")[0].upper(),
+            exit_code=details.exit_code,
+            start=facts.start,
+            stop=facts.stop,
+            elapsed=self._elapsed,
+            time_limit=details.time_limit,
+            gpus=details.gpus,
+            asked_cores=details.asked_cores,
+            period=self._period,
+            expected_samples=_expect_samples(self._elapsed, self._period, is_running=is_running),
+            is_exclusive=details.is_exclusive,
+            accounted_cpu_seconds=details.cpu_seconds,
+            nodes=tuple(self._found[name] for name in facts.nodes),
+        )
+
 
 def measure_job(
     facts: JobFacts,
@@ -24,44 +86,11 @@ def measure_job(
     now: float,
     hardware: Mapping[str, NodeHardware] | None = None,
 ) -> JobFigures:
-    """Return the figures of a job. now: seconds since 1970. hardware: of nodes, by name.
-
-    The series of a node follow each other, so that those of one node are held at a time.
-    """
-    details = facts.details
-    stop = facts.stop if facts.stop is not None else now
-    elapsed = max(0.0, stop - facts.start)
-    found: dict[str, NodeFigures] = {}
-    period = 0.0
+    """Return the figures of a job. The series of a node follow each other."""
+    measured = JobMeasurement(facts, now, hardware)
     for name, each in groupby(series, key=_node_of):
-        of_node = {(one.metric, one.card): one for one in each}
-        period = period or _find_period(of_node)
-        known = (hardware or {}).get(name)
-        found[name] = _measure_node(facts, name, of_node, elapsed, known)
-    for name in facts.nodes:
-        if name not in found:
-            known = (hardware or {}).get(name)
-            found[name] = _measure_node(facts, name, {}, elapsed, known)
-    return JobFigures(
-        job=facts.job,
-        cluster=facts.cluster,
-        user=facts.user,
-        account=details.account,
-        name=details.name,
-        partition=details.partition,
-        state=facts.state.partition(" ")[0].upper(),
-        exit_code=details.exit_code,
-        start=facts.start,
-        stop=facts.stop,
-        elapsed=elapsed,
-        time_limit=details.time_limit,
-        gpus=details.gpus,
-        period=period,
-        expected_samples=_expect_samples(elapsed, period, is_running=facts.stop is None),
-        is_exclusive=details.is_exclusive,
-        accounted_cpu_seconds=details.cpu_seconds,
-        nodes=tuple(found[name] for name in facts.nodes),
-    )
+        measured.add(name, each)
+    return measured.finish()
 
 
 def _node_of(series: JobSeries) -> str:
@@ -81,11 +110,18 @@ def _expect_samples(elapsed: float, period: float, *, is_running: bool) -> int:
 def _find_period(series: Mapping[tuple[str, str], JobSeries]) -> float:
     """Return the usual time from one sample of a node to the next, 0 if there are not two."""
     one = series.get(("job_cpu_util", "")) or series.get(("job_mem_rss", ""))
-    if one is None:
-        return 0.0
-    places = [number for number, value in enumerate(one.values) if value is not None]
-    gaps = [after - before for before, after in pairwise(places)]
-    return float(median_low(gaps[:_GAPS]) * one.step) if gaps else 0.0
+    return 0.0 if one is None else float(_usual_gap(_places(one)) * one.step)
+
+
+def _places(series: JobSeries) -> list[int]:
+    """Return the places of the values that are there."""
+    return [number for number, value in enumerate(series.values) if value is not None]
+
+
+def _usual_gap(places: list[int]) -> int:
+    """Return the usual number of steps from one value to the next, 0 if there are not two."""
+    gaps = [after - before for before, after in pairwise(places[: _GAPS + 1])]
+    return median_low(gaps) if gaps else 0
 
 
 def _measure_node(
@@ -129,7 +165,7 @@ def _measure_node(
         total_cards=hardware.cards,
         io_read=_total(values("job_io_read"), elapsed),
         io_written=_total(values("job_io_write"), elapsed),
-        cards=_measure_cards(series, details.cards.get(name, ()), details.gpus),
+        cards=_measure_cards(facts, name, series, elapsed),
     )
 
 
@@ -148,20 +184,24 @@ def _measure_thirds(series: JobSeries | None) -> tuple[float | None, float | Non
 
 
 def _measure_cards(
-    series: Mapping[tuple[str, str], JobSeries], addresses: Iterable[str], gpus: int | None
+    facts: JobFacts, name: str, series: Mapping[tuple[str, str], JobSeries], elapsed: float
 ) -> tuple[CardFigures, ...]:
     """Return the cards of a job on a node, else, of a job with one GPU, what its processes used."""
     found: list[CardFigures] = []
-    for number, address in enumerate(addresses):
+    for number, address in enumerate(facts.details.cards.get(name, ())):
         used = series.get(("acc_utilization", address))
         memory = series.get(("acc_mem_used", address))
         share = series.get(("acc_mem_share", address))
         peak = max(memory.present(), default=None) if memory is not None else None
         of_all = max(share.present(), default=0.0) if share is not None else 0.0
         total = 100 * peak / of_all if peak is not None and of_all else None
-        found.append(_measure_card(str(number), used, peak, total))
-    if not found and gpus == 1:
-        found.append(_measure_card("0", _find_only_card(series), None, None))
+        card = CardFigures(card=str(number), memory_peak=peak, memory_total=total)
+        found.append(_measure_use(card, used, facts, elapsed))
+    if not found and facts.details.gpus == 1:
+        only = _find_only_card(series)
+        # Of several nodes it is on the one that has sent its use.
+        if only is not None or len(facts.nodes) == 1:
+            found.append(_measure_use(CardFigures(card="0"), only, facts, elapsed))
     return tuple(found)
 
 
@@ -188,24 +228,38 @@ def _find_only_card(series: Mapping[tuple[str, str], JobSeries]) -> JobSeries | 
     return JobSeries("job_gpu_util", idle.node, "", start, idle.step, row)
 
 
-def _measure_card(
-    name: str, used: JobSeries | None, peak: float | None, total: float | None
+def _measure_use(
+    card: CardFigures, used: JobSeries | None, facts: JobFacts, elapsed: float
 ) -> CardFigures:
-    values = used.present() if used is not None else []
-    if used is None or not values:
-        return CardFigures(card=name, memory_peak=peak, memory_total=total)
-    places = [number for number, value in enumerate(used.values) if value is not None]
-    busy = [number for number in places if used.values[number]]
-    begin = busy[-1] if busy else places[0]
-    return CardFigures(
-        card=name,
+    """Return a card with its use; as it was if nothing is known of that."""
+    places = _places(used) if used is not None else []
+    if used is None or not places:
+        return card
+    values = used.present()
+    period = _usual_gap(places)
+    expected = _expect_samples(elapsed, period * used.step, is_running=facts.stop is None)
+    is_enough = len(values) > 1
+    return structs.replace(
+        card,
         utilization=_mean(values),
         peak_utilization=max(values),
-        idle_at_end=float((places[-1] - begin) * used.step),
+        idle_at_end=_measure_idle_end(used, places, period, facts.start + elapsed),
         samples=len(values),
-        memory_peak=peak,
-        memory_total=total,
+        coverage=100.0 * len(values) / expected if expected else 100.0 * is_enough,
     )
+
+
+def _measure_idle_end(used: JobSeries, places: list[int], period: int, stop: float) -> float:
+    """Return the seconds up to the end in which every sample was 0, without a large gap."""
+    largest = _LARGEST_GAP * period
+    if stop - (used.start + places[-1] * used.step) > (largest + 1) * used.step:
+        return 0.0  # nothing is known of the end
+    begin = places[-1]
+    for place in reversed(places[:-1]):
+        if used.values[begin] or begin - place > largest:
+            break
+        begin = place
+    return float((places[-1] - begin) * used.step)
 
 
 def _mean(values: list[float]) -> float:

@@ -116,8 +116,6 @@ def judge(job: JudgedJob) -> JobVerdict:
 
 def _apply(job: JudgedJob) -> list[JobFinding]:
     is_short = judge_shortness(job) is not None
-    coverage = job.figures.coverage
-    is_partial = coverage is not None and coverage < job.limits.coverage
     found: list[JobFinding] = []
     for rule in RULES:
         if rule.name in job.limits.off or (is_short and rule.needs_samples):
@@ -125,7 +123,7 @@ def _apply(job: JudgedJob) -> list[JobFinding]:
         if is_short and rule.name == "unknown":
             continue
         one = rule.judge(job)
-        if one is not None and one.level == "BAD" and is_partial and rule.needs_samples:
+        if one is not None and one.level == "BAD" and job.is_partial and rule.needs_samples:
             one = JobFinding(one.rule, "hint", one.text)
         if one is not None:
             found.append(one)

@@ -28,7 +28,8 @@ def judge_memory_limit(job: JudgedJob) -> JobFinding | None:
     margin = number(job.limits.mem_margin)
     node = _fullest(job)
     if job.is_out_of_memory:
-        text = "stopped for want of memory" if not job.figures.is_running else "short of memory"
+        is_stopped = not job.figures.is_running and job.figures.state != "COMPLETED"
+        text = "stopped for want of memory" if is_stopped else "short of memory"
         if job.kills:
             text += f", {job.kills} process{'es' if job.kills != 1 else ''} killed"
         limit = node.memory_limit if node is not None else None
@@ -80,6 +81,8 @@ def judge_memory_excess(job: JudgedJob) -> JobFinding | None:
     used, limits = job.efficiency.memory, job.limits
     if used is None or job.figures.is_running or not job.is_long or job.is_out_of_memory:
         return None
+    if job.is_partial:
+        return None  # the peak may be in what is missing
     if used.percent >= limits.mem_excess_hint or _needs_no_request(job, used.total):
         return None
     level: FindingLevel = "BAD" if used.percent < limits.mem_excess_bad else "hint"
@@ -99,6 +102,8 @@ def judge_memory_excess(job: JudgedJob) -> JobFinding | None:
 def _needs_no_request(job: JudgedJob, total: float) -> bool:
     """Return whether the memory came with the cores, or goes with most of a node."""
     limits, cores = job.limits, job.cores
+    if job.figures.is_exclusive:
+        return True
     default = limits.default_memory_per_core * GB
     if default and cores is not None and total <= default * cores:
         return True

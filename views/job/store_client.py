@@ -16,7 +16,14 @@ from ccagent.log import printable
 from ccagent.transports.http.settings import server_of_url
 from ccagent.transports.network import make_tls_context
 from ccagent.transports.network_errors import explain_network_error
-from ccagent.views.job.facts import CARD_METRICS, JOB_METRICS, NODE_METRICS, JobFacts, JobSeries
+from ccagent.views.job.facts import (
+    CARD_METRICS,
+    JOB_METRICS,
+    LARGEST_VALUE,
+    NODE_METRICS,
+    JobFacts,
+    JobSeries,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +34,6 @@ _LARGEST = 256 << 20
 _AT_ONCE = 16
 """Nodes of a request: their series are held at once."""
 
-_LARGEST_VALUE = 1e18
 _SHOWN = 200
 """Characters of an answer that an error shows."""
 
@@ -180,7 +186,7 @@ class StoreClient:
 
 def _in_base_unit(value: float | None, factor: float) -> float | None:
     """Return a value in its base unit; None for one that no machine can have."""
-    if value is None or not abs(value / factor) < _LARGEST_VALUE:
+    if value is None or not abs(value / factor) < LARGEST_VALUE:
         return None
     return value / factor
 

@@ -1,7 +1,8 @@
 """Who looks at a page: by a token, by the header of a trusted proxy, or anybody.
 
 Users see their own jobs, staff those of all. A token is kept in a cookie that scripts can't read
-and that other sites can't send; it is checked again at each request, and nothing is kept here.
+and that other sites send with links alone. It is checked again at each request, and nothing is kept
+here.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 
 from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError
-from ccagent.stores.metrics.tokens import READ, UnauthorizedError
+from ccagent.stores.metrics.tokens import READ, STAFF_ROLES, UnauthorizedError
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from ccagent.views.web.settings import WebSettings
 
 COOKIE = "ccagent-session"
-_STAFF = frozenset({"admin", "api", "read", "manager", "support"})
 _LONGEST_NAME = 256
 
 
@@ -94,7 +94,7 @@ class PageAccess:
         known = {role.lower().removeprefix("role_") for role in roles}
         name = (person.sub or "")[:_LONGEST_NAME]
         # Without roles and a name it is a program's token, which may read everything.
-        is_staff = bool(known & _STAFF) or name in self._staff or not (name or roles)
+        is_staff = bool(known & STAFF_ROLES) or name in self._staff or not (name or roles)
         return Viewer(name, is_staff=is_staff)
 
     def _named_by_proxy(self, request: HTTPConnection) -> Viewer | None:

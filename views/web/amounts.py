@@ -10,6 +10,7 @@ NOT_KNOWN = "unknown"
 
 _STEPS = ("", "k", "M", "G", "T", "P", "E")
 _DAY = 86400
+_FAR = 10**11
 
 
 def format_number(value: float | None, digits: int = 3) -> str:
@@ -101,7 +102,7 @@ def format_age(seconds: float | None) -> str:
 
 def format_time(moment: float | None) -> str:
     """Return a time of the server's time zone: `2026-11-22 20:15`."""
-    if moment is None:
+    if moment is None or not 0 <= moment < _FAR:
         return NOT_KNOWN
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))
 

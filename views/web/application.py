@@ -15,7 +15,7 @@ from starlette.routing import Route, Router
 
 from ccagent.log import logger
 from ccagent.views.web import links
-from ccagent.views.web.context import PageRequest
+from ccagent.views.web.context import PageRequest, split_keys
 from ccagent.views.web.data.job_search import JobSearchError
 from ccagent.views.web.not_allowed import NotAllowedError
 from ccagent.views.web.page_cache import TimedCache, pack_page
@@ -200,7 +200,8 @@ class PageApplication:
         return model
 
     def _render(self, kind: PageKind, wanted: PageRequest, request: Request, model: Any) -> bytes:
-        query = f"?{request.url.query}" if request.url.query else ""
+        # Not as it was sent: others get this page, too.
+        query = f"?{urlencode(wanted.query)}" if wanted.query else ""
         path = request.url.path
         values = {
             **self._common(request, wanted.viewer),
@@ -274,18 +275,18 @@ class PageApplication:
         return RedirectResponse(links.job_link(runs[-1].cluster, name), 302)
 
     async def _login(self, request: Request) -> Response:
-        if request.method == "POST":
-            return await self._sessions.log_in(request, self._show_login)
-        return self._show_login(request, "")
+        def show(place: str, problem: str, status: int) -> Response:
+            values = {
+                **self._common(request, None),
+                "takes_tokens": self._access.takes_tokens,
+                "next": place,
+                "problem": problem,
+            }
+            return Response(render("login.html", values), status, media_type="text/html")
 
-    def _show_login(self, request: Request, problem: str, status: int = 200) -> Response:
-        values = {
-            **self._common(request, None),
-            "takes_tokens": self._access.takes_tokens,
-            "next": self._sessions.next_page(request.query_params.get("next", "")),
-            "problem": problem,
-        }
-        return Response(render("login.html", values), status, media_type="text/html")
+        if request.method == "POST":
+            return await self._sessions.log_in(request, show)
+        return show(self._sessions.next_page(request.query_params.get("next", "")), "", 200)
 
     def _ask_login(self, request: Request) -> Response:
         return self._sessions.ask_login(request)
@@ -308,7 +309,9 @@ class PageApplication:
     async def _refuse(self, request: Request, error: Exception) -> Response:
         status = getattr(error, "status_code", 500)
         reason = str(getattr(error, "detail", ""))
-        return self._message(request, status, _HEADINGS.get(status, "This did not work"), reason)
+        answer = self._message(request, status, _HEADINGS.get(status, "This did not work"), reason)
+        answer.headers.update(getattr(error, "headers", None) or {})
+        return answer
 
     async def _forbid(self, request: Request, error: Exception) -> Response:
         return self._message(request, 403, "Not allowed", str(error))
@@ -377,7 +380,7 @@ def _size_of(model: Any) -> int:
 
 
 def _chosen(plots: list[PagePlot], keys: str) -> list[PagePlot]:
-    wanted = set(keys.split(",")) if keys else set[str]()
+    wanted = split_keys(keys)
     return [one for one in plots if not wanted or one.key in wanted]
 
 

@@ -75,5 +75,9 @@ class PageRequest(NamedTuple):
     @property
     def chosen_plots(self) -> frozenset[str]:
         """Return the keys of the plots that are wanted alone; empty: all."""
-        keys = self.query.get("plot", "")
-        return frozenset(keys.split(",")) if keys else frozenset()
+        return split_keys(self.query.get("plot", ""))
+
+
+def split_keys(text: str) -> frozenset[str]:
+    """Return the keys of plots that an address names: one, which may have commas, or several."""
+    return frozenset((text, *text.split(","))) if text else frozenset()

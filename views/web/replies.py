@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -48,6 +49,7 @@ class GuardedApplication:
         """Answer a request."""
         if scope["type"] != "http":
             return
+        scope["app"] = self  # so that Starlette raises errors, which get pages of their own
         is_begun = False
 
         async def send_more(message: Message) -> None:
@@ -63,7 +65,9 @@ class GuardedApplication:
             await answer(scope, receive, send_more)
             return
         try:
-            await self._app(scope, receive, send_more)
+            # Sums of values that no machine can have are infinite, which pages call unknown.
+            with np.errstate(over="ignore", invalid="ignore"):
+                await self._app(scope, receive, send_more)
         except Exception as error:
             if is_begun:
                 raise

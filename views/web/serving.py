@@ -19,6 +19,7 @@ from ccagent.views.web.access import PageAccess
 from ccagent.views.web.application import PageApplication
 from ccagent.views.web.context import PageSources
 from ccagent.views.web.data.job_search import JobSearch
+from ccagent.views.web.slow_clients import TimedProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.stores.metrics.tokens import TokenVerifier
 
-_MOST_AT_ONCE = 512
+_MOST_AT_ONCE = 1024
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -71,12 +72,13 @@ class PageServer:
             simulated=simulated,
             retention=int(settings.retention.seconds),
         )  # fmt: skip
-        self.application = PageApplication(
-            sources, access, hosts=_LOCAL if is_local else (), is_demo=bool(simulated)
-        )
+        # A name that leads here from elsewhere matters only where nobody has to log in.
+        hosts = _LOCAL if is_local and access.is_open else ()
+        self.application = PageApplication(sources, access, hosts=hosts, is_demo=bool(simulated))
         self._server = _Uvicorn(
             uvicorn.Config(
                 self.application.app, host=self._host, port=self._port, lifespan="off", ws="none",
+                http=TimedProtocol,
                 log_config=None, log_level="error", access_log=False,
                 server_header=False, proxy_headers=False,
                 limit_concurrency=_MOST_AT_ONCE, timeout_keep_alive=60,

@@ -37,21 +37,21 @@ class Sessions:
         place = quote(f"{request.url.path}{query}"[:2000], safe="")
         return RedirectResponse(f"/login?next={place}", 302)
 
-    async def log_in(
-        self, request: Request, show: Callable[[Request, str, int], Response]
-    ) -> Response:
+    async def log_in(self, request: Request, show: Callable[[str, str, int], Response]) -> Response:
         """Check a token and keep it in a cookie."""
         if not is_own_form(request):
-            return show(request, "this form was sent by another site", 403)
+            return show("", "this form was sent by another site", 403)
         form = await _read_form(request)
-        token = form.get("token", "").strip()
+        token, place = form.get("token", "").strip(), self.next_page(form.get("next", ""))
         try:
             self._access.check_token(token)
         except UnauthorizedError as error:
-            return show(request, str(error), 403)
-        answer = RedirectResponse(self.next_page(form.get("next", "")), 303)
+            return show(place, str(error), 403)
+        answer = RedirectResponse(place, 303)
+        # Not strict: a link in a mail to a job would ask for the token again. Requests that change
+        # something are forms, whose origin is checked.
         answer.set_cookie(
-            COOKIE, token, max_age=_SECONDS, httponly=True, samesite="strict",
+            COOKIE, token, max_age=_SECONDS, httponly=True, samesite="lax",
             secure=request.url.scheme == "https",
         )  # fmt: skip
         return answer
@@ -61,7 +61,7 @@ class Sessions:
         if not is_own_form(request):
             return Response("this form was sent by another site\n", 403, media_type="text/plain")
         answer = RedirectResponse("/login", 303)
-        answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        answer.delete_cookie(COOKIE, httponly=True, samesite="lax")
         return answer
 
     @staticmethod

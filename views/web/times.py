@@ -15,7 +15,7 @@ RANGES = {
 _DURATION = re.compile(r"([1-9][0-9]{0,3})([mhd])")
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
 _FAR = 10**11
-_AHEAD = 3600
+AHEAD = 3600
 """Seconds that clocks of nodes may be ahead."""
 
 
@@ -56,7 +56,7 @@ def read_times(
     oldest: before this nothing is kept, so that nothing is read.
     """
     found = _read_times(query, now, default)
-    start, end = max(found.start, oldest), min(found.end, now + _AHEAD)
+    start, end = max(found.start, oldest), min(found.end, now + AHEAD)
     if start >= end:
         return _recent(default, now, "of this time no values are kept")
     return found._replace(start=start, end=end)

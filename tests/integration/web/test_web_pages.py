@@ -150,6 +150,35 @@ def test_a_page_is_refreshed_and_keeps_what_is_open(demo: RunningDemo, browser: 
         assert page.locator("figure.plot svg.lines").first.is_visible()
 
 
+def test_a_refresh_keeps_the_place_of_the_keyboard(demo: RunningDemo, browser: Browser) -> None:
+    with watch(browser, demo.url, width=400) as window:
+        window.page.clock.install()
+        page = window.open(PAGES["cluster"])
+        place = page.locator("figure.plot summary").nth(1)
+        place.focus()
+        page.evaluate(
+            "const one = document.querySelector('.wide:has(svg.cells)'); one.scrollLeft = 70;"
+            " document.getElementById('main').dataset.old = 'yes'"
+        )
+        page.clock.run_for(31_000)
+        page.wait_for_selector("main:not([data-old])")
+        assert page.evaluate(
+            "document.activeElement === document.querySelectorAll('figure.plot summary')[1]"
+        )
+        assert page.evaluate("document.querySelector('.wide:has(svg.cells)').scrollLeft") == 70
+
+
+@pytest.mark.parametrize("name", ["cluster", "job", "jobs", "node"])
+def test_a_printed_page_shows_all_of_its_tables(
+    demo: RunningDemo, browser: Browser, name: str
+) -> None:
+    with watch(browser, demo.url, width=720) as window:
+        page = window.open(PAGES[name])
+        page.emulate_media(media="print")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 720
+        assert not page.locator("form.times").first.is_visible()
+
+
 def test_pages_of_a_fixed_time_are_not_refreshed(demo: RunningDemo, browser: Browser) -> None:
     with watch(browser, demo.url) as window:
         window.page.clock.install()

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 
 from tests.support.metric_store import RunningStore
 from tests.support.page_site import public_key, token
@@ -94,6 +95,40 @@ def test_a_proxy_names_the_user(store: RunningStore) -> None:
     assert pages.get("/cluster/fox/job/8", named | {"X-Remote-User": "root"})[0] == 200
     wrong = named | {"X-Ccagent-Secret": "guessed", "X-Remote-User": "root"}
     assert pages.get("/data/cluster/fox/job/8", wrong)[0] == 401
+
+
+def test_a_proxy_on_the_same_machine_may_keep_its_own_name(store: RunningStore) -> None:
+    named = {"X-Remote-User": "eve", "X-Ccagent-Secret": SECRET, "Host": "pages.example.org"}
+    assert Pages(store).get("/cluster/fox/job/7", named)[0] == 200
+
+
+def test_a_link_on_another_site_leads_to_a_page_without_a_new_login(
+    store: RunningStore, browser: Browser, tmp_path: Path
+) -> None:
+    url = Pages(store).url
+    place = tmp_path / "mail.html"
+    place.write_text(f'<a href="{url}/cluster/fox/job/7">your job</a>')
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"{url}/cluster/fox/job/7")
+    page.get_by_label("Token of the store").fill(token(sub="eve", roles=["user"]))
+    page.get_by_role("button", name="Log in").click()
+    assert page.locator("h1").inner_text().startswith("Job 7")
+    page.goto(place.as_uri())
+    page.get_by_text("your job").click()
+    page.wait_for_url(f"{url}/**")
+    assert page.locator("h1").inner_text().startswith("Job 7")
+    context.close()
+
+
+def test_a_user_asks_the_api_for_own_jobs_alone(store: RunningStore) -> None:
+    own, other = (store.ask("GET", f"/api/job/?job={n}", "", USER) for n in (7, 8))
+    assert [len(json.loads(one.body)) for one in (own, other)] == [1, 0]
+    query = {"metric": "job_cpu_util", "host": "n1", "type": "job"}
+    for number, status in (("7", 200), ("8", 403)):
+        body = {"cluster": "fox", "from": int(time.time()) - 3600, "to": int(time.time()),
+                "queries": [query | {"type-ids": [number]}]}  # fmt: skip
+        assert store.ask("GET", "/api/query/", json.dumps(body), USER).status == status
 
 
 def test_no_secret_is_in_the_log(store: RunningStore) -> None:

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.job_table import StoredJob
 
 _COLUMNS = "cluster, job, user, state, start, stop, nodes, footprint, details"
-_INDEX = "create index if not exists jobs_by_start on jobs (cluster, start)"
+_INDEXES = (
+    "create index if not exists jobs_by_start on jobs (cluster, start)",
+    "create index if not exists jobs_running on jobs (cluster) where stop is null",
+)
 _SECONDS = 3.0
 _STEPS = 10_000
 """Steps of SQLite after which the time is looked at."""
@@ -30,9 +33,10 @@ class JobSearchError(CcagentError):
 
 
 class JobFilter(NamedTuple):
-    """Which jobs are wanted. text: number, user, name, account or node. user: whose jobs alone.
+    """Which jobs are wanted. text: number, user, name, account or node.
 
-    start, end: jobs that ran in between. state: in small letters; `running` or one of the ends.
+    user: whose jobs alone; None: those of all; empty: none. start, end: jobs that ran in between.
+    state: in small letters; `running` or one of the ends.
     """
 
     cluster: str
@@ -40,8 +44,19 @@ class JobFilter(NamedTuple):
     end: int = 2**53
     text: str = ""
     state: str = ""
-    user: str = ""
+    user: str | None = None
     node: str = ""
+
+
+class RunningUse(NamedTuple):
+    """What the running jobs of a user and account have; 0 for what is not known. memory: B."""
+
+    user: str
+    account: str
+    jobs: int
+    cores: int
+    memory: int
+    gpus: int
 
 
 class JobSearch:
@@ -53,7 +68,8 @@ class JobSearch:
         self._lock = threading.Lock()
         self._until = 0.0
         self._database.execute("pragma busy_timeout = 2000")
-        self._database.execute(_INDEX)
+        for index in _INDEXES:
+            self._database.execute(index)
         self._database.execute("pragma query_only = on")
         self._database.set_progress_handler(self._is_late, _STEPS)
 
@@ -78,6 +94,27 @@ class JobSearch:
         query = f"select count(*) from jobs where {where}"  # noqa: S608 - texts are bound
         count: int = (await asyncio.to_thread(self._ask, query, values))[0][0]
         return count
+
+    async def running_use(self, cluster: str) -> list[RunningUse]:
+        """Return what all running jobs have, by user and account. Raises JobSearchError."""
+        sums = ", ".join(
+            f"sum(coalesce(json_extract(details, '$.{name}'), 0))"
+            for name in ("cores", "memory", "gpus")
+        )
+        query = (
+            "select user, coalesce(json_extract(details, '$.account'), ''), count(*),"  # noqa: S608
+            f" {sums} from jobs"
+            " where cluster = ? and stop is null group by 1, 2"
+        )
+        return [RunningUse(*row) for row in await asyncio.to_thread(self._ask, query, (cluster,))]
+
+    async def busy_nodes(self, cluster: str) -> set[str]:
+        """Return the nodes with running jobs. Raises JobSearchError."""
+        query = (
+            "select distinct value from jobs, json_each(jobs.nodes)"
+            " where cluster = ? and stop is null"
+        )
+        return {row[0] for row in await asyncio.to_thread(self._ask, query, (cluster,))}
 
     async def runs(self, cluster: str, job: str) -> list[StoredJob]:
         """Return the runs of a job, the earliest first; without a cluster, of all of them."""
@@ -120,8 +157,8 @@ def _condition(wanted: JobFilter) -> tuple[str, list[object]]:
     """Return a condition with placeholders, and its values."""
     parts = ["cluster = ?", "start < ?", "(stop is null or stop >= ?)"]
     values: list[object] = [wanted.cluster, wanted.end, wanted.start]
-    if wanted.user:
-        parts.append("user = ?")
+    if wanted.user is not None:
+        parts.append("user = ? and user != ''")
         values.append(wanted.user)
     if wanted.state:
         parts.append("stop is null" if wanted.state == "running" else "state = ?")

@@ -11,13 +11,14 @@ import numpy as np
 from ccagent.views.job.facts import (
     CARD_METRICS,
     JOB_METRICS,
+    LARGEST_VALUE,
     NODE_METRICS,
     JobFacts,
     JobSeries,
     NodeHardware,
 )
 from ccagent.views.job.finding import LEVELS
-from ccagent.views.job.measuring import measure_job
+from ccagent.views.job.measuring import JobMeasurement
 from ccagent.views.job.report import JobReport, make_report
 from ccagent.views.web.data.buckets import mean_of
 
@@ -36,13 +37,18 @@ if TYPE_CHECKING:
 
 _MOST_KEPT = 5000
 _SETTLED = 300
-"""Seconds after a job's end in which its last values and its accounting arrive."""
+"""Seconds after a job's end in which its last values and its accounting usually arrive."""
 
-_FRESH = 55
-"""Seconds for which the report of a running job is good."""
+_LATE = 7200
+"""Seconds after a job's end in which values may still come out of the agents' queues."""
+
+_FRESH, _FRESH_LATE = 55, 600
+"""Seconds for which the report of a running job is good, and of one whose values may come late."""
 
 _SPARKS = 40
-_MOST_NODES = 2048
+_MOST_NODES = 10_000
+_AT_ONCE = 8
+"""Nodes of a job after which others get their turn."""
 
 
 class JobSummary(NamedTuple):
@@ -59,6 +65,14 @@ class JobSummary(NamedTuple):
         return LEVELS.index(self.report.level), -waste
 
 
+class _KeptSummary(NamedTuple):
+    """A summary that is good until a time, as long as the table says the same of the job."""
+
+    job: StoredJob
+    until: float
+    summary: JobSummary
+
+
 class JobReports:
     """Makes reports, and keeps those of ended jobs."""
 
@@ -73,58 +87,46 @@ class JobReports:
         self._metrics = metrics
         self._newest = newest
         self._thresholds = thresholds
-        self._kept: OrderedDict[tuple[str, str, int], tuple[float, JobSummary]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str, int], _KeptSummary] = OrderedDict()
 
     async def of_many(self, jobs: Sequence[StoredJob]) -> list[JobSummary]:
         """Return the summaries of jobs; other requests get their turn in between."""
-        found: list[JobSummary] = []
-        for job in jobs:
-            summary, is_new = self._find(job)
-            found.append(summary)
-            if is_new:
-                await asyncio.sleep(0)
-        return found
+        return [await self.of_job(job) for job in jobs]
 
-    def of_job(self, job: StoredJob) -> JobSummary:
-        """Return the summary of a job."""
-        return self._find(job)[0]
-
-    def _find(self, job: StoredJob) -> tuple[JobSummary, bool]:
+    async def of_job(self, job: StoredJob) -> JobSummary:
+        """Return the summary of a job; other requests get their turn in between."""
         now = self._store.now()
-        key = (job.cluster, job.job, job.start)
+        key, known = (job.cluster, job.job, job.start), job._replace(footprint=None)
         kept = self._kept.get(key)
-        is_over = kept is not None and kept[1].report.figures.stop == job.stop
-        if kept is not None and is_over and now < kept[0]:
+        if kept is not None and kept.job == known and now < kept.until:
             self._kept.move_to_end(key)
-            return kept[1], False
-        summary = self._make(job, int(now))
-        is_settled = job.stop is not None and now > job.stop + _SETTLED
-        self._kept[key] = (float("inf") if is_settled else now + _FRESH, summary)
+            return kept.summary
+        summary = await self._make(job, int(now))
+        self._kept[key] = _KeptSummary(known, _good_until(job, now), summary)
         self._kept.move_to_end(key)
         if len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)
-        return summary, True
+        return summary
 
-    def _make(self, job: StoredJob, now: int) -> JobSummary:
+    async def _make(self, job: StoredJob, now: int) -> JobSummary:
         stop = now if job.stop is None else job.stop
         facts = JobFacts(
             job=job.job, cluster=job.cluster, user=job.user, state=job.state, start=job.start,
             stop=job.stop, nodes=job.nodes, details=job.details,
         )  # fmt: skip
         cluster = self._store.root.children.get(job.cluster)
-        series: list[JobSeries] = []
-        hardware: dict[str, NodeHardware] = {}
+        measured = JobMeasurement(facts, now)
         sparks: list[NDArray[np.float64]] = []
-        for name in job.nodes[:_MOST_NODES]:
+        for number, name in enumerate(job.nodes[:_MOST_NODES]):
             node = cluster.children.get(name) if cluster is not None else None
-            if node is None:
-                continue
-            series += self._series(job, node, stop)
-            hardware[name] = self._hardware(node)
-            used = job_level(node, job.job)
-            if used is not None and "job_cpu_util" in used.series:
-                sparks.append(_spark(used.series["job_cpu_util"], job.start, stop))
-        report = make_report(measure_job(facts, series, now, hardware), self._thresholds)
+            if node is not None:
+                measured.add(name, self._series(job, node, stop), self._hardware(node))
+                used = job_level(node, job.job)
+                if used is not None and "job_cpu_util" in used.series:
+                    sparks.append(_spark(used.series["job_cpu_util"], job.start, stop))
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        report = make_report(measured.finish(), self._thresholds)
         cores = [node.cores for node in report.figures.nodes if node.cores]
         spark = np.full(_SPARKS, np.nan)
         if sparks and cores:
@@ -155,7 +157,10 @@ class JobReports:
                 continue
             factor = self._metrics[metric].factor if metric in self._metrics else 1.0
             start, values = read_values(found, *times)
-            numbers = [None if one != one else one * factor for one in values.tolist()]  # noqa: PLR0124
+            numbers = [
+                one * factor if abs(one * factor) < LARGEST_VALUE else None
+                for one in values.tolist()
+            ]
             yield JobSeries(metric, node.path[-1], card, start, found.group.frequency, numbers)
 
     def _hardware(self, node: StoreLevel) -> NodeHardware:
@@ -163,6 +168,13 @@ class JobReports:
         return NodeHardware(
             cores=found.cores or None, memory=found.memory_total, cards=len(found.cards) or None
         )
+
+
+def _good_until(job: StoredJob, now: float) -> float:
+    """Return until when a summary that is made now is good."""
+    if job.stop is None or now <= job.stop + _SETTLED:
+        return now + _FRESH
+    return now + _FRESH_LATE if now <= job.stop + _LATE else float("inf")
 
 
 def job_level(node: StoreLevel, job: str) -> StoreLevel | None:

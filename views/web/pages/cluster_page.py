@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ccagent.stores.metrics.job_table import StoredJob
     from ccagent.views.web.context import PageRequest, PageSources
+    from ccagent.views.web.data.job_search import RunningUse
     from ccagent.views.web.data.newest import NodeNow
 
 MOST_VERDICTS = 8
@@ -87,6 +87,7 @@ class ClusterPage(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: list[JobRow]
     verdict_count: int
     judged: int
+    judged_all: bool
     plots: list[PagePlot]
     users: list[UserUse]
     accounts: list[UserUse]
@@ -107,15 +108,11 @@ async def make_cluster_page(sources: PageSources, request: PageRequest) -> Clust
         return None
     times = read_times(request.query, now, oldest=sources.oldest)
     nodes = await sources.newest.of_cluster(cluster)
-    running = await sources.jobs.find(JobFilter(cluster, state="running"), _MOST_JOBS)
+    running = await sources.jobs.running_use(cluster)
+    busy = await sources.jobs.busy_nodes(cluster)
+    user = None if request.viewer.is_staff else request.viewer.name
     recent = await sources.jobs.find(
-        JobFilter(
-            cluster,
-            times.start,
-            times.end,
-            user="" if request.viewer.is_staff else request.viewer.name,
-        ),
-        _MOST_JOBS,
+        JobFilter(cluster, times.start, times.end, user=user), _MOST_JOBS
     )
     summaries = await sources.reports.of_many(recent)
     judged = [
@@ -124,9 +121,7 @@ async def make_cluster_page(sources: PageSources, request: PageRequest) -> Clust
         if one.report.level in {"BAD", "hint"}
     ]
     judged.sort(key=lambda one: one[1].rank)
-    busy = {name for job in running for name in job.nodes}
-    is_staff = request.viewer.is_staff
-    mine = running if is_staff else [job for job in running if request.viewer.may_see(job.user)]
+    mine = [one for one in running if request.viewer.may_see(one.user)]
     return ClusterPage(
         cluster=cluster,
         times=times,
@@ -135,9 +130,10 @@ async def make_cluster_page(sources: PageSources, request: PageRequest) -> Clust
         verdicts=[make_row(*one) for one in judged[:MOST_VERDICTS]],
         verdict_count=len(judged),
         judged=len(recent),
+        judged_all=len(recent) < _MOST_JOBS,
         plots=await cluster_plots(sources, cluster, times, request.points, nodes),
-        users=_use(mine, cluster, lambda job: job.user),
-        accounts=_use(mine, cluster, lambda job: job.details.account),
+        users=_use(mine, cluster, lambda one: one.user),
+        accounts=_use(mine, cluster, lambda one: one.account),
         gpu_map=_gpu_map(sources, cluster, nodes, times),
         gpu_text=_gpu_text(nodes),
         node_map=_node_map(cluster, nodes, now),
@@ -174,16 +170,16 @@ async def cluster_plots(
     return plots
 
 
-def _tiles(nodes: Sequence[NodeNow], running: Sequence[StoredJob], now: int) -> list[ShownTile]:
+def _tiles(nodes: Sequence[NodeNow], running: Sequence[RunningUse], now: int) -> list[ShownTile]:
     there = [node for node in nodes if not node.is_silent(now)]
     cores = sum(node.cores for node in there)
-    taken = sum(job.details.cores or 0 for job in running)
-    asked = sum(job.details.memory or 0 for job in running)
+    taken = sum(one.cores for one in running)
+    asked = sum(one.memory for one in running)
     memory = sum(node.memory_total or 0.0 for node in there)
     used = sum(node.memory_used or 0.0 for node in there)
     cards = [card for node in there for card in node.cards]
     busy = [card for card in cards if (card.utilization or 0.0) > 0]
-    given = sum(job.details.gpus or 0 for job in running)
+    given = sum(one.gpus for one in running)
     power = [node.power for node in there if node.power is not None]
     cpu = [node.cpu for node in there if node.cpu is not None]
     mean_cpu = sum(cpu) / len(cpu) if cpu else None
@@ -223,20 +219,20 @@ def _state(node: NodeNow, busy: set[str], now: int) -> str:
 
 
 def _use(
-    running: Sequence[StoredJob], cluster: str, name_of: Callable[[StoredJob], str]
+    running: Sequence[RunningUse], cluster: str, name_of: Callable[[RunningUse], str]
 ) -> list[UserUse]:
-    groups: defaultdict[str, list[StoredJob]] = defaultdict(list)
-    for job in running:
-        groups[name_of(job) or "unknown"].append(job)
+    groups: defaultdict[str, list[RunningUse]] = defaultdict(list)
+    for one in running:
+        groups[name_of(one)].append(one)
     found = [
         UserUse(
-            shown_text(name),
-            len(jobs),
-            sum(job.details.cores or 0 for job in jobs),
-            sum(job.details.gpus or 0 for job in jobs),
+            shown_text(name) or "unknown",
+            sum(one.jobs for one in each),
+            sum(one.cores for one in each),
+            sum(one.gpus for one in each),
             jobs_link(cluster, q=name, state="running"),
         )
-        for name, jobs in groups.items()
+        for name, each in groups.items()
     ]
     return sorted(found, key=lambda one: (-one.cores, one.name))[:_MOST_USERS]
 
@@ -307,7 +303,7 @@ def _listed(cluster: str, node: NodeNow, busy: set[str], now: int) -> ListedNode
         name=shown_text(node.name),
         link=node_link(cluster, node.name),
         state=" ".join(STATES[_state(node, busy, now)]),
-        age=format_age(now - node.last),
+        age=f"{format_age(now - node.last)} ago" if node.last else "unknown",
         cpu="unknown" if is_silent else format_share(node.cpu, 1),
         memory="unknown" if is_silent else format_share(node.memory_used, node.memory_total),
         gpu=format_share(sum(gpus), len(gpus)) if gpus else ("unknown" if node.cards else "none"),

@@ -25,7 +25,7 @@ from ccagent.views.web.pages.job_plots import JobPlots
 from ccagent.views.web.pages.job_row import ShownVerdict, describe_size, show_verdict
 from ccagent.views.web.plots import PagePlot
 from ccagent.views.web.svg.meters import draw_meter
-from ccagent.views.web.times import ShownTime, read_times
+from ccagent.views.web.times import AHEAD, ShownTime, read_times
 from ccagent.views.web.words import STATES, shown_text
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage |
         raise NotAllowedError(
             "You are not allowed to see this job: it is another user's. Ask its owner or the staff."
         )
-    summary = sources.reports.of_job(job)
+    summary = await sources.reports.of_job(job)
     report, now = summary.report, sources.now
     stop = now if job.stop is None else job.stop
     times = _times(request, job, now, sources.oldest)
@@ -148,9 +148,10 @@ async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage |
 
 
 def _times(request: PageRequest, job: StoredJob, now: int, oldest: int) -> ShownTime:
-    stop = now if job.stop is None else job.stop
     if not _is_whole(request):
         return read_times(request.query, now, oldest=oldest)
+    # Clocks of other machines may say anything.
+    stop = now if job.stop is None else min(max(job.stop, 0), now + AHEAD)
     start = min(max(job.start, oldest), stop)
     return ShownTime(start, max(stop, start + 60), "")
 

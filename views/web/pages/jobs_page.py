@@ -73,7 +73,7 @@ async def make_jobs_page(sources: PageSources, request: PageRequest) -> JobsPage
     state = state if _STATE.fullmatch(state) else ""
     verdict = query.get("verdict", "")
     verdict = verdict if verdict in LEVELS else ""
-    user = "" if request.viewer.is_staff else request.viewer.name
+    user = None if request.viewer.is_staff else request.viewer.name
     wanted = JobFilter(cluster, times.start, times.end, text, state, user)
     number = _page_number(query.get("page", ""))
     each = EACH if request.points <= 240 else _MOST_WRITTEN

@@ -12,6 +12,7 @@ from ccagent.views.web.amounts import format_age, format_number, format_quantity
 from ccagent.views.web.data.buckets import make_grid, read_means
 from ccagent.views.web.data.job_plots import NamedSeries, make_plot
 from ccagent.views.web.data.job_search import JobFilter
+from ccagent.views.web.links import jobs_link
 from ccagent.views.web.pages.cluster_page import ShownTile
 from ccagent.views.web.pages.job_row import JobRow, make_row
 from ccagent.views.web.plots import PagePlot
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 _MOST_METRICS = 150
 _MOST_ROWS = 256
-_MOST_JOBS = 50
+_MOST_JOBS, _MOST_LISTED = 2000, 50
 
 
 class NodeHeatMap(msgspec.Struct, frozen=True):
@@ -50,6 +51,8 @@ class NodePage(msgspec.Struct, frozen=True, kw_only=True):
     is_silent: bool
     tiles: list[ShownTile]
     jobs: list[JobRow]
+    more: int
+    all_link: str
     others: int
     facts: list[tuple[str, str]]
     times: ShownTime
@@ -69,7 +72,8 @@ async def make_node_page(sources: PageSources, request: PageRequest) -> NodePage
     node = sources.newest.of_node(level)
     running = await sources.jobs.find(JobFilter(cluster, state="running", node=name), _MOST_JOBS)
     mine = [job for job in running if request.viewer.may_see(job.user)]
-    summaries = await sources.reports.of_many(mine)
+    listed = mine[:_MOST_LISTED]
+    summaries = await sources.reports.of_many(listed)
     is_silent = node.is_silent(now)
     metrics = _find_metrics(level)
     chosen = request.chosen_plots
@@ -78,10 +82,12 @@ async def make_node_page(sources: PageSources, request: PageRequest) -> NodePage
     return NodePage(
         name=shown_text(name),
         state=STATES[state],
-        age=format_age(now - node.last),
+        age=format_age(now - node.last) if node.last else "",
         is_silent=is_silent,
         tiles=_tiles(node, running, is_silent=is_silent),
-        jobs=[make_row(*one) for one in zip(mine, summaries, strict=True)],
+        jobs=[make_row(*one) for one in zip(listed, summaries, strict=True)],
+        more=len(mine) - len(listed),
+        all_link=jobs_link(cluster, q=name, state="running"),
         others=len(running) - len(mine),
         facts=_facts(node),
         times=times,

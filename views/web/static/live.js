@@ -14,6 +14,23 @@
     return new Set([...root.querySelectorAll("details")].flatMap((one, n) => (one.open ? [n] : [])));
   }
 
+  // What a keyboard reaches is found again by its link or text, else by its place.
+  function reachable(root) { return [...root.querySelectorAll("a[href], summary, button, [tabindex='0']")]; }
+  function label(one) { return one.tagName + (one.getAttribute("href") || one.textContent); }
+
+  function keepPlace(old) {
+    const active = document.activeElement, place = reachable(old).indexOf(active);
+    const scrolled = [...old.querySelectorAll(".wide")].map((one) => one.scrollLeft);
+    return (fresh) => {
+      [...fresh.querySelectorAll(".wide")].forEach((one, n) => { one.scrollLeft = scrolled[n] || 0; });
+      if (place < 0) return;
+      const found = reachable(fresh), there = found[place];
+      const same = found.filter((one) => label(one) === label(active));
+      const next = same.length && !same.includes(there) ? same[0] : there;
+      if (next) next.focus({ preventScroll: true });
+    };
+  }
+
   function replace(text) {
     const page = new DOMParser().parseFromString(text, "text/html");
     const fresh = page.getElementById("main"), old = document.getElementById("main");
@@ -25,7 +42,9 @@
       const place = fresh.querySelector("#" + CSS.escape(plot.id));
       if (place) place.replaceWith(plot);
     }
+    const restore = keepPlace(old);
     old.replaceWith(fresh);
+    restore(fresh);
     document.title = page.title;
     document.dispatchEvent(new Event("ccagent:fresh"));
   }
@@ -52,7 +71,8 @@
     } catch (error) {
       pause = Math.min(LONGEST, pause * 2);
       document.getElementById("main").classList.add("stale");
-      say(`The store can't be reached; next try in ${pause} s. These figures are of ${seen.toLocaleTimeString()}.`);
+      const why = error instanceof TypeError ? "can't be reached" : `answers with ${error.message}`;
+      say(`The store ${why}; next try in ${pause} s. These figures are of ${seen.toLocaleTimeString()}.`);
     }
     plan();
   }

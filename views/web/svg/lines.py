@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 
 from ccagent.views.web.amounts import base_of, format_clock, format_quantity
 from ccagent.views.web.svg.colours import series_class
-from ccagent.views.web.svg.scales import find_top, time_ticks, value_ticks
+from ccagent.views.web.svg.scales import LARGEST, find_top, time_ticks, value_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,6 +58,7 @@ def draw_lines(
         [*(_largest(line.values.high) for line in lines), *(one.value for one in limits)],
         default=0.0,
     )
+    highest = min(highest, LARGEST)
     scale = _scale(highest, unit)
     upper = top if top and highest <= top * 1.001 else find_top(highest / scale) * scale
     ticks = [tick * scale for tick in value_ticks(upper / scale)]

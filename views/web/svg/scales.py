@@ -10,12 +10,15 @@ _TIMES = (
     1209600, 2592000,
 )  # fmt: skip
 _MOST_TICKS = 40
+LARGEST, _SMALLEST = 1e300, 1e-300
+"""Values beyond them have no round steps among floating point numbers."""
 
 
 def find_top(largest: float) -> float:
     """Return the round upper end of an axis from 0 that holds a value."""
-    if not math.isfinite(largest) or largest <= 0:
+    if not math.isfinite(largest) or largest < _SMALLEST:
         return 1.0
+    largest = min(largest, LARGEST)
     power = 10.0 ** math.floor(math.log10(largest))
     for step in (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0):
         if largest <= step * power * (1 + 1e-9):

@@ -25,7 +25,8 @@ EVENT = {
 JOB = {
     "job_id": 7, "job_state": "COMPLETED", "user_name": "eve", "account": "phys",
     "nodes": ["n[1-2]"], "start_time": "2027-01-15T08:00:00Z", "end_time": "2027-01-15T09:00:00Z",
-    "time_limit": 7202, "allocated_resources": "cpu=16,mem=8G,node=2,gres/gpu:a100=2,gres/gpu=2",
+    "time_limit": 7202, "requested_resources": "cpu=8,mem=8G",
+    "allocated_resources": "cpu=16,mem=8G,node=2,gres/gpu:a100=2,gres/gpu=2",
     "sacct": {"UserCPU": 100, "SystemCPU": 20},
 }  # fmt: skip
 
@@ -55,7 +56,7 @@ def test_an_envelope_replaces_what_it_knows_and_keeps_the_rest(tmp_path: Path) -
     details = job.details
     assert (details.name, details.cards) == ("train.py", {"n1": ["0000:0E:00.0"]})
     assert (details.time_limit, details.cores, details.memory) == (7200, 16, 8 << 30)
-    assert (details.exit_code, details.cpu_seconds) == (0, 120)
+    assert (details.exit_code, details.cpu_seconds, details.asked_cores) == (0, 120, 8)
     table.close()
 
 

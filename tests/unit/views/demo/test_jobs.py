@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from ccagent.views.demo.jobs import DemoJob, demo_jobs
@@ -19,7 +21,9 @@ NAMES = {
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, JobReport]:
     site = PageSite(tmp_path_factory.mktemp("demo"), nodes=32, seconds=86400)
     found = {
-        placed.job.name: site.sources.reports.of_job(site.table.find("", str(placed.number))[0])
+        placed.job.name: asyncio.run(
+            site.sources.reports.of_job(site.table.find("", str(placed.number))[0])
+        )
         for placed in site.cluster.jobs
     }
     site.close()

@@ -72,6 +72,32 @@ def test_unused_nodes_are_named() -> None:
     assert text(figures, "cpu-zero").startswith("1 node of 3 did nothing (n2)")
 
 
+@pytest.mark.parametrize(("samples", "expected"), [(216, "BAD"), (1, None)])
+def test_a_node_with_a_few_samples_is_not_called_unused(samples: int, expected: str | None) -> None:
+    others = [node(f"n{number}") for number in range(2, 21)]
+    figures = job(node(cpu_seconds=0.0, samples=samples), *others)
+    assert levels(figures).get("cpu-zero") == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "cores", "work", "expected"),
+    [
+        (1, 2, 1.0, {}),  # both threads of the one core that it asked for
+        (None, 2, 1.0, {"serial": "BAD"}),
+        (2, 2, 1.0, {"serial": "BAD"}),
+        (1, 64, 1.0, {"serial": "BAD"}),  # more than threads of a core
+        (8, 16, 7.6, {}),
+        (8, 16, 3.8, {"cpu-low": "BAD"}),
+        (16, 8, 7.6, {}),
+    ],
+)
+def test_threads_that_slurm_adds_are_not_held_against_a_job(
+    asked: int | None, cores: int, work: float, expected: dict[str, str]
+) -> None:
+    used = node(cores=cores, cpu_seconds=work * 2 * HOUR, running_threads=None)
+    assert levels(job(used, asked_cores=asked)) == (expected or {"ok": "ok"})
+
+
 @pytest.mark.parametrize(("elapsed", "expected"), [(300.0, "short"), (301.0, "cpu-zero")])
 def test_use_is_judged_after_five_minutes(elapsed: float, expected: str) -> None:
     figures = job(node(cpu_seconds=0.0), elapsed=elapsed, time_limit=400.0)

@@ -56,6 +56,25 @@ def test_a_card_that_cannot_say_its_use_is_unknown_and_not_idle() -> None:
     assert levels(gpu_job(60.0, None)) == {"gpu-unknown": "unknown"}
 
 
+@pytest.mark.parametrize(("coverage", "expected"), [(90.0, "BAD"), (89.9, "unknown")])
+def test_a_few_samples_of_a_card_make_it_neither_idle_nor_low(
+    coverage: float, expected: str
+) -> None:
+    for use in (0.0, 10.0):
+        thin = card("1", utilization=use, peak_utilization=use, coverage=coverage)
+        found = levels(job(node(cards=(card("0", utilization=use), thin))))
+        assert [*found.values()] == [expected]
+
+
+def test_a_card_that_is_idle_at_the_end_is_bad_whatever_was_before() -> None:
+    thin = card(utilization=0.0, peak_utilization=0.0, coverage=60.0, idle_at_end=4000.0)
+    assert levels(job(node(cards=(thin,))))["gpu-idle"] == "BAD"
+
+
+def test_work_that_goes_from_the_cores_to_a_gpu_has_not_ended() -> None:
+    assert levels(job(node(cores_last=0.9, cards=(card(),)))) == {"ok": "ok"}
+
+
 def test_a_job_whose_cards_nothing_names_is_unknown() -> None:
     assert levels(job(gpus=2)) == {"gpu-unknown": "unknown"}
 

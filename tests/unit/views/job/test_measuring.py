@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ccagent.stores.metrics.job_details import StoredJobDetails
 from ccagent.views.job.facts import JobFacts, JobSeries, NodeHardware
@@ -81,7 +82,7 @@ def test_thirds_of_the_time() -> None:
 
 def test_cards_are_those_of_the_event() -> None:
     found = measure(
-        series("acc_utilization", 50.0, 0.0, None, 0.0, card=GPU),
+        series("acc_utilization", *[None] * 6, 50.0, 0.0, None, 0.0, card=GPU),
         series("acc_mem_used", 10e9, 20e9, card=GPU), series("acc_mem_share", 12.5, 25.0, card=GPU),
         cards={"n1": [GPU, "00000000:0F:00.0"]}, gpus=2,
     )  # fmt: skip
@@ -93,8 +94,8 @@ def test_cards_are_those_of_the_event() -> None:
 
 def test_the_only_card_may_be_found_by_its_processes() -> None:
     found = measure(
-        series("job_gpu_util", None, 60.0, 30.0), series("job_gpus_idle", 1.0, 0.0, 0.0, 1.0),
-        gpus=1,
+        series("job_gpu_util", *[None] * 7, 60.0, 30.0),
+        series("job_gpus_idle", *[None] * 6, 1.0, 0.0, 0.0, 1.0), gpus=1,
     )  # fmt: skip
     (card,) = found.nodes[0].cards
     assert (card.utilization, card.peak_utilization, card.samples) == (22.5, 60.0, 4)
@@ -102,8 +103,44 @@ def test_the_only_card_may_be_found_by_its_processes() -> None:
 
 
 def test_an_only_card_that_nothing_tells_of_is_unknown() -> None:
-    (card,) = measure(gpus=1).nodes[0].cards
+    one = structs.replace(facts(gpus=1), nodes=("n1",))
+    (card,) = measure_job(one, [], START + 10_000).nodes[0].cards
     assert card.utilization is None
+
+
+def test_the_only_card_of_two_nodes_is_on_the_one_that_sends_its_use() -> None:
+    found = measure(series("job_gpus_idle", *[0.0] * 10), series("job_gpu_util", *[70.0] * 10),
+                    series("job_cpu_util", 90.0, node="n2"), gpus=1)  # fmt: skip
+    assert [len(node.cards) for node in found.nodes] == [1, 0]
+    assert found.gpu_count == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "idle"),
+    [
+        ((90.0, *[0.0] * 9), 540.0),
+        ((90.0, *[None] * 5, *[0.0] * 4), 180.0),  # what was in the gap is not known
+        ((90.0, 0.0, *[None] * 5, 0.0, 0.0, 0.0), 120.0),
+        ((90.0, *[0.0] * 4, *[None] * 5), 0.0),  # nor what was at the end
+        ((*[0.0] * 9, 1.0), 0.0),
+    ],
+)
+def test_a_card_is_idle_as_long_as_every_sample_says_so(
+    values: tuple[float | None, ...], idle: float
+) -> None:
+    found = measure(series("acc_utilization", *values, card=GPU), cards={"n1": [GPU]}, gpus=1)
+    assert found.nodes[0].cards[0].idle_at_end == idle
+
+
+@pytest.mark.parametrize(
+    ("values", "coverage"),
+    [((50.0,) * 9, 100), ((50.0, 50.0, 50.0), 100 / 3), ((50.0, None) * 5, 125), ((0.0,), 0)],
+)
+def test_a_card_has_samples_of_its_own_period(
+    values: tuple[float | None, ...], coverage: float
+) -> None:
+    found = measure(series("acc_utilization", *values, card=GPU), cards={"n1": [GPU]}, gpus=1)
+    assert found.nodes[0].cards[0].coverage == pytest.approx(coverage)
 
 
 def test_load_counts_on_nodes_of_its_own() -> None:

@@ -61,6 +61,8 @@ def test_two_samples_are_needed(samples: int, expected: str) -> None:
 def test_a_long_job_without_samples_is_unknown() -> None:
     figures = job(node(samples=0, cpu_seconds=None))
     assert report(figures).level == "unknown"
+    assert text(job(node(samples=1)), "short").startswith("1 sample in 2:00:00")
+    assert report(job(node(samples=1))).level == "unknown"
 
 
 def test_rules_can_be_switched_off() -> None:

@@ -53,6 +53,26 @@ def test_excess_is_for_jobs_that_ended() -> None:
     assert levels(figures) == {"ok": "ok"}
 
 
+def test_nobody_else_could_use_the_memory_of_a_node_of_its_own() -> None:
+    low = node(memory_peak=1 * GB)
+    assert levels(job(low)) == {"mem-excess": "BAD"}
+    assert levels(job(low, is_exclusive=True)) == {"ok": "ok"}
+
+
+def test_a_peak_may_be_in_the_samples_that_are_missing() -> None:
+    assert levels(job(node(memory_peak=1 * GB, samples=120))) == {"unknown": "unknown"}
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [("OUT_OF_MEMORY", "stopped for"), ("FAILED", "stopped for"), ("COMPLETED", "short of")],
+)
+def test_a_job_that_went_on_was_not_stopped(state: str, expected: str) -> None:
+    found = text(job(node(oom_kills=1), state=state), "mem-limit")
+    assert found.startswith(f"{expected}")
+    assert "1 process killed" in found
+
+
 @pytest.mark.parametrize(("per_core", "expected"), [(3.99, "hint"), (4.0, None)])
 def test_memory_that_comes_with_the_cores(per_core: float, expected: str | None) -> None:
     found = levels(job(node(memory_peak=20 * GB)), default_memory_per_core=per_core)

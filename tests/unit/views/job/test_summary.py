@@ -53,7 +53,8 @@ def test_the_same_job_has_the_same_summary() -> None:
 
 
 def test_jobs_that_are_short_or_have_no_data() -> None:
-    assert encode_summary(report(job(node(samples=1)))) == "JS1:Short"
+    assert encode_summary(report(job(node(samples=1), elapsed=59.0))) == "JS1:Short"
+    assert encode_summary(report(job(node(samples=1)))) == "JS1:None"
     assert encode_summary(report(job(node(samples=0)))) == "JS1:None"
     assert encode_summary(report(job(elapsed=120.0))).startswith("JS1:H4s")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -281,6 +282,82 @@ def test_any_time_costs_as_little_as_what_is_kept(site: PageSite, query: str) ->
         assert all(len(one["mean"]) <= 600 for one in plot["series"])
 
 
+@pytest.mark.parametrize(
+    ("start", "stop"), [(10**17, None), (0, 2**53), (-(10**17), -(10**16)), (2_000_000_000, 1)]
+)
+def test_a_job_of_any_time_has_a_page(tmp_path: Path, start: int, stop: int | None) -> None:
+    found = PageSite(tmp_path, nodes=4, seconds=600, jobs=[])
+    found.start(hostile_event(found, 7) | {"startTime": start})
+    if stop is not None:
+        found.table.stop("demo", "7", 0, stop, "completed")
+    for path in ("/cluster/demo/job/7", "/job/7",
+                 "/cluster/demo/jobs?from=0", "/cluster/demo"):  # fmt: skip
+        assert found.ask(path).status in {200, 302}
+    found.close()
+
+
+@pytest.mark.parametrize("value", [1.7e308, -1.7e308, 5e-324, float("inf"), 1e300])
+def test_a_value_of_any_size_has_a_page(tmp_path: Path, value: float) -> None:
+    found = PageSite(tmp_path, nodes=4, seconds=600, jobs=[])
+    found.start(hostile_event(found, 7) | {"resources": [{"hostname": "n1"}]})
+    for metric in ("cpu_load", "mem_used", "mem_available", "node_power"):
+        found.store.write(("demo", "n1"), metric, found.now - 60, value)
+    for metric in ("job_cpu_util", "job_mem_rss", "job_mem_limit", "job_io_read"):
+        for minute in range(1, 20):
+            found.store.write(("demo", "n1", "job7"), metric, found.now - 60 * minute, value)
+    for path in ("/cluster/demo", "/cluster/demo/node/n1", "/cluster/demo/job/7",
+                 "/cluster/demo/jobs", "/data/cluster/demo/job/7"):  # fmt: skip
+        assert found.ask(path).status == 200
+    found.close()
+
+
+def test_the_csv_of_a_plot_of_any_name_is_found(tmp_path: Path) -> None:
+    found = PageSite(tmp_path, nodes=4, seconds=600, jobs=[])
+    found.store.write(("demo", "c001"), "a&b, c+d#", found.now - 60, 5.0)
+    link = re.search(r'href="(/csv/[^"]*plot=a[^"]*)"', found.ask("/cluster/demo/node/c001").text)
+    assert link
+    assert found.ask(unescape(link[1])).text.splitlines()[1].endswith(",5.0,5.0,5.0")
+    found.close()
+
+
+def test_a_page_holds_nothing_of_the_address_of_others(site: PageSite) -> None:
+    found = site.ask("/cluster/demo?range=12h&other=x%22onload")
+    assert "other" not in found.text
+    assert "/csv/cluster/demo?range=12h&amp;plot=cpu" in found.text
+
+
+def test_a_node_with_many_jobs_counts_all(tmp_path: Path) -> None:
+    found = PageSite(tmp_path, nodes=4, seconds=600, jobs=[])
+    for number in range(1, 121):
+        found.start(
+            {"jobId": number, "cluster": "demo", "user": "eve", "startTime": found.now - 500,
+             "resources": [{"hostname": "c001", "hwthreads": [number]}]}
+        )  # fmt: skip
+    text = found.ask("/cluster/demo/node/c001").text
+    assert re.search(r"120 of \d+ cores allocated", text)
+    assert ">70 more</a>" in text
+    found.close()
+
+
+def test_a_node_that_sends_only_values_of_jobs_has_no_age(tmp_path: Path) -> None:
+    found = PageSite(tmp_path, nodes=4, seconds=600, jobs=[])
+    found.store.write(("demo", "n1", "job7"), "job_mem_rss", found.now - 60, 5.0)
+    assert "has sent no value of its own" in found.ask("/cluster/demo/node/n1").text
+    assert "days" not in found.ask("/cluster/demo").text
+    found.close()
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [
+    ("GET", "/favicon.ico", 404), ("GET", "//cluster/demo", 404), ("POST", "/cluster/demo", 405),
+])  # fmt: skip
+def test_an_address_that_is_none_has_a_page(
+    site: PageSite, method: str, path: str, status: int
+) -> None:
+    reply = site.ask(path, method=method)
+    assert (reply.status, "All clusters" in reply.text) == (status, True)
+    assert ("allow" in reply.headers) is (status == 405)
+
+
 # Access
 
 
@@ -320,6 +397,15 @@ def test_users_see_their_own_jobs_and_staff_those_of_all(closed: PageSite) -> No
     assert closed.ask(f"/job/{other.number}", authorization=f"Bearer {bob}").status == 404
 
 
+def test_a_token_without_a_name_sees_no_job(closed: PageSite) -> None:
+    nobody = f"Bearer {token(roles=['user'])}"
+    closed.start(hostile_event(closed, 77) | {"user": ""})
+    assert closed.ask("/data/cluster/demo/jobs", authorization=nobody).json()["jobs"] == []
+    text = closed.ask("/cluster/demo", authorization=nobody).text
+    assert "/job/" not in text
+    assert "No jobs of yours" in text
+
+
 def log_in(site: PageSite, given: str, next_page: str = "/", **headers: Any) -> PageReply:
     body = urlencode({"token": given, "next": next_page}).encode()
     return site.ask("/login", method="POST", body=body, **headers)
@@ -330,7 +416,7 @@ def test_a_login_keeps_the_token_where_no_script_reads_it(closed: PageSite) -> N
     assert (reply.status, reply.headers["location"]) == (303, "/cluster/demo")
     cookie = reply.headers["set-cookie"]
     assert "HttpOnly" in cookie
-    assert "SameSite=strict" in cookie
+    assert "SameSite=lax" in cookie
     session = cookie.partition(";")[0]
     assert "bob" in closed.ask("/cluster/demo", cookie=session).text
     out = closed.ask("/logout", method="POST", cookie=session, sec_fetch_site="same-origin")
@@ -367,5 +453,7 @@ def test_a_bad_login_says_why_and_shows_no_token(closed: PageSite) -> None:
     assert reply.status == 403
     assert "token" in reply.text
     assert "a.b.c" not in reply.text
+    again = log_in(closed, "a.b.c", "/cluster/demo/job/7", sec_fetch_site="same-origin")
+    assert 'name="next" value="/cluster/demo/job/7"' in again.text
     huge = closed.ask("/login", method="POST", body=b"x" * 100_000, sec_fetch_site="same-origin")
     assert huge.status == 403

@@ -100,3 +100,27 @@ def test_a_search_that_takes_too_long_is_given_up(
     search._database.set_progress_handler(search._is_late, 1)
     with pytest.raises(JobSearchError, match="too long"):
         asyncio.run(search.find(JobFilter("fox", text="n1")))
+
+
+def test_a_person_without_a_name_has_no_jobs(tmp_path: Path, search: JobSearch) -> None:
+    table = JobTable(str(tmp_path / "jobs.sqlite"))
+    table.start(job("5", ""))
+    assert numbers(search, JobFilter("fox", user="")) == []
+    assert "5" in numbers(search, JobFilter("fox"))
+    table.close()
+
+
+def test_what_runs_is_summed_over_all_jobs(tmp_path: Path, search: JobSearch) -> None:
+    table = JobTable(str(tmp_path / "jobs.sqlite"))
+    details = StoredJobDetails(account="phys", cores=2, memory=1 << 30, gpus=1)
+    for number in range(1000):
+        nodes = (f"c{number}",)
+        table.start(
+            StoredJob("big", f"{number}", "eve", "running", 100, None, nodes, details=details)
+        )
+    table.start(StoredJob("big", "1000", "bob", "running", 100, None, ()))
+    assert asyncio.run(search.running_use("big")) == [
+        ("bob", "", 1, 0, 0, 0), ("eve", "phys", 1000, 2000, 1000 << 30, 1000),
+    ]  # fmt: skip
+    assert len(asyncio.run(search.busy_nodes("big"))) == 1000
+    table.close()

@@ -1,0 +1,19 @@
+"""`ccagent demo` without its libraries."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+from click.testing import CliRunner
+
+from ccagent.errors import ConfigurationError
+from ccagent.views.demo.commands import demo
+
+
+def test_all_missing_libraries_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    failed = CliRunner().invoke(demo).exception
+    assert isinstance(failed, ConfigurationError)
+    text = str(failed)
+    assert "-m pip install numpy orjson httptools cryptography starlette jinja2 uvicorn" in text

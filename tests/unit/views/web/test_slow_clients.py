@@ -1,0 +1,114 @@
+"""Clients that send or read too slowly, or too much, lose their connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from ccagent.views.web import slow_clients
+from ccagent.views.web.slow_clients import TimedProtocol
+
+ASK = b"GET / HTTP/1.1\r\nHost: store\r\n\r\n"
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bytes]]
+
+
+async def answer(scope: Any, receive: Any, send: Any) -> None:
+    if scope["method"] == "POST":
+        while (await receive()).get("more_body"):
+            pass
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    body = b"x" * (32 << 20 if scope["path"] == "/large" else 2)
+    await send({"type": "http.response.body", "body": body})
+
+
+def talk_to_server(talk: Talk) -> bytes:
+    """Return what a client reads until its connection ends."""
+
+    async def main() -> bytes:
+        config = uvicorn.Config(answer, lifespan="off", log_config=None, timeout_keep_alive=60)
+        state = ServerState()
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: TimedProtocol(config, state, {}), "127.0.0.1", 0)
+        async with server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            try:
+                return await asyncio.wait_for(talk(reader, writer), 20)
+            finally:
+                writer.close()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
+
+    return asyncio.run(main())
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"GET / HTTP/1.1\r\nHost: st", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nabc",
+     ASK + b"GET / HT"],
+)  # fmt: skip
+def test_a_request_that_is_never_whole_ends(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow_clients, "SECONDS", 0.2)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        writer.write(sent)
+        return await _read(reader)
+
+    talk_to_server(talk)
+
+
+def test_a_client_that_does_not_read_its_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow_clients, "SECONDS", 0.2)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(ASK.replace(b" / ", b" /large "))
+        await asyncio.sleep(1)
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        return await _read(reader)
+
+    assert len(talk_to_server(talk)) < 32 << 20
+
+
+def test_a_header_without_an_end_ends() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        writer.write(ASK[:-2])
+        with contextlib.suppress(ConnectionError):
+            while not reader.at_eof():
+                writer.write(b"a: " + b"x" * 60_000 + b"\r\n")
+                await writer.drain()
+                await asyncio.sleep(0)
+        return b""
+
+    talk_to_server(talk)
+
+
+def test_too_many_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow_clients, "MOST_CONNECTIONS", 0)
+
+    async def talk(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> bytes:
+        return await _read(reader)
+
+    assert talk_to_server(talk) == b""
+
+
+def test_a_client_in_time_is_answered() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        writer.write(ASK)
+        first = await reader.readuntil(b"xx")
+        writer.write(ASK.replace(b"Host", b"Connection: close\r\nHost"))
+        return first + await _read(reader)
+
+    assert talk_to_server(talk).count(b"200 OK") == 2
