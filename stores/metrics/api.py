@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -159,14 +160,14 @@ class StoreApi:
             done(fail(413, str(error)))
         except UnparsableError as error:
             done(fail(400, str(error)))
+        except sqlite3.Error as error:
+            logger.error("table of jobs: %s", error)
+            done(fail(503, f"the table of jobs: {error}; try again"))
 
     def _respond_otherwise(
         self, route: ServerPath, url: bytes, body: bytes, done: Callable[[StoreResponse], None]
     ) -> None:
-        """Answer what is no write.
-
-        Raises BadRequestError, OthersJobError, UnparsableError, TooLargeBodyError.
-        """
+        """Answer what is no write. Raises as the parts of the answer do."""
         name = route.name
         if len(body) > _LARGEST_QUESTION and name != "jobs":
             raise TooLargeBodyError(f"the body has more than {_LARGEST_QUESTION} bytes")
@@ -265,11 +266,11 @@ class StoreApi:
             return fail(400, f"to={until[:40]}: expected seconds since 1970, as of today's clocks")
         time = int(until)
         try:
-            selectors = msgspec.json.decode(body, type=list[list[str]])
+            selectors = msgspec.json.decode(body, type=list[list[str]] | None) or []
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return text(400, f"expected a list of lists of names: {error}")
-        if len(selectors) > _MOST_SELECTORS or any(len(one) < 2 for one in selectors):
-            return text(400, "a selector names a cluster and a node at least")
+        if len(selectors) > _MOST_SELECTORS or not all(selectors):
+            return text(400, "a selector names a cluster at least")
         freed = sum(self._store.free(selector, time) for selector in selectors)
         logger.info("freed %d buffers before %d on request", freed, time)
         if self._log is not None and freed:

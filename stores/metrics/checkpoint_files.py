@@ -60,18 +60,35 @@ def _directories(path: str) -> list[os.DirEntry[str]]:
             found = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return []
+    except OSError as error:
+        logger.error("checkpoints %s: %s; their values are missing", path, error.strerror)
+        return []
     return sorted(found, key=lambda entry: entry.name)
 
 
-def read_checkpoints(store: MetricStore, directory: str, oldest: int) -> int:
+def read_checkpoints(
+    store: MetricStore,
+    directory: str,
+    oldest: int,
+    ends: dict[tuple[str, str], int] | None = None,
+) -> int:
     """Read all checkpoints with values since `oldest`, then the logs; return the number of values.
 
-    A file that can't be read is logged and passed over.
+    What can't be read is logged and passed over. ends: is filled with times after the last values
+    of checkpoints, by cluster and node.
     """
     count = 0
     for cluster, node, path in find_nodes(directory):
-        for _, name in _recent(path, oldest):
-            count += _read_file(store, (cluster, node), os.path.join(path, name))
+        try:
+            files = _recent(path, oldest)
+        except OSError as error:
+            logger.error("checkpoints %s: %s; their values are missing", path, error.strerror)
+            continue
+        for _, name in files:
+            level = _read_file(os.path.join(path, name))
+            count += restore_level(store, (cluster, node), level)
+            if ends is not None:
+                ends[cluster, node] = max(level.end(), ends.get((cluster, node), 0))
         count += _read_log(store, (cluster, node), os.path.join(path, _LOG))
     return count
 
@@ -149,11 +166,14 @@ def remove_checkpoints(directory: str, oldest: int) -> int:
     """Delete files whose values are all older than `oldest`; return their number."""
     removed = 0
     for _, _, path in find_nodes(directory):
-        kept = {name for _, name in _recent(path, oldest)}
-        for _, name in _files(path):
-            if name not in kept:
-                os.unlink(os.path.join(path, name))
-                removed += 1
+        try:
+            kept = {name for _, name in _recent(path, oldest)}
+            for _, name in _files(path):
+                if name not in kept:
+                    os.unlink(os.path.join(path, name))
+                    removed += 1
+        except OSError as error:
+            logger.error("checkpoints %s can't be deleted: %s", path, error.strerror)
     return removed
 
 
@@ -170,17 +190,16 @@ def _recent(path: str, oldest: int) -> list[tuple[int, str]]:
     return files[max(0, first - 1) :]
 
 
-def _read_file(store: MetricStore, path: tuple[str, str], file: str) -> int:
+def _read_file(file: str) -> CheckpointLevel:
+    """Read a checkpoint; one without values if it can't be read."""
     try:
         data = _read(file)
-        level = decode_json(data) if file.endswith(".json") else decode_binary(data)
+        return decode_json(data) if file.endswith(".json") else decode_binary(data)
     except OSError as error:
         logger.error("checkpoint %s: %s; its values are missing", file, error.strerror)
-        return 0
     except UnparsableError as error:
         logger.error("checkpoint %s: %s; its values are missing", file, error)
-        return 0
-    return restore_level(store, path, level)
+    return CheckpointLevel()
 
 
 def _read_log(store: MetricStore, path: tuple[str, str], file: str) -> int:

@@ -53,6 +53,13 @@ class CheckpointLevel:
         own = sum(len(one.values) for one in self.series.values())
         return own + sum(child.count() for child in self.children.values())
 
+    def end(self) -> int:
+        """Return a time after the last value, 0 without values."""
+        own = [
+            one.start + (len(one.values) - 1) * one.frequency + 1 for one in self.series.values()
+        ]
+        return max([0, *own, *(child.end() for child in self.children.values())])
+
 
 def collect_level(level: StoreLevel, start: int, end: int) -> CheckpointLevel:
     """Return the values of a level from `start` to before `end`."""

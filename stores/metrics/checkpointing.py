@@ -16,7 +16,7 @@ from ccagent.stores.metrics.checkpoint_state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from ccagent.stores.metrics.checkpoint_files import CheckpointFormat
     from ccagent.stores.metrics.levels import StoreLevel
@@ -41,6 +41,8 @@ class Checkpointer:
     The files of a node do not overlap: ClusterCockpit's store can't read such. So values that come
     more than five minutes late are in the log alone. A node that fails is behind, and its next file
     has what this one lacks. `state` is the file that remembers both.
+
+    ends: times after the last values that each node's files have at the start, whoever wrote them.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Checkpointer:
         *,
         retention: int,
         state: str,
+        ends: Mapping[tuple[str, str], int] | None = None,
     ) -> None:
         self._store = store
         self._directory = directory
@@ -60,6 +63,9 @@ class Checkpointer:
         found = read_state(state)
         self._until = found.until
         self._behind = {(one.cluster, one.node): one.since for one in found.behind}
+        # A file that is ahead of the clock must not end the checkpoints of its node.
+        latest = int(store.now()) + _SETTLING
+        self._ends = {name: end for name, end in (ends or {}).items() if end <= latest}
 
     async def write(self) -> None:
         """Write a checkpoint; others get a turn every few milliseconds."""
@@ -118,6 +124,7 @@ class Checkpointer:
         name = node.path[0], node.path[1]
         oldest = int(self._store.now()) - self._retention
         start = max(oldest, min(asked.start, self._behind.get(name, asked.start)))
+        start = max(start, self._ends.get(name, start))
         try:
             yield from write_slices(node, self._directory, self._form, start, asked.end)
         except Exception as error:  # noqa: BLE001 - one node must not cost the others

@@ -1,78 +1,58 @@
-"""A connection of the HTTP interface. The parser is that of Node.js (llhttp), through httptools."""
+"""A connection of the HTTP interface: its requests are answered in their order."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import httptools
+from typing import TYPE_CHECKING
 
 from ccagent.log import logger
-from ccagent.stores.metrics.request_head import RequestHead
-from ccagent.stores.metrics.responses import StoreResponse, fail, head, text
+from ccagent.stores.metrics.request_reader import RequestReader
+from ccagent.stores.metrics.responses import StoreResponse, fail, head
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.stores.metrics.api import ServerPath, StoreApi
+    from ccagent.stores.metrics.api import StoreApi
     from ccagent.stores.metrics.connection_limits import ConnectionLimits
-
-_LONGEST_HEADER = 32 << 10
-"""Bytes of a request besides its body."""
-
-_CHUNK = 64
-"""Bytes that surround a chunk at most, on average."""
+    from ccagent.stores.metrics.request_reader import StoreRequest
 
 _MOST_REQUESTS = 16
 """Requests of one connection that may wait for their turn."""
 
+_LINGER = 0.5
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSING = b"Connection: close\r\n"
 
 
-class StoreRequest(NamedTuple):
-    """A whole request."""
+class StoreConnection(asyncio.BufferedProtocol):
+    """Passes bytes to a reader of requests, and answers those.
 
-    route: ServerPath
-    url: bytes
-    body: bytes
-    is_gzip: bool
-    keeps_alive: bool
-
-
-class StoreConnection(asyncio.Protocol):
-    """Reads requests and answers them in their order."""
+    All connections receive into one buffer: memory for each time would cost more than the parser.
+    """
 
     def __init__(self, api: StoreApi, limits: ConnectionLimits) -> None:
         self._api = api
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._parser: Any = httptools.HttpRequestParser(self)
-        self._head = RequestHead(api.largest_body)
-        self._received = 0
-        """Bytes of the request, its body included."""
-        self._chunks = 0
-        self._is_in_header = True
+        self._reader = RequestReader(api, limits, self)
         self._is_half_closed = False
-        self._route: ServerPath | None = None
-        self._parts: list[bytes] = []
-        self._size = 0
         self._kept = 0
         """Bytes of the bodies of requests that are not answered yet."""
         self._waiting: deque[StoreRequest] = deque()
         self._current: StoreRequest | None = None
         self._refusal: StoreResponse | None = None
-        self._is_refused = False
         self._task: asyncio.Task[None] | None = None
         self._drained: asyncio.Future[None] | None = None
+        self._is_held = False
+        """True if the next request waits until the client has read the last answer."""
         self._since = self._loop.time()
         """When the present state began: a request, an answer, or idleness."""
-        self._began_request = 0.0
 
-    # asyncio.Protocol
+    # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin, unless there are too many already."""
@@ -91,41 +71,27 @@ class StoreConnection(asyncio.Protocol):
         """End; an answer that is being written is given up."""
         del exc
         self._limits.open.discard(self)
-        self._limits.body_bytes -= self._size + self._kept
-        self._size = self._kept = 0
+        self._reader.close()
+        self._limits.body_bytes -= self._kept
+        self._kept = 0
         self._waiting.clear()
         self._transport = None
         if self._task is not None:
             self._task.cancel()
         self.resume_writing()
 
-    def data_received(self, data: bytes) -> None:
-        """Parse what came."""
-        if self._is_refused:
-            return  # the rest of a body that nobody wants
-        self._received += len(data)
-        try:
-            self._feed(data)
-        except httptools.HttpParserError as error:
-            if not self._is_refused:
-                self._refuse(text(400, f"no HTTP request: {error}"))
-        else:
-            around = self._received - self._size - _CHUNK * self._chunks
-            if around > _LONGEST_HEADER and not self._is_refused:
-                self._refuse(text(431, "the header or trailer is too long"))
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where the next bytes go."""
+        del sizehint
+        return self._limits.buffer
 
-    def _feed(self, data: bytes) -> None:
-        """Parse bytes. An upgrade, as to HTTP/2, is declined by ignoring it (RFC 9110, 7.8)."""
-        while True:
-            try:
-                self._parser.feed_data(data)
-            except httptools.HttpParserUpgrade as upgrade:
-                self._parser = httptools.HttpRequestParser(self)
-                data = data[upgrade.args[0] :]
-                if self._is_refused or not data:
-                    return
-            else:
-                return
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take the bytes that came."""
+        self.data_received(bytes(self._limits.buffer[:nbytes]))
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes."""
+        self._reader.feed(data)
 
     def eof_received(self) -> bool:
         """Answer what was asked before the client closed its side, then close ours."""
@@ -138,78 +104,19 @@ class StoreConnection(asyncio.Protocol):
             self._drained = self._loop.create_future()
 
     def resume_writing(self) -> None:
-        """Go on with the answer."""
+        """Go on with the answer, or with the next request."""
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         self._drained = None
+        if self._is_held:
+            self._is_held = False
+            self._go_on()
 
-    # httptools
+    # RequestReceiver
 
-    def on_message_begin(self) -> None:
-        """Begin to count the time of a request."""
-        self._began_request = self._loop.time()
-
-    def on_url(self, url: bytes) -> None:
-        """Take a part of the URL."""
-        self._head.url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header line. Those after the body, in a trailer, change nothing."""
-        if self._is_in_header:
-            self._head.take(name, value)
-
-    def on_chunk_header(self) -> None:
-        """Count the chunks of a body."""
-        self._chunks += 1
-
-    def on_headers_complete(self) -> None:
-        """Refuse a request before its body, if it can't be answered."""
-        self._is_in_header = False
-        if self._is_refused:
-            return
-        asked = self._head
-        route = self._api.route(self._parser.get_method(), asked.url)
-        refusal = asked.refusal
-        if isinstance(route, StoreResponse):
-            refusal = route
-        else:
-            refused = self._api.authorize(route, asked.authorization)
-            if refused is None:
-                self._route = self._api.restrict(route, asked.authorization)
-            refusal = refused or refusal
-        if refusal is not None:
-            self._refuse(refusal)
-        elif asked.is_expected and self._transport is not None and self._current is None:
-            self._transport.write(_CONTINUE)
-
-    def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
-        if self._is_refused:
-            return
-        self._size += len(body)
-        limits = self._limits
-        limits.body_bytes += len(body)
-        if self._size > self._api.largest_body:
-            self._refuse(fail(413, f"a body has at most {self._api.largest_body} bytes"))
-        elif limits.body_bytes > limits.bodies:
-            self._refuse(fail(503, "too many requests at once; try again"))
-        else:
-            self._parts.append(body)
-
-    def on_message_complete(self) -> None:
-        """Answer the request, or let it wait for its turn."""
-        if self._is_refused or self._route is None:
-            return
-        parts = self._parts
-        request = StoreRequest(
-            self._route,
-            self._head.url,
-            parts[0] if len(parts) == 1 else b"".join(parts),
-            self._head.is_gzip,
-            self._parser.should_keep_alive(),
-        )
+    def take(self, request: StoreRequest) -> None:
+        """Answer a request, or let it wait for its turn."""
         self._kept += len(request.body)
-        self._reset()
         if self._current is None:
             self._answer(request)
             return
@@ -217,17 +124,28 @@ class StoreConnection(asyncio.Protocol):
         if len(self._waiting) >= _MOST_REQUESTS and self._transport is not None:
             self._transport.pause_reading()
 
+    def refuse(self, response: StoreResponse) -> None:
+        """Answer a request that is not read to its end, and close the connection."""
+        self._refusal = response
+        if self._current is None:
+            self._end(response)
+
+    def expect(self) -> None:
+        """Ask for the body that a client holds back."""
+        if self._transport is not None and self._current is None:
+            self._transport.write(_CONTINUE)
+
     # Answers
 
     def check_time(self, now: float) -> None:
         """Close the connection if the client is too slow."""
-        limits = self._limits
+        limits, began = self._limits, self._reader.began
         if self._transport is None:
             return
         is_stuck = self._drained is not None and now - self._since > limits.seconds
-        if is_stuck or (self._began_request and now - self._began_request > limits.seconds):
+        if is_stuck or (began and now - began > limits.seconds):
             self._transport.abort()
-        elif self._current is None and not self._began_request and now - self._since > limits.idle:
+        elif self._current is None and not began and now - self._since > limits.idle:
             self._transport.close()
 
     def is_busy(self) -> bool:
@@ -238,15 +156,6 @@ class StoreConnection(asyncio.Protocol):
         """Close the connection after what is written."""
         if self._transport is not None:
             self._transport.close()
-
-    def _reset(self) -> None:
-        self._head = RequestHead(self._api.largest_body)
-        self._is_in_header = True
-        self._received = self._chunks = 0
-        self._began_request = 0.0
-        self._parts = []
-        self._size = 0
-        self._route = None
 
     def _answer(self, request: StoreRequest) -> None:
         if self._transport is None:
@@ -287,16 +196,16 @@ class StoreConnection(asyncio.Protocol):
         if transport is None:
             return
         try:
-            first = next(parts)
-            following = next(parts, None)
-            pieces = [first] if following is None else [first, following]
-            last = next(parts, None) if following is not None else None
-            if last is None:
-                size = sum(len(piece) for piece in pieces)
-                transport.write(head(response.status, response.kind, more, size) + b"".join(pieces))
+            begun = list(itertools.islice(parts, 3))
+            if len(begun) < 3:
+                size = sum(len(piece) for piece in begun)
+                transport.write(head(response.status, response.kind, more, size) + b"".join(begun))
             else:
-                transport.write(head(response.status, response.kind, more, None))
-                await self._write_chunks([*pieces, last], parts)
+                is_chunked = request.takes_chunks
+                transport.write(
+                    head(response.status, response.kind, more, None, is_chunked=is_chunked)
+                )
+                await self._write_parts(itertools.chain(begun, parts), is_chunked)
         except (OSError, RuntimeError):
             transport.abort()
             return
@@ -308,24 +217,23 @@ class StoreConnection(asyncio.Protocol):
         self._task = None
         self._finish(request)
 
-    async def _write_chunks(self, begun: list[bytes], rest: Iterator[bytes]) -> None:
-        import itertools
-
-        for part in itertools.chain(begun, rest):
+    async def _write_parts(self, parts: Iterator[bytes], is_chunked: bool) -> None:
+        """Write the rest of an answer. What is not in chunks ends with the connection."""
+        for part in parts:
             transport = self._transport
             if transport is None:
                 return
             if part:
-                transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+                transport.write(b"%x\r\n%b\r\n" % (len(part), part) if is_chunked else part)
             self._since = self._loop.time()
             if self._drained is not None:
                 await self._drained
             await asyncio.sleep(0)
-        if self._transport is not None:
+        if self._transport is not None and is_chunked:
             self._transport.write(b"0\r\n\r\n")
 
     def _finish(self, request: StoreRequest) -> None:
-        """Go on with the next request of the connection."""
+        """End a request, and go on with the next one of the connection."""
         self._current = None
         transport = self._transport
         if transport is None:
@@ -335,30 +243,28 @@ class StoreConnection(asyncio.Protocol):
         if not request.keeps_alive:
             transport.close()
         elif self._waiting:
-            following = self._waiting.popleft()
+            # Not at once: each of many pipelined requests would take a part of the stack.
+            self._current = self._waiting.popleft()
             if len(self._waiting) == _MOST_REQUESTS // 2:
                 transport.resume_reading()
-            # Not at once: each of many pipelined requests would take a part of the stack.
-            self._current = following
-            self._loop.call_soon(self._answer, following)
-        elif self._is_refused:
-            self._end()
+            if self._drained is None:
+                self._loop.call_soon(self._go_on)
+            else:
+                self._is_held = True
+        elif self._refusal is not None:
+            self._end(self._refusal)
         elif self._is_half_closed:
             transport.close()
 
-    def _refuse(self, response: StoreResponse) -> None:
-        """Answer a request that is not read to its end, and close the connection."""
-        self._is_refused = True
-        self._limits.refused += 1
-        self._parts = []
-        self._refusal = response
-        if self._current is None:
-            self._end()
+    def _go_on(self) -> None:
+        """Answer the request whose turn it is."""
+        if self._current is not None:
+            self._answer(self._current)
 
-    def _end(self) -> None:
+    def _end(self, response: StoreResponse) -> None:
         """Write the refusal, which is the last answer."""
-        response, transport = self._refusal, self._transport
-        if response is None or transport is None:
+        transport = self._transport
+        if transport is None:
             return
         body = response.body if isinstance(response.body, bytes) else b""
         transport.write(
@@ -366,6 +272,3 @@ class StoreConnection(asyncio.Protocol):
         )
         # A client that still sends its body would get a reset instead of the answer.
         self._loop.call_later(_LINGER, transport.close)
-
-
-_LINGER = 0.5

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+_READ_AT_ONCE = 256 << 10
+
 
 class OpenConnection(Protocol):
     """What the server asks of a connection."""
@@ -32,6 +34,8 @@ class ConnectionLimits:
         self.idle = 300.0
         """Seconds without a request after which a connection is closed."""
         self.body_bytes = 0
+        self.buffer = memoryview(bytearray(_READ_AT_ONCE))
+        """Where bytes arrive, those of one connection at a time."""
         self.open: set[OpenConnection] = set()
         self.requests = 0
         self.refused = 0

@@ -70,7 +70,9 @@ class EngineSource:
         """Return a store with the newest values of nodes. Raises as `read_queries`."""
         now = int(self._names.now())
         times = now - _RECENT, now + _RECENT
-        return await self._read(request.cluster, request.nodes, request.metric_names, times)
+        return await self._read(
+            request.cluster, request.nodes or (), request.metric_names or (), times
+        )
 
     async def read_job(self, job: StoredJob) -> MetricStore:
         """Return a store with all values of the nodes of a job. Raises as `read_queries`."""

@@ -14,7 +14,7 @@ from ccagent.stores.metrics.engine_commit import EngineCommit
 from ccagent.stores.metrics.engine_ingest import EngineIngest
 from ccagent.stores.metrics.gateway import EngineSource, GatewayApi
 from ccagent.stores.metrics.job_queries import FootprintKeeper
-from ccagent.stores.metrics.job_table import JobEvents, open_jobs
+from ccagent.stores.metrics.job_table import JobEvents, find_ended_jobs, open_jobs
 from ccagent.stores.metrics.listening import ListeningServer
 from ccagent.stores.metrics.own_metrics import describe_gateway
 from ccagent.stores.metrics.query import QueryLimits
@@ -49,6 +49,8 @@ class GatewayServer(ListeningServer):
             self._lock = Lock(os.path.join(settings.data, "lock"), "data")
             self._jobs = open_jobs(os.path.join(settings.data, "jobs.sqlite"))
             self._events = JobEvents(self._jobs)
+            since = int(time.time() - settings.retention.seconds)
+            self._events.ended += find_ended_jobs(self._jobs, since)
             self._footprints = FootprintKeeper(
                 names, self._jobs, self._events.ended, source.read_job
             )

@@ -22,11 +22,11 @@ _CHECKS_AT_ONCE = 2000
 
 
 class HealthRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which metrics are expected of which nodes."""
+    """Which metrics are expected of which nodes. An empty list of Go is null."""
 
     cluster: str = ""
-    nodes: list[str] = []
-    metric_names: list[str] = msgspec.field(default_factory=list[str], name="metric-names")
+    nodes: list[str] | None = None
+    metric_names: list[str] | None = msgspec.field(default=None, name="metric-names")
 
 
 class NodeHealth(msgspec.Struct, frozen=True):
@@ -47,7 +47,8 @@ def parse_health_request(body: bytes) -> HealthRequest:
         found = msgspec.json.decode(body, type=HealthRequest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequestError(f"the request is no health check: {error}") from error
-    if len(found.nodes) > _MOST_NODES or len(found.metric_names) > _MOST_METRICS:
+    nodes, metrics = found.nodes or (), found.metric_names or ()
+    if len(nodes) > _MOST_NODES or len(metrics) > _MOST_METRICS:
         raise BadRequestError(
             f"a health check names at most {_MOST_NODES} nodes and {_MOST_METRICS} metrics"
         )
@@ -58,8 +59,8 @@ def check_health(store: MetricStore, request: HealthRequest) -> Iterator[bytes]:
     """Yield the parts of the answer in JSON."""
     found: dict[str, NodeHealth] = {}
     text = b"{"
-    nodes = list(dict.fromkeys(request.nodes))
-    metrics = dict.fromkeys(request.metric_names)
+    nodes = list(dict.fromkeys(request.nodes or ()))
+    metrics = dict.fromkeys(request.metric_names or ())
     at_once = max(1, _CHECKS_AT_ONCE // max(1, len(metrics)))
     for begin in range(0, len(nodes), at_once):
         part = nodes[begin : begin + at_once]

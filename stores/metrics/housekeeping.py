@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.log_writer import Segment, WriteAheadLog
     from ccagent.stores.metrics.store import MetricStore
 
+REPLAYED = 2
+"""Retentions of which a start reads the log: nodes with running jobs keep older values."""
+
 _PARTS = (75, 50, 25)
 """Percent of the retention that are kept when memory is short, step by step."""
 
@@ -60,11 +63,14 @@ class Housekeeper:
             )  # fmt: skip
         return released
 
-    def old_segments(self) -> list[Segment]:
-        """Return the segments of the log of which no value is within the retention."""
+    def old_segments(self, *, is_spared: bool = False) -> list[Segment]:
+        """Return the segments of the log of which no value is within the retention.
+
+        is_spared: some nodes keep older values. Then those are left that the next start reads.
+        """
         if self._log is None:
             return []
-        limit = int(self._store.now()) - self._retention
+        limit = int(self._store.now()) - self._retention * (REPLAYED if is_spared else 1)
         return [segment for segment in self._log.closed if segment.newest < limit]
 
     def remove_segment(self, segment: Segment) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ccagent.stores.metrics.general import GeneralIngest
 from ccagent.stores.metrics.line_times import seconds
-from ccagent.stores.metrics.templates import KnownKeys, MessageTemplate, parse_values
+from ccagent.stores.metrics.templates import KnownKeys, MessageTemplate, is_plain, parse_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,35 +108,46 @@ class LineIngest:
             if len(self._known) >= _MOST_CLUSTERS:
                 self._known.clear()
             known = self._known[cluster] = KnownKeys()
-        count = self._write_known(known, body)
+        count = self._write_repeated(known, body)
+        if count is None:
+            count = self._write_known(known, body)
         if count is not None:
             self.counters.points += count
             return IngestResult(count, [], 0)
         return self._write_any(known, body, cluster)
 
+    def _write_repeated(self, known: KnownKeys, body: bytes) -> int | None:
+        """Take a message that follows a template, all lines at one time; None if it is not one."""
+        if not body.endswith(b"\n"):
+            body += b"\n"
+        text = body[body.rfind(b" ") + 1 : -1]
+        time = self._time(text)
+        if time is None:
+            return None
+        end = b" %b\n" % text
+        lines = body.split(end)
+        count = len(lines) - 1
+        template = known.template(lines[0].partition(b" ")[0], count)
+        if template is None or lines[-1]:
+            return None
+        values = template.parse(lines, len(body) - count * len(end))
+        return None if values is None else self._write_runs(template, time, values)
+
     def _write_known(self, known: KnownKeys, body: bytes) -> int | None:
         """Take a message of known keys; None if it is not one."""
         parts = body.split()
         lines = len(parts) // 3
-        if lines * 3 != len(parts) or not parts or known.has_blanks(body, lines):
+        if lines * 3 != len(parts) or not parts or not is_plain(body, lines):
             return None
-        keys = parts[0::3]
-        template = known.template(keys[0], lines)
-        is_known = template is not None and template.keys == keys
-        values = parse_values(parts[1::3], template)
+        keys, times = parts[0::3], parts[2::3]
+        values = parse_values(parts[1::3])
         if values is None or len(values) != lines:
             return None
-        times = parts[2::3]
-        if times.count(times[0]) == lines:
+        if lines >= _SHORTEST and times.count(times[0]) == lines:
             time = self._time(times[0])
-            if time is None:
-                return None
-            if template is not None and is_known:
+            template = None if time is None else known.learn(keys)
+            if time is not None and template is not None:
                 return self._write_runs(template, time, values)
-            if lines >= _SHORTEST:
-                template = known.learn(keys)
-                if template is not None:
-                    return self._write_runs(template, time, values)
         return self._write_points(known, keys, values, times)
 
     def _write_runs(self, template: MessageTemplate, time: int, values: list[float]) -> int:

@@ -35,6 +35,8 @@ create index if not exists jobs_by_number on jobs (job);
 """
 
 
+_ALL = "select cluster, job, user, state, start, stop, nodes, footprint, details from jobs"
+
 _MOST_ENDED = 100_000
 """Ended jobs that wait for their footprints."""
 
@@ -73,6 +75,9 @@ class JobTable:
         columns = {row[1] for row in self._database.execute("pragma table_info(jobs)")}
         if "details" not in columns:  # a table of an earlier release
             self._database.execute("alter table jobs add column details text")
+        (found,) = self._database.execute("pragma quick_check(1)").fetchone()
+        if found != "ok":
+            raise sqlite3.DatabaseError(found)
 
     def close(self) -> None:
         """Close the file."""
@@ -120,12 +125,24 @@ class JobTable:
 
     def find(self, cluster: str, job: str) -> list[StoredJob]:
         """Return the runs of a job, the earliest first. Without a cluster: of all clusters."""
-        rows = self._database.execute(
-            "select cluster, job, user, state, start, stop, nodes, footprint, details from jobs"
-            " where job = ? and (cluster = ? or ? = '') order by start",
-            (job, cluster, cluster),
+        return self._select(
+            "job = ? and (cluster = ? or ? = '') order by start", (job, cluster, cluster)
         )
-        return [_job(row) for row in rows]
+
+    def find_ended(self, since: int) -> list[StoredJob]:
+        """Return the jobs that ended since a time and have no footprint, the earliest first."""
+        return self._select(
+            "stop >= ? and footprint is null order by stop limit ?", (since, _MOST_ENDED)
+        )
+
+    def _select(self, condition: str, values: tuple[str | int, ...]) -> list[StoredJob]:
+        found: list[StoredJob] = []
+        for row in self._database.execute(f"{_ALL} where {condition}", values):
+            try:
+                found.append(_job(row))
+            except (ValueError, TypeError) as error:
+                logger.error("table of jobs: job %s can't be read: %s", row[1], error)
+        return found
 
     def remove_before(self, time: int) -> int:
         """Delete the jobs that ended before a time; return their number."""
@@ -152,6 +169,15 @@ def open_jobs(path: str) -> JobTable:
         raise ConfigurationError(f"{path}: {error}; check the disk and the rights") from error
 
 
+def find_ended_jobs(table: JobTable, since: int) -> list[StoredJob]:
+    """Return the ended jobs that the last run left without a footprint."""
+    try:
+        return table.find_ended(since)
+    except sqlite3.Error as error:
+        logger.error("table of jobs: %s; some footprints are missing", error)
+        return []
+
+
 class JobEvents:
     """Takes events out of lines, and writes them to a table.
 
@@ -176,7 +202,7 @@ class JobEvents:
     def take_envelope(self, text: bytes) -> int:
         """Take the jobs of an envelope of kind `job`; return their number.
 
-        Raises UnparsableError.
+        Raises UnparsableError, and sqlite3.Error if they can't be kept now.
         """
         try:
             jobs = list(read_envelope(json.loads(text)))
@@ -184,14 +210,7 @@ class JobEvents:
                 self._table.start(job)
                 if job.stop is not None:
                     self._end(job)
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            OverflowError,
-            RecursionError,
-            sqlite3.Error,
-        ) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise UnparsableError(f"no envelope of jobs: {error}") from error
         return len(jobs)
 
@@ -213,6 +232,8 @@ class JobEvents:
             )
         elif function == "stop_job":
             stopped = msgspec.json.decode(text, type=_StopEvent)
+            if stopped.stop_time < max(1, stopped.start_time):
+                raise ValueError(f"job {stopped.job_id} ends at {stopped.stop_time}")
             job = self._table.stop(
                 stopped.cluster, str(stopped.job_id), stopped.start_time, stopped.stop_time,
                 stopped.job_state or "completed",

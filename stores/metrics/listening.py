@@ -68,7 +68,9 @@ class ListeningServer:
         gc.freeze()
         gc.set_threshold(100_000, 20, 100)
         sweep = self.repeat(_SWEEP_EVERY, lambda: self._sweep(notifier))
-        tasks = [loop.create_task(one) for one in (sweep, *self.work())]
+        # What takes long must not keep slow clients, or the service manager waiting.
+        tick = self.repeat(_SWEEP_EVERY, self.tick)
+        tasks = [loop.create_task(one) for one in (sweep, tick, *self.work())]
         notifier.ready(f"port {self.port}")
         await self._stopping.wait()
         notifier.stopping()
@@ -117,7 +119,6 @@ class ListeningServer:
         for one in list(self.connections.open):
             one.check_time(now)
         notifier.alive()
-        await self.tick()
 
     async def _answer_rest(self) -> None:
         """Wait for the answers to what was asked, and close all connections."""

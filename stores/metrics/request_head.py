@@ -2,11 +2,45 @@
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
 from ccagent.stores.metrics.responses import StoreResponse, fail, text
+
+if TYPE_CHECKING:
+    from ccagent.stores.metrics.api import ServerPath
 
 _NAMES = ("authorization", "content-encoding", "expect", "content-length", "x-auth-token",
           "transfer-encoding")  # fmt: skip
 _LENGTHS = {len(name) for name in _NAMES}
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)(?=[ \t]*\r\n)", re.IGNORECASE)
+_MOST_DIGITS = 10
+
+
+class RepeatedHead(NamedTuple):
+    """A head as a client sends it again and again; only the length of the body differs.
+
+    The parser has accepted it once, so that the same bytes need not be parsed again.
+    """
+
+    begin: bytes
+    end: bytes
+    """The bytes before and after the digits of the length."""
+    route: ServerPath
+    url: bytes
+    authorization: bytes
+
+    def body_of(self, data: bytes) -> bytes | None:
+        """Return the body of a request with this head; None unless `data` is one request."""
+        if not data.startswith(self.begin):
+            return None
+        first = len(self.begin)
+        last = data.find(self.end, first, first + _MOST_DIGITS + len(self.end))
+        digits = data[first:last]
+        if last < 0 or not digits.isdigit():
+            return None
+        body = data[last + len(self.end) :]
+        return body if len(body) == int(digits) else None
 
 
 class RequestHead:
@@ -54,3 +88,15 @@ class RequestHead:
             self.refusal = text(400, "Content-Length is no number")
         elif int(value[:20]) > self._largest:
             self.refusal = fail(413, f"a body has at most {self._largest} bytes")
+
+    def repeated(self, route: ServerPath, data: bytes, body: bytes) -> RepeatedHead | None:
+        """Return how to know this head again; None unless `data` is one request with a length."""
+        whole = data[: len(data) - len(body)]
+        # The head must end where everybody sees its end, and nothing may follow the body.
+        if whole.find(b"\r\n\r\n") != len(whole) - 4 or whole.count(b"\n") != whole.count(b"\r\n"):
+            return None
+        found = list(_LENGTH.finditer(whole))
+        if self.is_gzip or self.is_expected or len(found) != 1 or int(found[0][1]) != len(body):
+            return None
+        first, last = found[0].span(1)
+        return RepeatedHead(whole[:first], whole[last:], route, self.url, self.authorization)

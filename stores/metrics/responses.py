@@ -54,11 +54,15 @@ def text(status: int, reason: str, more: bytes = b"") -> StoreResponse:
     return StoreResponse(status, reason.encode("utf-8", "replace") + b"\n", TEXT, more)
 
 
-def head(status: int, kind: bytes, more: bytes, length: int | None) -> bytes:
-    """Return status line and header. Without a length the body comes in chunks."""
-    size = b"Transfer-Encoding: chunked" if length is None else b"Content-Length: %d" % length
+def head(
+    status: int, kind: bytes, more: bytes, length: int | None, *, is_chunked: bool = True
+) -> bytes:
+    """Return status line and header. Without a length a body comes in chunks, or until the end."""
+    size = b"Transfer-Encoding: chunked\r\n" if is_chunked else b""
+    if length is not None:
+        size = b"Content-Length: %d\r\n" % length
     described = b"Content-Type: %b\r\n" % kind if length != 0 else b""
-    return b"HTTP/1.1 %d %b\r\n%b%b%b\r\n\r\n" % (
+    return b"HTTP/1.1 %d %b\r\n%b%b%b\r\n" % (
         status, HTTPStatus(status).phrase.encode(), described, more, size,
     )  # fmt: skip
 

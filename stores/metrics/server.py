@@ -17,10 +17,10 @@ from ccagent.stores.metrics.archiving import archive_segment
 from ccagent.stores.metrics.checkpoint_files import read_checkpoints
 from ccagent.stores.metrics.checkpointing import Checkpointer
 from ccagent.stores.metrics.commit import GroupCommit
-from ccagent.stores.metrics.housekeeping import Housekeeper
+from ccagent.stores.metrics.housekeeping import REPLAYED, Housekeeper
 from ccagent.stores.metrics.ingest import LineIngest
 from ccagent.stores.metrics.job_queries import FootprintKeeper
-from ccagent.stores.metrics.job_table import JobEvents, open_jobs
+from ccagent.stores.metrics.job_table import JobEvents, find_ended_jobs, open_jobs
 from ccagent.stores.metrics.listening import ListeningServer
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog
@@ -64,7 +64,7 @@ class StoreServer(ListeningServer):
         begin = time.monotonic()
         self.checkpointer = self._read_checkpoints(retention)
         replay = Replay(self.store)
-        oldest = int(now()) - 2 * retention
+        oldest = int(now()) - REPLAYED * retention
         closed = replay.read_directory(directory, oldest)
         logger.info(
             "read %d values of %d series in %.1f s",
@@ -85,6 +85,7 @@ class StoreServer(ListeningServer):
         self.commit = GroupCommit(self.log, settings.sync)
         self._jobs = open_jobs(os.path.join(settings.data, "jobs.sqlite"))
         self.events = JobEvents(self._jobs)
+        self.events.ended += find_ended_jobs(self._jobs, int(now()) - retention)
         self._footprints = FootprintKeeper(self.store, self._jobs, self.events.ended)
         self.ingest = LineIngest(
             self.store,
@@ -155,8 +156,8 @@ class StoreServer(ListeningServer):
         spared = await asyncio.to_thread(find_used_nodes, self.settings.backend_url, limit)
         if spared is not None:
             self.housekeeper.retain(spared)
-        # The log of spared nodes is needed at the next start.
-        for segment in () if spared is None or spared else self.housekeeper.old_segments():
+        old = self.housekeeper.old_segments(is_spared=spared is None or bool(spared))
+        for segment in old:
             if await archive_segment(segment, self.settings.archive.directory):
                 self.housekeeper.remove_segment(segment)
         if self.checkpointer is not None:
@@ -178,13 +179,14 @@ class StoreServer(ListeningServer):
         if not chosen.directory:
             return None
         oldest = int(self.store.now()) - retention
-        count = read_checkpoints(self.store, chosen.directory, oldest)
+        ends: dict[tuple[str, str], int] = {}
+        count = read_checkpoints(self.store, chosen.directory, oldest, ends)
         logger.info("read %d values of checkpoints in %s", count, chosen.directory)
         if chosen.format == "none":
             return None
         state = os.path.join(self.settings.data, "checkpointed.json")
         return Checkpointer(
-            self.store, chosen.directory, chosen.format, retention=retention, state=state
+            self.store, chosen.directory, chosen.format, retention=retention, state=state, ends=ends
         )
 
 

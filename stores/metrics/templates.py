@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from operator import methodcaller
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -18,6 +19,7 @@ _MOST_UNKNOWN = 100_000
 _MOST_MISSES = 5
 _WIDTH = 8
 
+_count_blanks = methodcaller("count", b" ")
 _decode = msgspec.json.Decoder(list[float]).decode
 
 
@@ -36,11 +38,13 @@ class ColumnRun(NamedTuple):
 class MessageTemplate:
     """A message's keys, and where its values belong."""
 
-    __slots__ = ("first", "has_integers", "header", "keys", "pack", "runs", "segment", "single",
-                 "stored")  # fmt: skip
+    __slots__ = ("begins", "first", "has_integers", "header", "pack", "runs", "segment", "single",
+                 "size", "stored")  # fmt: skip
 
     def __init__(self, keys: list[bytes], places: Sequence[StoredSeries | None]) -> None:
-        self.keys = keys
+        self.begins = [b"%b value=" % key for key in keys]
+        """What is before the value in each line."""
+        self.size = sum(map(len, self.begins))
         self.pack: Callable[..., bytes] = struct.Struct(f"<{len(keys)}d").pack
         self.runs = _find_runs(places)
         self.stored = sum(run.end - run.begin for run in self.runs) // _WIDTH
@@ -55,6 +59,19 @@ class MessageTemplate:
         self.header = b""
         """The runs as the log writes them."""
 
+    def parse(self, lines: list[bytes], size: int) -> list[float] | None:
+        """Read the values of lines without their times; None if they do not follow this template.
+
+        size: bytes of all lines.
+        """
+        text = b",".join(map(bytes.removeprefix, lines, self.begins))
+        count = len(self.begins)
+        # A line that begins otherwise is still whole. JSON would allow blanks.
+        if len(text) - count + 1 != size - self.size or _has_blanks(text):
+            return None
+        values = parse_numbers(text, self)
+        return values if values is not None and len(values) == count else None
+
 
 class KnownKeys:
     """Templates of messages with the same default cluster."""
@@ -66,13 +83,6 @@ class KnownKeys:
         self._templates: dict[tuple[bytes, int], MessageTemplate] = {}
         self._misses: dict[tuple[bytes, int], int] = {}
         self._stored = 0
-
-    def has_blanks(self, body: bytes, lines: int) -> bool:
-        """Return whether a message is not just `lines` lines with two single blanks in each."""
-        # Written out: a generator would take longer than the search.
-        if b"\t" in body or b"\r" in body or b"\v" in body or b"\f" in body:
-            return True
-        return body.count(b"\n") not in {lines, lines - 1}
 
     def template(self, first: bytes, lines: int) -> MessageTemplate | None:
         """Return the template of messages with this first key and number of lines."""
@@ -114,19 +124,30 @@ class KnownKeys:
                 self._stored += series is not None
 
 
-def parse_values(parts: list[bytes], template: MessageTemplate | None) -> list[float] | None:
+def is_plain(body: bytes, count: int) -> bool:
+    """Return whether a message of 3 `count` words has them in lines, with single blanks between."""
+    # Written out: a generator would take longer than the search.
+    if b"\t" in body or b"\r" in body or b"\v" in body or b"\f" in body:
+        return False
+    lines = body.split(b"\n")
+    if not lines[-1]:
+        del lines[-1]
+    return len(lines) == count and set(map(_count_blanks, lines)) == {2}
+
+
+def parse_values(parts: list[bytes]) -> list[float] | None:
     """Read `value=1.5` and so on; None unless all are plain numbers."""
     text = (b" " + b" ".join(parts)).replace(b" value=", b",")[1:]
-    if template is not None and template.has_integers:
-        text = _INTEGERS.sub(rb"\1", b",%b," % text)[1:-1]
-    if b" " in text:
-        return None
-    try:
-        return _decode(b"[%b]" % text)
-    except msgspec.DecodeError:
-        pass
-    if template is not None and template.has_integers:
-        return None
+    return None if b" " in text else parse_numbers(text)
+
+
+def parse_numbers(text: bytes, template: MessageTemplate | None = None) -> list[float] | None:
+    """Read numbers between commas; None unless all are plain. A template remembers integers."""
+    if template is None or not template.has_integers:
+        try:
+            return _decode(b"[%b]" % text)
+        except msgspec.DecodeError:
+            pass
     try:
         values = _decode(b"[%b]" % _INTEGERS.sub(rb"\1", b",%b," % text)[1:-1])
     except msgspec.DecodeError:
@@ -134,6 +155,11 @@ def parse_values(parts: list[bytes], template: MessageTemplate | None) -> list[f
     if template is not None:
         template.has_integers = True
     return values
+
+
+def _has_blanks(text: bytes) -> bool:
+    # Written out: a generator would take longer than the search.
+    return b" " in text or b"\n" in text or b"\t" in text or b"\r" in text
 
 
 def _find_runs(places: Sequence[StoredSeries | None]) -> tuple[ColumnRun, ...]:

@@ -6,9 +6,16 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
-from ccagent.stores.metrics.checkpoint_files import read_checkpoints, write_slices
+from ccagent.stores.metrics.checkpoint_files import (
+    read_checkpoints,
+    write_checkpoint,
+    write_slices,
+)
+from ccagent.stores.metrics.checkpoint_json import encode_json
+from ccagent.stores.metrics.checkpoint_levels import CheckpointLevel, make_series
 from ccagent.stores.metrics.checkpointing import Checkpointer
 from tests.unit.stores.metrics.support import NOW, new_store
 from tests.unit.stores.metrics.test_ingest import stored
@@ -82,6 +89,21 @@ def test_values_wait_five_minutes_for_a_checkpoint_but_not_for_the_last(
     checkpointer(store, tmp_path).write_at_once()
     assert len(list((tmp_path / "c/fox/n1").iterdir())) == 2
     assert read(tmp_path) == stored(store)
+
+
+def test_files_of_another_program_are_continued(store: MetricStore, tmp_path: Path) -> None:
+    node = store.root.children["fox"].children["n1"]
+    write_checkpoint(node, str(tmp_path / "c"), "binary", BEGIN, BEGIN + 600)
+    ahead = CheckpointLevel()
+    ahead.series["load"] = make_series(60, NOW + 10**6, np.array([1.0]))
+    (tmp_path / "c/fox/n2").mkdir()
+    (tmp_path / "c/fox/n2/1.json").write_bytes(b"".join(encode_json(ahead, 1, 2)))
+    ends: dict[tuple[str, str], int] = {}
+    read_checkpoints(new_store(), str(tmp_path / "c"), 0, ends)
+    state, directory = str(tmp_path / "state"), str(tmp_path / "c")
+    taken = Checkpointer(store, directory, "json", retention=86400, state=state, ends=ends)
+    # Ten values of n1 are in the file already; n2 has one that no clock has reached.
+    assert taken.write_at_once() == 20 + 30
 
 
 def test_a_clock_that_was_ahead_does_not_end_checkpoints(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import struct
 import zlib
 from contextlib import suppress
@@ -142,6 +144,25 @@ def test_a_damaged_file_is_passed_over(text: bytes, tmp_path: Path) -> None:
     for name in (f"{BEGIN + 1}.json", f"{BEGIN + 2}.bin"):
         (tmp_path / "fox/n1" / name).write_bytes(text)
     assert read_checkpoints(new_store(), str(tmp_path), 0) == 50
+
+
+def test_a_directory_that_can_not_be_read_costs_its_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = filled().root.children["fox"].children["n1"]
+    write_checkpoint(node, str(tmp_path), "json", BEGIN, NOW)
+    (tmp_path / "fox/n0").mkdir()
+    listdir = os.listdir
+
+    def refuse(path: str) -> list[str]:
+        if path.endswith("n0"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return listdir(path)
+
+    monkeypatch.setattr("os.listdir", refuse)
+    assert read_checkpoints(new_store(), str(tmp_path), 0) == 50
+    assert "n0: Permission denied" in caplog.text
+    assert remove_checkpoints(str(tmp_path), NOW + 1) == 0
 
 
 @settings(max_examples=200, deadline=None)

@@ -72,6 +72,26 @@ def test_thousands_of_pipelined_requests_are_all_answered() -> None:
     assert transport.data.count(b"HTTP/1.1 200 OK\r\n") == 5001
 
 
+def test_a_request_waits_until_the_answer_before_is_read() -> None:
+    transport = RecordedTransport()
+
+    async def send() -> None:
+        connection = StoreConnection(new_api(), ConnectionLimits())
+        connection.connection_made(transport)
+        connection.pause_writing()
+        connection.data_received(b"GET /api/debug HTTP/1.1\r\n\r\n" * 3)
+        for expected in (1, 1, 1):
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert transport.data.count(b"HTTP/1.1") == expected
+        connection.resume_writing()
+        while connection.is_busy():  # noqa: ASYNC110 - the loop itself is what is tested
+            await asyncio.sleep(0)
+
+    asyncio.run(send())
+    assert transport.data.count(b"HTTP/1.1 200 OK\r\n") == 3
+
+
 def test_bodies_of_waiting_requests_count() -> None:
     transport, limits = RecordedTransport(), ConnectionLimits(bodies=1000)
 

@@ -70,6 +70,13 @@ def test_segments_without_a_value_within_the_retention_are_old(tmp_path: Path) -
     assert (len(log.closed), len(list(tmp_path.iterdir()))) == (1, 1)
 
 
+def test_the_log_of_spared_nodes_has_an_end(tmp_path: Path) -> None:
+    log = filled_log(tmp_path)
+    keeper = Housekeeper(new_store(), log, retention=DAY)
+    # A start reads two retentions; a job that runs for weeks must not fill the disk.
+    assert [one.newest for one in keeper.old_segments(is_spared=True)] == [NOW - 50 * 3600]
+
+
 def test_a_disk_cap_takes_the_oldest_segments(tmp_path: Path) -> None:
     log = filled_log(tmp_path)
     keeper = Housekeeper(new_store(), log, retention=DAY, disk_cap=log.size - 1)

@@ -178,6 +178,32 @@ def test_a_sender_whose_order_changes_gets_no_templates(ingest: LineIngest) -> N
     assert ingest.counters.templates < 8
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "stored_count"),
+    [
+        # A line without a field whose measurement looks like a value.
+        ("load,cluster=fox,hostname=n1,type=core,type-id=2 value=3", "7", 3),
+        ("type-id=2 value=3", "type-id=2 value=3\n", 4),
+        ("type-id=2 value=3", "type-id=2  value=3", 4),
+        (f"3 {NOW}\n", f"3 {NOW} ", 2),
+        (f"3 {NOW}\n", f"3 {NOW}\n\n", 4),
+        (f"3 {NOW}\n", f"3 {NOW}\r\n", 4),
+        (f"4 {NOW}\n", f"4 {NOW}", 4),
+        (f"4 {NOW}\n", f"4 {NOW}\n# {NOW}\n", 4),
+    ],
+)
+def test_a_message_of_nearly_a_known_shape_is_read_line_by_line(
+    old: str, new: str, stored_count: int, store: MetricStore, ingest: LineIngest
+) -> None:
+    for step in (3, 2, 1):
+        ingest.write(message(["9", "9", "9", "9"], NOW - 60 * step))
+    body = message(["1", "2", "3", "4"]).decode()
+    assert old in body
+    assert ingest.write(body.replace(old, new).encode()).stored == stored_count
+    assert stored(store)["fox", "n1", "core0", "load"][-1] == 1.0
+    assert stored(store)["fox", "n1", "core1", "load"][-1] == 2.0
+
+
 def test_late_and_skipped_rows_on_the_fast_path(store: MetricStore, ingest: LineIngest) -> None:
     for time in (0, 5, 3, 700, -2, 4):
         ingest.write(message([str(time)] * 4, NOW - 60_000 + 60 * time))
@@ -294,9 +320,9 @@ def test_no_bytes_make_it_raise(body: bytes) -> None:
 
 
 def test_words_are_no_values() -> None:
-    assert parse_values([b"value=1", b",2"], None) is None
-    assert parse_values([b"value=1", b"x"], None) is None
-    assert parse_values([b"value=1,2"], None) == [1.0, 2.0]
+    assert parse_values([b"value=1", b",2"]) is None
+    assert parse_values([b"value=1", b"x"]) is None
+    assert parse_values([b"value=1,2"]) == [1.0, 2.0]
 
 
 def test_an_escaped_blank_is_not_the_end_of_a_key(store: MetricStore, ingest: LineIngest) -> None:

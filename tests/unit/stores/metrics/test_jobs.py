@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ccagent.errors import UnparsableError
 from ccagent.records.line_protocol.lines import Line
+from ccagent.stores.metrics.api import ROUTES, StoreApi
+from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.job_queries import FootprintKeeper, expand_job
-from ccagent.stores.metrics.job_table import JobEvents, JobTable, open_job_table
+from ccagent.stores.metrics.job_table import JobEvents, JobTable, StoredJob, open_job_table
 from ccagent.stores.metrics.query_request import BadRequestError, parse_request
 from tests.unit.stores.metrics.support import NOW, ask, new_ingest, new_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from ccagent.stores.metrics.responses import StoreResponse
 
 START = {
     "jobId": 7, "cluster": "fox", "user": "eve", "startTime": NOW - 600, "numNodes": 2,
@@ -84,6 +89,74 @@ def test_a_file_that_is_no_table_is_set_aside(tmp_path: Path) -> None:
     (tmp_path / "jobs.sqlite").write_text("no table" * 100)
     open_job_table(str(tmp_path / "jobs.sqlite")).close()
     assert (tmp_path / "jobs.sqlite.damaged").read_text() == "no table" * 100
+
+
+def test_a_damaged_table_is_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.sqlite"
+    table = JobTable(str(path))
+    for number in range(500):
+        table.start(StoredJob("fox", str(number), "eve", "running", NOW, None, ("n1",)))
+    table.close()
+    pages = bytearray(path.read_bytes())
+    pages[8192:16384] = bytes(8192)
+    path.write_bytes(pages)
+    assert open_job_table(str(path)).find("fox", "7") == []
+    assert (tmp_path / "jobs.sqlite.damaged").read_bytes() == pages
+
+
+def test_a_job_that_can_not_be_read_costs_itself(
+    table: JobTable, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for start in (NOW, NOW + 1):
+        table.start(StoredJob("fox", "7", "eve", "running", start, None, ("n1",)))
+    with sqlite3.connect(tmp_path / "jobs.sqlite") as database:
+        database.execute("update jobs set nodes = '[' where start = ?", (NOW,))
+    assert [job.start for job in table.find("fox", "7")] == [NOW + 1]
+    assert "job 7 can't be read" in caplog.text
+
+
+def test_an_envelope_that_can_not_be_kept_is_asked_for_again(
+    table: JobTable, tmp_path: Path
+) -> None:
+    store = new_store()
+    api = StoreApi(
+        store, new_ingest(store), GroupCommit(None, "write"), jobs=table, events=JobEvents(table)
+    )
+    job = {"job_id": 7, "start_time": "2026-11-22T20:00:00+00:00", "nodes": ["n1"]}
+    envelope = {"data": {"attributes": {"cluster": "fox", "slurm_jobs": [job]}}}
+    answers: list[StoreResponse] = []
+
+    def send() -> int:
+        route, text = ROUTES[b"/api/jobs"], json.dumps(envelope).encode()
+        api.respond(route, b"/api/jobs", text, False, answers.append)
+        return answers[-1].status
+
+    with sqlite3.connect(tmp_path / "jobs.sqlite") as database:
+        database.execute("create trigger full before insert on jobs"
+                         " begin select raise(fail, 'disk is full'); end")  # fmt: skip
+    assert send() == 503
+    with sqlite3.connect(tmp_path / "jobs.sqlite") as database:
+        database.execute("drop trigger full")
+    assert send() == 200
+
+
+@pytest.mark.parametrize("stop", [0, NOW - 601])
+def test_an_end_before_the_start_is_refused(stop: int, table: JobTable) -> None:
+    events = JobEvents(table)
+    events.take(event("start_job", START))
+    events.take(event("stop_job", STOP | {"stopTime": stop}))
+    assert (table.find("fox", "7")[0].stop, events.refused) == (None, 1)
+
+
+def test_footprints_that_a_restart_interrupted_are_kept_later(table: JobTable) -> None:
+    events = JobEvents(table)
+    for number in (7, 8, 9):
+        events.take(event("start_job", START | {"jobId": number}))
+    for number, stop in ((7, NOW - 500), (8, NOW - 300), (9, NOW - 100)):
+        events.take(event("stop_job", STOP | {"jobId": number, "stopTime": stop}))
+    table.keep_footprint(events.ended[1], {})
+    assert [job.job for job in table.find_ended(NOW - 500)] == ["7", "9"]
+    assert [job.job for job in table.find_ended(NOW - 400)] == ["9"]
 
 
 def test_queries_by_job_know_nodes_and_times(table: JobTable) -> None:
