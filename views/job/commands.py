@@ -56,7 +56,7 @@ def job(
     from ccagent.errors import ConfigurationError
     from ccagent.views.settings import load_views
 
-    log.configure(0, is_brief=True)
+    log.configure(0, "error", is_brief=True)
     for one in jobs:
         _check_id(one)
     settings = load_views(path, store=store, token_file=token_file)

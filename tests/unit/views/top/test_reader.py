@@ -79,6 +79,18 @@ def test_ended_processes_count_for_the_job(node: TreeNode, reader: NodeReader) -
     assert (job.user, job.notes[-1]) == ("ada", "? incomplete")
 
 
+def test_without_processes_the_control_group_tells_of_io(
+    node: TreeNode, reader: NodeReader
+) -> None:
+    node.end(20)
+    reader.begin()
+    node.still.passed += 2
+    write_group(node, read=4096)
+    assert find(reader.read().jobs, 7).read == 2048.0
+    (node.path / GROUP / "io.stat").unlink()
+    assert find(reader.read().jobs, 7).read is None
+
+
 def test_a_job_that_ended_is_gone(node: TreeNode, reader: NodeReader) -> None:
     import shutil
 
