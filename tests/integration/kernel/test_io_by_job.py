@@ -171,10 +171,9 @@ def test_a_job_with_many_mounts_has_a_bounded_number_of_entries(results: dict[st
 def test_views_show_the_mounts_of_a_job(results: dict[str, Any]) -> None:
     found = result(results, "views")
     expected = found["expected"]
-    read, written, _ = max(found["mounts"])
-    # The rates are by the kernel's time, the bytes by ours.
-    assert read == pytest.approx(expected["read_bytes"], rel=0.5)
-    assert written == pytest.approx(expected["write_bytes"], rel=0.5)
+    read, written = max(found["mounts"])
+    # How many seconds there were between the readings is the kernel's knowledge.
+    assert read / written == pytest.approx(expected["read_bytes"] / expected["write_bytes"])
     assert found["note"] == ""
     assert found["screen"][1].startswith("JOB      MOUNT")
     assert any(f" read in {expected['reads']} calls" in line for line in found["report"])
