@@ -87,7 +87,7 @@ def _print_screens(reader: NodeReader, state: ViewState, *, is_once: bool) -> No
     from ccagent.views.terminal import is_unicode
     from ccagent.views.top.screen import draw
 
-    is_ascii = sys.stdout is None or not is_unicode(sys.stdout.encoding)
+    is_ascii = not is_unicode(getattr(sys.stdout, "encoding", None))
     snapshot = _read_twice(reader, _ONCE_PAUSE)
     state = state.begin(has_jobs=any(job.job for job in snapshot.jobs))
     while True:

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ccagent.views.table.layout import format_rows
-from ccagent.views.terminal import Style, clean, cut, fill
+from ccagent.views.terminal import Style, clean, cut, fill, width_of
 from ccagent.views.top.columns import (
     CARDS,
     MOUNTS,
@@ -75,7 +75,7 @@ def draw(
     has_keys: false for a text without keys at the foot and empty lines before it.
     """
     width = max(_FEWEST, width)
-    head = [ScreenLine(cut(clean(_head(snapshot, state), is_ascii=is_ascii), width), "head")]
+    head = [ScreenLine(_head(snapshot, state, width, is_ascii=is_ascii), "head")]
     if state.has_help:
         return Screen([*head, *_help(width)][:height], 0, 0)
     view = _select(snapshot, state, width)
@@ -154,20 +154,26 @@ def _colour(job: TopJob) -> str:
     return "bad" if flags & BAD else "hint" if flags - {"?"} else "dim" if not job.job else ""
 
 
-def _head(snapshot: TopSnapshot, state: ViewState) -> str:
+def _head(snapshot: TopSnapshot, state: ViewState, width: int, *, is_ascii: bool) -> str:
+    """Return the first line; a long name goes before what says that the screen is paused."""
     cpus = snapshot.cpus
     busy = sum(cpus) / len(cpus) if cpus else 0.0
     known = [card for card in snapshot.cards if not card.is_failing]
     used = sum(1 for card in known if card.utilization)
     clock = time.strftime("%H:%M:%S", time.localtime(snapshot.time))
     parts = [
-        f"{snapshot.node} {clock} up {short_time(snapshot.uptime)}",
         f"load {snapshot.load:.0f}/{len(cpus)} cpu {busy:.0f}%"
         f" mem {_memory(snapshot)}" + (f" gpu {used}/{len(snapshot.cards)} busy" if known else ""),
         "PAUSED" if state.is_paused else f"{state.interval:g}s",
         f"by {state.sort}" + ("-" if state.is_reversed else ""),
     ]
-    return "  ".join(parts)
+    short = snapshot.node.partition(".")[0]
+    begins = (
+        f"{snapshot.node} {clock} up {short_time(snapshot.uptime)}", f"{snapshot.node} {clock}",
+        f"{short} {clock}", short, short[:8],
+    )  # fmt: skip
+    lines = [clean("  ".join([begin, *parts]), is_ascii=is_ascii) for begin in begins]
+    return next((line for line in lines if width_of(line) <= width), cut(lines[-1], width))
 
 
 def _memory(snapshot: TopSnapshot) -> str:

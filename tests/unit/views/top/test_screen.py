@@ -124,6 +124,15 @@ def test_pause_sort_and_interval_are_in_the_head() -> None:
     assert screen(ViewState(interval=10.0))[0].endswith("10s  by CPU")
 
 
+def test_a_long_name_of_the_node_leaves_room_for_the_state() -> None:
+    long = structs.replace(snapshot(), node="cn-042-login.hpc.university.example.org")
+    begins = {140: f"{long.node} 08:", 80: "cn-042-login  load", 60: "cn-042-l  load"}
+    for width, begin in begins.items():
+        head = draw(long, ViewState(is_paused=True), width, 24).lines[0].text
+        assert head.startswith(begin)
+        assert head.endswith("PAUSED  by CPU") is (width > 60)
+
+
 def test_the_selected_row_stays_visible() -> None:
     many = tuple(structs.replace(JOBS[0], job=n) for n in range(1, 101))
     for row in (0, 1, 50, 98, 99):
