@@ -23,6 +23,7 @@ _MOST_ROWS = 1_000_000
 @click.option("--plain", is_flag=True, help="Print screen after screen as text, without colours.")
 @click.option("--processes", is_flag=True, help="Begin with processes instead of jobs.")
 @click.option("--mounts", is_flag=True, help="Begin with the file systems that jobs use.")
+@click.option("--job", type=click.IntRange(min=1), metavar="ID", help="Begin with this job opened.")
 @click.option("--interval", type=click.FloatRange(1, 3600), default=2.0, show_default=True,
               metavar="SECONDS", help="Time between readings.")  # fmt: skip
 @click.option("--no-gpus", is_flag=True, help="Read no GPUs.")
@@ -33,12 +34,14 @@ def top(
     plain: bool,
     processes: bool,
     mounts: bool,
+    job: int | None,
     interval: float,
     no_gpus: bool,
 ) -> None:
     """Show this node live: its jobs, their processes and GPUs. It ends no process.
 
-    Keys: ? help, q quit, / filter, < > sort, Enter opens a job. An ordinary user sees less.
+    Keys: ? help, q quit, / filter, < > sort, Enter opens a job, m mounts. An ordinary user sees
+    less. Exit status 2 if the job of --job does not run here.
     """
     from ccagent import log
     from ccagent.machine.node import Node
@@ -49,8 +52,8 @@ def top(
     if math.isnan(interval):
         raise click.UsageError("--interval: a number of seconds is expected")
     log.configure(0, "error", is_brief=True)
-    view: TopView = "mounts" if mounts else "processes" if processes else "jobs"
-    state = ViewState(interval=interval, view=view)
+    view: TopView = "mounts" if mounts else "processes" if processes or job else "jobs"
+    state = ViewState(interval=interval, view=view, job=job)
     reader = NodeReader(Node(), has_gpus=not no_gpus)
     try:
         if is_json:
@@ -83,12 +86,15 @@ def _print_screens(reader: NodeReader, state: ViewState, *, is_once: bool) -> No
     """Print all rows, once or at each interval."""
     import time
 
+    from ccagent.errors import ConfigurationError
     from ccagent.views.output import find_width, print_lines
     from ccagent.views.terminal import is_unicode
     from ccagent.views.top.screen import draw
 
     is_ascii = not is_unicode(getattr(sys.stdout, "encoding", None))
     snapshot = _read_twice(reader, _ONCE_PAUSE)
+    if state.job and all(one.job != state.job for one in snapshot.jobs):
+        raise ConfigurationError(f"job {state.job}: does not run on this node ({snapshot.node})")
     state = state.begin(has_jobs=any(job.job for job in snapshot.jobs))
     while True:
         # Asked each time: the terminal may have another size by now.

@@ -195,7 +195,7 @@ def _describe_job(snapshot: TopSnapshot, number: int) -> list[str]:
     """Return what stands above the processes of a job: itself, its cards, the hwthreads."""
     job = next((one for one in snapshot.jobs if one.job == number), None)
     if job is None:
-        return [f"job {number} has ended"]
+        return [f"job {number} has ended, or is not on this node"]
     name = f"job {number} {job.name}" if number else "(system)"
     notes = ", ".join(job.notes)
     memory = f"{short_size(job.memory)} of {short_size(job.memory_limit)}"

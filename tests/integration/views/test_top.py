@@ -266,6 +266,15 @@ def test_mounts_are_shown_or_the_reason_why_not(tmp_path: Path) -> None:
         assert "ccagent kernel load --io" in lines[2] or "SOURCE" in lines[1]
 
 
+def test_a_job_that_is_not_here_is_unknown() -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "ccagent", "top", "--once", "--job", "987654321"],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr.startswith("ccagent: job 987654321: does not run on this node")
+
+
 def test_an_interval_that_is_no_number_is_refused() -> None:
     found = subprocess.run(
         [sys.executable, "-m", "ccagent", "top", "--plain", "--interval", "nan"],

@@ -104,7 +104,9 @@ def test_a_job_opens_into_its_processes_and_cards() -> None:
 
 
 def test_a_job_that_ended_says_so() -> None:
-    assert screen(ViewState(view="processes", job=99))[1] == "job 99 has ended"
+    assert (
+        screen(ViewState(view="processes", job=99))[1] == "job 99 has ended, or is not on this node"
+    )
 
 
 def test_empty_views_say_why() -> None:
