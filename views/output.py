@@ -12,18 +12,20 @@ from ccagent.views.terminal import Style, choose_style, is_unicode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import TextIO
 
-_NARROWEST = 20
+_NARROWEST, _WIDEST = 20, 10_000
 
 
 def find_width(otherwise: int = 80) -> int:
     """Return the columns of the terminal; `otherwise` where there is none, and COLUMNS is unset."""
-    return max(_NARROWEST, shutil.get_terminal_size((otherwise, 24)).columns)
+    columns = shutil.get_terminal_size((otherwise, 24)).columns
+    return max(_NARROWEST, min(_WIDEST, columns))
 
 
 def find_style(*, is_plain: bool = False) -> Style:
     """Return the style for standard output."""
-    return choose_style(os.environ, is_terminal=_is_terminal(), is_plain=is_plain)
+    return choose_style(os.environ, is_terminal=is_terminal(sys.stdout), is_plain=is_plain)
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -39,8 +41,9 @@ def print_lines(lines: Iterable[str]) -> None:
     sys.stdout.write(text)
 
 
-def _is_terminal() -> bool:
+def is_terminal(stream: TextIO | None) -> bool:
+    """Return whether a standard stream is a terminal; None: it was closed at the start."""
     try:
-        return sys.stdout.isatty()
-    except (AttributeError, ValueError):  # closed
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed since
         return False

@@ -17,6 +17,9 @@ _WIDE = frozenset("WF")
 _HIDDEN = frozenset({"Mn", "Me", "Mc", "Cf", "Cc", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Categories without a column of their own, or without a known width."""
 
+_JOINED = (range(0x1160, 0x1200), range(0xD7B0, 0xD800))
+"""Vowels and final consonants of Hangul: letters that terminals draw into the one before."""
+
 _LONGEST = 10_000
 
 _CODES = {
@@ -48,6 +51,7 @@ def _is_odd(char: str) -> bool:
     return (
         not char.isprintable()
         or unicodedata.category(char) in _HIDDEN
+        or any(ord(char) in each for each in _JOINED)
         or unicodedata.bidirectional(char) in {"R", "AL", "AN", "RLE", "RLO", "RLI", "LRE", "LRO"}
     )
 
@@ -106,4 +110,5 @@ def choose_style(
 
 def is_unicode(encoding: str | None) -> bool:
     """Return whether an output takes all characters."""
-    return (encoding or "ascii").lower().replace("-", "") in {"utf8", "utf16", "utf32"}
+    name = (encoding or "ascii").lower().replace("-", "").replace("_", "")
+    return name in {"utf8", "utf16", "utf32"}

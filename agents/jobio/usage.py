@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.jobio.deltas import Deltas, add, is_idle
+from ccagent.agents.jobio.deltas import Deltas, add
 from ccagent.agents.jobio.mounts import MountName, MountNames
 from ccagent.errors import CcagentError
 from ccagent.log import logger
@@ -153,19 +153,3 @@ METADATA = (
     "statfs",
 )  # fmt: skip
 """Fields of IoCounts that count metadata operations."""
-
-
-def top_mounts(uses: Iterable[MountUse], job: int, most: int = 5) -> list[MountUse]:
-    """Return the mounts that a job used most since the last reading: by bytes, then operations.
-
-    For views: `JobIoUsage().read(node).mounts` are the uses.
-    """
-    own = [use for use in uses if use.job == job and not is_idle(use.delta)]
-    own.sort(
-        key=lambda use: (
-            bytes_read(use.delta) + bytes_written(use.delta),
-            metadata_operations(use.delta),
-        ),
-        reverse=True,
-    )
-    return own[:most]

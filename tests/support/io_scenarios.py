@@ -666,6 +666,37 @@ def mount_many() -> Result:
     return {"entries": len(entries), "bytes": sum(each.write_bytes for each in entries.values())}
 
 
+def show_mounts() -> Result:
+    """Run a program in a job between two readings of `ccagent top`; return its mounts and screen.
+
+    Also the mounts of the report of the job.
+    """
+    from ccagent.machine.node import Node
+    from ccagent.views.job.mounts import format_mounts, read_mounts
+    from ccagent.views.top.mounts import MountWatch
+    from ccagent.views.top.screen import draw
+    from ccagent.views.top.snapshot import TopSnapshot
+    from ccagent.views.top.state import ViewState
+
+    node, watch = Node(), MountWatch(DIRECTORY)
+    os.makedirs("/mnt/v", exist_ok=True)
+    with hierarchy("v2") as root:
+        watch.read(node, ())
+        job, expected = run_in_job(root, "/mnt/v", SCRIPTS["read_write"])
+        mounts, note = watch.read(node, ())
+    snapshot = TopSnapshot(node="vm", cluster="", time=0, uptime=0, mounts=mounts)
+    screen = draw(snapshot, ViewState(view="mounts"), 80, 100, has_keys=False)
+    own = [one for one in mounts if one.job == job]
+    return {
+        "expected": expected,
+        "mounts": [[one.read, one.written] for one in own],
+        "note": note,
+        "screen": [line.text.rstrip() for line in screen.lines],
+        "report": format_mounts(read_mounts(node, job, DIRECTORY)),
+        "other directory": MountWatch("/run/nowhere").read(node, ())[1],
+    }
+
+
 def expire() -> Result:
     """Return when the entry of an ended job is there."""
     os.makedirs("/mnt/r", exist_ok=True)
@@ -689,6 +720,7 @@ def main() -> None:
     results |= count_known_programs()
     attempt(results, "unprivileged", read_without_privilege)
     attempt(results, "many mounts", mount_many)
+    attempt(results, "views", show_mounts)
     attempt(results, "unload", unload)
     # A build that keeps ended jobs for a second, on a kernel that lacks functions.
     options = IoOptions(has_time=True, lacking=_LACKING, entries=24)

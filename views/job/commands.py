@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from ccagent.views.job.mounts import JobMounts
     from ccagent.views.job.report import JobReport
     from ccagent.views.settings import ViewSettings
 
 _WIDEST = 120
-NO_DATA = 3
-"""Exit status of a job without any sample."""
+NO_DATA, UNKNOWN = 3, 2
+"""Exit status of a job without any sample, and of an unknown one, which counts for several."""
 
 
 @click.command("job")
@@ -52,20 +53,28 @@ def job(
     unknown job, 3 for one without data.
     """
     from ccagent import log
+    from ccagent.errors import ConfigurationError
     from ccagent.views.settings import load_views
 
-    log.configure(0, is_brief=True)
+    log.configure(0, "error", is_brief=True)
     for one in jobs:
         _check_id(one)
     settings = load_views(path, store=store, token_file=token_file)
-    status = 0
+    status, is_local = 0, is_local or not settings.store
     for number, one in enumerate(jobs):
-        report = _make_report(one, cluster, settings, is_local=is_local or not settings.store)
+        try:
+            report = _make_report(one, cluster, settings, is_local=is_local)
+        except ConfigurationError as error:
+            # Of several jobs the others are shown. A store that does not answer ends them all.
+            for problem in error.problems:
+                log.write_error(problem)
+            status = UNKNOWN
+            continue
         if number and form not in {"json", "js1"}:
             click.echo()
-        _print(report, form)
+        _print(report, form, _read_mounts(one) if is_local else None)
         if not report.figures.samples:
-            status = NO_DATA
+            status = status or NO_DATA
     sys.exit(status)
 
 
@@ -96,11 +105,19 @@ def _make_report(job: str, cluster: str, settings: ViewSettings, *, is_local: bo
     return make_report(measure_job(facts, series, now, settings.hardware()), settings.thresholds)
 
 
-def _print(report: JobReport, form: str | None) -> None:
+def _read_mounts(job: str) -> JobMounts:
+    from ccagent.machine.node import Node
+    from ccagent.views.job.mounts import read_mounts
+
+    return read_mounts(Node(), int(job))
+
+
+def _print(report: JobReport, form: str | None, mounts: JobMounts | None) -> None:
+    """Print a report. mounts: of a job on this node."""
     if form == "json":
         from ccagent.views.job.output import encode_report
 
-        click.echo(encode_report(report), nl=False)
+        click.echo(encode_report(report, mounts), nl=False)
         return
     if form == "js1":
         from ccagent.views.job.summary import encode_summary
@@ -110,5 +127,6 @@ def _print(report: JobReport, form: str | None) -> None:
     from ccagent.views.job.text import format_report
     from ccagent.views.output import find_style, find_width, print_lines
 
-    text = format_report(report, find_style(is_plain=form == "plain"), min(_WIDEST, find_width()))
+    style, width = find_style(is_plain=form == "plain"), min(_WIDEST, find_width())
+    text = format_report(report, style, width, mounts)
     print_lines(text.splitlines())

@@ -8,6 +8,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from ccagent.views.job.efficiency import UsedShare
+    from ccagent.views.job.mounts import JobMounts
     from ccagent.views.job.report import JobReport
 
 
@@ -28,9 +29,12 @@ def describe_report(report: JobReport) -> dict[str, Any]:
     }
 
 
-def encode_report(report: JobReport) -> bytes:
-    """Return a report in JSON, a line."""
-    return msgspec.json.encode(describe_report(report)) + b"\n"
+def encode_report(report: JobReport, mounts: JobMounts | None = None) -> bytes:
+    """Return a report in JSON, a line. mounts: of a job on this node."""
+    found = describe_report(report)
+    if mounts is not None:
+        found |= {"mounts": msgspec.to_builtins(mounts)}
+    return msgspec.json.encode(found) + b"\n"
 
 
 def _describe_share(share: UsedShare | None) -> dict[str, Any] | None:

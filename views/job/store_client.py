@@ -164,8 +164,10 @@ class StoreClient:
             raise UnparsableError(
                 f"{self.place}: the answer is no HTTP: {printable(str(error))[:_SHOWN]}"
             ) from error
-        except OSError as error:
-            reason = explain_network_error(error, seconds) or error.strerror or str(error)
+        except (OSError, UnicodeError) as error:
+            reason = (
+                explain_network_error(error, seconds) or getattr(error, "strerror", None) or error
+            )
             raise NotHereError(f"{self.place}: {reason}") from error
         finally:
             connection.close()

@@ -16,6 +16,7 @@ from ccagent.views.job.amounts import (
     percent,
     plural,
 )
+from ccagent.views.job.mounts import format_mounts
 from ccagent.views.terminal import Style, clean, cut
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ccagent.views.job.efficiency import UsedShare
     from ccagent.views.job.figures import CardFigures, JobFigures
     from ccagent.views.job.finding import JobFinding
+    from ccagent.views.job.mounts import JobMounts
     from ccagent.views.job.report import JobReport
 
 _BAR = 42
@@ -32,8 +34,13 @@ _LONGEST_NAME = 64
 _COLOURS = {"BAD": "bad", "hint": "hint", "ok": "good"}
 
 
-def format_report(report: JobReport, style: Style, width: int = 80) -> str:
-    """Return a report in lines of at most `width` columns. Bars are for wide terminals."""
+def format_report(
+    report: JobReport, style: Style, width: int = 80, mounts: JobMounts | None = None
+) -> str:
+    """Return a report in lines of at most `width` columns. Bars are for wide terminals.
+
+    mounts: of a job on this node.
+    """
     job = report.figures
     lines = [_head(job, width), *_fold(_allocation(job), "", "", width)]
     has_bars = width >= 72 and not style.is_plain
@@ -41,6 +48,10 @@ def format_report(report: JobReport, style: Style, width: int = 80) -> str:
         lines += _share_lines(share, style if has_bars else None, width)
     if job.cards:
         lines += _cards(job, width)
+    if mounts is not None:
+        for number, text in enumerate(format_mounts(mounts)):
+            label = f"{'' if number else 'mounts':{_LABEL}}"
+            lines += _fold(f"{label}{clean(text)}", "", " " * _LABEL, width)
     for finding in report.findings:
         lines += _finding(finding, style, width)
     if report.hidden:

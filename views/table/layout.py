@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 _GAP = 1
 _NOTHING = frozenset({"", "-"})
+_FEWEST = 4
+"""Columns of the terminal that a text keeps when numbers need the room."""
 
 
 class TableColumn(NamedTuple):
@@ -59,10 +61,29 @@ def format_rows(
         if not droppable:
             break
         shown.remove(max(droppable, key=lambda number: (columns[number].rank, number)))
+    _shrink(columns, wide, shown, width)
     lines = [_line(columns, [column.title for column in columns], wide, shown, width)]
     lines += [_line(columns, row, wide, shown, width) for row in cells]
     lines[0] = style.paint("head", lines[0])
     return lines
+
+
+def _shrink(columns: Sequence[TableColumn], wide: list[int], shown: list[int], width: int) -> None:
+    """Make texts narrower until all fits, then leave columns out: half a number is a wrong one."""
+    full = list(wide)
+    while len(shown) > 1:
+        last = shown[-1]
+        least = wide[last] if columns[last].is_right else min(wide[last], _FEWEST)
+        excess = _total(wide, shown[:-1]) + least - width
+        if excess <= 0:
+            return
+        texts = [n for n in shown[:-1] if not columns[n].is_right and wide[n] > _FEWEST]
+        if not texts:
+            shown.pop()
+            wide[:] = full
+            continue
+        widest = max(texts, key=lambda n: wide[n])
+        wide[widest] = max(_FEWEST, wide[widest] - excess)
 
 
 def _total(wide: Sequence[int], shown: Sequence[int]) -> int:

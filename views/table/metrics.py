@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from ccagent.views.table.layout import TableColumn, format_rows
@@ -32,10 +33,13 @@ def format_points(
     place = ""
     for point in points:
         place = place or f"{point.tags.get('hostname', '')} of {point.tags.get('cluster', '')}"
-        found.setdefault((point.name, _describe_part(point)), []).append(float(point.value))
+        values = found.setdefault((point.name, _describe_part(point)), [])
+        if math.isfinite(point.value):  # as in lines, which leave out others
+            values.append(float(point.value))
     rows = [
         [
-            name, units.get(name, ""), part, short_number(sum(values) / len(values)),
+            name, units.get(name, ""), part,
+            short_number(sum(values) / len(values)) if values else "-",
             short_number(min(values)) if len(values) > 1 else "",
             short_number(max(values)) if len(values) > 1 else "",
             str(len(values)) if len(values) > 1 else "",

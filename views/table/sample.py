@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pwd
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.views.table.layout import TableColumn, format_rows
@@ -80,10 +81,12 @@ def format_sample(sample: SampleAttributes, width: int, style: Style) -> list[st
 def _group(jobs: Iterable[SampleJob]) -> list[_Group]:
     """Return a group for each job, each user without one, and the system."""
     found: dict[tuple[str, str], _Group] = {}
+    # Each name is looked up once: on clusters a server answers.
+    of_system = cache(is_system_user)
     for job in jobs:
         if not job.epoch:
             name, user = str(job.job), job.user
-        elif is_system_user(job.user):
+        elif of_system(job.user):
             name, user = "(system)", "-"
         else:
             name, user = "(no job)", job.user

@@ -6,12 +6,18 @@ from typing import TYPE_CHECKING
 
 from ccagent.views.table.layout import TableColumn
 from ccagent.views.top.notes import letters
-from ccagent.views.units import short_pair, short_percent, short_size, short_time
+from ccagent.views.units import (
+    short_number,
+    short_pair,
+    short_percent,
+    short_size,
+    short_time,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ccagent.views.top.snapshot import TopCard, TopJob, TopProcess
+    from ccagent.views.top.snapshot import TopCard, TopJob, TopMount, TopProcess
 
 WIDE = 140
 """Columns of the terminal from which jobs have all of theirs."""
@@ -49,6 +55,11 @@ def _name(job: TopJob) -> str:
     return str(job.job) if job.job else "(system)"
 
 
+def short_rate(rate: float) -> str:
+    """Return operations a second: whole, or `<1`."""
+    return "<1" if 0 < rate < 1 else short_number(round(rate))
+
+
 def _state(card: TopCard) -> str:
     if card.is_failing:
         return "failing"
@@ -59,21 +70,22 @@ JobCell = tuple[TableColumn, "Callable[[TopJob], str]"]
 
 NARROW_JOBS: tuple[JobCell, ...] = (
     (TableColumn("JOB", least=8), _name),
-    (TableColumn("USER", most=9, least=6), lambda job: job.user or "-"),
-    (TableColumn("CPUS", True), lambda job: _dash(job.cpus)),
+    (TableColumn("USER", rank=3, most=9, least=6), lambda job: job.user or "-"),
+    (TableColumn("CPUS", True, 5), lambda job: _dash(job.cpus)),
     (TableColumn("CPU%", True, least=4), lambda job: f"{short_percent(job.cpu)}%"),
-    (TableColumn("MEM", most=11, least=9), lambda job: short_pair(job.memory, job.memory_limit)),
-    (TableColumn("MEM%", True, least=4),
+    (TableColumn("MEM", rank=4, most=11, least=9),
+     lambda job: short_pair(job.memory, job.memory_limit)),
+    (TableColumn("MEM%", True, 1, least=4),
      lambda job: "-" if _share(job) is None else f"{short_percent(_share(job))}%"),
-    (TableColumn("GPU", True), lambda job: str(len(job.gpus)) if job.job else "-"),
-    (TableColumn("GPU%", True),
+    (TableColumn("GPU", True, 6), lambda job: str(len(job.gpus)) if job.job else "-"),
+    (TableColumn("GPU%", True, 2),
      lambda job: "-" if job.gpu is None else f"{short_percent(job.gpu)}%"),
-    (TableColumn("READ", True, 2, least=5), lambda job: short_size(job.read)),
-    (TableColumn("WRITE", True, 3, least=5), lambda job: short_size(job.written)),
-    (TableColumn("TIME", True, 1, least=7), lambda job: short_time(job.elapsed)),
+    (TableColumn("READ", True, 8, least=5), lambda job: short_size(job.read)),
+    (TableColumn("WRITE", True, 9, least=5), lambda job: short_size(job.written)),
+    (TableColumn("TIME", True, 7, least=7), lambda job: short_time(job.elapsed)),
     (TableColumn("NOTE"), lambda job: letters(job.notes)),
 )  # fmt: skip
-"""At 80 columns; narrower terminals lose WRITE, READ, TIME in turn."""
+"""At 80 columns; narrower terminals lose WRITE first, MEM% last."""
 
 WIDE_JOBS: tuple[JobCell, ...] = (
     (TableColumn("JOB", least=8), _name),
@@ -107,17 +119,17 @@ ProcessCell = tuple[TableColumn, "Callable[[TopProcess], str]"]
 
 PROCESSES: tuple[ProcessCell, ...] = (
     (TableColumn("PID", True, least=7), lambda one: str(one.pid)),
-    (TableColumn("USER", most=9, least=6), lambda one: one.user),
-    (TableColumn("JOB", True, 6), lambda one: str(one.job) if one.job else "-"),
+    (TableColumn("USER", rank=2, most=9, least=6), lambda one: one.user),
+    (TableColumn("JOB", True, 8), lambda one: str(one.job) if one.job else "-"),
     (TableColumn("CPU%", True, least=4), lambda one: short_percent(one.cpu)),
-    (TableColumn("RES", True, least=4), lambda one: short_size(one.memory)),
-    (TableColumn("THR", True, 5, least=4), lambda one: str(one.threads)),
-    (TableColumn("TIME", True, 4, least=7), lambda one: short_time(one.cpu_time)),
-    (TableColumn("GPU", rank=1), lambda one: ",".join(map(str, sorted(set(one.gpus)))) or "-"),
-    (TableColumn("GPU-MEM", True, 1),
+    (TableColumn("RES", True, 1, least=4), lambda one: short_size(one.memory)),
+    (TableColumn("THR", True, 7, least=4), lambda one: str(one.threads)),
+    (TableColumn("TIME", True, 6, least=7), lambda one: short_time(one.cpu_time)),
+    (TableColumn("GPU", rank=3), lambda one: ",".join(map(str, sorted(set(one.gpus)))) or "-"),
+    (TableColumn("GPU-MEM", True, 3),
      lambda one: "-" if one.gpu_memory is None else short_size(one.gpu_memory)),
-    (TableColumn("READ", True, 2, least=5), lambda one: short_size(one.read)),
-    (TableColumn("WRITE", True, 3, least=5), lambda one: short_size(one.written)),
+    (TableColumn("READ", True, 4, least=5), lambda one: short_size(one.read)),
+    (TableColumn("WRITE", True, 5, least=5), lambda one: short_size(one.written)),
     (TableColumn("CMD"), lambda one: one.command),
 )  # fmt: skip
 
@@ -137,3 +149,18 @@ CARDS: tuple[CardCell, ...] = (
     (TableColumn("NOTE"),
      _state),
 )  # fmt: skip
+
+MountCell = tuple[TableColumn, "Callable[[TopMount], str]"]
+
+MOUNTS: tuple[MountCell, ...] = (
+    (TableColumn("JOB", least=8), lambda one: str(one.job) if one.job else "(system)"),
+    (TableColumn("MOUNT", most=40, least=8), lambda one: one.point),
+    (TableColumn("TYPE", rank=4, most=8, least=5), lambda one: one.type),
+    (TableColumn("READ", True, least=5), lambda one: short_size(one.read)),
+    (TableColumn("WRITE", True, least=5), lambda one: short_size(one.written)),
+    (TableColumn("READS", True, 3, least=6), lambda one: short_rate(one.reads)),
+    (TableColumn("WRITES", True, 2, least=6), lambda one: short_rate(one.writes)),
+    (TableColumn("METADATA", True, 1), lambda one: short_rate(one.metadata)),
+    (TableColumn("SOURCE", rank=5), lambda one: one.source),
+)  # fmt: skip
+"""All rates are a second: bytes, calls, operations such as open and stat."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from ccagent.views.top.reader import NodeReader
     from ccagent.views.top.snapshot import TopSnapshot
-    from ccagent.views.top.state import ViewState
+    from ccagent.views.top.state import TopView, ViewState
 
 _ONCE_PAUSE = 0.5
 _MOST_ROWS = 1_000_000
@@ -21,30 +22,45 @@ _MOST_ROWS = 1_000_000
 @click.option("--json", "is_json", is_flag=True, help="Print one snapshot as JSON, and end.")
 @click.option("--plain", is_flag=True, help="Print screen after screen as text, without colours.")
 @click.option("--processes", is_flag=True, help="Begin with processes instead of jobs.")
+@click.option("--mounts", is_flag=True, help="Begin with the file systems that jobs use.")
+@click.option("--job", type=click.IntRange(min=1), metavar="ID", help="Begin with this job opened.")
 @click.option("--interval", type=click.FloatRange(1, 3600), default=2.0, show_default=True,
               metavar="SECONDS", help="Time between readings.")  # fmt: skip
 @click.option("--no-gpus", is_flag=True, help="Read no GPUs.")
 def top(
-    *, once: bool, is_json: bool, plain: bool, processes: bool, interval: float, no_gpus: bool
+    *,
+    once: bool,
+    is_json: bool,
+    plain: bool,
+    processes: bool,
+    mounts: bool,
+    job: int | None,
+    interval: float,
+    no_gpus: bool,
 ) -> None:
     """Show this node live: its jobs, their processes and GPUs. It ends no process.
 
-    Keys: ? help, q quit, / filter, < > sort, Enter opens a job. An ordinary user sees less.
+    Keys: ? help, q quit, / filter, < > sort, Enter opens a job, m mounts. An ordinary user sees
+    less. Exit status 2 if the job of --job does not run here.
     """
     from ccagent import log
     from ccagent.machine.node import Node
+    from ccagent.views.output import is_terminal
     from ccagent.views.top.reader import NodeReader
     from ccagent.views.top.state import ViewState
 
+    if math.isnan(interval):
+        raise click.UsageError("--interval: a number of seconds is expected")
     log.configure(0, "error", is_brief=True)
-    state = ViewState(interval=interval, view="processes" if processes else "jobs")
+    view: TopView = "mounts" if mounts else "processes" if processes or job else "jobs"
+    state = ViewState(interval=interval, view=view, job=job)
     reader = NodeReader(Node(), has_gpus=not no_gpus)
     try:
         if is_json:
             import msgspec
 
             click.echo(msgspec.json.encode(_read_twice(reader, _ONCE_PAUSE)))
-        elif once or plain or not sys.stdout.isatty():
+        elif once or plain or not is_terminal(sys.stdout):
             _print_screens(reader, state, is_once=once or not plain)
         else:
             import os
@@ -70,12 +86,15 @@ def _print_screens(reader: NodeReader, state: ViewState, *, is_once: bool) -> No
     """Print all rows, once or at each interval."""
     import time
 
+    from ccagent.errors import ConfigurationError
     from ccagent.views.output import find_width, print_lines
     from ccagent.views.terminal import is_unicode
     from ccagent.views.top.screen import draw
 
-    is_ascii = not is_unicode(sys.stdout.encoding)
+    is_ascii = not is_unicode(getattr(sys.stdout, "encoding", None))
     snapshot = _read_twice(reader, _ONCE_PAUSE)
+    if state.job and all(one.job != state.job for one in snapshot.jobs):
+        raise ConfigurationError(f"job {state.job}: does not run on this node ({snapshot.node})")
     state = state.begin(has_jobs=any(job.job for job in snapshot.jobs))
     while True:
         # Asked each time: the terminal may have another size by now.

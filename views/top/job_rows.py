@@ -58,7 +58,7 @@ def make_job(
     own = [rates[process.pid] for process in processes if process.pid in rates]
     read: float | None = sum(one for one, _ in own)
     written: float | None = sum(one for _, one in own)
-    if not is_root and not own:
+    if not own and not (is_root and processes):
         read = _rate(delta, "io_read", 1.0)
         written = _rate(delta, "io_write", 1.0)
     reported = [card.utilization for card in cards if card.utilization is not None]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.views.top.snapshot import TopCard, TopJob, TopProcess, TopSnapshot
+    from ccagent.views.top.snapshot import TopCard, TopJob, TopMount, TopProcess, TopSnapshot
     from ccagent.views.top.state import ViewState
 
 _JOBS: dict[str, Callable[[TopJob], float]] = {
@@ -33,6 +33,13 @@ _CARDS: dict[str, Callable[[TopCard], float]] = {
     "MEM": lambda card: card.memory,
     "POWER": lambda card: card.power,
     "JOB": lambda card: -card.job,
+}
+_MOUNTS: dict[str, Callable[[TopMount], float]] = {
+    "I/O": lambda one: one.transferred,
+    "READ": lambda one: one.read,
+    "WRITE": lambda one: one.written,
+    "OPS": lambda one: one.operations,
+    "JOB": lambda one: -one.job,
 }
 
 
@@ -88,4 +95,21 @@ def select_cards(snapshot: TopSnapshot, state: ViewState) -> list[TopCard]:
     found = [one for one in snapshot.cards if wanted in f"{one.index} {one.job} {one.user}".lower()]
     key = _CARDS[state.sort]
     found.sort(key=lambda card: (key(card), -card.index), reverse=not state.is_reversed)
+    return found
+
+
+def select_mounts(snapshot: TopSnapshot, state: ViewState) -> list[TopMount]:
+    """Return the mounts of the opened job, else of all; of equal ones, those with most calls."""
+    wanted = state.filter.lower()
+    found = [
+        one
+        for one in snapshot.mounts
+        if (state.job is None or one.job == state.job)
+        and wanted in f"{one.job or '(system)'} {one.point} {one.type} {one.source}".lower()
+    ]
+    key = _MOUNTS[state.sort]
+    found.sort(
+        key=lambda one: (key(one), one.operations, -one.job, one.point),
+        reverse=not state.is_reversed,
+    )
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from ccagent.agents.sonar.jobs.selection import ProcessSelection
@@ -22,6 +21,7 @@ from ccagent.machine.procfs.stat import parse_kernel_stat
 from ccagent.views.top.cards import CardWatch
 from ccagent.views.top.job_environment import JobEnvironment, read_job_environment
 from ccagent.views.top.job_rows import JobDelta, make_job
+from ccagent.views.top.mounts import MountWatch
 from ccagent.views.top.snapshot import TopCard, TopProcess, TopSnapshot
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class NodeReader:
         self._gpus: Gpus | None = None
         self._has_gpus = has_gpus
         self._cards = CardWatch()
+        self._mounts = MountWatch()
         self._jobs: dict[int, _Watched] = {}
         self._io: dict[int, tuple[int, int]] = {}
         self._ticks: dict[int, list[int]] = {}
@@ -118,6 +119,7 @@ class NodeReader:
             )
             for job, each in by_job.items()
         ]  # fmt: skip
+        mounts, mounts_note = self._mounts.read(node, by_job)
         shown = tuple(self._show(process, rates, reading) for process in processes)
         return TopSnapshot(
             node=node.hostname,
@@ -131,7 +133,9 @@ class NodeReader:
             jobs=tuple(jobs),
             processes=shown,
             cards=cards,
-            hidden=(*hidden, *self._explain_rights(by_job)),
+            mounts=mounts,
+            mounts_note=mounts_note,
+            hidden=(*hidden, *self._explain_rights(processes)),
         )
 
     def counters_of(self, job: int) -> JobCounters | None:
@@ -276,14 +280,16 @@ class NodeReader:
                 self._has_gpus = False
         return self._gpus
 
-    def _explain_rights(self, jobs: dict[int, list[Process]]) -> list[str]:
-        """Return what this user can't see of others' processes."""
+    def _explain_rights(self, processes: list[Process]) -> list[str]:
+        """Return what can't be seen of processes, and why."""
+        if not processes:
+            return ["no process can be seen: is /proc mounted?"]
         if not self._uid:
             return []
-        others = any(
-            process.uid != self._uid for each in jobs.values() for process in islice(each, 50)
-        )
-        if not others:
+        if all(process.uid == self._uid for process in processes):
+            # In a container of this user all may be there, the first one included.
+            if any(process.pid == 1 for process in processes):
+                return []
             return ["processes of others are hidden: /proc is mounted with hidepid"]
         return ["as an ordinary user: I/O of others' processes and names of their jobs are hidden"]
 

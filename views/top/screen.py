@@ -6,10 +6,25 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ccagent.views.table.layout import format_rows
-from ccagent.views.terminal import Style, clean, cut, fill
-from ccagent.views.top.columns import CARDS, NARROW_JOBS, PROCESSES, WIDE, WIDE_JOBS, history_signs
+from ccagent.views.terminal import Style, clean, cut, fill, width_of
+from ccagent.views.top.columns import (
+    CARDS,
+    MOUNTS,
+    NARROW_JOBS,
+    PROCESSES,
+    WIDE,
+    WIDE_JOBS,
+    history_signs,
+    short_rate,
+)
 from ccagent.views.top.notes import BAD, MEANINGS
-from ccagent.views.top.ordering import select_cards, select_jobs, select_processes
+from ccagent.views.top.ordering import (
+    select_cards,
+    select_jobs,
+    select_mounts,
+    select_processes,
+)
+from ccagent.views.top.state import ViewState
 from ccagent.views.units import short_size, short_time
 
 if TYPE_CHECKING:
@@ -17,14 +32,14 @@ if TYPE_CHECKING:
 
     from ccagent.views.table.layout import TableColumn
     from ccagent.views.top.snapshot import TopJob, TopSnapshot
-    from ccagent.views.top.state import ViewState
 
     Cells = Sequence[tuple[TableColumn, Callable[[Any], str]]]
 
 R = TypeVar("R")
 
-KEYS = "?help q quit /filter <>sort t tree p procs g gpus space pause +-interval F10"
+KEYS = "?help q quit /filter <>sort t tree p procs g GPU m mounts space pause +-interval"
 _PLAIN = Style()
+_MOST_MOUNTS = 3
 _FEWEST = 20
 """Columns that a line has at least, however narrow the terminal is."""
 
@@ -60,7 +75,7 @@ def draw(
     has_keys: false for a text without keys at the foot and empty lines before it.
     """
     width = max(_FEWEST, width)
-    head = [ScreenLine(cut(clean(_head(snapshot, state), is_ascii=is_ascii), width), "head")]
+    head = [ScreenLine(_head(snapshot, state, width, is_ascii=is_ascii), "head")]
     if state.has_help:
         return Screen([*head, *_help(width)][:height], 0, 0)
     view = _select(snapshot, state, width)
@@ -82,11 +97,12 @@ def draw(
         for n, text in zip(shown, rows, strict=True)
     ]
     if not rows:
-        body = [ScreenLine(_empty(snapshot, state), "dim")]
-    empty = (
+        empty = clean(_empty(snapshot, state), is_ascii=is_ascii)
+        body = [ScreenLine(cut(empty, width), "dim")]
+    gap = (
         [ScreenLine("")] * has_keys * (height - len(head) - len(above) - 1 - len(body) - len(foot))
     )
-    lines = [*head, *above, ScreenLine(fill(title, width), "title"), *body, *empty, *foot]
+    lines = [*head, *above, ScreenLine(fill(title, width), "title"), *body, *gap, *foot]
     job = view.rows[row].job if state.view == "jobs" and rows else None
     return Screen(lines[:height], count, page, job)
 
@@ -110,6 +126,8 @@ def _select(snapshot: TopSnapshot, state: ViewState, width: int) -> _Selected:
         return _Selected(cells, select_jobs(snapshot, state), [], [])
     if state.view == "cards":
         return _Selected(CARDS, select_cards(snapshot, state), [], [])
+    if state.view == "mounts":
+        return _Selected(MOUNTS, select_mounts(snapshot, state), [], [])
     above = [] if state.job is None else _describe_job(snapshot, state.job)
     found = select_processes(snapshot, state)
     rows, depths = [one for one, _ in found], [depth for _, depth in found]
@@ -136,20 +154,26 @@ def _colour(job: TopJob) -> str:
     return "bad" if flags & BAD else "hint" if flags - {"?"} else "dim" if not job.job else ""
 
 
-def _head(snapshot: TopSnapshot, state: ViewState) -> str:
+def _head(snapshot: TopSnapshot, state: ViewState, width: int, *, is_ascii: bool) -> str:
+    """Return the first line; a long name goes before what says that the screen is paused."""
     cpus = snapshot.cpus
     busy = sum(cpus) / len(cpus) if cpus else 0.0
     known = [card for card in snapshot.cards if not card.is_failing]
     used = sum(1 for card in known if card.utilization)
     clock = time.strftime("%H:%M:%S", time.localtime(snapshot.time))
     parts = [
-        f"{snapshot.node} {clock} up {short_time(snapshot.uptime)}",
         f"load {snapshot.load:.0f}/{len(cpus)} cpu {busy:.0f}%"
         f" mem {_memory(snapshot)}" + (f" gpu {used}/{len(snapshot.cards)} busy" if known else ""),
         "PAUSED" if state.is_paused else f"{state.interval:g}s",
         f"by {state.sort}" + ("-" if state.is_reversed else ""),
     ]
-    return "  ".join(parts)
+    short = snapshot.node.partition(".")[0]
+    begins = (
+        f"{snapshot.node} {clock} up {short_time(snapshot.uptime)}", f"{snapshot.node} {clock}",
+        f"{short} {clock}", short, short[:8],
+    )  # fmt: skip
+    lines = [clean("  ".join([begin, *parts]), is_ascii=is_ascii) for begin in begins]
+    return next((line for line in lines if width_of(line) <= width), cut(lines[-1], width))
 
 
 def _memory(snapshot: TopSnapshot) -> str:
@@ -171,7 +195,7 @@ def _describe_job(snapshot: TopSnapshot, number: int) -> list[str]:
     """Return what stands above the processes of a job: itself, its cards, the hwthreads."""
     job = next((one for one in snapshot.jobs if one.job == number), None)
     if job is None:
-        return [f"job {number} has ended"]
+        return [f"job {number} has ended, or is not on this node"]
     name = f"job {number} {job.name}" if number else "(system)"
     notes = ", ".join(job.notes)
     memory = f"{short_size(job.memory)} of {short_size(job.memory_limit)}"
@@ -187,7 +211,20 @@ def _describe_job(snapshot: TopSnapshot, number: int) -> list[str]:
         f" {short_size(card.memory)} {card.power}W"
         for card in own
     ]
+    lines += _describe_mounts(snapshot, number)
     return [*lines, f"hwthreads {history_signs(snapshot.cpus)}"]
+
+
+def _describe_mounts(snapshot: TopSnapshot, number: int) -> list[str]:
+    """Return a line for each of the mounts that a job uses most; its idle ones are left out."""
+    found = select_mounts(snapshot, ViewState(view="mounts", job=number))
+    return [
+        f"{one.point} {one.type}: {short_size(one.read)}B/s read, {short_size(one.written)}B/s"
+        f" written; {short_rate(one.reads)} reads, {short_rate(one.writes)} writes,"
+        f" {short_rate(one.metadata)} metadata a second"
+        for one in found[:_MOST_MOUNTS]
+        if one.operations
+    ]
 
 
 def _empty(snapshot: TopSnapshot, state: ViewState) -> str:
@@ -195,6 +232,8 @@ def _empty(snapshot: TopSnapshot, state: ViewState) -> str:
         return "nothing matches the filter; Esc shows all"
     if state.view == "cards":
         return "no GPU on this node"
+    if state.view == "mounts":
+        return snapshot.mounts_note or "no job uses a mount; the first rates need two readings"
     if state.view == "jobs" and not snapshot.jobs:
         return "no job on this node"
     return "no process"
@@ -203,7 +242,7 @@ def _empty(snapshot: TopSnapshot, state: ViewState) -> str:
 def _help(width: int) -> list[ScreenLine]:
     keys = [
         ("Enter", "open a job: its processes, cards and the hwthreads; Esc back"),
-        ("p  g", "all processes; GPUs; again: jobs"),
+        ("p g m", "all processes; GPUs; file systems (mounts) of jobs; again: jobs"),
         ("/ F4", "show only rows with a text; Esc: all"),
         ("< > F6", "sort by the column before, after; P CPU, M memory, T time, N number"),
         ("I", "the smallest first"),
@@ -213,7 +252,7 @@ def _help(width: int) -> list[ScreenLine]:
         ("arrows", "and j k, PgUp PgDn, Home End: move"),
         ("q F10", "quit"),
     ]
-    lines = [ScreenLine(""), *(ScreenLine(cut(f"  {key:8}{text}", width)) for key, text in keys)]
-    lines += [ScreenLine(""), ScreenLine("  Notes of jobs:")]
-    lines += [ScreenLine(cut(f"  {flag:8}{text}", width)) for flag, text in MEANINGS.items()]
-    return [*lines, ScreenLine(""), ScreenLine("  Any key: back. Nothing here ends a process.")]
+    lines = ["", *(f"  {key:8}{text}" for key, text in keys)]
+    lines += ["", "  Notes of jobs:", *(f"  {flag:8}{text}" for flag, text in MEANINGS.items())]
+    lines += ["", "  Any key: back. Nothing here ends a process."]
+    return [ScreenLine(cut(line, width)) for line in lines]

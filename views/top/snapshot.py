@@ -46,6 +46,34 @@ class TopCard(msgspec.Struct, frozen=True, kw_only=True):
     idle: float = 0.0
 
 
+class TopMount(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job does on a mount. job: 0: all processes that belong to none.
+
+    read, written: B/s. reads, writes: calls and requests a second; metadata: operations a second,
+    such as open, stat and unlink.
+    """
+
+    job: int
+    point: str
+    type: str = ""
+    source: str = ""
+    read: float = 0.0
+    written: float = 0.0
+    reads: float = 0.0
+    writes: float = 0.0
+    metadata: float = 0.0
+
+    @property
+    def transferred(self) -> float:
+        """Return the B/s in both directions."""
+        return self.read + self.written
+
+    @property
+    def operations(self) -> float:
+        """Return the operations of all kinds a second."""
+        return self.reads + self.writes + self.metadata
+
+
 class TopJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job on this node; job 0: all processes that belong to none.
 
@@ -87,6 +115,7 @@ class TopSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A node at a moment. time: seconds since 1970. cpus: percent busy of each hwthread.
 
     memory_used, memory_total: B. hidden: what this user can't see, a sentence each.
+    mounts_note: why mounts are not known, or not in full.
     """
 
     node: str
@@ -100,4 +129,6 @@ class TopSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[TopJob, ...] = ()
     processes: tuple[TopProcess, ...] = ()
     cards: tuple[TopCard, ...] = ()
+    mounts: tuple[TopMount, ...] = ()
+    mounts_note: str = ""
     hidden: tuple[str, ...] = ()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-TopView = Literal["jobs", "processes", "cards"]
+TopView = Literal["jobs", "processes", "cards", "mounts"]
 
 SORTS: dict[TopView, tuple[str, ...]] = {
     "jobs": ("CPU", "MEM", "GPU", "READ", "WRITE", "TIME", "JOB"),
     "processes": ("CPU", "MEM", "GPU", "READ", "WRITE", "TIME", "PID"),
     "cards": ("GPU", "MEM", "POWER", "JOB"),
+    "mounts": ("I/O", "READ", "WRITE", "OPS", "JOB"),
 }
 """Columns that rows may be sorted by; each view's default is the first."""
 
@@ -18,7 +19,11 @@ INTERVALS = (1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0)
 
 _LETTERS = {"P": "CPU", "M": "MEM", "T": "TIME", "N": "PID"}
 _LONGEST = 60
+_OF_SCREEN = frozenset({"RESIZE", "REDRAW"})
+MOVES = frozenset({"UP", "DOWN", "PGUP", "PGDN", "HOME", "END"})
+"""Keys that select another row, and change nothing else."""
 
+_VIEWS: dict[str, TopView] = {"p": "processes", "g": "cards", "m": "mounts"}
 NAMES = {
     "F1": "?", "F3": "/", "F4": "/", "F5": "t", "F6": ">", "F10": "q", "h": "?", "k": "UP",
     "j": "DOWN", ",": "<", ".": ">", "r": "I", "G": "g", "ESC": "BACK", "LEFT": "<",
@@ -61,7 +66,10 @@ class ViewState(NamedTuple):
         """Return the state after a key: a character, or UP, DOWN, ENTER, BACK, ESC, F1 and so on.
 
         rows: of the view. page: rows that are visible. selected: the job of the selected row.
+        RESIZE and REDRAW are no keys of the view.
         """
+        if key in _OF_SCREEN:
+            return self
         if self.is_typing:
             return self._type(key)
         if self.has_help:
@@ -97,8 +105,8 @@ class ViewState(NamedTuple):
     def _arrange(self, key: str) -> ViewState:
         """Return the state after a key that chooses view, column or interval."""
         match key:
-            case "p" | "g":
-                return self._switch("processes" if key == "p" else "cards")
+            case "p" | "g" | "m":
+                return self._switch(_VIEWS[key])
             case "BACK":
                 return self._back()
             case "<" | ">":

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import curses
+import math
 import os
+import select
 import signal
 import sys
 import time
 from typing import TYPE_CHECKING
 
 from ccagent.errors import NotHereError
+from ccagent.views.output import is_terminal
 from ccagent.views.terminal import is_unicode
 from ccagent.views.top.screen import draw
+from ccagent.views.top.state import MOVES, NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -29,28 +33,40 @@ _KEYS = {
     curses.KEY_PPAGE: "PGUP", curses.KEY_NPAGE: "PGDN", curses.KEY_ENTER: "ENTER",
     curses.KEY_BACKSPACE: "BACK", **{curses.KEY_F0 + n: f"F{n}" for n in range(1, 13)},
 }  # fmt: skip
-_CHARACTERS = {"\n": "ENTER", "\r": "ENTER", "\x1b": "ESC", "\x7f": "BACK", "\x08": "BACK"}
+_CHARACTERS = {"\n": "ENTER", "\r": "ENTER", "\x1b": "ESC", "\x7f": "BACK", "\x08": "BACK",
+               "\x0c": "REDRAW"}  # fmt: skip
 _FIRST_PAUSE = 0.3
 """Seconds before the first screen: use needs two readings."""
 
+_LEAVING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _COLOURS = {"bad": curses.COLOR_RED, "hint": curses.COLOR_YELLOW, "good": curses.COLOR_BLUE}
 
 
 def run_screen(reader: NodeReader, state: ViewState, *, has_colours: bool) -> None:
     """Show the node until the user leaves. Raises NotHereError without a terminal."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
         raise NotHereError("top: standard input or output is no terminal; try --once")
     with _quiet_errors(), _signals():
+        _check_terminal()
         try:
             window = curses.initscr()
-        except curses.error as error:
-            term = os.environ.get("TERM", "")
-            raise NotHereError(f"top: TERM={term!r} can't be used: {error}; try --once") from error
-        try:
             _prepare(window, has_colours=has_colours)
             _Live(window, reader, state).run()
         finally:
-            curses.endwin()
+            with contextlib.suppress(curses.error):
+                curses.endwin()
+
+
+def _check_terminal() -> None:
+    """Raise NotHereError if the terminal is not known, or can't move the cursor."""
+    try:
+        curses.setupterm()
+        reason = "" if curses.tigetstr("cup") else "it can't move the cursor"
+    except curses.error as error:
+        reason = str(error)
+    if reason:
+        term = os.environ.get("TERM", "")
+        raise NotHereError(f"top: TERM={term!r} can't be used: {reason}; try --once or --plain")
 
 
 def _prepare(window: curses.window, *, has_colours: bool) -> None:
@@ -73,7 +89,8 @@ class _Live:
         self._window = window
         self._reader = reader
         self._state = state
-        self._is_ascii = not is_unicode(sys.stdout.encoding)
+        # curses writes in the encoding of the locale, whatever Python takes.
+        self._is_ascii = not (is_unicode(sys.stdout.encoding) and is_unicode(window.encoding))
         self._attributes = _attributes()
 
     def run(self) -> None:
@@ -83,27 +100,43 @@ class _Live:
         self._state = self._state.begin(has_jobs=any(job.job for job in snapshot.jobs))
         screen = self._show(snapshot)
         due = time.monotonic() + self._state.interval
-        while not self._state.has_ended:
+        is_old = False
+        while True:
             key = self._wait(due - time.monotonic())
-            interval = self._state.interval
-            if key:
-                pressed = key
-                self._state = self._state.press(pressed, screen.rows, screen.page, screen.job)
-                due += self._state.interval - interval
-            elif not self._state.is_paused:
-                snapshot = self._reader.read()
-            if not key:
-                # Missed readings are not made up for.
-                due = max(due + interval, time.monotonic() + interval / 2)
-            if not self._state.has_ended:
+            if is_old and key == "ENTER":
                 screen = self._show(snapshot)
+            before = self._state
+            if key:
+                self._state = before.press(key, screen.rows, screen.page, screen.job)
+                due += self._state.interval - before.interval
+            if self._state.has_ended:
+                return
+            if time.monotonic() >= due:
+                if not self._state.is_paused:
+                    snapshot = self._reader.read()
+                # Missed readings are not made up for.
+                interval = self._state.interval
+                due = max(due + interval, time.monotonic() + interval / 2)
+            elif self._state == before and key not in {"RESIZE", "REDRAW"}:
+                continue
+            elif (before.is_typing or NAMES.get(key, key) in MOVES) and _is_more_typed():
+                is_old = True
+                continue
+            if key == "REDRAW":
+                self._window.clearok(True)
+            screen, is_old = self._show(snapshot), False
 
     def _wait(self, seconds: float) -> str:
-        """Return the next key; empty if none was pressed for so long, or the size has changed."""
-        self._window.timeout(max(0, int(seconds * 1000)))
+        """Return the next key; empty if none was pressed for so long.
+
+        Raises SystemExit if the terminal is gone, as after SIGHUP.
+        """
+        self._window.timeout(max(0, math.ceil(seconds * 1000)))
         try:
             key = self._window.get_wch()
         except curses.error:
+            if _is_gone():
+                raise SystemExit(128 + signal.SIGHUP) from None
             return ""
         if isinstance(key, str):
             return _CHARACTERS.get(key, key)
@@ -129,6 +162,18 @@ class _Live:
         return screen
 
 
+def _is_more_typed() -> bool:
+    """Return whether keys wait to be read: of a paste, the last one is drawn."""
+    return bool(select.select([0], [], [], 0)[0])
+
+
+def _is_gone() -> bool:
+    """Return whether the terminal was closed; not all programs get a signal then."""
+    asked = select.poll()
+    asked.register(0, select.POLLIN)
+    return any(event & (select.POLLHUP | select.POLLERR) for _, event in asked.poll(0))
+
+
 def _attributes() -> dict[str, int]:
     found = {
         "head": curses.A_BOLD,
@@ -145,6 +190,9 @@ def _attributes() -> dict[str, int]:
 @contextlib.contextmanager
 def _quiet_errors() -> Generator[None]:
     """Keep the log, and libraries of GPUs, from writing on the screen."""
+    if sys.stderr is None:  # closed at the start: nothing to keep
+        yield
+        return
     sys.stderr.flush()
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -164,7 +212,7 @@ def _signals() -> Generator[None]:
     def leave(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, leave) for number in _LEAVING}
     try:
         yield
     finally:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ccagent.views.top.mounts import NOT_LOADED
 from tests.support.debian_machine import download_kernel, run_in_machine
 from tests.support.io_scenarios import FILE_SYSTEMS, FIO, NETWORK, scripts_on
 from tests.support.kernel_programs import SOURCES
@@ -167,6 +168,18 @@ def test_a_job_with_many_mounts_has_a_bounded_number_of_entries(results: dict[st
     found = result(results, "many mounts")
     assert found["entries"] <= 65
     assert found["bytes"] == 70 * 100
+
+
+def test_views_show_the_mounts_of_a_job(results: dict[str, Any]) -> None:
+    found = result(results, "views")
+    expected = found["expected"]
+    read, written = max(found["mounts"])
+    # How many seconds there were between the readings is the kernel's knowledge.
+    assert read / written == pytest.approx(expected["read_bytes"] / expected["write_bytes"])
+    assert found["note"] == ""
+    assert found["screen"][1].startswith("JOB      MOUNT")
+    assert any(f" read in {expected['reads']} calls" in line for line in found["report"])
+    assert found["other directory"] == NOT_LOADED
 
 
 def test_an_ended_job_is_kept_until_it_was_read(results: dict[str, Any]) -> None:

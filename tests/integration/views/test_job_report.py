@@ -26,6 +26,21 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )  # fmt: skip
 
 
+def test_an_unknown_job_costs_itself(jobs: JobStore) -> None:
+    number, other = jobs.add(GOOD), jobs.add(GOOD)
+    found = run(number, "99999999", other, "--store", jobs.url)
+    assert found.returncode == 2
+    assert found.stdout.count("nothing to improve") == 2
+    assert found.stderr.startswith("ccagent: job 99999999: unknown to ")
+    assert len(found.stderr.splitlines()) == 1
+
+
+def test_a_name_that_no_host_has_is_a_sentence() -> None:
+    found = run("1", "--store", f"http://{'a' * 80}:8082")
+    assert found.returncode == 1
+    assert found.stderr.endswith("the name does not resolve: it is no host name\n")
+
+
 def report(jobs: JobStore, number: str) -> Any:
     found = run(number, "--store", jobs.url, "--json")
     assert found.returncode == 0, found.stderr

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
+import select
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -93,7 +97,7 @@ def test_another_size_is_another_screen(tmp_path: Path) -> None:
         terminal.wait(lambda s: len(s) == 20 and "NOTE" in s[1])
 
 
-@pytest.mark.parametrize("key", ["C-c", "kill"])
+@pytest.mark.parametrize("key", ["C-c", "C-\\", "kill"])
 def test_the_terminal_is_left_as_it_was(tmp_path: Path, key: str) -> None:
     pid = tmp_path / "pid"
     command = (
@@ -180,11 +184,121 @@ top(["--once", "--processes"])"""
     assert other.split()[-3:-1] == ["-", "-"]
 
 
-def test_a_terminal_that_cannot_be_used_is_a_sentence(tmp_path: Path) -> None:
-    with Terminal(tmp_path, f"TERM=nothing {sys.executable} -m ccagent top") as terminal:
+@pytest.mark.parametrize("change", ["TERM=nothing", "TERM=dumb", "TERM=", "env -u TERM"])
+def test_a_terminal_that_cannot_be_used_is_a_sentence(tmp_path: Path, change: str) -> None:
+    with Terminal(tmp_path, f"{change} {sys.executable} -m ccagent top") as terminal:
         lines = terminal.wait(lambda s: "status=1" in s)
         assert "try --once" in "\n".join(lines)
         assert "Traceback" not in "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("closed", "status", "text"),
+    [("<&-", 1, "no terminal; try --once"), (">&-", 1, "standard output: it is closed")],
+)
+def test_a_closed_stream_is_a_sentence(closed: str, status: int, text: str) -> None:
+    found = subprocess.run(
+        ["sh", "-c", f'exec "$0" -m ccagent top {closed}', sys.executable],
+        stdin=subprocess.DEVNULL, stdout=_terminal_of_its_own(), stderr=subprocess.PIPE, text=True,
+        check=False, timeout=60,
+    )  # fmt: skip
+    assert (found.returncode, text in found.stderr) == (status, True), found.stderr
+
+
+def _terminal_of_its_own() -> int:
+    _, slave = pty.openpty()
+    return slave
+
+
+def test_a_closed_standard_error_is_no_hindrance(tmp_path: Path) -> None:
+    with Terminal(tmp_path, f"{TOP} 2>&-") as terminal:
+        open_processes(terminal)
+        terminal.press("q")
+        terminal.wait(lambda s: "status=0" in s)
+
+
+def test_a_terminal_that_is_gone_ends_it() -> None:
+    # Without a controlling terminal no signal tells of it.
+    master, slave = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "ccagent", "top"], stdin=slave, stdout=slave, stderr=slave,
+        start_new_session=True, env=os.environ | {"TERM": "xterm"},
+    ) as process:  # fmt: skip
+        os.close(slave)
+        try:
+            assert os.read(master, 1)
+            os.close(master)
+            assert process.wait(timeout=60) == 128 + signal.SIGHUP
+        finally:
+            process.kill()
+
+
+def test_of_a_paste_the_last_key_is_drawn() -> None:
+    master, slave = pty.openpty()
+    drawn = 0
+    with subprocess.Popen(
+        [sys.executable, "-m", "ccagent", "top", "--processes", "--interval", "3600"],
+        stdin=slave, stdout=slave, stderr=slave, env=os.environ | {"TERM": "xterm"},
+    ) as process:  # fmt: skip
+        os.close(slave)
+        try:
+            assert os.read(master, 1)
+            select.select([master], [], [], 10)
+            os.write(master, b"jk" * 1500 + b"q")
+            with contextlib.suppress(OSError):  # at the end
+                while part := os.read(master, 1 << 16):
+                    drawn += len(part)
+        finally:
+            process.kill()
+            os.close(master)
+    # Each move by itself is more than 100 bytes.
+    assert drawn < 100_000
+
+
+def test_an_ascii_locale_gets_ascii(tmp_path: Path) -> None:
+    name = "\u6bd4\xe9z"
+    program = f"""import ctypes, time
+ctypes.CDLL(None).prctl({PR_SET_NAME}, {name.encode()!r})
+print(1, flush=True)
+time.sleep(60)"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            with Terminal(tmp_path, f"LC_ALL=C {sys.executable} -m ccagent top") as terminal:
+                open_processes(terminal)
+                terminal.press("/", *str(process.pid), "Enter")
+                lines = terminal.wait(lambda s: str(process.pid) in s[2] and "filter" in s[-1])
+                assert lines[2].endswith(" ??z")
+        finally:
+            process.kill()
+
+
+def test_mounts_are_shown_or_the_reason_why_not(tmp_path: Path) -> None:
+    with Terminal(tmp_path, TOP) as terminal:
+        open_processes(terminal)
+        terminal.press("m")
+        lines = terminal.wait(lambda s: s[1].startswith("JOB      MOUNT"))
+        assert "ccagent kernel load --io" in lines[2] or "SOURCE" in lines[1]
+
+
+def test_a_job_that_is_not_here_is_unknown() -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "ccagent", "top", "--once", "--job", "987654321"],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr.startswith("ccagent: job 987654321: does not run on this node")
+
+
+def test_an_interval_that_is_no_number_is_refused() -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "ccagent", "top", "--plain", "--interval", "nan"],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert found.returncode == 2
+    assert "--interval" in found.stderr
+    assert "Traceback" not in found.stderr
 
 
 def test_a_sample_on_a_terminal_is_a_table_and_in_a_pipe_json(tmp_path: Path) -> None:

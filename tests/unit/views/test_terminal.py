@@ -14,7 +14,8 @@ from ccagent.views.terminal import Style, choose_style, clean, cut, fill, width_
 @pytest.mark.parametrize(
     "text",
     ["\x1b[2J", "\x9b31m", "a\rb", "a\nb", "\x07", "\u202eabc", "\u2066abc", "\u200f",
-     "\u05d0\u05d1", "\u0627", "e\u0301", "\u200b", "\ufeff", "\udcff", "\U000e0041", "\u2028"],
+     "\u05d0\u05d1", "\u0627", "e\u0301", "\u200b", "\ufeff", "\udcff", "\U000e0041", "\u2028",
+     "\u1100\u1161\u11a8", "\ud7b0"],
 )  # fmt: skip
 def test_hostile_characters_are_replaced(text: str) -> None:
     found = clean(text)

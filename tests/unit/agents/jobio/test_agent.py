@@ -10,7 +10,6 @@ import pytest
 from ccagent.agents.jobio.agent import JobIoAgent
 from ccagent.agents.jobio.checks import remedy
 from ccagent.agents.jobio.settings import JobIoSettings
-from ccagent.agents.jobio.usage import JobIoUsage, top_mounts
 from ccagent.config.conversion import convert
 from ccagent.errors import ConfigurationError, NotPermittedError, UnparsableError
 from ccagent.machine.bpf.io_hooks import HAS_TIME
@@ -153,18 +152,6 @@ def test_the_doctor_sees_whether_the_programs_are_there(node: JobIoNode) -> None
     assert check.find().state == "good"  # type: ignore[union-attr]
     (check,) = make(node, directory="/run/nowhere").checks(node)
     assert check.find().fix == "as root: ccagent kernel load --io"  # type: ignore[union-attr]
-
-
-def test_the_top_mounts_of_a_job_have_the_most_bytes(node: JobIoNode) -> None:
-    usage = JobIoUsage()
-    usage.read(node)
-    node.count(7, "8:1", read_bytes=10, stats=100)
-    node.count(7, "0:40", write_bytes=30)
-    node.count(7, "0:41", stats=1)
-    node.count(8, "0:41", read_bytes=1000)
-    node.pass_time(5)
-    top = top_mounts(usage.read(node).mounts, 7, most=2)
-    assert [use.mount.point for use in top] == ["/home", "/"]
 
 
 @pytest.mark.parametrize("damage", [b"", b"ccioent\n", b"\0" * 100])

@@ -27,6 +27,16 @@ def test_a_narrow_terminal_loses_the_highest_rank_first() -> None:
     assert format_rows(COLUMNS, rows, 9, Style())[0] == "NAME TEXT"
 
 
+def test_numbers_are_whole_or_left_out() -> None:
+    columns = (TableColumn("METRIC"), TableColumn("OF", most=40), TableColumn("VALUE", True))
+    rows = [["a_long_name_of_a_metric", "node", "123456"]]
+    assert format_rows(columns, rows, 20, Style()) == [
+        "METRIC   OF    VALUE",
+        "a_long_+ node 123456",
+    ]
+    assert format_rows(columns, rows, 12, Style()) == ["METRIC  OF", "a_long+ node"]
+
+
 def test_columns_without_values_are_left_out() -> None:
     assert format_rows(COLUMNS, [["a", "-", "", "t"]], 80, Style())[0] == "NAME TEXT"
 

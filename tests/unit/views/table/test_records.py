@@ -49,6 +49,15 @@ def test_metrics_have_a_line_for_each_scope() -> None:
     ]
 
 
+def test_a_value_that_is_no_number_costs_itself() -> None:
+    points = [
+        Point("cpu_user", NODE | {"type": "hwthread", "type-id": str(n)}, value, 1.0)
+        for n, value in enumerate((1.0, float("nan"), float("inf"), 3.0))
+    ]
+    assert lines(*points)[3].split() == ["cpu_user", "percent", "hwthread", "2", "1", "3", "2"]
+    assert lines(Point("cpu_user", NODE, float("nan"), 1.0))[3].split()[-1] == "-"
+
+
 def test_jobs_of_slurm() -> None:
     job = SlurmJob(
         job_id=4711, job_state="RUNNING", job_name="relax\x1b[2J", user_name="alice",

@@ -79,6 +79,18 @@ def test_ended_processes_count_for_the_job(node: TreeNode, reader: NodeReader) -
     assert (job.user, job.notes[-1]) == ("ada", "? incomplete")
 
 
+def test_without_processes_the_control_group_tells_of_io(
+    node: TreeNode, reader: NodeReader
+) -> None:
+    node.end(20)
+    reader.begin()
+    node.still.passed += 2
+    write_group(node, read=4096)
+    assert find(reader.read().jobs, 7).read == 2048.0
+    (node.path / GROUP / "io.stat").unlink()
+    assert find(reader.read().jobs, 7).read is None
+
+
 def test_a_job_that_ended_is_gone(node: TreeNode, reader: NodeReader) -> None:
     import shutil
 
@@ -106,6 +118,31 @@ def test_damaged_files_cost_their_values(node: TreeNode, reader: NodeReader) -> 
     assert (found.cpus, found.memory_total, found.load) == ((), 0.0, 0.0)
     assert find(found.jobs, 7).charged is None
     assert "memory.current" in found.hidden[0]
+
+
+def test_who_sees_only_the_own_processes_hears_of_hidepid_unless_all_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1001)
+    node = TreeNode(tmp_path)
+    node.process(20, uid=1001)
+    for has_first in (False, True):
+        if has_first:  # as in a container of this user
+            node.process(1, uid=1001)
+        reader = NodeReader(node)
+        hidden = reader.read().hidden
+        reader.close()
+        assert ("hidepid" in "".join(hidden)) is not has_first
+
+
+def test_a_node_without_proc_says_so(tmp_path: Path) -> None:
+    import shutil
+
+    node = TreeNode(tmp_path)
+    shutil.rmtree(tmp_path / "proc")
+    reader = NodeReader(node)
+    assert reader.read().hidden[-1] == "no process can be seen: is /proc mounted?"
+    reader.close()
 
 
 def test_an_ordinary_user_hears_what_is_hidden(

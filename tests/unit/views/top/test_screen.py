@@ -41,7 +41,7 @@ def test_jobs_at_80_columns() -> None:
         "4711007  bob       8  12% 4.4/64G     7%   2  21%     0     0 3:12:40 G",
         "(system) -         -   1% 9.1G         -   -    -   39K  205K       -",
         "", "", "", "", "",
-        "?help q quit /filter <>sort t tree p procs g gpus space pause +-interval F10",
+        "?help q quit /filter <>sort t tree p procs g GPU m mounts space pause +-interval",
     ]  # fmt: skip
 
 
@@ -63,6 +63,21 @@ def test_narrow_terminals_lose_write_read_and_time_in_turn() -> None:
     assert ["READ" in title for title in titles] == [True, True, False, False]
     assert ["TIME" in title for title in titles] == [True, True, True, False]
     assert all("NOTE" in title for title in titles)
+
+
+def test_the_notes_of_jobs_stay_at_20_columns() -> None:
+    assert screen(width=20)[1:4] == [
+        "JOB      CPU% NOTE", "4711001   98%", "4711012   71% M",
+    ]  # fmt: skip
+    assert screen(ViewState(view="processes"), width=20)[1:3] == [
+        "    PID CPU% CMD", "    901   96 train.+",
+    ]  # fmt: skip
+
+
+def test_help_fits_80_columns_and_24_lines() -> None:
+    found = screen(ViewState(has_help=True), height=24)
+    assert found[-1] == "  Any key: back. Nothing here ends a process."
+    assert not any(line.endswith("+") for line in found)
 
 
 def test_cards() -> None:
@@ -89,7 +104,9 @@ def test_a_job_opens_into_its_processes_and_cards() -> None:
 
 
 def test_a_job_that_ended_says_so() -> None:
-    assert screen(ViewState(view="processes", job=99))[1] == "job 99 has ended"
+    assert (
+        screen(ViewState(view="processes", job=99))[1] == "job 99 has ended, or is not on this node"
+    )
 
 
 def test_empty_views_say_why() -> None:
@@ -107,6 +124,15 @@ def test_pause_sort_and_interval_are_in_the_head() -> None:
     state = ViewState(is_paused=True, sorts=(("jobs", "MEM"),), is_reversed=True)
     assert screen(state, width=100)[0].endswith("PAUSED  by MEM-")
     assert screen(ViewState(interval=10.0))[0].endswith("10s  by CPU")
+
+
+def test_a_long_name_of_the_node_leaves_room_for_the_state() -> None:
+    long = structs.replace(snapshot(), node="cn-042-login.hpc.university.example.org")
+    begins = {140: f"{long.node} 08:", 80: "cn-042-login  load", 60: "cn-042-l  load"}
+    for width, begin in begins.items():
+        head = draw(long, ViewState(is_paused=True), width, 24).lines[0].text
+        assert head.startswith(begin)
+        assert head.endswith("PAUSED  by CPU") is (width > 60)
 
 
 def test_the_selected_row_stays_visible() -> None:

@@ -25,6 +25,12 @@ def test_help_closes_with_any_key() -> None:
         assert press(ViewState(), key, "x") == ViewState()
 
 
+@pytest.mark.parametrize("key", ["RESIZE", "REDRAW"])
+def test_another_size_of_the_terminal_is_no_key(key: str) -> None:
+    for state in (ViewState(has_help=True), ViewState(is_typing=True, filter="x")):
+        assert press(state, key) == state
+
+
 def test_moving_stays_within_the_rows() -> None:
     assert press(ViewState(), "DOWN", "j", "k").row == 1
     assert press(ViewState(), "UP").row == 0
@@ -46,6 +52,8 @@ def test_views_switch_and_switch_back() -> None:
     assert press(ViewState(), "p", "p").view == "jobs"
     assert press(ViewState(), "G").view == "cards"
     assert press(ViewState(), "g", "p").view == "processes"
+    assert press(ViewState(view="processes", job=7), "m") == ViewState(view="mounts", job=7)
+    assert press(ViewState(view="mounts", job=7), "m") == ViewState()
 
 
 def test_a_filter_is_typed() -> None:

@@ -1,0 +1,80 @@
+"""Mounts in the report of a job that runs on this node."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ccagent.errors import CcagentError
+from ccagent.views.job.figures import JobFigures
+from ccagent.views.job.mounts import JobMounts, format_mounts, read_mounts
+from ccagent.views.job.output import encode_report
+from ccagent.views.job.report import make_report
+from ccagent.views.job.text import format_report
+from ccagent.views.terminal import Style
+from ccagent.views.top.mounts import NOT_LOADED
+from tests.support.job_io import JobIoNode
+from tests.support.tree import TreeNode
+
+
+@pytest.fixture
+def mounts(tmp_path: Path) -> JobMounts:
+    node = JobIoNode(tmp_path)
+    node.count(7, "8:1", writes=1, write_bytes=100)
+    node.count(7, "0:40", reads=20, read_bytes=3 << 30, async_reads=5, async_read_bytes=1 << 30)
+    node.count(7, "0:40", opens=4000, unlinks=1)
+    node.count(8, "0:41", reads=1, read_bytes=9 << 30)
+    return read_mounts(node, 7)
+
+
+def test_the_totals_of_a_job_by_mount(mounts: JobMounts) -> None:
+    assert format_mounts(mounts) == [
+        "/home lustre: 4GB read in 25 calls, 0B written in 0 calls, 4001 metadata operations",
+        "/ ext4: 0B read in 0 calls, 100B written in 1 call, 0 metadata operations",
+    ]
+
+
+def test_they_are_in_the_report_and_its_json(mounts: JobMounts) -> None:
+    report = make_report(JobFigures(job="7"))
+    for width in (20, 80):
+        text = format_report(report, Style(), width, mounts)
+        assert "mounts  /home" in text
+        assert all(len(line) <= width for line in text.splitlines())
+    found = json.loads(encode_report(report, mounts))["mounts"]
+    assert [(one["point"], one["read"]) for one in found["mounts"]] == [
+        ("/home", 4 << 30),
+        ("/", 0),
+    ]
+    assert "mounts" not in json.loads(encode_report(report))
+
+
+def test_many_are_cut_short() -> None:
+    one = read_mounts_of(9)
+    assert len(format_mounts(one)) == 6
+    assert format_mounts(one)[-1] == "and 4 more: ccagent jobio show"
+
+
+def read_mounts_of(count: int) -> JobMounts:
+    from ccagent.views.job.mounts import JobMount
+
+    return JobMounts(mounts=tuple(
+        JobMount(point=f"/{n}", type="ext4", source="", read=0, written=0, reads=0, writes=0,
+                 metadata=1)
+        for n in range(count)
+    ))  # fmt: skip
+
+
+def test_a_kernel_without_the_programs_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = TreeNode(tmp_path)
+    assert format_mounts(read_mounts(node, 7)) == [NOT_LOADED]
+
+    def fail(*_: object) -> bytes:
+        raise CcagentError("damaged")
+
+    monkeypatch.setattr(node, "read", fail)
+    assert format_mounts(read_mounts(node, 7)) == ["I/O by mount: damaged"]
+    assert format_mounts(JobMounts()) == ["none was used since the kernel counts"]
