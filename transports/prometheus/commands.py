@@ -113,5 +113,9 @@ def _read(options: Options, names: str) -> tuple[Configuration, ExporterSettings
                 )
         from msgspec.structs import replace
 
-        settings = replace(settings, names=chosen)
+        from ccagent.transports.prometheus.collector_names import COLLECTORS
+
+        known = {each for name in chosen for each in COLLECTORS[name]}
+        collectors = tuple(each for each in settings.collectors if each in known)
+        settings = replace(settings, names=chosen, collectors=collectors)
     return configuration, settings

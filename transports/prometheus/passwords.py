@@ -121,19 +121,21 @@ class PasswordFile:
             return False
         name, password = login
         self._renew()
+        # Bound here: what was right before the file changed must not be known after it.
+        users, nobody, known = self._users, self._nobody, self._known
         digest = hmac.digest(self._key, name.encode() + b"\0" + password, "sha256")
-        if digest in self._known:
+        if digest in known:
             return True
         if not self._lock.acquire(timeout=2.0):
             raise BusyError
         try:
             self._spend_guess()
-            user = self._users.get(name)
-            is_right = (user or self._nobody).matches(password) and user is not None
+            user = users.get(name)
+            is_right = (user or nobody).matches(password) and user is not None
             if is_right:
-                if len(self._known) > 1000:
-                    self._known.clear()
-                self._known.add(digest)
+                if len(known) > 1000:
+                    known.clear()
+                known.add(digest)
                 self._guesses = float(_GUESSES)
             else:
                 logger.warning("exporter: a wrong user or password was refused")

@@ -71,6 +71,7 @@ class CollectorRun:
         self.group = group
         self.begun: float | None = None
         self.outcome = Outcome([], False, 0.0, 0.0)
+        self._is_closed = False
         self._encoder = SampleEncoder()
 
     @property
@@ -80,6 +81,9 @@ class CollectorRun:
 
     def run(self, node: Node) -> None:
         """Read once. Never raises; what nobody foresaw is logged with its traceback."""
+        if self._is_closed:
+            self.outcome = Outcome([], False, 0.0, time.monotonic())
+            return
         begin = time.monotonic()
         blocks: list[Block] = []
         is_successful = False
@@ -94,6 +98,14 @@ class CollectorRun:
             logger.exception("exporter: %s: unforeseen error", self.name)
         end = time.monotonic()
         self.outcome = Outcome(blocks, is_successful, end - begin, end)
+        if self._is_closed:
+            self.collector.close()
+
+    def close(self) -> None:
+        """Close the collector, after the reading that runs now if there is one."""
+        self._is_closed = True
+        if self.begun is None:
+            self.collector.close()
 
 
 class _Round:
@@ -216,7 +228,6 @@ class Scraper:
         return SampleEncoder().encode(families)
 
     def close(self) -> None:
-        """Close the collectors that do not hang."""
+        """Close the collectors; none is read any more."""
         for run in self._runs:
-            if run.begun is None:
-                run.collector.close()
+            run.close()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ccagent.transports.prometheus.tls import TlsContext
 
 _RETRY_AFTER = 5.0
+_MOST_KEPT = 16
 
 
 class ExporterService:
@@ -125,9 +126,9 @@ class ExporterService:
 
 
 class AnswerCache:
-    """Scrapes, or returns the values of the last scrape if it is younger than an interval.
+    """Scrapes, or returns the values of a scrape that began at most an interval before.
 
-    Several clients that ask at the same moment cost one reading.
+    Several clients that ask at the same moment cost one reading, however long it takes.
     """
 
     def __init__(self, scraper: Scraper, interval: float) -> None:
@@ -144,14 +145,15 @@ class AnswerCache:
         begin = time.monotonic()
         is_first = self._lock.acquire(timeout=min(seconds, 2.0))
         try:
+            # Measured from the request: what began after it is never too old for it.
+            oldest = begin - self._interval
             last = self._last.get(key)
-            now = time.monotonic()
-            if last is not None and now - last[0] < self._interval:
+            if last is not None and last[0] > oldest:
                 return last[1]
+            now = time.monotonic()
             blocks = self._scraper.scrape(max(0.05, seconds - (now - begin)), include, exclude)
-            if len(self._last) > 16:
-                self._last.clear()
-            self._last[key] = (now, blocks)
+            kept = {each: known for each, known in self._last.items() if known[0] > oldest}
+            self._last = (kept if len(kept) < _MOST_KEPT else {}) | {key: (now, blocks)}
             return blocks
         finally:
             if is_first:

@@ -26,6 +26,10 @@ SYSTEMD = "systemd"
 NameSet = Literal["ccagent", "node_exporter", "cgroup_exporter", "dcgm", "lustre", "ceems", "slurm"]
 
 
+_PATH = re.compile(r"/[!-~]+")
+_FORBIDDEN = frozenset("?#%")
+
+
 class Address(NamedTuple):
     """Where to listen."""
 
@@ -195,8 +199,11 @@ def _find_problems(settings: ExporterSettings) -> Iterator[str]:
     yield from _find_wrong_addresses(settings)
     yield from _find_wrong_files(settings)
     yield from _find_wrong_names(settings)
-    if not settings.path.startswith("/") or settings.path == "/" or "?" in settings.path:
-        yield f"path: {settings.path!r}: begins with '/' and has more, such as /metrics"
+    if not _PATH.fullmatch(settings.path) or _FORBIDDEN.intersection(settings.path):
+        yield (
+            f"path: {settings.path!r}: begins with '/' and has more, such as /metrics; no spaces,"
+            " no '?', '#' or '%'"
+        )
     if not 0.5 <= settings.time_limit.seconds <= 600:
         yield "time-limit: from 500ms to 10m"
     if not 1 <= settings.client_timeout.seconds <= 600:
@@ -239,7 +246,7 @@ def _find_wrong_files(settings: ExporterSettings) -> Iterator[str]:
 
 def _find_wrong_names(settings: ExporterSettings) -> Iterator[str]:
     from ccagent.machine.gpu.presence import vendor_directories
-    from ccagent.transports.prometheus.collector_names import collector_names
+    from ccagent.transports.prometheus.collector_names import COLLECTORS, collector_names
 
     if not settings.names:
         yield f"names: at least one is needed{nearest('', [*NAME_SETS])}"
@@ -248,6 +255,10 @@ def _find_wrong_names(settings: ExporterSettings) -> Iterator[str]:
         for name in names:
             if name not in known:
                 yield f"{key}: {name!r} is unknown{nearest(name, known)}"
+    for name in settings.collectors:
+        homes = [each for each, inner in COLLECTORS.items() if name in inner]
+        if homes and settings.names and not set(homes).intersection(settings.names):
+            yield f"collectors: {name!r} belongs to {' and '.join(homes)}, which names lacks"
     for vendor in settings.gpu_vendors:
         try:
             vendor_directories(vendor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from ccagent.transports.prometheus import passwords
 from ccagent.transports.prometheus.passwords import (
     BusyError,
     PasswordFile,
+    PasswordHash,
     make_line,
     parse_basic,
     parse_users,
@@ -64,6 +66,25 @@ def test_a_changed_file_counts(users: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert file.accepts(basic("bob", "other"))
     users.write_text("damaged")
     assert file.accepts(basic("bob", "other"))
+
+
+def test_a_login_that_is_checked_while_the_file_changes_is_not_remembered(
+    users: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passwords, "_LOOK_EVERY", 0.0)
+    file = PasswordFile(str(users))
+    real = passwords._scrypt
+
+    def change(password: bytes, form: PasswordHash) -> bytes:
+        monkeypatch.setattr(passwords, "_scrypt", real)
+        users.write_text(f"{make_line('bob', 'other')}\n")
+        assert not file.accepts("Basic Ym9iOg==")
+        return real(password, form)
+
+    monkeypatch.setattr(passwords, "_scrypt", change)
+    monkeypatch.setattr(file, "_lock", threading.RLock())
+    file.accepts(basic("ada", "right: ä"))
+    assert not file.accepts(basic("ada", "right: ä"))
 
 
 def test_a_file_that_others_read_is_refused(users: Path) -> None:
