@@ -71,7 +71,7 @@ class CollectorRun:
         self.group = group
         self.begun: float | None = None
         self.outcome = Outcome([], False, 0.0, 0.0)
-        self._is_closed = False
+        self._closing = threading.Event()
         self._encoder = SampleEncoder()
 
     @property
@@ -81,7 +81,7 @@ class CollectorRun:
 
     def run(self, node: Node) -> None:
         """Read once. Never raises; what nobody foresaw is logged with its traceback."""
-        if self._is_closed:
+        if self._closing.is_set():
             self.outcome = Outcome([], False, 0.0, time.monotonic())
             return
         begin = time.monotonic()
@@ -98,12 +98,12 @@ class CollectorRun:
             logger.exception("exporter: %s: unforeseen error", self.name)
         end = time.monotonic()
         self.outcome = Outcome(blocks, is_successful, end - begin, end)
-        if self._is_closed:
+        if self._closing.is_set():
             self.collector.close()
 
     def close(self) -> None:
         """Close the collector, after the reading that runs now if there is one."""
-        self._is_closed = True
+        self._closing.set()
         if self.begun is None:
             self.collector.close()
 
