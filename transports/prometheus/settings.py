@@ -187,7 +187,7 @@ class ExporterSettings(Settings, frozen=True, kw_only=True):
 
     def addresses(self) -> list[Address]:
         """Return the addresses to listen at, but for the sockets of systemd."""
-        return [parse_address(text) for text in self.listen if text != SYSTEMD]
+        return [parse_address(text) for text in dict.fromkeys(self.listen) if text != SYSTEMD]
 
     @property
     def is_protected(self) -> bool:
