@@ -62,3 +62,18 @@ def test_who_asks_during_a_slow_scrape_gets_its_values(monkeypatch: pytest.Monke
     assert scraper.readings == 1
     cache.scrape(9.5, (), ())
     assert scraper.readings == 2
+
+
+def test_values_that_an_impatient_client_got_are_not_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, scraper = Steps(), SlowScraper()
+    monkeypatch.setattr(service, "time", clock)
+    scraper.go_on.set()
+    monkeypatch.setattr(scraper.entered, "set", lambda: setattr(clock, "now", clock.now + 0.1))
+    cache = AnswerCache(cast("Scraper", scraper), 30.0)
+    cache.scrape(0.1, (), ())
+    cache.scrape(9.5, (), ())
+    assert scraper.readings == 2
+    cache.scrape(0.1, (), ())
+    assert scraper.readings == 2
