@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _RETRY_AFTER = 5.0
 _MOST_KEPT = 16
+_TURN = 2.0
+"""Seconds for which a request waits for the scrape of another one."""
 
 
 class ExporterService:
@@ -143,7 +145,7 @@ class AnswerCache:
         """Return the families of a scrape within `seconds`."""
         key = (frozenset(include), frozenset(exclude))
         begin = time.monotonic()
-        is_first = self._lock.acquire(timeout=min(seconds, 2.0))
+        is_first = self._lock.acquire(timeout=min(seconds, _TURN))
         try:
             # Measured from the request: what began after it is never too old for it.
             oldest = begin - self._interval

@@ -48,6 +48,7 @@ class SlowScraper:
 def test_who_asks_during_a_slow_scrape_gets_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, scraper = Steps(), SlowScraper()
     monkeypatch.setattr(service, "time", clock)
+    monkeypatch.setattr(service, "_TURN", 60.0)
     cache = AnswerCache(cast("Scraper", scraper), 0.2)
     threads = [threading.Thread(target=cache.scrape, args=(9.5, (), ())) for _ in range(2)]
     threads[0].start()
