@@ -41,9 +41,13 @@ def textfile(directory: str, names: str, common: Common) -> None:
     Run it by cron or a timer. The file is replaced whole; families that node_exporter has itself
     are left out.
     """
+    from msgspec.structs import replace
+
     from ccagent.transports.prometheus.textfile import write_textfile
 
     configuration, settings = _read(common.options, names)
+    # What others wrote for the same directory would never end.
+    settings = replace(settings, exclude=(*settings.exclude, "textfile"))
     write_textfile(directory, scrape_once(configuration, settings, leaves_out=("node_",)))
 
 

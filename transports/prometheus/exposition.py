@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ccagent.transports.prometheus.family import WrittenFamily
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -39,6 +41,8 @@ class SampleEncoder:
             text = self._lines(family, rows)
             if text:
                 blocks[family] = blocks.get(family, "") + text
+        if len(self._prefixes) > 2 * len(blocks) + _SPARE:
+            self._prefixes = {family: self._prefixes[family] for family in blocks}
         return [*blocks.items()]
 
     def _lines(self, family: Family, rows: Rows) -> str:
@@ -68,6 +72,8 @@ def _special(number: str) -> str:
 
 def make_prefix(family: Family, labels: Labels) -> str:
     """Return the line of a sample up to its number: `name{label="value"} `."""
+    if isinstance(family, WrittenFamily):
+        return labels[0]
     if not family.labels:
         return f"{family.name} "
     pairs = zip(family.labels, labels, strict=True)
@@ -75,13 +81,13 @@ def make_prefix(family: Family, labels: Labels) -> str:
 
 
 def escape(value: str) -> str:
-    """Return the value of a label as it is written.
+    """Return the value of a label as it is written."""
+    return clean(value).replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
-    Bytes that are no UTF-8, and control characters, become U+FFFD.
-    """
-    if not value.isprintable():
-        value = _UNFIT.sub("\ufffd", value)
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+def clean(text: str) -> str:
+    """Return a text with U+FFFD for bytes that are no UTF-8, and for control characters."""
+    return text if text.isprintable() else _UNFIT.sub("\ufffd", text)
 
 
 def join_text(blocks: Iterable[Block]) -> bytes:

@@ -148,6 +148,19 @@ class _Round:
                 self._changed.notify_all()
 
 
+def _leave_out_known(blocks: list[Block], known: list[Block]) -> list[Block]:
+    """Return the families whose names nobody has yet: one that is there twice costs the scrape."""
+    names = {family.name for family, _ in known}
+    found: list[Block] = []
+    for family, lines in blocks:
+        if family.name in names:
+            logger.warning("exporter: textfile: %s: ccagent has this family itself", family.name)
+            continue
+        names.add(family.name)
+        found.append((family, lines))
+    return found
+
+
 class Scraper:
     """Reads all collectors when it is asked. Any thread may ask; they take turns."""
 
@@ -202,13 +215,18 @@ class Scraper:
     def _collect(self, chosen: list[CollectorRun], begin: float) -> list[Block]:
         outcomes = {run: run.outcome for run in chosen if run.outcome.end >= begin}
         blocks: dict[Family, str] = {}
+        foreign: list[Block] = []
         for run in chosen:
             if run not in outcomes:
                 logger.warning("exporter: %s: not finished in time; left out", run.name)
                 continue
+            if run.collector.is_foreign:
+                foreign += outcomes[run].blocks
+                continue
             for family, lines in outcomes[run].blocks:
                 blocks[family] = blocks.get(family, "") + lines
-        return [*blocks.items(), *self._encode_outcomes(chosen, outcomes)]
+        found = [*blocks.items(), *self._encode_outcomes(chosen, outcomes)]
+        return [*found, *_leave_out_known(foreign, found)]
 
     def _encode_outcomes(
         self, chosen: list[CollectorRun], outcomes: Mapping[CollectorRun, Outcome]

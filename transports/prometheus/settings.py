@@ -169,6 +169,12 @@ class ExporterSettings(Settings, frozen=True, kw_only=True):
     gpu_vendors: Annotated[
         tuple[str, ...], Meta(description="vendors whose cards are read; empty: none")
     ] = ("nvidia", "amd")
+    textfile_directory: Annotated[
+        str,
+        Meta(
+            description="families of the files *.prom in it are exposed by `textfile`; empty: none"
+        ),
+    ] = ""
     slow_every: Annotated[
         Duration, Meta(description="how old values of slow sources may be: Slurm's programs, lctl")
     ] = Duration("30s")
@@ -239,6 +245,7 @@ def _find_wrong_files(settings: ExporterSettings) -> Iterator[str]:
         ("certificate-file", settings.certificate_file),
         ("client-ca-file", settings.client_ca_file),
         ("gpu-job-directory", settings.gpu_job_directory),
+        ("textfile-directory", settings.textfile_directory),
     ):
         if path and not path.startswith("/"):
             yield f"{key}: an absolute path is needed"

@@ -29,6 +29,10 @@ def check_exporter(site: Site) -> Iterator[Finding]:
     yield _check_files(settings)
     if settings.gpu_job_directory:
         yield _check_directory(settings.gpu_job_directory)
+    if settings.textfile_directory and not os.path.isdir(settings.textfile_directory):
+        found = f"{settings.textfile_directory}: there is no such directory"
+        impact = ["exporter: nothing of files *.prom"]
+        yield Finding(AREA, "exporter.textfile-directory", "problem", found, "make it", impact)
     for address in settings.addresses():
         yield _check_address(address)
     if settings.insecure and not all(address.is_loopback for address in settings.addresses()):
