@@ -62,3 +62,10 @@ def test_a_directory_for_dcgm_exporter_that_is_not_there(node: TreeNode, tmp_pat
     assert found(check_exporter, node, exporter=table)["exporter.gpu-job-directory"].state == (
         "problem"
     )
+
+
+def test_a_directory_of_textfiles_that_is_not_there(node: TreeNode, tmp_path: Path) -> None:
+    table = {"textfile-directory": str(tmp_path / "none")}
+    assert found(check_exporter, node, exporter=table)["exporter.textfile-directory"].state == (
+        "problem"
+    )

@@ -133,7 +133,7 @@ class FilesystemCollector(Collector):
         }
         mounts = [mount for mount in mounts if mount.point not in self._hanging]
         mounts.sort(key=lambda each: (each.point not in self._answering, each.type not in LOCAL))
-        left = [*dict.fromkeys(mount.point for mount in mounts)]
+        left: list[str] = [*dict.fromkeys(mount.point for mount in mounts)]
         answers: dict[str, os.statvfs_result | None] = {}
         while left:
             if len(self._hanging) >= _MOST_HANGING:
