@@ -23,13 +23,14 @@ _LONGEST = 120.0
 
 
 class Request(NamedTuple):
-    """The head of a request; names of headers in lower case."""
+    """The head of a request; names of headers in lower case. peer: the address of the client."""
 
     method: str
     path: str
     query: str
     headers: dict[str, str]
     keeps_alive: bool
+    peer: str = ""
 
 
 class MalformedRequestError(ValueError):

@@ -169,7 +169,7 @@ class ExporterServer:
         assert isinstance(listening, socket.socket)  # noqa: S101 - registered so
         for _ in range(_ACCEPTED_AT_ONCE):
             try:
-                connected, _ = listening.accept()
+                connected, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # no descriptor is left, for example
@@ -180,9 +180,10 @@ class ExporterServer:
             if len(self._connections) >= self._most and not self._make_room():
                 connected.close()
                 continue
-            self._add(connected, now)
+            is_local = listening.family == socket.AF_UNIX
+            self._add(connected, "" if is_local else str(address[0]), now)
 
-    def _add(self, connected: socket.socket, now: float) -> None:
+    def _add(self, connected: socket.socket, peer: str, now: float) -> None:
         connected.setblocking(False)
         check = None
         if self._tls is not None:
@@ -194,7 +195,7 @@ class ExporterServer:
                 return
             check = self._tls.accepts
         connection = ExporterConnection(
-            connected, now, is_tls=self._tls is not None, check_peer=check
+            connected, now, is_tls=self._tls is not None, check_peer=check, peer=peer
         )
         self._numbers += 1
         self._connections[self._numbers] = connection
