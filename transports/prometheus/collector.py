@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 class Collector(ABC):
     """Reads one subject.
 
-    name: in `collectors`, `collect[]` and `exclude[]`. It is
-    never called twice at once.
+    name: in `collectors`, `collect[]` and `exclude[]`. is_foreign: whether its families may have
+    the names of others, which then count. It is never called twice at once.
     """
 
     name: str = ""
+    is_foreign = False
 
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         self.settings = settings

@@ -61,6 +61,7 @@ COLLECTORS: dict[str, dict[str, str]] = {
         "sockstat": f"{_NODE}.network:SockstatCollector",
         "softnet": f"{_NODE}.network:SoftnetCollector",
         "stat": f"{_NODE}.cpu:StatCollector",
+        "textfile": f"{_NODE}.textfiles:TextfileCollector",
         "thermal_zone": f"{_NODE}.hardware:ThermalCollector",
         "time": f"{_NODE}.system:TimeCollector",
         "timex": f"{_NODE}.system:TimexCollector",

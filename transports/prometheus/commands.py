@@ -41,9 +41,13 @@ def textfile(directory: str, names: str, common: Common) -> None:
     Run it by cron or a timer. The file is replaced whole; families that node_exporter has itself
     are left out.
     """
+    from msgspec.structs import replace
+
     from ccagent.transports.prometheus.textfile import write_textfile
 
     configuration, settings = _read(common.options, names)
+    # What others wrote for the same directory would never end.
+    settings = replace(settings, exclude=(*settings.exclude, "textfile"))
     write_textfile(directory, scrape_once(configuration, settings, leaves_out=("node_",)))
 
 
@@ -113,5 +117,9 @@ def _read(options: Options, names: str) -> tuple[Configuration, ExporterSettings
                 )
         from msgspec.structs import replace
 
-        settings = replace(settings, names=chosen)
+        from ccagent.transports.prometheus.collector_names import COLLECTORS
+
+        known = {each for name in chosen for each in COLLECTORS[name]}
+        collectors = tuple(each for each in settings.collectors if each in known)
+        settings = replace(settings, names=chosen, collectors=collectors)
     return configuration, settings

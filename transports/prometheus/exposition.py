@@ -8,13 +8,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ccagent.transports.prometheus.family import WrittenFamily
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ccagent.transports.prometheus.family import Family, Labels, Rows
 
-_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\x85\u2028\u2029]")
-"""Characters that a parser may take for the end of a line or of the text."""
+_UNFIT = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")
+"""Characters that a parser may take for the end of a line or of the text, and those that stand for
+bytes which are no UTF-8.
+"""
 _SPARE = 64
 
 Block = tuple["Family", str]
@@ -30,32 +34,35 @@ class SampleEncoder:
     def encode(self, families: Iterable[tuple[Family, Rows]]) -> list[Block]:
         """Return the families that have samples, with their lines.
 
-        Of several samples with the same labels the last one counts.
+        Of several samples with the same labels, as they are written, the last one counts.
         """
         blocks: dict[Family, str] = {}
         for family, rows in families:
             text = self._lines(family, rows)
             if text:
                 blocks[family] = blocks.get(family, "") + text
+        if len(self._prefixes) > 2 * len(blocks) + _SPARE:
+            self._prefixes = {family: self._prefixes[family] for family in blocks}
         return [*blocks.items()]
 
     def _lines(self, family: Family, rows: Rows) -> str:
         known = self._prefixes.get(family)
         if known is None:
             known = self._prefixes[family] = {}
-        values = dict(rows)
-        lines: list[str] = []
-        for labels, value in values.items():
+        # By what is written: different labels may be the same after `escape`, and a series that is
+        # there twice costs the whole scrape.
+        lines: dict[str, str] = {}
+        for labels, value in rows:
             prefix = known.get(labels)
             if prefix is None:
                 prefix = known[labels] = make_prefix(family, labels)
             number = repr(value)
             if number[-1] in "fn":
                 number = _special(number)
-            lines.append(f"{prefix}{number}\n")
-        if len(known) > 2 * len(values) + _SPARE:  # jobs that have ended, disks that have gone
+            lines[prefix] = f"{prefix}{number}\n"
+        if len(known) > 2 * len(lines) + _SPARE:  # jobs that have ended, disks that have gone
             known.clear()
-        return "".join(lines)
+        return "".join(lines.values())
 
 
 def _special(number: str) -> str:
@@ -65,6 +72,8 @@ def _special(number: str) -> str:
 
 def make_prefix(family: Family, labels: Labels) -> str:
     """Return the line of a sample up to its number: `name{label="value"} `."""
+    if isinstance(family, WrittenFamily):
+        return labels[0]
     if not family.labels:
         return f"{family.name} "
     pairs = zip(family.labels, labels, strict=True)
@@ -72,14 +81,13 @@ def make_prefix(family: Family, labels: Labels) -> str:
 
 
 def escape(value: str) -> str:
-    """Return the value of a label as it is written.
+    """Return the value of a label as it is written."""
+    return clean(value).replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
-    Bytes that are no UTF-8, and control characters, become U+FFFD.
-    """
-    if not value.isprintable():
-        value = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        value = _CONTROL.sub("\ufffd", value)
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+def clean(text: str) -> str:
+    """Return a text with U+FFFD for bytes that are no UTF-8, and for control characters."""
+    return text if text.isprintable() else _UNFIT.sub("\ufffd", text)
 
 
 def join_text(blocks: Iterable[Block]) -> bytes:

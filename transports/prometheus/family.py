@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Literal
+from typing import ClassVar, Literal
 
-Kind = Literal["counter", "gauge", "untyped"]
+Kind = Literal["counter", "gauge", "untyped", "histogram", "summary"]
 Labels = tuple[str, ...]
 Rows = Iterable[tuple[Labels, float]]
 """Label values in the order of the family's label names, each with its number."""
@@ -26,8 +26,10 @@ class Family:
 
     __slots__ = ("_openmetrics", "_text", "help", "kind", "labels", "name")
 
+    _also: ClassVar[dict[int, str]] = {}
+
     def __init__(self, name: str, kind: Kind, text: str, labels: Labels = ()) -> None:
-        if not all(map(_NAME.fullmatch, (name, *labels))):
+        if not all(map(_NAME.fullmatch, (name.translate(self._also), *labels))):
             raise ValueError(f"{name!r} with {labels}: letters, digits and '_' only")
         self.name = name
         self.kind: Kind = kind
@@ -74,6 +76,14 @@ class Family:
             lines.append(f"# HELP {name} {escape_help(self.help)}")
             self._openmetrics = "\n".join(lines) + "\n"
         return self._openmetrics
+
+
+class WrittenFamily(Family):
+    """A family that somebody else wrote. Rows have the beginning of a line in place of labels."""
+
+    __slots__ = ()
+
+    _also: ClassVar[dict[int, str]] = {ord(":"): "_"}
 
 
 def escape_help(text: str) -> str:

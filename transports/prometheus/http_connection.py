@@ -41,6 +41,7 @@ class ExporterConnection:
         *,
         is_tls: bool,
         check_peer: Callable[[ssl.SSLSocket], bool] | None = None,
+        peer: str = "",
     ) -> None:
         self.socket = connected
         self.state: State = "handshake" if is_tls else "reading"
@@ -48,6 +49,7 @@ class ExporterConnection:
         self.since = now
         self.has_asked = False
         self._check_peer = check_peer
+        self._peer = peer
         self._received = bytearray()
         self._to_send = memoryview(b"")
         self._keeps_alive = False
@@ -126,7 +128,7 @@ class ExporterConnection:
         self._is_head = request.method == "HEAD"
         self.has_asked = True
         self._enter("working", now)
-        return request
+        return request._replace(peer=self._peer)
 
     def _refuse(self, status: HTTPStatus, text: str, now: float) -> None:
         self._received.clear()

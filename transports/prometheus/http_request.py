@@ -12,20 +12,25 @@ TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _OPENMETRICS_VERSIONS = frozenset({"", "1.0.0", "0.0.1"})
 _TEXT_VERSIONS = frozenset({"", "0.0.4"})
-_LINE = re.compile(r"([A-Z]{1,16}) ([\x21-\x7e]{1,4096}) HTTP/1\.([01])")
-_FIELD = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}):[ \t]*(.*?)[ \t]*")
+_LINE = re.compile(r"([A-Z]{1,16}) ([\x21-\x7e]{1,8192}) HTTP/1\.([01])")
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+_FORBIDDEN = re.compile(r"[\0\r\n]")
+_AUTHORITY = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
 _OFFSET = 0.5
 """Seconds of a scrape's timeout that are left for its way to the server."""
+_LONGEST = 120.0
+"""Seconds at most: a client must not occupy a thread for as long as it likes."""
 
 
 class Request(NamedTuple):
-    """The head of a request; names of headers in lower case."""
+    """The head of a request; names of headers in lower case. peer: the address of the client."""
 
     method: str
     path: str
     query: str
     headers: dict[str, str]
     keeps_alive: bool
+    peer: str = ""
 
 
 class MalformedRequestError(ValueError):
@@ -53,17 +58,20 @@ def parse_request(head: bytes) -> Request:
         raise MalformedRequestError("no HTTP/1.1 request")
     headers: dict[str, str] = {}
     for line in lines[1:]:
-        field = _FIELD.fullmatch(line)
-        if field is None:
+        # No regular expression for the whole line: one with two runs of spaces needs seconds for a
+        # head that is full of them.
+        name, colon, value = line.partition(":")
+        if not colon or _NAME.fullmatch(name) is None or _FORBIDDEN.search(value):
             raise MalformedRequestError("a header is malformed")
-        name = field[1].lower()
-        headers[name] = f"{headers[name]}, {field[2]}" if name in headers else field[2]
+        name, value = name.lower(), value.strip(" \t")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
         raise MalformedRequestError("no body is taken", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-    path, _, query = found[2].partition("?")
-    connection = headers.get("connection", "").lower()
-    keeps = connection != "close" if found[3] == "1" else connection == "keep-alive"
-    return Request(found[1], path, query, headers, keeps)
+    # A proxy may send the whole URL (RFC 9112, 3.2.2).
+    path, _, query = _AUTHORITY.sub("", found[2], count=1).partition("?")
+    options = {word.strip().lower() for word in headers.get("connection", "").split(",")}
+    keeps = "close" not in options and (found[3] == "1" or "keep-alive" in options)
+    return Request(found[1], path or "/", query, headers, keeps)
 
 
 def choose_format(accept: str) -> str:
@@ -89,18 +97,17 @@ def choose_format(accept: str) -> str:
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
-    """Return whether a header Accept-Encoding permits gzip."""
+    """Return whether a header Accept-Encoding permits gzip; `*` is what it does not name."""
+    qualities: dict[str, float] = {}
     for item in accept_encoding.split(",")[:64]:
         name, *parameters = (part.strip().lower() for part in item.split(";"))
-        values = _parameters(parameters)
-        if name in {"gzip", "*"} and _number(values.get("q", "1"), 0.0) > 0:
-            return True
-    return False
+        qualities[name] = _number(_parameters(parameters).get("q", "1"), 0.0)
+    return qualities.get("gzip", qualities.get("*", 0.0)) > 0
 
 
 def scrape_seconds(timeout: str, default: float) -> float:
     """Return the time limit of a scrape by its header X-Prometheus-Scrape-Timeout-Seconds."""
-    seconds = _number(timeout, 0.0)
+    seconds = min(_number(timeout, 0.0), max(_LONGEST, default))
     if seconds <= 0:
         return default
     return seconds - _OFFSET if seconds > 2 * _OFFSET else seconds / 2

@@ -30,6 +30,9 @@ _TICK = 1.0
 _ACCEPTED_AT_ONCE = 64
 _WORKERS = 4
 _PAUSE = 0.5
+_SHORT_PAUSE = 0.01
+_GRACE = 0.25
+"""Seconds for which a new client, or one that takes its answer, does not give way to others."""
 
 
 class AnswerWorkers:
@@ -168,21 +171,25 @@ class ExporterServer:
     def _accept(self, listening: object, now: float) -> None:
         assert isinstance(listening, socket.socket)  # noqa: S101 - registered so
         for _ in range(_ACCEPTED_AT_ONCE):
+            if len(self._connections) >= self._most and self._find_longest(now, _GRACE) is None:
+                # The others wait in the kernel: a client that has just come must not give way.
+                self._closing.wait(_SHORT_PAUSE)
+                return
             try:
-                connected, _ = listening.accept()
+                connected, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # no descriptor is left, for example
                 logger.warning("exporter: no connection can be accepted: %s", error)
-                self._make_room()
+                self._make_room(now, 0.0)
                 self._closing.wait(_PAUSE)
                 return
-            if len(self._connections) >= self._most and not self._make_room():
-                connected.close()
-                continue
-            self._add(connected, now)
+            if len(self._connections) >= self._most:
+                self._make_room(now, _GRACE)
+            is_local = listening.family == socket.AF_UNIX
+            self._add(connected, "" if is_local else str(address[0]), now)
 
-    def _add(self, connected: socket.socket, now: float) -> None:
+    def _add(self, connected: socket.socket, peer: str, now: float) -> None:
         connected.setblocking(False)
         check = None
         if self._tls is not None:
@@ -194,7 +201,7 @@ class ExporterServer:
                 return
             check = self._tls.accepts
         connection = ExporterConnection(
-            connected, now, is_tls=self._tls is not None, check_peer=check
+            connected, now, is_tls=self._tls is not None, check_peer=check, peer=peer
         )
         self._numbers += 1
         self._connections[self._numbers] = connection
@@ -230,17 +237,21 @@ class ExporterServer:
         self._watch(connection, number, 0)
         connection.close()
 
-    def _make_room(self) -> bool:
-        """Close the connection that has waited longest; None that is being answered."""
+    def _make_room(self, now: float, grace: float) -> None:
+        """Close the connection that has waited longest; none that is being answered."""
+        number = self._find_longest(now, grace)
+        if number is not None:
+            self._remove(number)
+
+    def _find_longest(self, now: float, grace: float) -> int | None:
+        """Return the connection that has waited longest: idle, or for more than `grace` seconds."""
         waiting = [
             (connection.since, number)
             for number, connection in self._connections.items()
             if connection.state != "working"
+            and (connection.is_idle or now - connection.since >= grace)
         ]
-        if not waiting:
-            return False
-        self._remove(min(waiting)[1])
-        return True
+        return min(waiting)[1] if waiting else None
 
     def _close_late(self, now: float) -> None:
         for number, connection in [*self._connections.items()]:

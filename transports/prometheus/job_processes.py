@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError
+from ccagent.machine.background import BackgroundCall
 from ccagent.machine.cgroup.jobs import V2, job_directories
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ _MOST_GROUPS = 2000
 _ASKED_PROCESSES = 3
 _TRIES = 10
 _LONGEST_NAME = 128
+_PATIENCE = 0.2
 _VARIABLES = {
     b"SLURM_JOB_ACCOUNT": "account",
     b"SLURM_JOB_PARTITION": "partition",
@@ -41,7 +43,8 @@ class JobIdentity(NamedTuple):
 class JobProcesses:
     """Lists the processes of jobs, and remembers what it has found out about each job.
 
-    A user can put anything into the environment. It is read once and affects that job alone.
+    A user can put anything into the environment. It is read once and affects that job alone. It is
+    read in a thread: a process whose memory is a file of FUSE makes reading it hang.
     """
 
     def __init__(self, *, reads_environment: bool = True) -> None:
@@ -49,6 +52,7 @@ class JobProcesses:
         self._directories: dict[int, list[JobDirectory]] = {}
         self._known: dict[int, JobIdentity] = {}
         self._tries: dict[int, int] = {}
+        self._reading: dict[int, BackgroundCall[dict[str, str]]] = {}
 
     def begin(self, node: Node, jobs: set[int]) -> None:
         """List the directories of a reading; forget the jobs that have ended."""
@@ -63,6 +67,7 @@ class JobProcesses:
                 of_job.append(each)
         self._known = {job: known for job, known in self._known.items() if job in jobs}
         self._tries = {job: tries for job, tries in self._tries.items() if job in jobs}
+        self._reading = {job: call for job, call in self._reading.items() if job in jobs}
 
     def of(self, node: Node, job: int) -> tuple[tuple[int, ...], JobIdentity]:
         """Return the processes of a job and its identity."""
@@ -83,13 +88,31 @@ class JobProcesses:
         if uid < 0:
             uid = _find_owner(node, pids)
         user = node.user(uid) if uid >= 0 else ""
-        texts = _read_environment(node, uid, pids) if self._reads_environment else {}
+        texts = self._read_texts(node, job, uid, pids) if self._reads_environment else {}
+        if texts is None:
+            return JobIdentity(uid, user)
         identity = JobIdentity(uid, user, **texts)
         tries = self._tries[job] = self._tries.get(job, 0) + 1
         is_complete = uid >= 0 and (bool(texts) or not self._reads_environment)
         if is_complete or tries >= _TRIES:
             self._known[job] = identity
         return identity
+
+    def _read_texts(self, node: Node, job: int, uid: int, pids: list[int]) -> dict[str, str] | None:
+        """Return the texts in the environment of a job; None while reading it hangs."""
+        call = self._reading.pop(job, None)
+        if call is None:
+            try:
+                call = BackgroundCall(
+                    lambda: _read_environment(node, uid, pids), "exporter-environment"
+                )
+            except CcagentError:
+                return {}
+            call.wait(_PATIENCE)
+        if not call.is_done:
+            self._reading[job] = call
+            return None
+        return call.result()
 
 
 def _list_processes(node: Node, directory: JobDirectory) -> list[int]:

@@ -101,6 +101,12 @@ def passed_sockets(settings: ExporterSettings) -> list[socket.socket]:
                 f"exporter.listen: descriptor {descriptor} of systemd: {error.strerror}"
             ) from error
         found.append(made)
+        if made.type != socket.SOCK_STREAM:
+            for each in found:
+                each.close()
+            raise ConfigurationError(
+                "exporter.listen: systemd's socket is not of ListenStream: no HTTP over it"
+            )
         if made.family == socket.AF_UNIX:
             continue
         host = str(made.getsockname()[0])

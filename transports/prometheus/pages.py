@@ -64,7 +64,8 @@ class ExporterPages:
         """Return the answer to a request."""
         if self._passwords is not None:
             try:
-                if not self._passwords.accepts(request.headers.get("authorization", "")):
+                login = request.headers.get("authorization", "")
+                if not self._passwords.accepts(login, request.peer):
                     return text_answer(
                         HTTPStatus.UNAUTHORIZED, "user and password are needed", _CHALLENGE
                     )

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from ccagent.config.secret import secret_path, secret_text
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
+from ccagent.transports.prometheus.guesses import GuessBudgets
 
 _LOG2_N, _R, _P = 13, 8, 4
 """8 MiB and about 80 ms, once for each user and start of the daemon."""
@@ -29,8 +30,6 @@ _LINE = re.compile(
     re.ASCII,
 )
 _LOOK_EVERY = 2.0
-_GUESSES = 5
-_NEW_GUESS_AFTER = 1.0
 
 
 class PasswordHash(NamedTuple):
@@ -106,50 +105,45 @@ class PasswordFile:
         self._key = os.urandom(32)
         self._known: set[bytes] = set()
         self._lock = threading.Lock()
-        self._guesses = float(_GUESSES)
-        self._guessed_at = 0.0
+        self._guesses = GuessBudgets()
         self._looked_at = time.monotonic()
         self._stamp = self._look()
         self._users = parse_users(secret_text(place), place)
         # A user that does not exist takes as long as one that does.
         self._nobody = next(iter(self._users.values()))
 
-    def accepts(self, authorization: str) -> bool:
-        """Return whether a header Authorization has a right login. Raises BusyError."""
+    def accepts(self, authorization: str, peer: str = "") -> bool:
+        """Return whether a header Authorization has a right login. Raises BusyError.
+
+        peer: the address of the client.
+        """
         login = parse_basic(authorization)
         if login is None:
             return False
         name, password = login
         self._renew()
+        # Bound here: what was right before the file changed must not be known after it.
+        users, nobody, known = self._users, self._nobody, self._known
         digest = hmac.digest(self._key, name.encode() + b"\0" + password, "sha256")
-        if digest in self._known:
+        if digest in known:
             return True
         if not self._lock.acquire(timeout=2.0):
             raise BusyError
         try:
-            self._spend_guess()
-            user = self._users.get(name)
-            is_right = (user or self._nobody).matches(password) and user is not None
+            if not self._guesses.spend(peer):
+                raise BusyError
+            user = users.get(name)
+            is_right = (user or nobody).matches(password) and user is not None
             if is_right:
-                if len(self._known) > 1000:
-                    self._known.clear()
-                self._known.add(digest)
-                self._guesses = float(_GUESSES)
+                if len(known) > 1000:
+                    known.clear()
+                known.add(digest)
+                self._guesses.restore(peer)
             else:
                 logger.warning("exporter: a wrong user or password was refused")
             return is_right
         finally:
             self._lock.release()
-
-    def _spend_guess(self) -> None:
-        """Permit five guesses at once, and one a second. Raises BusyError."""
-        now = time.monotonic()
-        gained = (now - self._guessed_at) / _NEW_GUESS_AFTER
-        self._guesses = min(float(_GUESSES), self._guesses + gained)
-        self._guessed_at = now
-        if self._guesses < 1:
-            raise BusyError
-        self._guesses -= 1
 
     def _renew(self) -> None:
         now = time.monotonic()

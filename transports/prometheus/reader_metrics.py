@@ -38,6 +38,7 @@ _COMPUTED = re.compile(r".*_avg10|net_bw")
 """Metrics that Prometheus computes itself."""
 _RENAMED = {"proc_total": "threads", "proc_run": "threads_running"}
 """Names that mean something else to Prometheus."""
+_OF_ALL = re.compile(r", all [a-z ]+$")
 _KNOWN_LABEL = re.compile(r"[a-zA-Z_]\w*", re.ASCII)
 
 
@@ -110,8 +111,18 @@ def make_family(name: str, metric: Metric, labels: Labels, *, is_counter: bool) 
     if suffix.startswith("_bytes"):
         stem = stem.replace("_bytes", "")
     kind: Kind = "counter" if is_counter else "gauge"
-    text = f"{metric.description[:1].upper()}{metric.description[1:]}. {metric.source}."
+    about = describe_family(metric.description, labels, is_counter=is_counter)
+    text = f"{about[:1].upper()}{about[1:]}. {metric.source}."
     return Family(f"ccagent_{stem}{suffix}", kind, text, labels)
+
+
+def describe_family(description: str, labels: Labels, *, is_counter: bool) -> str:
+    """Return the description of a metric, without what is true of rates and sums alone."""
+    if is_counter:
+        description = description.partition(";")[0].removeprefix("share of ")
+    if labels:
+        description = _OF_ALL.sub("", description).replace("the busiest disk", "the disk")
+    return description
 
 
 def scale_value(value: float, factor: float) -> float:

@@ -71,6 +71,7 @@ class CollectorRun:
         self.group = group
         self.begun: float | None = None
         self.outcome = Outcome([], False, 0.0, 0.0)
+        self._closing = threading.Event()
         self._encoder = SampleEncoder()
 
     @property
@@ -80,6 +81,9 @@ class CollectorRun:
 
     def run(self, node: Node) -> None:
         """Read once. Never raises; what nobody foresaw is logged with its traceback."""
+        if self._closing.is_set():
+            self.outcome = Outcome([], False, 0.0, time.monotonic())
+            return
         begin = time.monotonic()
         blocks: list[Block] = []
         is_successful = False
@@ -94,6 +98,14 @@ class CollectorRun:
             logger.exception("exporter: %s: unforeseen error", self.name)
         end = time.monotonic()
         self.outcome = Outcome(blocks, is_successful, end - begin, end)
+        if self._closing.is_set():
+            self.collector.close()
+
+    def close(self) -> None:
+        """Close the collector, after the reading that runs now if there is one."""
+        self._closing.set()
+        if self.begun is None:
+            self.collector.close()
 
 
 class _Round:
@@ -134,6 +146,19 @@ class _Round:
                 run.begun = None
                 self._done += 1
                 self._changed.notify_all()
+
+
+def _leave_out_known(blocks: list[Block], known: list[Block]) -> list[Block]:
+    """Return the families whose names nobody has yet: one that is there twice costs the scrape."""
+    names = {family.name for family, _ in known}
+    found: list[Block] = []
+    for family, lines in blocks:
+        if family.name in names:
+            logger.warning("exporter: textfile: %s: ccagent has this family itself", family.name)
+            continue
+        names.add(family.name)
+        found.append((family, lines))
+    return found
 
 
 class Scraper:
@@ -190,13 +215,18 @@ class Scraper:
     def _collect(self, chosen: list[CollectorRun], begin: float) -> list[Block]:
         outcomes = {run: run.outcome for run in chosen if run.outcome.end >= begin}
         blocks: dict[Family, str] = {}
+        foreign: list[Block] = []
         for run in chosen:
             if run not in outcomes:
                 logger.warning("exporter: %s: not finished in time; left out", run.name)
                 continue
+            if run.collector.is_foreign:
+                foreign += outcomes[run].blocks
+                continue
             for family, lines in outcomes[run].blocks:
                 blocks[family] = blocks.get(family, "") + lines
-        return [*blocks.items(), *self._encode_outcomes(chosen, outcomes)]
+        found = [*blocks.items(), *self._encode_outcomes(chosen, outcomes)]
+        return [*found, *_leave_out_known(foreign, found)]
 
     def _encode_outcomes(
         self, chosen: list[CollectorRun], outcomes: Mapping[CollectorRun, Outcome]
@@ -216,7 +246,6 @@ class Scraper:
         return SampleEncoder().encode(families)
 
     def close(self) -> None:
-        """Close the collectors that do not hang."""
+        """Close the collectors; none is read any more."""
         for run in self._runs:
-            if run.begun is None:
-                run.collector.close()
+            run.close()

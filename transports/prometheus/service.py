@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from ccagent.transports.prometheus.tls import TlsContext
 
 _RETRY_AFTER = 5.0
+_MOST_KEPT = 16
+_TURN = 2.0
+"""Seconds for which a request waits for the scrape of another one."""
 
 
 class ExporterService:
@@ -125,9 +128,9 @@ class ExporterService:
 
 
 class AnswerCache:
-    """Scrapes, or returns the values of the last scrape if it is younger than an interval.
+    """Scrapes, or returns the values of a scrape that began at most an interval before.
 
-    Several clients that ask at the same moment cost one reading.
+    Several clients that ask at the same moment cost one reading, however long it takes.
     """
 
     def __init__(self, scraper: Scraper, interval: float) -> None:
@@ -142,16 +145,20 @@ class AnswerCache:
         """Return the families of a scrape within `seconds`."""
         key = (frozenset(include), frozenset(exclude))
         begin = time.monotonic()
-        is_first = self._lock.acquire(timeout=min(seconds, 2.0))
+        is_first = self._lock.acquire(timeout=min(seconds, _TURN))
         try:
+            # Measured from the request: what began after it is never too old for it.
+            oldest = begin - self._interval
             last = self._last.get(key)
-            now = time.monotonic()
-            if last is not None and now - last[0] < self._interval:
+            if last is not None and last[0] > oldest:
                 return last[1]
-            blocks = self._scraper.scrape(max(0.05, seconds - (now - begin)), include, exclude)
-            if len(self._last) > 16:
-                self._last.clear()
-            self._last[key] = (now, blocks)
+            now = time.monotonic()
+            limit = max(0.05, seconds - (now - begin))
+            blocks = self._scraper.scrape(limit, include, exclude)
+            if time.monotonic() >= now + limit:
+                return blocks  # something is left out, for a client that may have been impatient
+            kept = {each: known for each, known in self._last.items() if known[0] > oldest}
+            self._last = (kept if len(kept) < _MOST_KEPT else {}) | {key: (now, blocks)}
             return blocks
         finally:
             if is_first:

@@ -26,6 +26,10 @@ SYSTEMD = "systemd"
 NameSet = Literal["ccagent", "node_exporter", "cgroup_exporter", "dcgm", "lustre", "ceems", "slurm"]
 
 
+_PATH = re.compile(r"/[!-~]+")
+_FORBIDDEN = frozenset("?#%")
+
+
 class Address(NamedTuple):
     """Where to listen."""
 
@@ -165,6 +169,12 @@ class ExporterSettings(Settings, frozen=True, kw_only=True):
     gpu_vendors: Annotated[
         tuple[str, ...], Meta(description="vendors whose cards are read; empty: none")
     ] = ("nvidia", "amd")
+    textfile_directory: Annotated[
+        str,
+        Meta(
+            description="families of the files *.prom in it are exposed by `textfile`; empty: none"
+        ),
+    ] = ""
     slow_every: Annotated[
         Duration, Meta(description="how old values of slow sources may be: Slurm's programs, lctl")
     ] = Duration("30s")
@@ -183,7 +193,7 @@ class ExporterSettings(Settings, frozen=True, kw_only=True):
 
     def addresses(self) -> list[Address]:
         """Return the addresses to listen at, but for the sockets of systemd."""
-        return [parse_address(text) for text in self.listen if text != SYSTEMD]
+        return [parse_address(text) for text in dict.fromkeys(self.listen) if text != SYSTEMD]
 
     @property
     def is_protected(self) -> bool:
@@ -195,8 +205,11 @@ def _find_problems(settings: ExporterSettings) -> Iterator[str]:
     yield from _find_wrong_addresses(settings)
     yield from _find_wrong_files(settings)
     yield from _find_wrong_names(settings)
-    if not settings.path.startswith("/") or settings.path == "/" or "?" in settings.path:
-        yield f"path: {settings.path!r}: begins with '/' and has more, such as /metrics"
+    if not _PATH.fullmatch(settings.path) or _FORBIDDEN.intersection(settings.path):
+        yield (
+            f"path: {settings.path!r}: begins with '/' and has more, such as /metrics; no spaces,"
+            " no '?', '#' or '%'"
+        )
     if not 0.5 <= settings.time_limit.seconds <= 600:
         yield "time-limit: from 500ms to 10m"
     if not 1 <= settings.client_timeout.seconds <= 600:
@@ -232,6 +245,7 @@ def _find_wrong_files(settings: ExporterSettings) -> Iterator[str]:
         ("certificate-file", settings.certificate_file),
         ("client-ca-file", settings.client_ca_file),
         ("gpu-job-directory", settings.gpu_job_directory),
+        ("textfile-directory", settings.textfile_directory),
     ):
         if path and not path.startswith("/"):
             yield f"{key}: an absolute path is needed"
@@ -239,7 +253,7 @@ def _find_wrong_files(settings: ExporterSettings) -> Iterator[str]:
 
 def _find_wrong_names(settings: ExporterSettings) -> Iterator[str]:
     from ccagent.machine.gpu.presence import vendor_directories
-    from ccagent.transports.prometheus.collector_names import collector_names
+    from ccagent.transports.prometheus.collector_names import COLLECTORS, collector_names
 
     if not settings.names:
         yield f"names: at least one is needed{nearest('', [*NAME_SETS])}"
@@ -248,6 +262,10 @@ def _find_wrong_names(settings: ExporterSettings) -> Iterator[str]:
         for name in names:
             if name not in known:
                 yield f"{key}: {name!r} is unknown{nearest(name, known)}"
+    for name in settings.collectors:
+        homes = [each for each, inner in COLLECTORS.items() if name in inner]
+        if homes and settings.names and not set(homes).intersection(settings.names):
+            yield f"collectors: {name!r} belongs to {' and '.join(homes)}, which names lacks"
     for vendor in settings.gpu_vendors:
         try:
             vendor_directories(vendor)

@@ -134,7 +134,8 @@ class SlurmExporterCollector(Collector):
 
 def read_slurm(node: Node, settings: ExporterSettings) -> Values:
     """Run squeue and sinfo and return their sums. Raises NotHereError, ProgramError."""
-    squeue = [settings.squeue, "--all", "--noheader", "--states=all",
+    # --array: each task of an array is a job, as in prometheus-slurm-exporter.
+    squeue = [settings.squeue, "--all", "--array", "--noheader", "--states=all",
               f"--format={_SEPARATOR.join(_QUEUE)}"]  # fmt: skip
     fields = ",".join(f"{name}:{_SEPARATOR}" for name in _NODES)
     sinfo = [settings.sinfo, "--all", "--noheader", "--Node", f"--Format={fields}"]
@@ -170,9 +171,10 @@ def add_queue(values: Values, rows: Iterable[list[str]]) -> None:
         name = _STATES.get(state)
         if name is None:
             continue
-        is_dependent = name == "pending" and reason == "Dependency"
-        _add(values, _JOBS["pending_dependency" if is_dependent else name], (), 1)
+        _add(values, _JOBS[name], (), 1)
         if name == "pending":
+            if reason == "Dependency":
+                _add(values, _JOBS["pending_dependency"], (), 1)
             for each in partition.split(","):
                 _add(values, _PARTITION_PENDING, (each,), 1)
         if name in {"pending", "running", "suspended"}:

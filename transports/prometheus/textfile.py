@@ -19,8 +19,13 @@ _MODE = 0o644
 def write_textfile(directory: str, blocks: list[Block]) -> None:
     """Write the families to DIRECTORY/ccagent.prom, whole or not at all.
 
-    Raises ConfigurationError if there is no such directory, else TransportError.
+    Raises ConfigurationError if there is no such directory or nothing to write, else
+    TransportError.
     """
+    if not blocks:
+        raise ConfigurationError(
+            "nothing to write: node_exporter has its own families; choose other names than those"
+        )
     if not os.path.isdir(directory):
         raise ConfigurationError(f"{directory}: there is no such directory")
     path = os.path.join(directory, NAME)

@@ -83,6 +83,8 @@ def _key_path(settings: ExporterSettings) -> str:
 def _make_context(settings: ExporterSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # A handshake costs the server more than the client; one a connection is enough.
+    context.options |= ssl.OP_NO_RENEGOTIATION
     try:
         key = _key_path(settings)
         if os.stat(key).st_mode & _OPEN_TO_OTHERS:

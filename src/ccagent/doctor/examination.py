@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ccagent.doctor.clock import check_clock
 from ccagent.doctor.controls import check_controls
-from ccagent.doctor.exporter import check_exporter
+from ccagent.doctor.exporter import check_exporter, check_exporter_names
 from ccagent.doctor.finding import Finding, make_finding
 from ccagent.doctor.identity import check_identity
 from ccagent.doctor.parallel import run_all
@@ -32,6 +32,7 @@ GENERAL: dict[str, GeneralCheck] = {
     "directories": check_directories,
     "controls": check_controls,
     "exporter": check_exporter,
+    "exporter names": check_exporter_names,
     "sinks": check_sinks,
 }
 """Checks that no agent asks for, by the name under which a failing one is reported."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import TYPE_CHECKING
 
 from ccagent.doctor.finding import Finding
-from ccagent.errors import ConfigurationError
+from ccagent.errors import CcagentError, ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.doctor.agent_checks import Site
+    from ccagent.transports.prometheus.collector import Collector
     from ccagent.transports.prometheus.settings import Address, ExporterSettings
 
 AREA = "exporter"
@@ -25,6 +27,12 @@ def check_exporter(site: Site) -> Iterator[Finding]:
     if settings is None:
         return
     yield _check_files(settings)
+    if settings.gpu_job_directory:
+        yield _check_directory(settings.gpu_job_directory)
+    if settings.textfile_directory and not os.path.isdir(settings.textfile_directory):
+        found = f"{settings.textfile_directory}: there is no such directory"
+        impact = ["exporter: nothing of files *.prom"]
+        yield Finding(AREA, "exporter.textfile-directory", "problem", found, "make it", impact)
     for address in settings.addresses():
         yield _check_address(address)
     if settings.insecure and not all(address.is_loopback for address in settings.addresses()):
@@ -35,6 +43,38 @@ def check_exporter(site: Site) -> Iterator[Finding]:
             "whoever reaches this node may read all metrics, or read along",
             "certificate-file and users-file, or client-ca-file, instead of insecure = true",
         )
+
+
+def check_exporter_names(site: Site) -> Iterator[Finding]:
+    """Read each set of names that has one source only, such as slurm: it may have nothing here."""
+    settings = site.configuration.exporter
+    if settings is None:
+        return
+    from ccagent.transports.prometheus.collector_names import COLLECTORS
+    from ccagent.transports.prometheus.registry import make_collectors
+    from ccagent.transports.prometheus.sources import NodeSources
+
+    sources = NodeSources(settings)
+    try:
+        for name, collectors in make_collectors(settings, sources).items():
+            if len(COLLECTORS[name]) == 1:
+                for collector in collectors:
+                    yield _check_collector(site, name, collector)
+    finally:
+        sources.close()
+
+
+def _check_collector(site: Site, name: str, collector: Collector) -> Finding:
+    subject = f"exporter names {name}"
+    try:
+        families = sum(bool([*rows]) for _, rows in collector.collect(site.node))
+    except CcagentError as error:
+        fix = f"make what it reads available, or leave {name!r} out of exporter.names"
+        impact = [f"exporter: no series of {name}"]
+        return Finding(AREA, subject, "missing", str(error), fix, impact)
+    finally:
+        collector.close()
+    return Finding(AREA, subject, "good", f"{families} families")
 
 
 def _check_files(settings: ExporterSettings) -> Finding:
@@ -54,6 +94,16 @@ def _check_files(settings: ExporterSettings) -> Finding:
     if settings.client_ca_file:
         parts.append("certificates of clients")
     return Finding(AREA, "exporter files", "good", ", ".join(parts))
+
+
+def _check_directory(path: str) -> Finding:
+    subject = "exporter.gpu-job-directory"
+    if os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK):
+        return Finding(AREA, subject, "good", path)
+    found = f"{path}: there is no such directory that this user may write"
+    fix = "make it, and give it to the daemon's user"
+    impact = ["exporter: dcgm-exporter does not learn which job has a card"]
+    return Finding(AREA, subject, "problem", found, fix, impact)
 
 
 def _check_address(address: Address) -> Finding:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.integration.prometheus.conftest import Exporter, get
+from tests.integration.prometheus.conftest import Exporter, free_port, get, is_open
 from tests.support.exposition import Known, Series, parse
 from tests.support.paths import DATA
+from tests.support.running import until
 
 OURS_ALONE = {
     "node_netstat_TcpExt_TCPOFOQueue": "node_exporter has it since 1.7",
@@ -21,12 +23,10 @@ OURS_ALONE = {
 }
 NOT_OURS = {
     "node_exporter_build_info": "what is running is ccagent: ccagent_build_info",
-    "node_textfile_scrape_error": "no textfile collector",
-    "node_textfile_mtime_seconds": "no textfile collector",
 }
 OTHER_COLLECTORS = {
     "bcache", "btrfs", "fibrechannel", "ipvs", "mdadm", "nfsd", "nvme", "systemd", "tapestats",
-    "textfile", "xfs", "zfs",
+    "xfs", "zfs",
 }  # fmt: skip
 """Default collectors of node_exporter that ccagent lacks: of file servers, mostly."""
 _FOREIGN = ("go_", "process_", "promhttp_", "node_scrape_collector_")
@@ -110,7 +110,7 @@ def test_what_the_dashboard_asks_is_answered_where_node_exporter_answers(
     theirs = {name for name, _ in both[0]} & asked
     ours = {name for name, _ in both[1]} & asked
     assert len(theirs) > 130
-    assert theirs - ours <= {"node_textfile_scrape_error"}
+    assert theirs <= ours
 
 
 def test_the_clock_is_read_at_the_time_of_the_scrape(exporter: Exporter) -> None:
@@ -119,3 +119,41 @@ def test_the_clock_is_read_at_the_time_of_the_scrape(exporter: Exporter) -> None
     found = parse(get(f"{exporter.url}?collect[]=time"))
     moment = found["node_time_seconds", frozenset()].value
     assert before <= moment <= time.time()
+
+
+WRITTEN = r"""# HELP jobs_total Help with \\ and "q" \n x
+# TYPE jobs_total counter
+jobs_total{a="b",c="\"\\\n}"} 2e3
+other NaN
+# TYPE h_seconds histogram
+h_seconds_bucket{le="1"} 1
+h_seconds_bucket{le="+Inf"} 2
+h_seconds_sum .5
+h_seconds_count 2
+# TYPE s summary
+s{quantile="0.5"} 1
+s_sum 3
+s_count 4
+"""
+
+
+def test_files_of_scripts_as_node_exporter_has_them(exporter: Exporter, tmp_path: Path) -> None:
+    directory = tmp_path / "textfiles"
+    directory.mkdir()
+    (directory / "a.prom").write_text(WRITTEN)
+    exporter.serve(f'names = ["node_exporter"]\ntextfile-directory = "{directory}"')
+    port = free_port()
+    with subprocess.Popen(
+        ["prometheus-node-exporter", f"--web.listen-address=127.0.0.1:{port}",
+         f"--collector.textfile.directory={directory}"],
+        stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        until(lambda: is_open(port))
+        theirs = get(f"http://127.0.0.1:{port}/metrics?collect[]=textfile").splitlines()
+        process.kill()
+    ours = get(f"{exporter.url}?collect[]=textfile").splitlines()
+    mine = ("jobs_total", "other", "h_seconds", "s", "node_textfile_scrape_error")
+    beginnings = tuple(f"{head}{name}" for head in ("", "# HELP ", "# TYPE ") for name in mine)
+    expected = sorted(line for line in theirs if line.startswith(beginnings))
+    assert len(expected) > 15
+    assert sorted(line for line in ours if line.startswith(beginnings)) == expected

@@ -7,6 +7,7 @@ import http.client
 import socket
 import ssl
 import subprocess
+import threading
 import time
 import urllib.error
 from pathlib import Path
@@ -85,6 +86,20 @@ def test_slow_and_many_clients_hold_nobody_up(exporter: Exporter) -> None:
             assert each.recv(1) == b""
         each.close()
     assert time.monotonic() - begin < 60
+
+
+def test_more_clients_at_once_than_permitted_wait_for_their_turn(exporter: Exporter) -> None:
+    exporter.serve('names = ["node_exporter"]\nclients = 5')
+    answers: list[str] = []
+    clients = [
+        threading.Thread(target=lambda: answers.append(get(exporter.url))) for _ in range(60)
+    ]
+    for each in clients:
+        each.start()
+    for each in clients:
+        each.join(30)
+    assert len(answers) == 60
+    assert all("node_load1 " in each for each in answers)
 
 
 def test_a_client_that_reads_nothing_is_given_up(exporter: Exporter) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.doctor.exporter import check_exporter
+from ccagent.doctor.exporter import check_exporter, check_exporter_names
 from tests.support.doctor_site import found
 from tests.support.tree import TreeNode
 
@@ -45,3 +45,27 @@ def test_a_file_of_users_that_is_missing_stops_it(node: TreeNode, tmp_path: Path
 def test_an_open_endpoint_is_a_problem(node: TreeNode) -> None:
     findings = found(check_exporter, node, exporter={"listen": ["0.0.0.0:1"], "insecure": True})
     assert findings["exporter.insecure"].state == "problem"
+
+
+def test_a_set_of_names_that_has_nothing_to_read(node: TreeNode, tmp_path: Path) -> None:
+    table = {"names": ["ccagent", "slurm", "dcgm"], "squeue": str(tmp_path / "squeue")}
+    findings = found(check_exporter_names, node, exporter=table)
+    assert {each: findings[each].state for each in findings} == {
+        "exporter names slurm": "missing",
+        "exporter names dcgm": "missing",
+    }
+    assert "squeue" in findings["exporter names slurm"].found
+
+
+def test_a_directory_for_dcgm_exporter_that_is_not_there(node: TreeNode, tmp_path: Path) -> None:
+    table = {"gpu-job-directory": str(tmp_path / "none")}
+    assert found(check_exporter, node, exporter=table)["exporter.gpu-job-directory"].state == (
+        "problem"
+    )
+
+
+def test_a_directory_of_textfiles_that_is_not_there(node: TreeNode, tmp_path: Path) -> None:
+    table = {"textfile-directory": str(tmp_path / "none")}
+    assert found(check_exporter, node, exporter=table)["exporter.textfile-directory"].state == (
+        "problem"
+    )

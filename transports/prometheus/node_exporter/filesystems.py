@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
+from ccagent.agents.metrics.readers.filesystem import LOCAL
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.background import BackgroundCall
 from ccagent.machine.parsed import read_parsed
@@ -38,7 +41,11 @@ _ERROR = gauge(
     "Whether an error occurred while getting statistics for the given device.", *_LABELS,
 )  # fmt: skip
 _PATIENCE = 0.5
-_MOST_HANGING = 8
+_TURN = 3.0
+"""Seconds of one scrape for file systems that turn out to hang; the others are asked next time."""
+_MOST_HANGING = 64
+_MOST_MOUNTS = 1000
+"""Mounts with series: users mount FUSE as often as they like."""
 _INIT = "proc/1/mountinfo"
 _READ_ONLY_FLAG = 1
 """ST_RDONLY of statvfs(3)."""
@@ -74,12 +81,12 @@ class FilesystemCollector(Collector):
         self._points = re.compile(chosen.filesystem_exclude)
         self._types = re.compile(chosen.filesystem_types_exclude)
         self._hanging: dict[str, SpaceQuery] = {}
-        self._table: dict[Labels, Mount] = {}
+        self._answering: set[str] = set()
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
         """List the mounts of the first process, or of this one, and ask each for its space."""
         mounts = self._list(node)
-        answers = self._ask(node, [mount.point for mount in mounts.values()])
+        answers = self._ask(node, [*mounts.values()])
         errors: list[tuple[Labels, float]] = []
         rows: dict[Family, list[tuple[Labels, float]]] = {
             each: [] for each in (_SIZE, _FREE, _AVAIL, _FILES, _FILES_FREE, _READONLY)
@@ -111,15 +118,26 @@ class FilesystemCollector(Collector):
         }
         if not found:
             raise NotHereError(f"/{MOUNTINFO}: no file system that counts")
-        return found
+        if len(found) > _MOST_MOUNTS:
+            self.warn(f"{len(found)} mounts: only the first {_MOST_MOUNTS} have series")
+        return dict(islice(found.items(), _MOST_MOUNTS))
 
-    def _ask(self, node: Node, points: list[str]) -> dict[str, os.statvfs_result | None]:
+    def _ask(self, node: Node, mounts: list[Mount]) -> dict[str, os.statvfs_result | None]:
+        """Ask those first that answered the last time, then local ones.
+
+        However many mounts of a server hang that is dead, they must not cost the others.
+        """
+        begin = time.monotonic()
         self._hanging = {
             point: query for point, query in self._hanging.items() if not query.call.is_done
         }
-        left = [point for point in dict.fromkeys(points) if point not in self._hanging]
+        mounts = [mount for mount in mounts if mount.point not in self._hanging]
+        mounts.sort(key=lambda each: (each.point not in self._answering, each.type not in LOCAL))
+        left: list[str] = [*dict.fromkeys(mount.point for mount in mounts)]
         answers: dict[str, os.statvfs_result | None] = {}
-        while left and len(self._hanging) < _MOST_HANGING:
+        while left:
+            if len(self._hanging) >= _MOST_HANGING:
+                left = [point for point in left if point in self._answering]
             query = SpaceQuery(node, left)
             is_done = query.call.wait(_PATIENCE)
             query.is_abandoned = True
@@ -130,4 +148,7 @@ class FilesystemCollector(Collector):
             self._hanging[left[0]] = query
             self.warn(f"{left[0]!r} hangs; skipped until it answers")
             left = left[1:]
+            if time.monotonic() > begin + _TURN:
+                break
+        self._answering = {point for point, space in answers.items() if space is not None}
         return answers

@@ -74,6 +74,17 @@ def test_an_untyped_family_is_unknown_in_openmetrics() -> None:
     assert "# TYPE a unknown" in openmetrics
 
 
+def test_labels_that_are_written_alike_are_one_series() -> None:
+    for document in documents(
+        gauge("a", "b", "n"), [((c,), 1) for c in ("\udcff", "\udcfe", "\x01")]
+    ):
+        assert document.count("\na{") == 1
+
+
+def test_a_label_may_hold_any_surrogate() -> None:
+    assert 'a{n="\ufffd"} 1\n' in documents(gauge("a", "b", "n"), [(("\ud800",), 1)])[0]
+
+
 def test_of_the_same_labels_the_last_counts() -> None:
     assert "a 2\n" in documents(gauge("a", "b"), [((), 1), ((), 2)])[0]
 

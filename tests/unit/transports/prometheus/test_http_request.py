@@ -53,7 +53,15 @@ def test_the_format_that_a_client_prefers(accept: str, chosen: str) -> None:
 
 @pytest.mark.parametrize(
     ("header", "accepted"),
-    [("gzip", True), ("deflate, gzip;q=0.5", True), ("*", True), ("", False), ("gzip;q=0", False)],
+    [
+        ("gzip", True),
+        ("deflate, gzip;q=0.5", True),
+        ("*", True),
+        ("", False),
+        ("gzip;q=0", False),
+        ("gzip;q=0, *", False),
+        ("*;q=0, gzip", True),
+    ],
 )
 def test_gzip(header: str, accepted: bool) -> None:
     assert accepts_gzip(header) is accepted
@@ -61,7 +69,16 @@ def test_gzip(header: str, accepted: bool) -> None:
 
 @pytest.mark.parametrize(
     ("header", "seconds"),
-    [("10", 9.5), ("0.8", 0.4), ("", 7.0), ("-3", 7.0), ("nan", 7.0), ("inf", 7.0), ("x", 7.0)],
+    [
+        ("10", 9.5),
+        ("0.8", 0.4),
+        ("", 7.0),
+        ("-3", 7.0),
+        ("nan", 7.0),
+        ("inf", 7.0),
+        ("x", 7.0),
+        ("1e300", 119.5),
+    ],
 )
 def test_the_time_limit_leaves_half_a_second_for_the_way(header: str, seconds: float) -> None:
     assert scrape_seconds(header, 7.0) == seconds
@@ -76,6 +93,21 @@ def test_a_head() -> None:
     assert request.keeps_alive
     assert not parse_request(b"GET / HTTP/1.0").keeps_alive
     assert not parse_request(b"GET / HTTP/1.1\r\nConnection: Close").keeps_alive
+    assert not parse_request(b"GET / HTTP/1.1\r\nConnection: TE, close").keeps_alive
+    assert parse_request(b"GET / HTTP/1.0\r\nConnection: TE, keep-alive").keeps_alive
+
+
+def test_a_whole_url_as_a_proxy_sends_it() -> None:
+    request = parse_request(b"GET http://node:9500/metrics?a=b HTTP/1.1")
+    assert (request.path, request.query) == ("/metrics", "a=b")
+    assert parse_request(b"GET http://node:9500 HTTP/1.1").path == "/"
+
+
+def test_a_head_full_of_spaces_takes_no_time() -> None:
+    """One that is parsed in quadratic time would take minutes."""
+    spaces = " " * 500_000
+    request = parse_request(f"GET / HTTP/1.1\r\nA:b{spaces}c{spaces}".encode())
+    assert request.headers["a"] == f"b{spaces}c"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from ccagent.errors import NotHereError
 from ccagent.transports.prometheus.ceems import CeemsCollector
 from ccagent.transports.prometheus.cgroup_exporter import CgroupExporterCollector
 from ccagent.transports.prometheus.job_metrics import JobCollector
+from tests.support.running import until
 from tests.support.scraped import collected, make
 from tests.support.tree import TreeNode
 from tests.unit.agents.metrics.readers.test_cgroup_jobs import MB, V1, V2
@@ -88,6 +91,32 @@ def test_a_job_of_version_2(node: TreeNode) -> None:
         'ccagent_job_pressure_stalled_seconds_total{jobid="12",resource="memory"}': 0.00002,
         'ccagent_job_pressure_stalled_seconds_total{jobid="12",resource="io"}': 0.00003,
     }
+
+
+def test_an_environment_that_hangs_costs_the_names_of_its_job(node: TreeNode) -> None:
+    add_v2(node, 12, 100)
+    add_v2(node, 13, 101, "SLURM_JOB_NAME=mine\0")
+    hanging = node.path / "proc/100/environ"
+    hanging.unlink()
+    os.mkfifo(hanging)
+    collector = make(JobCollector)
+    expected = [
+        'ccagent_job_info{account="",jobid="12",name="",partition="",user="ada"}',
+        'ccagent_job_info{account="",jobid="13",name="mine",partition="",user="ada"}',
+    ]
+    for _ in range(3):
+        collector.sources.jobs._value = None
+        found = collected(collector, node)
+        assert [name for name in found if "job_info" in name] == expected
+    threads = [each.name for each in threading.enumerate()]
+    assert threads.count("exporter-environment") == 1
+    hanging.write_text("SLURM_JOB_NAME=late\0")
+
+    def is_late() -> bool:
+        collector.sources.jobs._value = None
+        return any('name="late"' in name for name in collected(collector, node))
+
+    until(is_late)
 
 
 def test_a_job_of_version_1(node: TreeNode) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import base64
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from ccagent.errors import ConfigurationError
 from ccagent.transports.prometheus import passwords
+from ccagent.transports.prometheus.guesses import network_of
 from ccagent.transports.prometheus.passwords import (
     BusyError,
     PasswordFile,
+    PasswordHash,
     make_line,
     parse_basic,
     parse_users,
@@ -54,6 +57,28 @@ def test_guesses_are_bounded_and_right_logins_go_on(users: Path) -> None:
     assert file.accepts(basic("ada", "right: ä"))
 
 
+def test_who_guesses_holds_up_no_other_client(users: Path) -> None:
+    file = PasswordFile(str(users))
+    for address in ("192.0.2.1", "::ffff:192.0.2.1"):
+        with pytest.raises(BusyError):
+            any(file.accepts(basic("ada", f"wrong {number}"), address) for number in range(10))
+    assert file.accepts(basic("ada", "right: ä"), "::ffff:192.0.2.2")
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8::1:2:3:4", "2001:0db8:0000:0000"),
+        ("fe80::1%eth0", "fe80:0000:0000:0000"),
+        ("", ""),
+    ],
+)
+def test_addresses_count_by_their_network(address: str, network: str) -> None:
+    assert network_of(address) == network
+
+
 def test_a_changed_file_counts(users: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passwords, "_LOOK_EVERY", 0.0)
     file = PasswordFile(str(users))
@@ -64,6 +89,25 @@ def test_a_changed_file_counts(users: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert file.accepts(basic("bob", "other"))
     users.write_text("damaged")
     assert file.accepts(basic("bob", "other"))
+
+
+def test_a_login_that_is_checked_while_the_file_changes_is_not_remembered(
+    users: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passwords, "_LOOK_EVERY", 0.0)
+    file = PasswordFile(str(users))
+    real = passwords._scrypt
+
+    def change(password: bytes, form: PasswordHash) -> bytes:
+        monkeypatch.setattr(passwords, "_scrypt", real)
+        users.write_text(f"{make_line('bob', 'other')}\n")
+        assert not file.accepts("Basic Ym9iOg==")
+        return real(password, form)
+
+    monkeypatch.setattr(passwords, "_scrypt", change)
+    monkeypatch.setattr(file, "_lock", threading.RLock())
+    file.accepts(basic("ada", "right: ä"))
+    assert not file.accepts(basic("ada", "right: ä"))
 
 
 def test_a_file_that_others_read_is_refused(users: Path) -> None:

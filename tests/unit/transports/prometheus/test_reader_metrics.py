@@ -49,6 +49,19 @@ def test_the_first_reading_has_all_counters_since_boot(tmp_path: Path) -> None:
     }
 
 
+def test_the_help_of_a_counter_speaks_of_no_share_and_no_sum() -> None:
+    for reader_name, metric, labels, expected in (
+        ("cpu", "cpu_user", ("hwthread",), "Time in user mode, that of guests included."),
+        ("disk", "disk_busy", ("device",), "Time in which the disk had something to do."),
+        ("disk", "disk_read", ("device",), "Bytes read."),
+        ("network", "net_bytes_in", ("device",), "Bytes received."),
+    ):
+        known = READERS[reader_name].metrics[metric]
+        family = make_family(metric, known, labels, is_counter=True)
+        assert family is not None
+        assert family.help.startswith(expected)
+
+
 def test_traffic_is_by_interface(tmp_path: Path) -> None:
     node = TreeNode(tmp_path)
     line = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16"

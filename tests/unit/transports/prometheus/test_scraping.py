@@ -35,10 +35,14 @@ class Scripted(Collector):
         self.go_on = threading.Event()
         self.entered = threading.Event()
         self.readings = 0
+        self.closed = 0
 
     @property
     def name(self) -> str:  # type: ignore[override]
         return self.own
+
+    def close(self) -> None:
+        self.closed += 1
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
         self.readings += 1
@@ -57,6 +61,21 @@ def node(tmp_path: Path) -> Node:
 
 def scrape(scraper: Scraper, seconds: float = 5.0, **more: list[str]) -> dict[str, float]:
     return values(join_text(scraper.scrape(seconds, **more)).decode())
+
+
+def test_a_scrape_that_runs_on_reads_nothing_that_is_closed(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scraping, "PATIENCE", 60.0)
+    slow, later = Scripted("hanging", hangs=True), Scripted("other")
+    scraper = Scraper(node, {"ccagent": [slow, later]})
+    thread = threading.Thread(target=scraper.scrape, args=(60.0,))
+    thread.start()
+    assert slow.entered.wait(20)
+    scraper.close()
+    slow.go_on.set()
+    thread.join(20)
+    assert (slow.closed, later.closed, later.readings) == (1, 1, 0)
 
 
 @pytest.mark.parametrize(

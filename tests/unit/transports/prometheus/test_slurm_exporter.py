@@ -56,13 +56,21 @@ def node(tmp_path: Path) -> Node:
 def test_queue_partitions_and_people(tmp_path: Path, node: Node) -> None:
     found = collected(slurm(tmp_path), node)
     assert found["slurm_queue_running"] == 2
-    assert found["slurm_queue_pending"] == 1
+    assert found["slurm_queue_pending"] == 2
     assert found["slurm_queue_pending_dependency"] == 1
     assert found["slurm_queue_suspended"] == 0
     assert found['slurm_partition_jobs_pending{partition="long"}'] == 2
     assert found['slurm_partition_jobs_pending{partition="short"}'] == 1
     assert found['slurm_user_cpus_running{user="ada"}'] == 12
     assert found['slurm_account_jobs_pending{account="phys"}'] == 2
+
+
+def test_each_task_of_an_array_is_a_job(tmp_path: Path, node: Node) -> None:
+    collector = slurm(tmp_path)
+    program = tmp_path / "squeue"
+    program.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/arguments\n')
+    collected(collector, node)
+    assert "--array" in (tmp_path / "arguments").read_text().split()
 
 
 def test_nodes_count_once_and_in_each_of_their_partitions(tmp_path: Path, node: Node) -> None:

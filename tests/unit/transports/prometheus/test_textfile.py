@@ -30,6 +30,12 @@ def test_a_directory_that_is_none_is_an_error_of_the_command_line(tmp_path: Path
         write_textfile(str(tmp_path / "none"), BLOCKS)
 
 
+def test_an_empty_file_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="nothing to write"):
+        write_textfile(str(tmp_path), [])
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_place_that_cannot_be_written_is_named() -> None:
     with pytest.raises(TransportError, match=r"/proc/ccagent\.prom: not written"):
         write_textfile("/proc", BLOCKS)

@@ -32,7 +32,7 @@ class HangingNode(TreeNode):
 
     def space(self, path: str) -> os.statvfs_result:
         self.asked.append(path)
-        if path == "hung":
+        if path.startswith("hung"):
             self.released.wait(30)
         if path == "gone":
             raise NotHereError("gone")
@@ -66,6 +66,26 @@ def test_one_that_hangs_costs_itself_and_is_left_alone(node: HangingNode) -> Non
         assert found[size] > 0
         assert not any("/hung" in name and "size" in name for name in found)
     assert node.asked.count("hung") == 1
+
+
+def test_many_that_hang_cost_no_other(node: HangingNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filesystems, "_MOST_HANGING", 3)
+    dead = "".join(f"{n} 1 0:{n} / /hung{n} rw - nfs server:/{n} rw\n" for n in range(10, 20))
+    node.write("1/mountinfo", dead + MOUNTS)
+    collector = make(FilesystemCollector)
+    for _ in range(3):
+        found = errors(collected(collector, node))
+        assert (found["/"], found["/home"]) == (0, 0)
+    assert sum(path.startswith("hung") for path in node.asked) == 3
+
+
+def test_mounts_that_users_make_are_limited(
+    node: HangingNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filesystems, "_MOST_MOUNTS", 5)
+    mine = "".join(f"{n} 1 0:{n} / /u{n} rw - fuse.x x rw\n" for n in range(10, 30))
+    node.write("1/mountinfo", mine + MOUNTS)
+    assert len(errors(collected(make(FilesystemCollector), node))) == 5
 
 
 def test_keys_leave_out_mounts_and_types(node: HangingNode) -> None:

@@ -1,0 +1,48 @@
+"""How many passwords a client may try: a few at once, then one a second."""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+
+_AT_ONCE = 5.0
+_NEW_AFTER = 1.0
+_MOST_CLIENTS = 1000
+
+
+class GuessBudgets:
+    """Budgets by address, so that whoever guesses passwords holds up nobody else.
+
+    Addresses of IPv6 count by their network of 64 bits: a client may have them all.
+    """
+
+    def __init__(self) -> None:
+        self._budgets: dict[str, tuple[float, float]] = {}
+
+    def spend(self, peer: str) -> bool:
+        """Return whether a client may try a password now. peer: its address."""
+        now = time.monotonic()
+        key = network_of(peer)
+        left, moment = self._budgets.get(key, (_AT_ONCE, now))
+        left = min(_AT_ONCE, left + (now - moment) / _NEW_AFTER)
+        if len(self._budgets) >= _MOST_CLIENTS and key not in self._budgets:
+            self._budgets.clear()
+        is_permitted = left >= 1
+        self._budgets[key] = (left - 1 if is_permitted else left, now)
+        return is_permitted
+
+    def restore(self, peer: str) -> None:
+        """Forget what a client has tried, after a right login."""
+        self._budgets.pop(network_of(peer), None)
+
+
+def network_of(peer: str) -> str:
+    """Return the address of IPv4, or the network of 64 bits of one of IPv6."""
+    try:
+        address = ipaddress.ip_address(peer.partition("%")[0])
+    except ValueError:
+        return peer
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    mapped = address.ipv4_mapped
+    return address.exploded[:19] if mapped is None else str(mapped)

@@ -1,0 +1,139 @@
+"""Parser for the text format 0.0.4, as scripts write it for a textfile collector.
+
+Source: prometheus/docs, instrumenting/exposition_formats.md.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.errors import UnparsableError
+from ccagent.transports.prometheus.exposition import clean, escape
+
+if TYPE_CHECKING:
+    from ccagent.transports.prometheus.family import Kind
+
+_KINDS: dict[str, Kind] = {
+    "counter": "counter", "gauge": "gauge", "untyped": "untyped", "histogram": "histogram",
+    "summary": "summary",
+}  # fmt: skip
+_SUFFIXES: dict[str, frozenset[Kind]] = {
+    "_bucket": frozenset({"histogram"}),
+    "_sum": frozenset({"histogram", "summary"}),
+    "_count": frozenset({"histogram", "summary"}),
+}
+"""Suffixes of samples, and the types of families that have them."""
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
+_LABEL = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\[n"\\])*)"\s*', re.ASCII)
+_ESCAPED = re.compile(r"\\(.)")
+_NUMBER = re.compile(
+    r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|[+-]?inf(?:inity)?|nan",
+    re.ASCII | re.IGNORECASE,
+)
+_EXACT = 2**53
+
+
+class TextFamily(NamedTuple):
+    """A family of a text. samples: numbers by the beginnings of their lines. help: "" if none."""
+
+    kind: Kind
+    help: str
+    samples: dict[str, float]
+
+
+def parse_text(text: str) -> dict[str, TextFamily]:
+    """Return the families of a text by name. Raises UnparsableError, which names the line.
+
+    A text with time stamps is refused: a scrape is a reading of this moment.
+    """
+    if text and not text.endswith("\n"):
+        raise UnparsableError("its last line has no end: it may be half written")
+    reader = _TextReader()
+    for number, line in enumerate(text.split("\n"), 1):
+        try:
+            reader.take(line.strip(" \t\r"))
+        except UnparsableError as error:
+            raise UnparsableError(f"line {number}: {error}") from None
+    return {name: family for name, family in reader.families.items() if family.samples}
+
+
+class _TextReader:
+    """Takes one line after the other."""
+
+    def __init__(self) -> None:
+        self.families: dict[str, TextFamily] = {}
+
+    def take(self, line: str) -> None:
+        """Take a line without white space at its ends. Raises UnparsableError."""
+        if not line:
+            return
+        if line.startswith("#"):
+            self._take_comment(line)
+            return
+        found = _NAME.match(line)
+        if found is None:
+            raise UnparsableError("no name of a metric")
+        labels, rest = _parse_labels(line[found.end() :].lstrip(" \t"))
+        words = rest.split()
+        if len(words) == 2:
+            raise UnparsableError("time stamps are not taken")
+        if len(words) != 1 or not _NUMBER.fullmatch(words[0]):
+            raise UnparsableError("no number")
+        prefix = f"{found[0]}{labels} "
+        samples = self._family_of(found[0]).samples
+        if prefix in samples:
+            raise UnparsableError(f"{prefix.strip()} is there twice")
+        number = float(words[0])
+        samples[prefix] = int(number) if number.is_integer() and abs(number) < _EXACT else number
+
+    def _take_comment(self, line: str) -> None:
+        words = line.split(None, 3)
+        if len(words) < 3 or words[0] != "#" or words[1] not in {"HELP", "TYPE"}:
+            return
+        name, text = words[2], words[3] if len(words) > 3 else ""
+        if not _NAME.fullmatch(name):
+            raise UnparsableError("no name of a metric")
+        known = self.families.get(name) or TextFamily("untyped", "", {})
+        if words[1] == "HELP":
+            known = known._replace(help=clean(_ESCAPED.sub(_unescape, text)))
+        elif text not in _KINDS:
+            raise UnparsableError(f"{text!r} is no type")
+        elif known.samples:
+            raise UnparsableError("a type behind its samples")
+        else:
+            known = known._replace(kind=_KINDS[text])
+        self.families[name] = known
+
+    def _family_of(self, name: str) -> TextFamily:
+        for suffix, kinds in _SUFFIXES.items():
+            known = self.families.get(name.removesuffix(suffix)) if name.endswith(suffix) else None
+            if known is not None and known.kind in kinds:
+                return known
+        return self.families.setdefault(name, TextFamily("untyped", "", {}))
+
+
+def _parse_labels(text: str) -> tuple[str, str]:
+    """Return labels as they are written, sorted and without empty ones, and what is behind them."""
+    if not text.startswith("{"):
+        return "", text
+    labels: dict[str, str] = {}
+    position = 1
+    while not text.startswith("}", position):
+        found = _LABEL.match(text, position)
+        if found is None or found[1] in labels or found[1] == "__name__":
+            raise UnparsableError("a label is malformed")
+        labels[found[1]] = escape(_ESCAPED.sub(_unescape, found[2]))
+        position = found.end()
+        if text.startswith(",", position):
+            position += 1
+            while text.startswith((" ", "\t"), position):
+                position += 1
+        elif not text.startswith("}", position):
+            raise UnparsableError("a label is malformed")
+    pairs = ",".join(f'{name}="{value}"' for name, value in sorted(labels.items()) if value)
+    return f"{{{pairs}}}" if pairs else "", text[position + 1 :]
+
+
+def _unescape(found: re.Match[str]) -> str:
+    return "\n" if found[1] == "n" else found[1]
