@@ -31,7 +31,11 @@ import psycopg
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from ccagent.stores.jobstats.migrating import migrate
 from ccagent.stores.jobstats.operations import OST
+from ccagent.stores.jobstats.partitions import TimePartitions
+from ccagent.stores.jobstats.settings import SeriesTableSettings
+from ccagent.stores.jobstats.sums import sum_up
 from tests.support.jobstats_store import RunningJobstatsStore, StoreAnswer
 from tests.support.postgres import PostgresServer
 
@@ -162,19 +166,22 @@ def measure_queries(rows: int, *, is_timescale: bool) -> None:
         if is_timescale:
             with psycopg.connect(url, autocommit=True) as connection:
                 connection.execute("CREATE EXTENSION timescaledb")
-        with RunningJobstatsStore(Path(directory), "--database", url) as store:
-            yesterday = datetime.now(UTC) - timedelta(days=1)
-            with psycopg.connect(url, autocommit=True) as connection:
-                for kind in () if is_timescale else ("ost", "mdt"):
-                    start = yesterday.replace(hour=0, minute=0, second=0, microsecond=0)
-                    end = start + timedelta(days=1)
-                    connection.execute(
-                        f"CREATE TABLE {kind}_y PARTITION OF {kind} "
-                        f"FOR VALUES FROM ('{start}') TO ('{end}')".encode()
-                    )
+        with psycopg.connect(url, autocommit=True) as connection:
+            migrate(connection, SeriesTableSettings())
+            partitions = None if is_timescale else TimePartitions(86400)
+            now = datetime.now(UTC)
+            if partitions is not None:
+                partitions.ensure(connection, [now - timedelta(days=1), now])
             begin = time.perf_counter()
             fill(url, rows)
             print(f"filled with {rows:,} rows in {time.perf_counter() - begin:.0f} s", flush=True)
+            begin = time.perf_counter()
+            quarters = 0
+            while done := sum_up(connection, partitions, now, timedelta(days=2)):
+                quarters += done
+            took = time.perf_counter() - begin
+            print(f"summed {quarters} quarters of an hour in {took:.0f} s", flush=True)
+        with RunningJobstatsStore(Path(directory), "--database", url) as store:
             ask_questions(store, rows)
             if is_timescale:
                 with psycopg.connect(url, autocommit=True) as connection:

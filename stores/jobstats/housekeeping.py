@@ -12,6 +12,7 @@ from ccagent.log import logger
 from ccagent.stores.jobstats.database import DatabaseAwayError, describe_error
 from ccagent.stores.jobstats.migrating import has_timescale, migrate
 from ccagent.stores.jobstats.partitions import TimePartitions, drop_partitions
+from ccagent.stores.jobstats.sums import forget_sums
 from ccagent.stores.jobstats.timescale import apply_policies, drop_chunks
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def keep_house(
         return 0
     try:
         before = now - timedelta(seconds=settings.retention.seconds)
-        dropped = 0
+        forget_sums(connection, before)
         if partitions is not None:
             with connection.transaction():
                 partitions.ensure_ahead(connection, now)

@@ -11,6 +11,7 @@ from psycopg.types.json import Jsonb
 from ccagent.stores.jobstats.ingest_sql import STATEMENTS
 from ccagent.stores.jobstats.records import check_records, decode_records, move_counters
 from ccagent.stores.jobstats.series_cache import SeriesIdDumper
+from ccagent.stores.jobstats.sums import LOCK_STORING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,6 +117,7 @@ class ArrayIngest:
         times = {each.timestamp for each in observations}
         stored = updated = 0
         with self._database.connection() as connection:
+            connection.execute(LOCK_STORING)
             # The same array from two connections, and rows that follow each other, take turns.
             for server in sorted({each.server for each in observations}):
                 connection.execute(_LOCK, [server])

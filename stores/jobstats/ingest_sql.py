@@ -141,6 +141,10 @@ updated AS (
     WHERE NOT c.is_fresh AND o.time_series_id = c.time_series_id
         AND o.timestamp = c.timestamp AND o.server = c.server
     RETURNING 1
+),
+unsummed AS (
+    DELETE FROM summed_times s USING (SELECT DISTINCT timestamp FROM computed) c
+    WHERE s.timestamp = quarter_end(c.timestamp)
 )
 SELECT (SELECT count(*) FROM inserted), (SELECT count(*) FROM updated)
 """

@@ -42,6 +42,11 @@ _TARGET = re.compile(r"-(MDT|OST)[0-9a-fA-F]{4}$")
 _MDT_ONLY = frozenset(MDT) - {*OST, "getattr", "statfs"}
 
 
+def sums_table(kind: TargetKind) -> str:
+    """Return the name of the table with the sums of a kind."""
+    return f"{kind}_sums"
+
+
 def kind_by_name(target: str) -> TargetKind | None:
     """Return the kind of a target by its name, None if that does not show it."""
     match = _TARGET.search(target)

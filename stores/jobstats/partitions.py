@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
-from ccagent.stores.jobstats.operations import KINDS
+from ccagent.stores.jobstats.operations import KINDS, sums_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _BOUNDS = re.compile(r"FROM \('([^']+)'\) TO \('([^']+)'\)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TABLES = (*map(sums_table, KINDS), *KINDS)
+"""Those of the observations are last: what has theirs has all."""
 _LIST = """
 SELECT c.relname, pg_get_expr(c.relpartbound, c.oid)
 FROM pg_inherits i
@@ -42,13 +44,13 @@ class TimePartitions:
             return
         # One process at a time; what another one has just made is seen.
         connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('partitions', 0))")
-        covered = list_partitions(connection, "mdt")
-        for wanted in sorted(missing):
-            start, end = _fit(wanted, wanted + self._width, covered)
-            if start < end:
-                for kind in KINDS:
-                    connection.execute(_create(kind, start, end))
-                covered.append(("", start, end))
+        for table in _TABLES:
+            covered = list_partitions(connection, table)
+            for wanted in sorted(missing):
+                start, end = _fit(wanted, wanted + self._width, covered)
+                if start < end:
+                    _create(connection, table, start, end)
+                    covered.append(("", start, end))
 
     def remember(self, connection: Connection[Any]) -> None:
         """Remember the partitions that are committed."""
@@ -85,8 +87,8 @@ def list_partitions(
 def drop_partitions(connection: Connection[Any], before: datetime) -> int:
     """Drop the partitions that end before a time; return their number."""
     dropped = 0
-    for kind in KINDS:
-        for name, _, end in list_partitions(connection, kind):
+    for table in _TABLES:
+        for name, _, end in list_partitions(connection, table):
             if end <= before:
                 with connection.transaction():
                     connection.execute("SET LOCAL lock_timeout = '5s'")
@@ -107,8 +109,14 @@ def _fit(
     return start, end
 
 
-def _create(kind: str, start: datetime, end: datetime) -> sql.Composed:
-    name = f"{kind}_{start:%Y%m%d_%H%M}"
-    return sql.SQL("CREATE TABLE {} PARTITION OF {} FOR VALUES FROM ({}) TO ({})").format(
-        sql.Identifier(name), sql.Identifier(kind), sql.Literal(start), sql.Literal(end)
+def _create(connection: Connection[Any], table: str, start: datetime, end: datetime) -> None:
+    """Make a partition. It is attached, since that waits for no query of the table."""
+    name = sql.Identifier(f"{table}_{start:%Y%m%d_%H%M}")
+    connection.execute(
+        sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING DEFAULTS)").format(name, sql.Identifier(table))
+    )
+    connection.execute(
+        sql.SQL("ALTER TABLE {} ATTACH PARTITION {} FOR VALUES FROM ({}) TO ({})").format(
+            sql.Identifier(table), name, sql.Literal(start), sql.Literal(end)
+        )
     )

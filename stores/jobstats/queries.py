@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from psycopg import sql
 
-from ccagent.stores.jobstats.operations import COLUMNS, KINDS
+from ccagent.stores.jobstats.operations import COLUMNS, KINDS, sums_table
+from ccagent.stores.jobstats.sums import find_pieces
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
     from ccagent.stores.jobstats.operations import TargetKind
-    from ccagent.stores.jobstats.query_request import JobRequest, TimeRange, TopGroup, TopRequest
+    from ccagent.stores.jobstats.query_request import JobRequest, TopGroup, TopRequest
+    from ccagent.stores.jobstats.sums import TimePiece
 
 _KEYS: dict[TopGroup, sql.SQL] = {
     # A login node's entry has no job: its program and user stand for one.
@@ -106,8 +108,9 @@ def find_top(connection: Connection[Any], request: TopRequest) -> TopAnswer:
             " AND o.time_series_id = ANY (ARRAY("
             "SELECT m.time_series_id FROM metadata m{} WHERE {}))"
         ).format(jobs, sql.SQL(" AND ").join(filters))
+    pieces = find_pieces(connection, request.range)
     used = sql.SQL(" UNION ALL ").join(
-        _sum_of(kind, request.columns, request.range, wanted) for kind in KINDS
+        _sum_of(kind, request.columns, pieces, wanted) for kind in KINDS
     )
     sums = sql.SQL(", ").join(
         sql.SQL("sum(u.{0}) AS {0}").format(sql.Identifier(f"c{i}"))
@@ -196,16 +199,33 @@ def _find_slurm(connection: Connection[Any], job: str) -> dict[str, str | None]:
 
 
 def _sum_of(
-    kind: TargetKind, columns: tuple[str, ...], range_: TimeRange, wanted: sql.Composable
+    kind: TargetKind,
+    columns: tuple[str, ...],
+    pieces: list[TimePiece],
+    wanted: sql.Composable,
 ) -> sql.Composed:
-    """Return a query for the sums of each series in one table."""
-    sums: list[sql.Composable] = []
-    for i, name in enumerate(columns):
-        if name in COLUMNS[kind]:
-            value: sql.Composable = sql.Identifier(f"{name}_delta")
-        else:
-            value = sql.SQL("(others_delta ->> {})::numeric").format(sql.Literal(name))
-        sums.append(sql.SQL("coalesce(sum({}), 0) AS {}").format(value, sql.Identifier(f"c{i}")))
-    return sql.SQL(
-        "SELECT time_series_id, {} FROM {} o WHERE timestamp > {} AND timestamp <= {}{} GROUP BY 1"
-    ).format(sql.SQL(", ").join(sums), sql.Identifier(kind), range_.begins, range_.ends, wanted)
+    """Return a query for the sums of each series of one kind."""
+    names = [sql.Identifier(f"c{i}") for i in range(len(columns))]
+    values = sql.SQL(", ").join(
+        sql.SQL("{} AS {}").format(
+            sql.Identifier(f"{name}_delta")
+            if name in COLUMNS[kind]
+            else sql.SQL("(others_delta ->> {})::numeric").format(sql.Literal(name)),
+            column,
+        )
+        for name, column in zip(columns, names, strict=True)
+    )
+    rows = sql.SQL(" UNION ALL ").join(
+        sql.SQL(
+            "SELECT time_series_id, {} FROM {} o WHERE timestamp > {} AND timestamp <= {}{}"
+        ).format(
+            values,
+            sql.Identifier(sums_table(kind) if piece.is_summed else kind),
+            piece.begins,
+            piece.ends,
+            wanted,
+        )
+        for piece in pieces
+    )
+    sums = sql.SQL(", ").join(sql.SQL("coalesce(sum({0}), 0) AS {0}").format(one) for one in names)
+    return sql.SQL("SELECT time_series_id, {} FROM ({}) r GROUP BY 1").format(sums, rows)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _LOOK_EVERY = 2.0
 _START_EVERY = 0.2
 _START_WITHIN = 30.0
+_SUMS_EVERY = 60.0
 _HOUSEKEEPING_EVERY = 600.0
 _END_WITHIN = 20
 _IDLE = 75
@@ -149,9 +150,13 @@ class JobstatsServer:
                 self._failure = error
                 stopping.set()
                 return
+        kept = -_HOUSEKEEPING_EVERY
         while True:
-            await asyncio.to_thread(self._service.keep_house)
-            await asyncio.sleep(_HOUSEKEEPING_EVERY)
+            if loop.time() - kept >= _HOUSEKEEPING_EVERY:
+                kept = loop.time()
+                await asyncio.to_thread(self._service.keep_house)
+            await asyncio.to_thread(self._service.sum_up)
+            await asyncio.sleep(_SUMS_EVERY)
 
     async def _watch(
         self, notifier: Notifier, stopping: asyncio.Event, connections: set[Protocols]

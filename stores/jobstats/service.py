@@ -18,6 +18,7 @@ from ccagent.stores.jobstats.job_records import decode_jobs, store_jobs
 from ccagent.stores.jobstats.queries import find_job, find_top
 from ccagent.stores.jobstats.series_cache import SeriesCache
 from ccagent.stores.jobstats.series_ids import EntryFormats, read_namespaces
+from ccagent.stores.jobstats.sums import sum_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -148,6 +149,17 @@ class JobstatsService:
             if dropped:
                 logger.info("retention: dropped %d partitions", dropped)
 
+    def sum_up(self) -> None:
+        """Compute the missing sums; what fails is logged and tried again later."""
+        retention = timedelta(seconds=self.settings.series.retention.seconds)
+        try:
+            with self.database.connect_alone() as connection:
+                sum_up(connection, self._partitions, datetime.now(UTC), retention)
+        except DatabaseAwayError as error:
+            logger.warning("sums: %s; trying again later", error)
+        except psycopg.Error as error:
+            logger.warning("sums: %s; trying again later", describe_error(error))
+
     def numbers(self) -> dict[str, int]:
         """Return the counters of this process."""
         found = {"ready": int(self.is_ready), "uptime_seconds": int(time.time() - self.began)}
@@ -176,7 +188,7 @@ class JobstatsService:
 
 def begin_reading(connection: psycopg.Connection[Any], seconds: float) -> None:
     """Make the transaction of a connection one that only reads, with a limit for each query."""
-    connection.execute("SET TRANSACTION READ ONLY")
+    connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
     connection.execute("SET LOCAL plan_cache_mode = force_custom_plan")
     # Sums of a hundred thousand series stay in memory.
     connection.execute("SET LOCAL work_mem = '64MB'")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ccagent.stores.jobstats.operations import KINDS
+from ccagent.stores.jobstats.operations import KINDS, sums_table
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -56,7 +56,7 @@ def apply_policies(connection: Connection[Any], settings: SeriesTableSettings) -
 def drop_chunks(connection: Connection[Any], before: datetime) -> int:
     """Drop the chunks that end before a time; return their number."""
     dropped = 0
-    for table in KINDS:
+    for table in (*KINDS, *map(sums_table, KINDS)):
         query = "SELECT drop_chunks(%s::regclass, older_than => %s::timestamptz)"
         dropped += len(connection.execute(query, [table, before]).fetchall())
     return dropped

@@ -8,12 +8,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from ccagent.stores.jobstats.partitions import TimePartitions
+from ccagent.stores.jobstats.queries import find_top
+from ccagent.stores.jobstats.query_request import TimeRange, TopRequest
+from ccagent.stores.jobstats.sums import sum_up
 from tests.support.jobstats_store import RunningJobstatsStore
 from tests.support.lustre_agent import QueueingServer
 from tests.support.lustre_day import BEGIN, EVERY, HOUR, LustreDay, LustreServer
@@ -149,6 +154,30 @@ def check_totals(day: LustreDay, database: str) -> None:
         by_job[key] = by_job.get(key, 0) + n
     assert jobs == by_job
     assert len(truth) > 100
+    check_sums(by_job, database)
+
+
+def check_sums(by_job: dict[tuple[str, str, str], int], database: str) -> None:
+    """Ask for the whole day, once its quarters of an hour are summed."""
+    begins = datetime.fromtimestamp(BEGIN, UTC) - timedelta(hours=1)
+    ends = begins + timedelta(hours=30)
+    with psycopg.connect(database, autocommit=True) as connection:
+        while sum_up(connection, TimePartitions(86400), ends, timedelta(days=4000)):
+            pass
+        summed = connection.execute("SELECT count(*) FROM summed_times").fetchone()
+        assert summed is not None
+        assert summed[0] > 24 * 4
+        for target in {target for _, target, _ in by_job}:
+            request = TopRequest(
+                TimeRange(begins, ends), "job", "open", tuple(COUNTED), 10_000, {"target": target}
+            )
+            found = {
+                (row.key, target, name): n
+                for row in find_top(connection, request).rows
+                for name, n in row.totals.items()
+                if n
+            }
+            assert found == {key: n for key, n in by_job.items() if key[1] == target and n}
 
 
 def test_a_day_adds_up(tmp_path: Path, store: RunningJobstatsStore, database: str) -> None:

@@ -53,7 +53,7 @@ def test_old_partitions_go_with_their_series(database: str) -> None:
         assert len(parts) == 6
         later = now() + timedelta(days=3)
         dropped = keep_house(connection, settings.series, TimePartitions(86400), later)
-        assert dropped == 4
+        assert dropped == 8
         left = list_partitions(connection, "ost")
         assert left[0][1] > now() - timedelta(days=7)
         assert left[-1][2] > later + timedelta(days=2)

@@ -38,7 +38,7 @@ def test_partitions_are_for_databases_without_timescaledb() -> None:
 
 
 def test_hypertables_are_for_timescaledb() -> None:
-    (one,) = [one for one in list_migrations() if one.engine == "timescaledb"]
+    one, sums = [one for one in list_migrations() if one.engine == "timescaledb"]
     text = fill_migration(one, SETTINGS, is_timescale=True)
     for kind in KINDS:
         assert (
@@ -48,3 +48,14 @@ def test_hypertables_are_for_timescaledb() -> None:
         assert f"CREATE MATERIALIZED VIEW {kind}_hourly" in text
         assert all(f"sum({name}_delta) AS {name}" in text for name in COLUMNS[kind])
     assert text.count("timescaledb.compress_segmentby = 'time_series_id'") == 2
+    text = fill_migration(sums, SETTINGS, is_timescale=True)
+    assert text.count("_sums', 'timestamp', chunk_time_interval => INTERVAL '86400 seconds')") == 2
+
+
+def test_sums_have_a_column_for_each_delta() -> None:
+    (text,) = [one.text for one in list_migrations() if one.name == "sums"]
+    for kind in KINDS:
+        match = re.search(rf"CREATE TABLE {kind}_sums \((.*?)\n\)", text, re.DOTALL)
+        assert match is not None
+        columns = re.findall(r"^    (\w+) numeric NOT NULL", match[1], re.MULTILINE)
+        assert columns == [f"{name}_delta" for name in COLUMNS[kind]]

@@ -1,0 +1,146 @@
+"""Sums of quarters of an hour change no answer, whatever comes late."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from ccagent.stores.jobstats.housekeeping import keep_house
+from ccagent.stores.jobstats.partitions import TimePartitions, list_partitions
+from ccagent.stores.jobstats.query_request import TimeRange, TopRequest
+from ccagent.stores.jobstats.service import JobstatsService
+from ccagent.stores.jobstats.settings import JobstatsStoreSettings
+from ccagent.stores.jobstats.sums import sum_up
+from tests.support.jobstats_store import record
+
+NOW = datetime.now(UTC).replace(minute=52, second=0, microsecond=0) - timedelta(hours=1)
+RETENTION = timedelta(days=90)
+OPERATIONS = ("write_bytes", "open", "punch", "migrate")
+
+
+@pytest.fixture
+def service(database: str) -> Iterator[JobstatsService]:
+    one = JobstatsService(JobstatsStoreSettings(database=database), database)
+    one.prepare()
+    yield one
+    one.close()
+
+
+def observe(minutes: float, job: int, value: int, target: str) -> dict[str, Any]:
+    moment = NOW - timedelta(minutes=minutes)
+    return record(
+        0, entry_id=f"{job}:1:c1", timestamp=moment.isoformat(), target=target, snapshot_time=None,
+        write_bytes=value, open=value * 2, migrate=value // 3, punch=value * 2**40,
+    )  # fmt: skip
+
+
+def sum_quarters(database: str) -> int:
+    with psycopg.connect(database, autocommit=True) as connection:
+        return sum_up(connection, TimePartitions(86400), NOW, RETENTION)
+
+
+def plain_sums(database: str, begins: datetime, ends: datetime) -> dict[str, dict[str, int]]:
+    query = (
+        "SELECT job, operation, sum(delta) FROM deltas "
+        "WHERE timestamp > %s AND timestamp <= %s GROUP BY 1, 2"
+    )
+    found: dict[str, dict[str, int]] = {}
+    with psycopg.connect(database) as connection:
+        for job, operation, total in connection.execute(query, [begins, ends]):
+            found.setdefault(job, {})[operation] = int(total)
+    return found
+
+
+def top(service: JobstatsService, begins: datetime, ends: datetime) -> dict[str, dict[str, int]]:
+    request = TopRequest(TimeRange(begins, ends), "job", "write_bytes", OPERATIONS, 100, {})
+    return {
+        row.key: {name: n for name, n in row.totals.items() if n}
+        for row in service.top(request).rows
+        if any(row.totals.values())
+    }
+
+
+def test_answers_are_those_of_the_observations(service: JobstatsService, database: str) -> None:
+    chance = random.Random(3)
+    waiting = [
+        observe(minutes, job, (400 - minutes) * job % 977, f"fs-{kind}0000")
+        for minutes in range(0, 300, 5)
+        for job in (7, 8, 9)
+        for kind in ("OST", "MDT")
+    ]
+    chance.shuffle(waiting)
+    while waiting:
+        array, waiting = waiting[:60], waiting[60:]
+        service.store_array(json.dumps(array).encode(), None)
+        for _ in range(5):
+            ends = NOW - timedelta(minutes=chance.choice([0, 7, 22, 97]))
+            begins = ends - timedelta(minutes=chance.choice([3, 15, 60, 240]))
+            assert top(service, begins, ends) == plain_sums(database, begins, ends)
+        sum_quarters(database)
+    assert sum_quarters(database) == 0
+    everything = plain_sums(database, NOW - timedelta(days=1), NOW)
+    assert len(everything) == 3
+    with psycopg.connect(database, autocommit=True) as connection:
+        # An answer over a day comes from the sums alone, but for its ends.
+        connection.execute("UPDATE ost SET punch_delta = 0 WHERE timestamp < %s", [NOW])
+    summed = top(service, NOW - timedelta(days=1), NOW)
+    assert {job: n["migrate"] for job, n in summed.items()} == {
+        job: n["migrate"] for job, n in everything.items()
+    }
+    assert all(n["punch"] > 0.9 * everything[job]["punch"] for job, n in summed.items())
+
+
+def test_a_quarter_waits_for_arrays_in_hand(service: JobstatsService, database: str) -> None:
+    service.store_array(json.dumps([observe(50, 7, 5, "fs-OST0000")]).encode(), None)
+    with psycopg.connect(database) as blocker:
+        # The array below has begun, and waits for this lock.
+        blocker.execute("LOCK TABLE metadata IN EXCLUSIVE MODE")
+        array = json.dumps([observe(40, 8, 5, "fs-OST0000"), observe(38, 8, 9, "fs-OST0000")])
+        storing = threading.Thread(target=service.store_array, args=(array.encode(), None))
+        storing.start()
+        query = (
+            "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'metadata'::regclass"
+        )
+        with psycopg.connect(database, autocommit=True) as watcher:
+            while watcher.execute(query).fetchone() != (1,):
+                pass
+            summing = threading.Thread(target=sum_quarters, args=(database,))
+            summing.start()
+            query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'"
+            while watcher.execute(query).fetchone() != (1,):
+                pass
+    storing.join()
+    summing.join()
+    assert top(service, NOW - timedelta(hours=2), NOW) == {
+        "8": {"write_bytes": 4, "open": 8, "migrate": 2, "punch": 4 << 40}
+    }
+
+
+def test_the_retention_takes_no_part_of_a_sum(service: JobstatsService, database: str) -> None:
+    arrays = [observe(minutes, 7, 400 - minutes, "fs-OST0000") for minutes in range(0, 300, 5)]
+    service.store_array(json.dumps(arrays).encode(), None)
+    sum_quarters(database)
+    with psycopg.connect(database, autocommit=True) as connection:
+        later = NOW + RETENTION - timedelta(minutes=100)
+        keep_house(connection, service.settings.series, TimePartitions(86400), later)
+        left = connection.execute("SELECT min(timestamp) FROM summed_times").fetchone()
+        assert left is not None
+        assert left[0] >= NOW - timedelta(minutes=100 - 15)
+        assert list_partitions(connection, "ost_sums")[0][1] <= NOW
+    begins = NOW - timedelta(hours=6)
+    assert top(service, begins, NOW) == plain_sums(database, begins, NOW)
+
+
+def test_a_partition_is_made_while_a_query_runs(database: str) -> None:
+    with psycopg.connect(database) as reader, psycopg.connect(database) as writer:
+        reader.execute("SELECT * FROM ost, mdt, ost_sums")
+        writer.execute("SET lock_timeout = '2s'")
+        TimePartitions(86400).ensure(writer, [NOW])
+        assert len(list_partitions(writer, "ost")) == 1
