@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.prometheus.conftest import Exporter, free_port, get, is_open
+from tests.integration.prometheus.conftest import Exporter, get, is_open
 from tests.support.exposition import Known, Series, parse
 from tests.support.paths import DATA
+from tests.support.ports import free_port
 from tests.support.running import until
 
 OURS_ALONE = {
