@@ -1,4 +1,4 @@
-"""A day of a file system on two servers, and what can be seen of it."""
+"""A day of a file system on two servers, or a short one, and what can be seen of it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from typing import Any
 
 from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
 from ccagent.records.message import Message, encode_each
+from tests.support.effort import IS_NIGHTLY
 from tests.support.lustre_server import BYTES, SimulatedTarget
 from tests.support.tree import TreeNode
 
 EVERY = 120
 HOUR = 3600
+HOURS = 24 if IS_NIGHTLY else 12
+STEPS = HOURS * HOUR // EVERY
 BEGIN = 1_700_000_000.0
 OPERATIONS = {"obdfilter": ("read_bytes", "write_bytes", "setattr"), "mdt": ("open", "unlink")}
 RESETS = {"start_time", "absent", "decreased"}
@@ -205,13 +208,13 @@ class LustreDay:
     def live(self) -> Iterator[int]:
         """Live through the day; yield the number of each step once it is observed."""
         self.observe(BEGIN)
-        for step in range(24 * HOUR // EVERY):
+        for step in range(STEPS):
             begin = BEGIN + step * EVERY
             self.work(begin)
             now = begin + EVERY
             if step % 3 == 0:
                 self.cleanup(now)
-            match step * EVERY / HOUR:
+            match 24 * step / STEPS:
                 case 5 | 13:
                     self.servers["a"].restart()
                 case 10:

@@ -14,6 +14,7 @@ from ccagent.machine.helper import Helper
 from tests.support.gpu_libraries import Libraries
 from tests.support.gpu_machine import Machine
 from tests.support.gpu_scenarios import AMD, AMD_ADDRESSES, NVIDIA, NVIDIA_ADDRESSES
+from tests.support.running import until
 
 SHORT = {"gpu_time_limit": Duration("300ms")}
 
@@ -109,8 +110,7 @@ def test_it_dies_and_comes_back(nvidia: Machine) -> None:
 def test_it_hangs_and_comes_back(nvidia: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {**SHORT, "time_limit": Duration("2s")}
     nvidia.agent(**settings).prepare(nvidia.node)
-    time.sleep(0.5)
-    assert len(nvidia.gpus(**settings)) == 2
+    until(lambda: len(nvidia.gpus(**settings)) == 2)
     nvidia.libraries.play(NVIDIA, "nvmlDeviceGetPowerUsage 0 = hang")
     begin = time.monotonic()
     sample = nvidia.sample(**settings)
@@ -123,21 +123,20 @@ def test_it_hangs_and_comes_back(nvidia: Machine, monkeypatch: pytest.MonkeyPatc
     time.sleep(2.0)
     assert errors(nvidia.sample(**settings)) == ["NVML: no answer after 2 s"]
     nvidia.libraries.play(NVIDIA)
-    deadline = time.monotonic() + 10
-    while not nvidia.gpus(**settings):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    until(lambda: nvidia.gpus(**settings))
 
 
 def test_a_late_answer_is_not_taken_for_a_new_one(nvidia: Machine) -> None:
     nvidia.agent(**SHORT).prepare(nvidia.node)
-    time.sleep(0.5)
+    until(lambda: nvidia.gpus(**SHORT))
     nvidia.libraries.play(NVIDIA, "nvmlDeviceGetUUID 0 = hang")
     assert nvidia.gpus(**SHORT) == []
     nvidia.libraries.play(NVIDIA, "nvmlDeviceGetPowerUsage 0 = 1000")
     time.sleep(0.3)
     nvidia.libraries.play(NVIDIA, "nvmlDeviceGetPowerUsage 0 = 99000")
-    assert nvidia.gpus(**SHORT)[0]["power"] == 99
+    while not (found := nvidia.gpus(**SHORT)):
+        time.sleep(0.05)
+    assert found[0]["power"] == 99
 
 
 def test_whatever_the_makers_say_is_a_valid_envelope(nvidia: Machine) -> None:

@@ -21,7 +21,7 @@ from ccagent.stores.jobstats.query_request import TimeRange, TopRequest
 from ccagent.stores.jobstats.sums import sum_up
 from tests.support.jobstats_store import RunningJobstatsStore
 from tests.support.lustre_agent import QueueingServer
-from tests.support.lustre_day import BEGIN, EVERY, HOUR, LustreDay, LustreServer
+from tests.support.lustre_day import BEGIN, HOUR, STEPS, LustreDay, LustreServer
 from tests.support.postgres import PostgresServer
 
 # The day is in 2023.
@@ -35,7 +35,7 @@ class HarderDay(LustreDay):
     """A day with entries that one reading skips, and a target that nobody has for a while."""
 
     step = 0
-    last = 24 * HOUR // EVERY
+    last = STEPS
     """The last step: what a reading skips must be there in one after it."""
 
     def observe(self, now: float, *, fails: str = "") -> None:
@@ -201,7 +201,7 @@ def test_kills_and_an_outage_lose_nothing(
 ) -> None:
     KilledServer.url = store.url
     day = HarderDay(tmp_path, 4, KilledServer)
-    day.last = 420
+    day.last = 345
     chance = random.Random(9)
     killed = 0
     for step in day.live():

@@ -20,6 +20,7 @@ import pytest
 from tests.support.certificates import Authority
 from tests.support.clean_root import CleanRoot
 from tests.support.documents import links
+from tests.support.effort import IS_NIGHTLY
 from tests.support.paths import ROOT
 from tests.support.schema import validate
 
@@ -34,6 +35,9 @@ DESCRIPTION = "name of the cluster in every record"
 SOURCES = ("README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "setup.py",
            "benchmarks/README.md")  # fmt: skip
 JOB_STATS = ROOT / "tests/data/lustre/layouts/ost_v2_14_0.txt"
+LINTED = (*NAMES, STORE) if IS_NIGHTLY else NAMES
+"""What linters look through: the libraries of the store take them longer than all others."""
+
 LCTL = """#!/bin/sh
 case $1,$2 in
     list_param,obdfilter.*) echo obdfilter.scratch-OST0001.job_stats ;;
@@ -701,16 +705,19 @@ def test_linters_find_only_what_has_a_reason(first: Built, tmp_path: Path) -> No
     filters = ROOT / "packaging/rpm/ccagent-core.rpmlintrc"
     source = next(first.rpm["ccagent-core"].parent.glob("*.src.rpm"))
     done = subprocess.run(
-        ["rpmlint", "--rpmlintrc", filters, *first.rpm.values(), source],
+        ["rpmlint", "--rpmlintrc", filters, *(first.rpm[name] for name in LINTED), source],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert "6 packages and 0 specfiles checked; 0 errors, 0 warnings" in done.stdout, done.stdout
+    complaints = re.findall(r"^.*: [EW]: .*$", done.stdout, re.MULTILINE)
+    unused = [each for each in complaints if "unused-rpmlintrc-filter" in each]
+    assert complaints == ([] if IS_NIGHTLY else unused), done.stdout  # some are for the store alone
+    assert f"{len(LINTED) + 1} packages and 0 specfiles checked; " in done.stdout, done.stdout
     listed = set(re.findall(r'^addFilter\("([\w-]+\w)', filters.read_text(), re.MULTILINE))
     for overrides in (ROOT / "packaging/deb").glob("*.lintian-overrides"):
         found = re.findall(r"^ccagent-\w+: ([\w-]+)", overrides.read_text(), re.MULTILINE)
         listed |= set(found)
     done = subprocess.run(
-        ["lintian", "--allow-root", *first.deb.values()],
+        ["lintian", "--allow-root", *(first.deb[name] for name in LINTED)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     remaining = set(re.findall(r"^[EW]: [\w-]+: ([\w-]+)", done.stdout, re.MULTILINE))
