@@ -55,6 +55,7 @@ def test_a_card_that_falls_off_the_bus_costs_no_other_its_energy(
 
     tick(a=100, b=1000, c=1010)
     assert tick(a=101, b=1001, c=1011) == {0: 10**6, 1: 10**6, 2: 10**6}
-    assert tick(a=102, c=1012) == {0: 10**6}  # c is card 1 now
+    # c is card 1 now, and has another counter than b had.
+    assert tick(a=102, c=1012) == {0: 10**6, 1: "it was read for the first time"}
     assert tick(a=103, c=1014) == {0: 10**6, 1: 2 * 10**6}
     assert tick() == {0: "it could not be read", 1: "it could not be read"}
