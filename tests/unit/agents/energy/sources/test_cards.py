@@ -42,7 +42,10 @@ class ListedCards:
 def test_a_card_that_falls_off_the_bus_costs_no_other_its_energy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cards, "is_any_present", lambda *_: True)
+    def is_present(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(cards, "is_any_present", is_present)
     monkeypatch.setattr(gpus, "Gpus", ListedCards)
     node, source = EnergyNode(tmp_path), CardSource(make_settings())
 
