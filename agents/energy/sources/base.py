@@ -20,6 +20,7 @@ ALL_SOCKETS = -1
 """Number of a domain that has all sockets together."""
 
 NOT_READABLE = "it could not be read"
+_NEW = "it was read for the first time"
 
 Kept = dict[str, tuple[int, float, float]]
 """Last readings of counters: value, moment, steady."""
@@ -46,8 +47,8 @@ class EnergySource(ABC):
     def read(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
         """Return the energy of each domain since the last call.
 
-        A domain that was read for the first time is missing. Raise NotHereError on a machine
-        without this source, else CcagentError.
+        The first call returns none; a domain that appears later is invalid once. Raise NotHereError
+        on a machine without this source, else CcagentError.
         """
 
     def poll(self, node: Node) -> None:  # noqa: B027 - for those that need it
@@ -83,6 +84,7 @@ class DomainCounters:
         self._restored: Kept = {}
         self._moment = -1.0
         self._missing = NOT_READABLE
+        self._has_taken = False
 
     @property
     def keys(self) -> list[str]:
@@ -127,9 +129,13 @@ class DomainCounters:
             counter.interrupt(reason)
 
     def take(self) -> dict[EnergyDomain, MeasuredEnergy]:
-        """Return the energy of the domains since the last call; a flaw of one part spoils all."""
+        """Return the energy of the domains since the last call; a flaw of one part spoils all.
+
+        A domain that appears after the first call is invalid once.
+        """
         found: dict[EnergyDomain, MeasuredEnergy] = {}
         new: set[EnergyDomain] = set()
+        had_taken, self._has_taken = self._has_taken, True
         for key, counter in self._counters.items():
             domain = self._domains[key]
             last = counter.last
@@ -138,6 +144,8 @@ class DomainCounters:
             if is_missing:
                 counter.interrupt(self._missing)
                 energy = MeasuredEnergy(0, 0.0, self._source, self._is_estimate, self._missing)
+            elif delta is None and had_taken:
+                energy = MeasuredEnergy(0, 0.0, self._source, self._is_estimate, _NEW)
             elif delta is None:
                 new.add(domain)
                 continue

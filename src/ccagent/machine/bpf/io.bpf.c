@@ -7,7 +7,8 @@
  * kernel does not have, or has with another number of arguments.
  *
  * An entry stays as long as its job has a control group, and for KEPT after that; then it goes when
- * somebody has read it. When the map is full, new entries are summed up in `lost`.
+ * somebody has read it. Of a map that is more than half full it goes as soon as somebody has read it.
+ * When the map is full, new entries are summed up in `lost`.
  */
 #include "io_tables.bpf.h"
 #include "io_calls.bpf.h"
@@ -35,17 +36,21 @@ __u64 reading_at;
 __u64 read_at;
 struct key stale[STALE_AT_MOST];
 __u32 stales;
+__u32 records;
+__u32 is_crowded;
 
 __u64 network_reading_at;
 __u64 network_read_at;
 struct network_key network_stale[STALE_AT_MOST];
 __u32 network_stales;
+__u32 network_records;
+__u32 is_network_crowded;
 
-static __always_inline int is_stale(__u32 job, __u64 begun, __u64 before)
+static __always_inline int is_stale(__u32 job, __u64 begun, __u64 before, __u32 crowded)
 {
 	__u64 *at = bpf_map_lookup_elem(&gone, &job);
 
-	return job && at && *at + KEPT < begun && *at < before;
+	return job && at && *at < before && (crowded || *at + KEPT < begun);
 }
 
 #define LOST 0xffffffff
@@ -71,6 +76,7 @@ int read_io(struct bpf_iter__bpf_map_elem *ctx)
 		read_at = reading_at;
 		reading_at = bpf_ktime_get_boot_ns();
 		stales = 0;
+		records = 0;
 		if (begin(seq, "ccioent\n", LAYOUT, sizeof(struct record), settings.features))
 			return 0;
 	}
@@ -86,10 +92,12 @@ int read_io(struct bpf_iter__bpf_map_elem *ctx)
 			bpf_map_delete_elem(&io, &stale[at]);
 		}
 		stales = 0;
+		is_crowded = records > ctx->map->max_entries / 2;
 		return 0;
 	}
 	record.key = *key;
-	if (is_stale(record.key.job, reading_at, read_at)) {
+	records++;
+	if (is_stale(record.key.job, reading_at, read_at, is_crowded)) {
 		__u32 at = stales;
 
 		if (at < STALE_AT_MOST) {
@@ -114,6 +122,7 @@ int read_network(struct bpf_iter__bpf_map_elem *ctx)
 		network_read_at = network_reading_at;
 		network_reading_at = bpf_ktime_get_boot_ns();
 		network_stales = 0;
+		network_records = 0;
 		if (begin(seq, "ccionet\n", LAYOUT, sizeof(struct network_record), settings.features))
 			return 0;
 	}
@@ -128,10 +137,12 @@ int read_network(struct bpf_iter__bpf_map_elem *ctx)
 			bpf_map_delete_elem(&network, &network_stale[at]);
 		}
 		network_stales = 0;
+		is_network_crowded = network_records > ctx->map->max_entries / 2;
 		return 0;
 	}
 	record.key = *key;
-	if (is_stale(record.key.job, network_reading_at, network_read_at)) {
+	network_records++;
+	if (is_stale(record.key.job, network_reading_at, network_read_at, is_network_crowded)) {
 		__u32 at = network_stales;
 
 		if (at < STALE_AT_MOST) {

@@ -29,6 +29,10 @@
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
+struct bpf_map {
+	__u32 max_entries;
+};
+
 struct super_block {
 	__u32 s_dev;
 	unsigned long s_flags;

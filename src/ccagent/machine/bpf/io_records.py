@@ -2,7 +2,8 @@
 
 Source: struct record and struct network_record in io.bpf.c. The numbers are counters that only grow
 as long as the entry lives, summed up over CPUs. An entry of a job whose control group was removed
-stays for ten minutes, and until it was read after the removal. Job 0 is everything outside of jobs.
+stays for ten minutes, and until it was read after the removal; while the table is more than half
+full only until it was read. Job 0 is everything outside of jobs.
 """
 
 from __future__ import annotations

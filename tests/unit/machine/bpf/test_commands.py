@@ -16,6 +16,8 @@ from ccagent.machine.bpf.status import KernelProgramStatus
 def test_programs_for_io_of_another_version_are_a_failure(
     monkeypatch: pytest.MonkeyPatch, io: str, code: int
 ) -> None:
-    found = KernelProgramStatus("/run/ccagent-kernel", "loaded", io=io)
-    monkeypatch.setattr(status, "read_status", lambda _: found)
+    def read_status(directory: str) -> KernelProgramStatus:
+        return KernelProgramStatus(directory, "loaded", io=io)
+
+    monkeypatch.setattr(status, "read_status", read_status)
     assert CliRunner().invoke(kernel, ["status"]).exit_code == code

@@ -42,7 +42,10 @@ class ListedCards:
 def test_a_card_that_falls_off_the_bus_costs_no_other_its_energy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cards, "is_any_present", lambda *_: True)
+    def is_present(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(cards, "is_any_present", is_present)
     monkeypatch.setattr(gpus, "Gpus", ListedCards)
     node, source = EnergyNode(tmp_path), CardSource(make_settings())
 
@@ -55,6 +58,7 @@ def test_a_card_that_falls_off_the_bus_costs_no_other_its_energy(
 
     tick(a=100, b=1000, c=1010)
     assert tick(a=101, b=1001, c=1011) == {0: 10**6, 1: 10**6, 2: 10**6}
-    assert tick(a=102, c=1012) == {0: 10**6}  # c is card 1 now
+    # c is card 1 now, and has another counter than b had.
+    assert tick(a=102, c=1012) == {0: 10**6, 1: "it was read for the first time"}
     assert tick(a=103, c=1014) == {0: 10**6, 1: 2 * 10**6}
     assert tick() == {0: "it could not be read", 1: "it could not be read"}
