@@ -66,7 +66,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStore]:
             "job_id": 7, "job_name": "relax", "job_state": "RUNNING", "user_name": "eve",
             "nodes": ["n1"], "start_time": started, "allocated_resources": "cpu=4,mem=4G,node=1",
         }  # fmt: skip
-        jobs = [job, job | {"job_id": 8, "user_name": "bob"}]
+        long = {"job_id": 9, "job_name": "x" * 1000, "user_name": "u" * 200, "account": "a" * 200}
+        jobs = [job, job | {"job_id": 8, "user_name": "bob"}, job | long]
         envelope = {"data": {"attributes": {"cluster": "fox", "slurm_jobs": jobs}}}
         assert running.ask("POST", "/api/jobs/", json.dumps(envelope), STAFF).status == 200
         yield running
@@ -118,6 +119,21 @@ def test_a_link_on_another_site_leads_to_a_page_without_a_new_login(
     page.get_by_text("your job").click()
     page.wait_for_url(f"{url}/**")
     assert page.locator("h1").inner_text().startswith("Job 7")
+    context.close()
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize("path", ["", "/jobs", "/job/9", "/node/n1"])
+def test_a_long_name_makes_no_page_wider(
+    store: RunningStore, browser: Browser, path: str, width: int
+) -> None:
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, extra_http_headers=STAFF
+    )
+    page = context.new_page()
+    page.goto(f"{Pages(store).url}/cluster/fox{path}")
+    assert "u" * 200 in page.content()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
     context.close()
 
 
