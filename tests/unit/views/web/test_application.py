@@ -448,6 +448,19 @@ def test_a_login_leads_to_no_other_server(closed: PageSite, place: str) -> None:
     assert reply.headers["location"] == "/"
 
 
+def test_a_token_that_no_browser_keeps_is_refused(closed: PageSite) -> None:
+    reply = log_in(closed, token(sub="bob", x="y" * 4000), sec_fetch_site="same-origin")
+    assert (reply.status, "which no browser keeps" in reply.text) == (403, True)
+
+
+def test_a_search_does_not_tell_the_cluster_of_the_jobs_of_others(closed: PageSite) -> None:
+    other = {"jobId": 78, "cluster": "secret", "user": "ada", "startTime": closed.now - 60,
+             "resources": [{"hostname": "n1"}]}  # fmt: skip
+    closed.start(other)
+    bob = f"Bearer {token(sub='bob', roles=['user'])}"
+    assert closed.ask("/search?q=78", authorization=bob).headers["location"] == "/"
+
+
 def test_a_bad_login_says_why_and_shows_no_token(closed: PageSite) -> None:
     reply = log_in(closed, "a.b.c", sec_fetch_site="same-origin")
     assert reply.status == 403
