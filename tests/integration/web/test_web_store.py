@@ -147,6 +147,29 @@ def test_a_user_asks_the_api_for_own_jobs_alone(store: RunningStore) -> None:
         assert store.ask("GET", "/api/query/", json.dumps(body), USER).status == status
 
 
+def test_a_user_has_the_report_of_an_own_job(store: RunningStore, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(token(sub="eve", roles=["user"]))
+    file.chmod(0o600)
+
+    def ask(number: str) -> subprocess.CompletedProcess[str]:
+        config = tmp_path / "views.toml"
+        config.write_text(
+            f'store = "http://127.0.0.1:{store.port}"\ntoken-file = "{file}"\n'
+            "allow-cleartext = true\n"
+        )
+        return subprocess.run(
+            [sys.executable, "-m", "ccagent", "job", number, "--config", str(config), "--json"],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    own = ask("7")
+    assert own.returncode == 0, own.stderr
+    assert json.loads(own.stdout)["efficiency"]["cpu"]["percent"] == pytest.approx(97.5)
+    other = ask("8")
+    assert (other.returncode, "unknown to" in other.stderr) == (2, True)
+
+
 def test_no_secret_is_in_the_log(store: RunningStore) -> None:
     said = store.log.read_text()
     assert SECRET not in said
