@@ -67,6 +67,13 @@ def test_the_cluster_page_says_what_is_free_and_who_needs_advice(site: PageSite)
     assert "BAD" in text
 
 
+def test_the_cluster_page_leads_to_the_jobs_of_its_time(site: PageSite) -> None:
+    times = f"from={site.now - 7200}&amp;to={site.now}"
+    text = site.ask(f"/cluster/demo?{unescape(times)}").text
+    for level, name in (("BAD", "BAD"), ("hint", "hints")):
+        assert f'href="/cluster/demo/jobs?verdict={level}&amp;{times}">{name}</a>' in text
+
+
 def test_every_page_of_simulated_clusters_says_so(site: PageSite) -> None:
     job = site.cluster.jobs[0]
     for path in ("/cluster/demo", "/cluster/demo/jobs", "/cluster/demo/node/c001",
