@@ -33,6 +33,11 @@ def count_gpus(tres: str) -> int:
     return max(counts.get("gpu", 0), typed)
 
 
+def has_gpu_share(tres: str) -> bool:
+    """Return whether a TRES list has parts of GPUs: `gres/shard` or `gres/mps`."""
+    return any(name.partition(":")[0] in {"shard", "mps"} for name in _count_gres(tres))
+
+
 def count(tres: str, name: str) -> int:
     """Return the number of `name` in a TRES list, 0 if there is none: `cpu` of `cpu=4,node=2`."""
     text = _value(tres, name)

@@ -51,13 +51,14 @@ _PIECE = 1 << 20
 class ServerPath(NamedTuple):
     """The requirements of a path. method: the only one that is answered.
 
-    owner: of a request that may read the jobs of one user alone; None: those of all.
+    owner: the user whose jobs alone a request may read; None: those of all; empty: nobody's, until
+    its token is known.
     """
 
     name: str
     method: bytes
     rights: int
-    owner: str | None = None
+    owner: str | None = ""
 
 
 ROUTES = {
@@ -169,17 +170,17 @@ class StoreApi:
     ) -> None:
         """Answer what is no write. Raises as the parts of the answer do."""
         name = route.name
+        owner = None if self._verifier is None else route.owner
         if len(body) > _LARGEST_QUESTION and name != "jobs":
             raise TooLargeBodyError(f"the body has more than {_LARGEST_QUESTION} bytes")
         if name == "query":
-            self._answers.answer_query(url, body, done, route.owner)
+            self._answers.answer_query(url, body, done, owner)
         elif name == "healthcheck":
             self._answers.answer_health(body, done)
         else:
-            done(self._answer(route, url, body))
+            done(self._answer(name, url, body, owner))
 
-    def _answer(self, route: ServerPath, url: bytes, body: bytes) -> StoreResponse:
-        name = route.name
+    def _answer(self, name: str, url: bytes, body: bytes, owner: str | None) -> StoreResponse:
         if name == "debug":
             selector = parameter(url, "selector") or ""
             return StoreResponse(200, begun(describe_buffers(self._store, selector)))
@@ -187,7 +188,7 @@ class StoreApi:
             return text(200, f"jobs: {self._events.take_envelope(body)}")
         if name == "job" and self._jobs is not None:
             found = self._jobs.find(parameter(url, "cluster") or "", parameter(url, "job") or "")
-            seen = [job for job in found if may_read(route.owner, job.user)]
+            seen = [job for job in found if may_read(owner, job.user)]
             return StoreResponse(200, describe_jobs(seen))
         if name in {"job", "jobs"}:
             return fail(501, f"{name}: this store has no table of jobs")

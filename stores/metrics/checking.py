@@ -20,7 +20,7 @@ def find_problems(settings: StoreSettings) -> list[str]:
     """Return what would end the store at its start, a sentence each."""
     checks: list[Callable[[StoreSettings], object]] = [
         _check_token_key, make_tls_context, _check_nats, _check_engine, _check_archive,
-        _check_directories,
+        _check_directories, _check_pages,
     ]  # fmt: skip
     problems: list[str] = []
     for check in checks:
@@ -75,6 +75,12 @@ def _check_nats(settings: StoreSettings) -> None:
 
         make_login(settings.nats)
         make_tls(settings.nats)
+
+
+def _check_pages(settings: StoreSettings) -> None:
+    from ccagent.views.web.access import PageAccess
+
+    PageAccess(settings.web, None)
 
 
 def _check_engine(settings: StoreSettings) -> None:

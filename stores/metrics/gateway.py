@@ -11,7 +11,6 @@ from ccagent.stores.metrics.responses import StoreResponse, fail
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ccagent.stores.metrics.api import ServerPath
     from ccagent.stores.metrics.health import HealthRequest
     from ccagent.stores.metrics.job_table import StoredJob
     from ccagent.stores.metrics.query_request import QueryRequest
@@ -32,11 +31,10 @@ _REFUSALS = {
 class GatewayApi(StoreApi):
     """Passes values on to an engine, and answers with what that has."""
 
-    def _answer(self, route: ServerPath, url: bytes, body: bytes) -> StoreResponse:
-        name = route.name
+    def _answer(self, name: str, url: bytes, body: bytes, owner: str | None) -> StoreResponse:
         if name in _REFUSALS:
             return fail(501, f"{name}: not with the engine victoria-metrics: {_REFUSALS[name]}")
-        return super()._answer(route, url, body)
+        return super()._answer(name, url, body, owner)
 
 
 class EngineSource:

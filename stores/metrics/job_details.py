@@ -22,7 +22,8 @@ class StoredJobDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     time_limit: s. cores, gpus: allocated on all nodes. asked_cores: those that were asked for,
     which may be fewer. memory: B allocated on all nodes.
     cpu_seconds: of accounting, after the job's end. cpus: hardware threads by node. cards: PCI
-    addresses of GPUs by node. is_exclusive: nobody else may run on its nodes.
+    addresses of GPUs by node. is_exclusive: nobody else may run on its nodes. has_gpu_share: it has
+    parts of GPUs, as of gres/shard.
     """
 
     name: str = ""
@@ -38,6 +39,7 @@ class StoredJobDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     cpus: dict[str, int] = {}
     cards: dict[str, list[str]] = {}
     is_exclusive: bool | None = None
+    has_gpu_share: bool | None = None
 
     def merged(self, later: StoredJobDetails) -> StoredJobDetails:
         """Return these details, replaced by those that a later message knows."""
@@ -115,6 +117,7 @@ def read_details(job: Mapping[str, Any]) -> StoredJobDetails:
         asked_cores=tres.count(_text(job, "requested_resources"), "cpu") or None,
         memory=tres.total_memory(allocated) * 1024 or None,
         gpus=tres.count_gpus(allocated) if allocated else None,
+        has_gpu_share=tres.has_gpu_share(allocated) or None,
         exit_code=code if has_ended and isinstance(code, int) else None,
         cpu_seconds=sum(seconds) if has_ended and seconds else None,
     )

@@ -197,8 +197,7 @@ def _find_contradictions(settings: StoreSettings) -> list[str]:
         problems.append("engine-url: needed by the engine victoria-metrics, and by no other")
     if settings.web.listen and settings.engine != "memory":
         problems.append("web.listen: only the engine memory has pages")
-    if settings.web.proxies and not settings.web.proxy_secret_file:
-        problems.append("web.proxy-secret-file: needed with web.proxies")
+    problems += settings.web.problems()
     if not settings.data and settings.engine == "memory":
         problems.append("data: needed, since the log is kept there; or --data DIR")
     return problems

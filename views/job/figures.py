@@ -64,9 +64,9 @@ class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     state: in Slurm's words, upper case. start, stop: seconds since 1970; stop: None while it runs.
     elapsed: up to now or its end. time_limit: None: none, or not known. gpus: 0 for a job without,
-    None: not known. asked_cores: Slurm may give more, such as both threads of a core. period:
-    seconds between samples; 0: not known. expected_samples: of a node. accounted_cpu_seconds: of
-    Slurm's accounting, after the end.
+    None: not known. has_gpu_share: parts of GPUs. asked_cores: Slurm may give more, such as both
+    threads of a core. period: seconds between samples; 0: not known. expected_samples: of a node.
+    accounted_cpu_seconds: of Slurm's accounting, after the end.
     """
 
     job: str
@@ -86,6 +86,7 @@ class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
     period: float = 0.0
     expected_samples: int = 0
     is_exclusive: bool | None = None
+    has_gpu_share: bool = False
     accounted_cpu_seconds: float | None = None
     nodes: tuple[NodeFigures, ...] = ()
 

@@ -51,8 +51,8 @@ class JudgedJob(NamedTuple):
 
     @property
     def has_gpus(self) -> bool:
-        """Return whether the job has GPUs, as far as known."""
-        return bool(self.figures.gpu_count)
+        """Return whether the job has GPUs or parts of them, as far as known."""
+        return bool(self.figures.gpu_count) or self.figures.has_gpu_share
 
     @property
     def cores(self) -> float | None:

@@ -57,7 +57,9 @@ def _never_used(
 
 
 def judge_low_gpus(job: JudgedJob) -> JobFinding | None:
-    """Find a low mean of all cards. Interactive jobs have more time."""
+    """Find a low mean of all cards. Interactive jobs have more time; parts of cards have none."""
+    if job.figures.has_gpu_share:
+        return None
     used, limits = job.efficiency.gpu, job.limits
     wait = limits.gpu_low_interactive.seconds if job.is_interactive else 0
     if used is None or not job.is_long or job.figures.elapsed <= wait:

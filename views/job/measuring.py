@@ -75,6 +75,7 @@ class JobMeasurement:
             period=self._period,
             expected_samples=_expect_samples(self._elapsed, self._period, is_running=is_running),
             is_exclusive=details.is_exclusive,
+            has_gpu_share=bool(details.has_gpu_share),
             accounted_cpu_seconds=details.cpu_seconds,
             nodes=tuple(self._found[name] for name in facts.nodes),
         )

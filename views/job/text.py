@@ -95,6 +95,7 @@ def _allocation(job: JobFigures) -> str:
         ran,
         cores(sum(known)) if known and len(known) == len(job.nodes) else "cores unknown",
         memory(sum(limits)) if limits else "no memory limit",
+        "a part of a GPU" if job.has_gpu_share and not gpus else
         "GPUs unknown" if gpus is None else plural(gpus, "GPU") if gpus else "no GPU",
         samples,
     ])  # fmt: skip

@@ -252,7 +252,8 @@ class PageApplication:
         cluster = request.query_params.get("cluster", "")
         known = self._sources.store.root.children
         if not cluster:
-            runs = await self._sources.jobs.runs("", text) if text else []
+            found = await self._sources.jobs.runs("", text) if text else []
+            runs = [one for one in found if viewer.may_see(one.user)]
             nodes = [one for one in known if text in known[one].children]
             cluster = runs[-1].cluster if runs else (nodes[0] if nodes else "")
         if not text or not cluster:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _LARGEST_FORM = 32 << 10
 _SECONDS = 12 * 3600
+_LONGEST_TOKEN = 3800
+"""Browsers drop cookies above 4,096 bytes without a word."""
 
 
 class Sessions:
@@ -47,6 +49,9 @@ class Sessions:
             self._access.check_token(token)
         except UnauthorizedError as error:
             return show(place, str(error), 403)
+        if len(token) > _LONGEST_TOKEN:
+            text = f"the token has more than {_LONGEST_TOKEN} characters, which no browser keeps"
+            return show(place, text, 403)
         answer = RedirectResponse(place, 303)
         # Not strict: a link in a mail to a job would ask for the token again. Requests that change
         # something are forms, whose origin is checked.

@@ -29,8 +29,9 @@ class JobStore:
 
     def add(
         self, values: dict[str, float], *, nodes: tuple[str, ...] = ("n1",), user: str = "alice",
-        state: str = "completed", samples: int = 120, gpu: list[float] | None = None,
-        cluster: str = "fox", is_running: bool = False, **event: Any,
+        state: str = "completed", samples: int = 120, seconds: int = 7200,
+        gpu: list[float] | None = None, cluster: str = "fox", is_running: bool = False,
+        **event: Any,
     ) -> str:  # fmt: skip
         """Add a job with constant values on each node, and return its number."""
         self._number += 1
@@ -46,7 +47,7 @@ class JobStore:
             "requestedMemory": 65_536 * len(nodes), "metaData": {"jobName": "relax.sh"}, **event,
         }  # fmt: skip
         stopped = {"jobId": job, "cluster": cluster, "startTime": self.start,
-                   "stopTime": self.end, "jobState": state}  # fmt: skip
+                   "stopTime": self.start + seconds, "jobState": state}  # fmt: skip
         lines = [_event("start_job", started, self.start)]
         for node in nodes:
             for step in range(samples):

@@ -96,7 +96,8 @@ def test_jobs_that_share_a_node_are_told_apart(jobs: JobStore) -> None:
         ({}, {"gpu": [0.0]}, "gpu-idle", "BAD"),
         ({}, {"gpu": [10.0, 12.0]}, "gpu-low", "BAD"),
         ({}, {"samples": 60}, "unknown", "unknown"),
-        ({}, {"samples": 1}, "short", "short"),
+        ({}, {"samples": 1}, "short", "unknown"),
+        ({}, {"samples": 1, "seconds": 90}, "short", "short"),
     ],
 )  # fmt: skip
 def test_verdicts(
@@ -128,7 +129,10 @@ def test_reportseff_reads_the_summary(jobs: JobStore) -> None:
 
 
 def test_short_jobs_and_jobs_without_data_have_their_tags(jobs: JobStore) -> None:
-    assert run(jobs.add(GOOD, samples=1), "--store", jobs.url, "--js1").stdout == "JS1:Short\n"
+    assert (
+        run(jobs.add(GOOD, samples=1, seconds=90), "--store", jobs.url, "--js1").stdout
+        == "JS1:Short\n"
+    )
     found = run(jobs.add({}), "--store", jobs.url, "--js1")
     assert (found.stdout, found.returncode) == ("JS1:None\n", 3)
 

@@ -66,7 +66,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStore]:
             "job_id": 7, "job_name": "relax", "job_state": "RUNNING", "user_name": "eve",
             "nodes": ["n1"], "start_time": started, "allocated_resources": "cpu=4,mem=4G,node=1",
         }  # fmt: skip
-        jobs = [job, job | {"job_id": 8, "user_name": "bob"}]
+        long = {"job_id": 9, "job_name": "x" * 1000, "user_name": "u" * 200, "account": "a" * 200}
+        jobs = [job, job | {"job_id": 8, "user_name": "bob"}, job | long]
         envelope = {"data": {"attributes": {"cluster": "fox", "slurm_jobs": jobs}}}
         assert running.ask("POST", "/api/jobs/", json.dumps(envelope), STAFF).status == 200
         yield running
@@ -121,6 +122,21 @@ def test_a_link_on_another_site_leads_to_a_page_without_a_new_login(
     context.close()
 
 
+@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize("path", ["", "/jobs", "/job/9", "/node/n1"])
+def test_a_long_name_makes_no_page_wider(
+    store: RunningStore, browser: Browser, path: str, width: int
+) -> None:
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, extra_http_headers=STAFF
+    )
+    page = context.new_page()
+    page.goto(f"{Pages(store).url}/cluster/fox{path}")
+    assert "u" * 200 in page.content()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    context.close()
+
+
 def test_a_user_asks_the_api_for_own_jobs_alone(store: RunningStore) -> None:
     own, other = (store.ask("GET", f"/api/job/?job={n}", "", USER) for n in (7, 8))
     assert [len(json.loads(one.body)) for one in (own, other)] == [1, 0]
@@ -129,6 +145,29 @@ def test_a_user_asks_the_api_for_own_jobs_alone(store: RunningStore) -> None:
         body = {"cluster": "fox", "from": int(time.time()) - 3600, "to": int(time.time()),
                 "queries": [query | {"type-ids": [number]}]}  # fmt: skip
         assert store.ask("GET", "/api/query/", json.dumps(body), USER).status == status
+
+
+def test_a_user_has_the_report_of_an_own_job(store: RunningStore, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(token(sub="eve", roles=["user"]))
+    file.chmod(0o600)
+
+    def ask(number: str) -> subprocess.CompletedProcess[str]:
+        config = tmp_path / "views.toml"
+        config.write_text(
+            f'store = "http://127.0.0.1:{store.port}"\ntoken-file = "{file}"\n'
+            "allow-cleartext = true\n"
+        )
+        return subprocess.run(
+            [sys.executable, "-m", "ccagent", "job", number, "--config", str(config), "--json"],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    own = ask("7")
+    assert own.returncode == 0, own.stderr
+    assert json.loads(own.stdout)["efficiency"]["cpu"]["percent"] == pytest.approx(97.5)
+    other = ask("8")
+    assert (other.returncode, "unknown to" in other.stderr) == (2, True)
 
 
 def test_no_secret_is_in_the_log(store: RunningStore) -> None:

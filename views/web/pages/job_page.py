@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ccagent.views.web.data.measured import JobSummary
 
 _MOST_NODES = 256
+_NO_GPU = ("none", "no GPU was asked for")
 _FIRST = 4
 """Plots of the first row."""
 
@@ -262,7 +263,8 @@ def _meters(report: JobReport) -> list[JobMeter]:
         )
         found.append(_meter("GPU", shares.gpu, cards, state("gpu-idle", "gpu-low")))
     else:
-        found.append(JobMeter("GPU", "none", "no GPU was asked for", Markup()))
+        value, detail = ("unknown", "a part of one") if figures.has_gpu_share else _NO_GPU
+        found.append(JobMeter("GPU", value, detail, Markup()))
     limit = f"of {format_duration(figures.time_limit)}" if figures.time_limit else "no limit known"
     found.append(_meter("Time", shares.time, limit, state("time")))
     return found

@@ -93,6 +93,8 @@ async def make_jobs_page(sources: PageSources, request: PageRequest) -> JobsPage
     else:
         count = await sources.jobs.count(wanted)
         found = await sources.jobs.find(wanted, min(each, _MOST_JUDGED), skip)
+        if count > _MOST_JUDGED:
+            limit = f"CSV and JSON have the latest {_MOST_JUDGED} of them."
         pairs = list(zip(found, await sources.reports.of_many(found), strict=True))
     return JobsPage(
         rows=[make_row(*one) for one in pairs[:EACH]],

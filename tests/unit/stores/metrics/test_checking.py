@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
+from ccagent.errors import ConfigurationError
 from ccagent.stores.metrics.checking import find_problems
 from ccagent.stores.metrics.configuration import read_settings
 
@@ -116,3 +117,27 @@ def test_a_directory_that_can_not_be_written(
 def test_all_problems_are_listed_at_once(tmp_path: Path) -> None:
     text = 'jwt-public-key = "x"\n[tls]\ncertificate = "/none"\nkey = "/none"\n'
     assert len(problems(tmp_path, text)) == 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ('proxies = ["localhost"]\nproxy-secret-file = "SECRET"', "'localhost' is no address"),
+        ('proxies = ["10.0.0.0/8"]\nproxy-secret-file = "SECRET"', "is no address"),
+        ('proxies = ["10.0.0.1"]', "web.proxy-secret-file: needed"),
+        ('proxies = ["10.0.0.1"]\nproxy-secret-file = "/nowhere"', "/nowhere: No such file"),
+        ('proxies = ["10.0.0.1"]\nproxy-secret-file = "SECRET"', "at least 16 characters"),
+        ('staff = [""]', "web.staff: a name is empty"),
+        ('proxy-header = "Remote User"', "'Remote User' is no name of a header"),
+    ],
+)
+def test_access_to_pages_that_could_not_work(tmp_path: Path, keys: str, problem: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("short\n")
+    secret.chmod(0o600)
+    text = f"[web]\n{keys}\n".replace("SECRET", str(secret))
+    try:
+        found = problems(tmp_path, text)
+    except ConfigurationError as error:
+        found = list(error.problems)
+    assert [problem in one for one in found] == [True]

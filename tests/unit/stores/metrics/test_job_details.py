@@ -67,6 +67,14 @@ def test_an_unset_or_infinite_limit_is_none(limit: object, expected: int | None)
     assert read_details({"time_limit": limit}).time_limit == expected
 
 
+@pytest.mark.parametrize(
+    ("allocated", "expected"),
+    [("cpu=1,gres/shard=2", True), ("cpu=1,gres/mps:a100=50", True), ("cpu=1,gres/gpu=1", None)],
+)
+def test_a_part_of_a_gpu_is_known(allocated: str, expected: bool | None) -> None:
+    assert read_details({"allocated_resources": allocated}).has_gpu_share is expected
+
+
 def test_odd_values_are_unknown() -> None:
     odd = {"job_name": 7, "account": ["x"], "allocated_resources": None, "sacct": "x",
            "exit_code": "0:0", "end_time": "2027-01-15T09:00:00Z"}  # fmt: skip

@@ -40,12 +40,14 @@ class OpenedApi:
             verifier=TokenVerifier(PUBLIC, lambda: NOW, frozenset({"ada"})),
         )  # fmt: skip
 
-    def ask(self, path: str, body: Any = None, given: bytes = EVE) -> tuple[int, Any]:
+    def ask(
+        self, path: str, body: Any = None, given: bytes = EVE, *, is_known: bool = True
+    ) -> tuple[int, Any]:
         route = ROUTES[path.partition("/?")[0].encode()]
         assert self._api.authorize(route, given) is None
         found: list[StoreResponse] = []
         text = b"" if body is None else json.dumps(body).encode()
-        restricted = self._api.restrict(route, given)
+        restricted = self._api.restrict(route, given) if is_known else route
         self._api.respond(restricted, path.encode(), text, False, found.append)
         (answer,) = found
         whole = answer.body if isinstance(answer.body, bytes) else b"".join(answer.body)
@@ -107,6 +109,10 @@ def test_others_jobs_are_not_listed(opened: OpenedApi) -> None:
         assert opened.ask(f"/api/job/?job={number}") == (200, [])
     nobody = token({"roles": ["user"]})
     assert opened.ask("/api/job/?job=9", given=nobody) == (200, [])
+
+
+def test_a_request_whose_token_was_forgotten_reads_no_job(opened: OpenedApi) -> None:
+    assert opened.ask("/api/job/?job=7", is_known=False) == (200, [])
 
 
 def test_tables_are_not_for_users(opened: OpenedApi) -> None:

@@ -12,7 +12,10 @@ from ccagent.views.demo.commands import demo
 
 
 def test_all_missing_libraries_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    def find_none(_: str) -> None:
+        return None
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_none)
     failed = CliRunner().invoke(demo).exception
     assert isinstance(failed, ConfigurationError)
     text = str(failed)

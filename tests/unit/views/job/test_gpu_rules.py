@@ -75,6 +75,14 @@ def test_work_that_goes_from_the_cores_to_a_gpu_has_not_ended() -> None:
     assert levels(job(node(cores_last=0.9, cards=(card(),)))) == {"ok": "ok"}
 
 
+def test_a_job_with_a_part_of_a_gpu_is_not_judged_as_one_without() -> None:
+    low = node(cpu_seconds=1.0 * 2 * HOUR, running_threads=None)
+    assert levels(job(low)) == {"serial": "BAD"}
+    assert levels(job(low, has_gpu_share=True)) == {"ok": "ok"}
+    shared = node(cards=(card(utilization=10.0),))
+    assert levels(job(shared, has_gpu_share=True)) == {"ok": "ok"}
+
+
 def test_a_job_whose_cards_nothing_names_is_unknown() -> None:
     assert levels(job(gpus=2)) == {"gpu-unknown": "unknown"}
 

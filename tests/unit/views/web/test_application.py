@@ -67,6 +67,13 @@ def test_the_cluster_page_says_what_is_free_and_who_needs_advice(site: PageSite)
     assert "BAD" in text
 
 
+def test_the_cluster_page_leads_to_the_jobs_of_its_time(site: PageSite) -> None:
+    times = f"from={site.now - 7200}&amp;to={site.now}"
+    text = site.ask(f"/cluster/demo?{unescape(times)}").text
+    for level, name in (("BAD", "BAD"), ("hint", "hints")):
+        assert f'href="/cluster/demo/jobs?verdict={level}&amp;{times}">{name}</a>' in text
+
+
 def test_every_page_of_simulated_clusters_says_so(site: PageSite) -> None:
     job = site.cluster.jobs[0]
     for path in ("/cluster/demo", "/cluster/demo/jobs", "/cluster/demo/node/c001",
@@ -446,6 +453,19 @@ def test_a_form_of_this_server_is_known_by_its_origin(closed: PageSite) -> None:
 def test_a_login_leads_to_no_other_server(closed: PageSite, place: str) -> None:
     reply = log_in(closed, token(sub="bob"), place, sec_fetch_site="same-origin")
     assert reply.headers["location"] == "/"
+
+
+def test_a_token_that_no_browser_keeps_is_refused(closed: PageSite) -> None:
+    reply = log_in(closed, token(sub="bob", x="y" * 4000), sec_fetch_site="same-origin")
+    assert (reply.status, "which no browser keeps" in reply.text) == (403, True)
+
+
+def test_a_search_does_not_tell_the_cluster_of_the_jobs_of_others(closed: PageSite) -> None:
+    other = {"jobId": 78, "cluster": "secret", "user": "ada", "startTime": closed.now - 60,
+             "resources": [{"hostname": "n1"}]}  # fmt: skip
+    closed.start(other)
+    bob = f"Bearer {token(sub='bob', roles=['user'])}"
+    assert closed.ask("/search?q=78", authorization=bob).headers["location"] == "/"
 
 
 def test_a_bad_login_says_why_and_shows_no_token(closed: PageSite) -> None:
