@@ -43,6 +43,7 @@ _MOST_DIGITS = 11
 _LARGEST_QUESTION = 16 << 20
 """Bytes of the body of a request that is no write."""
 
+_BODIES = 1 << 30
 _PIECE = 1 << 20
 """Bytes of a body after which others get their turn."""
 
@@ -80,13 +81,17 @@ class StoreApi:
         verifier: TokenVerifier | None = None,
         limits: QueryLimits | None = None,
         largest_body: int = 64 << 20,
+        bodies: int = _BODIES,
         describe: Callable[[], bytes] = bytes,
         jobs: JobTable | None = None,
         events: JobEvents | None = None,
         source: ValueSource | None = None,
     ) -> None:
-        """Take the parts. source: values that are not in memory."""
+        """Take the parts. bodies: bytes of inflated bodies. source: values not in memory."""
         self.largest_body = largest_body
+        self._bodies = bodies
+        self._held = 0
+        """Bytes of large bodies, inflated, that are being written."""
         self._store = store
         self._ingest = ingest
         self._commit = commit
@@ -182,6 +187,10 @@ class StoreApi:
     def _write(self, url: bytes, body: bytes, done: Callable[[StoreResponse], None]) -> None:
         cluster = self._cluster(url)
         if len(body) > _PIECE:
+            if self._held + len(body) > self._bodies:
+                done(fail(503, "too many large bodies at once; try again"))
+                return
+            self._held += len(body)
             task = asyncio.get_running_loop().create_task(self._write_pieces(cluster, body, done))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -195,9 +204,11 @@ class StoreApi:
         try:
             result = await self._write_each(cluster, body)
         except Exception:  # noqa: BLE001 - the client must get an answer
+            self._held -= len(body)
             logger.exception("a write failed")
             done(fail(500, "an error in the store; its log says more"))
         else:
+            self._held -= len(body)
             self._commit_result(result, done)
 
     async def _write_each(self, cluster: str, body: bytes) -> IngestResult:

@@ -125,6 +125,15 @@ def test_the_parameter_cluster_is_the_default(store: RunningStore) -> None:
     assert store.query(begin, begin + 60, LOAD | {"host": "c1"})[0][0]["data"] == [3.0]
 
 
+def test_infinite_sums_are_missing_and_not_in_the_log(store: RunningStore) -> None:
+    begin = now() - 60
+    for core in (0, 1):
+        store.write(f"power,hostname=huge,type=core,type-id={core} value=1e308 {begin}\n")
+    ((one,),) = store.query(begin, begin + 60, {"metric": "power", "host": "huge", "scale-by": 10})
+    assert (one["data"], one["avg"]) == ([None], None)
+    assert "Warning" not in store.log.read_text()
+
+
 def test_gzip_and_chunks(store: RunningStore) -> None:
     begin = now() - 60
     body = gzip.compress(lines(4, host="zip", begin=begin).encode())
