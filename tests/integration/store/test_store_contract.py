@@ -268,12 +268,16 @@ def test_without_a_token_the_answer_is_plain_text(closed: RunningStore) -> None:
 def test_tls_from_1_2(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.certify("localhost")
-    (tmp_path / "store.toml").write_text(f'[tls]\ncertificate = "{certificate}"\nkey = "{key}"\n')
+    (tmp_path / "store.toml").write_text(
+        f'[tls]\ncertificate = "{certificate}"\nkey = "{key}"\n[limits]\ntime = "1s"\n'
+    )
     with RunningStore(tmp_path / "store", "--config", str(tmp_path / "store.toml")) as running:
         context = ssl.create_default_context(cafile=authority.certificate)
         url = f"https://localhost:{running.port}/api/debug/"
         with urlopen(url, timeout=30, context=context) as answer:
             assert answer.status == 200
+        with socket.create_connection(("127.0.0.1", running.port), 30) as silent:
+            assert silent.recv(1) == b""  # a handshake has the time of a request
         old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         old.check_hostname = False
         old.verify_mode = ssl.CERT_NONE
