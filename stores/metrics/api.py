@@ -48,6 +48,11 @@ _PIECE = 1 << 20
 """Bytes of a body after which others get their turn."""
 
 
+_selectors: msgspec.json.Decoder[list[list[str]] | None] = msgspec.json.Decoder(
+    list[list[str]] | None
+)
+
+
 class ServerPath(NamedTuple):
     """The requirements of a path. method: the only one that is answered."""
 
@@ -261,7 +266,7 @@ class StoreApi:
             return fail(400, f"to={until[:40]}: expected seconds since 1970, as of today's clocks")
         time = int(until)
         try:
-            selectors = msgspec.json.decode(body, type=list[list[str]] | None) or []
+            selectors = _selectors.decode(body) or []
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return text(400, f"expected a list of lists of names: {error}")
         if len(selectors) > _MOST_SELECTORS or not all(selectors):
