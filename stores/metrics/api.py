@@ -44,8 +44,14 @@ _MOST_DIGITS = 11
 _LARGEST_QUESTION = 16 << 20
 """Bytes of the body of a request that is no write."""
 
+_BODIES = 1 << 30
 _PIECE = 1 << 20
 """Bytes of a body after which others get their turn."""
+
+
+_selectors: msgspec.json.Decoder[list[list[str]] | None] = msgspec.json.Decoder(
+    list[list[str]] | None
+)
 
 
 class ServerPath(NamedTuple):
@@ -86,13 +92,17 @@ class StoreApi:
         verifier: TokenVerifier | None = None,
         limits: QueryLimits | None = None,
         largest_body: int = 64 << 20,
+        bodies: int = _BODIES,
         describe: Callable[[], bytes] = bytes,
         jobs: JobTable | None = None,
         events: JobEvents | None = None,
         source: ValueSource | None = None,
     ) -> None:
-        """Take the parts. source: values that are not in memory."""
+        """Take the parts. bodies: bytes of inflated bodies. source: values not in memory."""
         self.largest_body = largest_body
+        self._bodies = bodies
+        self._held = 0
+        """Bytes of large bodies, inflated, that are being written."""
         self._store = store
         self._ingest = ingest
         self._commit = commit
@@ -199,6 +209,10 @@ class StoreApi:
     def _write(self, url: bytes, body: bytes, done: Callable[[StoreResponse], None]) -> None:
         cluster = self._cluster(url)
         if len(body) > _PIECE:
+            if self._held + len(body) > self._bodies:
+                done(fail(503, "too many large bodies at once; try again"))
+                return
+            self._held += len(body)
             task = asyncio.get_running_loop().create_task(self._write_pieces(cluster, body, done))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -212,9 +226,11 @@ class StoreApi:
         try:
             result = await self._write_each(cluster, body)
         except Exception:  # noqa: BLE001 - the client must get an answer
+            self._held -= len(body)
             logger.exception("a write failed")
             done(fail(500, "an error in the store; its log says more"))
         else:
+            self._held -= len(body)
             self._commit_result(result, done)
 
     async def _write_each(self, cluster: str, body: bytes) -> IngestResult:
@@ -267,7 +283,7 @@ class StoreApi:
             return fail(400, f"to={until[:40]}: expected seconds since 1970, as of today's clocks")
         time = int(until)
         try:
-            selectors = msgspec.json.decode(body, type=list[list[str]] | None) or []
+            selectors = _selectors.decode(body) or []
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return text(400, f"expected a list of lists of names: {error}")
         if len(selectors) > _MOST_SELECTORS or not all(selectors):

@@ -102,9 +102,10 @@ class ArchiveQueries:
                 await asyncio.sleep(0)
         cluster = self._store.root.children.get(request.cluster)
         nodes = dict(cluster.children) if cluster is not None else {}
+        metrics = frozenset(request.metrics)
         for host in request.hosts or nodes:
             if host in nodes:
-                kept = collect_level(nodes[host], request.start, request.end)
+                kept = collect_level(nodes[host], request.start, request.end, metrics)
                 restore_level(store, (request.cluster, host), kept)
                 await asyncio.sleep(0)
         return store

@@ -9,7 +9,7 @@ import numpy as np
 from ccagent.stores.metrics.reading import read_series
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from numpy.typing import NDArray
 
@@ -61,19 +61,27 @@ class CheckpointLevel:
         return max([0, *own, *(child.end() for child in self.children.values())])
 
 
-def collect_level(level: StoreLevel, start: int, end: int) -> CheckpointLevel:
-    """Return the values of a level from `start` to before `end`."""
+def collect_level(
+    level: StoreLevel, start: int, end: int, metrics: Collection[str] | None = None
+) -> CheckpointLevel:
+    """Return the values of a level from `start` to before `end`; metrics: None for all."""
     found = CheckpointLevel()
-    for _ in collect_slices(level, start, end, found):
+    for _ in collect_slices(level, start, end, found, metrics):
         pass
     return found
 
 
 def collect_slices(
-    level: StoreLevel, start: int, end: int, into: CheckpointLevel
+    level: StoreLevel,
+    start: int,
+    end: int,
+    into: CheckpointLevel,
+    metrics: Collection[str] | None = None,
 ) -> Iterator[None]:
     """Collect the values of a level, series by series; others may get a turn after each."""
     for metric, series in list(level.series.items()):
+        if metrics is not None and metric not in metrics:
+            continue
         group = series.group
         # Times of slots, so that reading the file again changes no phase.
         first = start + (group.time(0) - start) % group.frequency
@@ -83,7 +91,7 @@ def collect_slices(
         yield
     for name, below in list(level.children.items()):
         child = CheckpointLevel()
-        yield from collect_slices(below, start, end, child)
+        yield from collect_slices(below, start, end, child, metrics)
         if child.series or child.children:
             into.children[name] = child
 

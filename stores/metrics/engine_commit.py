@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError
@@ -30,6 +31,8 @@ class EngineCommit:
         self._waiting: list[Callable[[StoreLogError | None], None]] = []
         self._task: asyncio.Task[None] | None = None
         self._is_failing = False
+        # Queries that wait for the engine take up all threads of the event loop.
+        self._thread = ThreadPoolExecutor(1, "engine")
 
     def add(self, text: bytes) -> None:
         """Add values in the text format of Prometheus."""
@@ -58,6 +61,7 @@ class EngineCommit:
         while self._task is not None:
             await asyncio.wait([self._task])
             await asyncio.sleep(0)
+        self._thread.shutdown(wait=False)
 
     async def _import(self) -> None:
         await asyncio.sleep(0)  # all messages of this turn of the event loop go together
@@ -66,7 +70,9 @@ class EngineCommit:
                 texts, lines, waiting = self._take()
                 problem: StoreLogError | None = None
                 try:
-                    await asyncio.to_thread(self._write, texts, lines)
+                    await asyncio.get_running_loop().run_in_executor(
+                        self._thread, self._write, texts, lines
+                    )
                 except (CcagentError, OSError, ValueError) as error:
                     problem = StoreLogError(f"the engine does not answer: {error}")
                 except Exception as error:  # noqa: BLE001 - those who wait must get an answer

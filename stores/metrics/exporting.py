@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from ccagent.errors import ConfigurationError, EncodingError
 from ccagent.log import logger, printable
 from ccagent.machine.lock import Lock
-from ccagent.records.line_protocol.encoding import encode_number, encode_start
+from ccagent.records.line_protocol.encoding import encode_number, encode_tags
 from ccagent.stores.metrics.checkpoint_files import read_checkpoints, write_checkpoint
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.settings import log_directory
@@ -69,7 +69,7 @@ def _iterate_values(root: StoreLevel) -> Iterator[tuple[str, int, float]]:
     for level in root.walk():
         for metric, (group, column) in level.series.items():
             try:
-                start = encode_start(metric, level_tags(level.path))
+                start = _encode_metric(metric) + encode_tags(level_tags(level.path))
             except EncodingError as error:
                 logger.warning("%s: %s; left out", printable(metric), error)
                 continue
@@ -78,6 +78,16 @@ def _iterate_values(root: StoreLevel) -> Iterator[tuple[str, int, float]]:
                 for row, value in enumerate(block.values[: block.rows, column].tolist()):
                     if not math.isnan(value):
                         yield start, first + row * group.frequency, value
+
+
+def _encode_metric(name: str) -> str:
+    """Return a name as a line begins with it; agents write plain names only, others any.
+
+    Raises EncodingError.
+    """
+    if not name or name.startswith("#") or name.endswith("\\") or not name.isprintable():
+        raise EncodingError("a name that no line can begin with")
+    return name.replace(",", "\\,").replace(" ", "\\ ")
 
 
 def level_tags(path: tuple[str, ...]) -> dict[str, str]:

@@ -72,6 +72,7 @@ class GatewayServer(ListeningServer):
             verifier=TokenVerifier(key, time.time, frozenset(settings.web.staff)) if key else None,
             limits=QueryLimits(settings.limits.values),
             largest_body=parse_size(settings.limits.body),
+            bodies=parse_size(settings.limits.bodies),
             describe=lambda: describe_gateway(names, self.ingest, self.commit, self.connections),
             jobs=self._jobs,
             events=self._events,

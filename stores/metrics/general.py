@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.records.line_protocol.decoding import decode_lines
 from ccagent.records.line_protocol.lines import LineError
-from ccagent.stores.metrics.line_keys import level_path
+from ccagent.stores.metrics.line_keys import check_name, level_path
 from ccagent.stores.metrics.line_times import seconds
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ class GeneralIngest:
                 decoding.skipped.append(_key(stripped))
             return True
         try:
+            check_name(line.measurement)
             value = _number(line)
             path = level_path(line.tags, decoding.cluster)
             time = self._time(decoding, line)
@@ -149,6 +150,11 @@ class GeneralIngest:
         decoding.time = time
         return time
 
+    def _refusal(self) -> str:
+        if self._store.is_full:
+            return "values take more memory than memory-cap: there are no new series"
+        return f"there are {self._most_series} series already"
+
     def _place(
         self, decoding: _Decoding
     ) -> tuple[list[tuple[StoredSeries, int, float]], dict[bytes, StoredSeries | None]]:
@@ -159,7 +165,7 @@ class GeneralIngest:
         for _, path, metric, time, _, _ in decoding.points:
             if store.find(path, metric) is None:
                 known = store.catalogue.get(metric)
-                if known is None or count >= self._most_series:
+                if known is None or count >= self._most_series or store.is_full:
                     continue
                 new.setdefault((path[0], path[1], known.frequency, time), {})[path, metric] = None
                 count += 1
@@ -172,7 +178,7 @@ class GeneralIngest:
         for number, path, metric, time, value, key in decoding.points:
             series = store.find(path, metric)
             if series is None:
-                decoding.complain(number, f"there are {self._most_series} series already")
+                decoding.complain(number, self._refusal())
                 continue
             points.append((series, time, value))
             # The fast paths end a word at each blank, this one not at an escaped blank.

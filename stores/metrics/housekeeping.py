@@ -48,13 +48,22 @@ class Housekeeper:
         return released
 
     def limit_memory(self) -> int:
-        """Release the oldest values while they take more than the cap."""
-        released = 0
+        """Release the oldest values while they take more than the cap.
+
+        If that is not enough, no new series are taken: many names must not take all memory.
+        """
+        released, was_full = 0, self._store.is_full
         for percent in _PARTS:
             if not self._memory_cap or self._store.pool.in_use <= self._memory_cap:
                 break
             limit = int(self._store.now()) - self._retention * percent // 100
             released += self._store.release_before(limit)
+        self._store.is_full = bool(self._memory_cap) and self._store.pool.in_use > self._memory_cap
+        if self._store.is_full and not was_full:
+            logger.error(
+                "values of the last hours take more than the memory cap of %d bytes: new series are"
+                " refused", self._memory_cap,
+            )  # fmt: skip
         if released:
             self.released += released
             logger.warning(

@@ -51,7 +51,14 @@ def level_path(tags: Mapping[str, str], cluster: str) -> Path:
     # The reference forgets a part of a node, so that several write into the node's own value.
     path = tuple(text for text in (cluster, node, name, part) if text)
     for text in path:
-        # Names of clusters and nodes are those of directories.
-        if len(text) * _MOST_BYTES > LONGEST_NAME and len(file_name(text)) > LONGEST_NAME:
-            raise ValueError(f"a name has more than {LONGEST_NAME} bytes: {text[:40]}...")
+        check_name(text)
     return path
+
+
+def check_name(name: str) -> None:
+    """Raise ValueError if a name is too long.
+
+    Names of clusters and nodes are those of directories; a binary checkpoint has no long ones.
+    """
+    if len(name) * _MOST_BYTES > LONGEST_NAME and len(file_name(name)) > LONGEST_NAME:
+        raise ValueError(f"a name has more than {LONGEST_NAME} bytes: {name[:40]}...")

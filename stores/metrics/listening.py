@@ -53,11 +53,13 @@ class ListeningServer:
             loop.add_signal_handler(number, self._stopping.set)
         notifier = Notifier()
         host, port = split_address(self.settings.listen)
+        context = make_tls_context(self.settings)
         server = await loop.create_server(
             lambda: StoreConnection(self.api, self.connections),
             host or None,
             port,
-            ssl=make_tls_context(self.settings),
+            ssl=context,
+            ssl_handshake_timeout=self.connections.seconds if context else None,
             backlog=_BACKLOG,
         )
         self.port = server.sockets[0].getsockname()[1]

@@ -135,6 +135,7 @@ class Replay:
                 if columns.first + first + count > group.width or len(part) != count * _WIDTH:
                     raise ValueError("more values than columns")
                 group.write_run(self._store.pool, time, columns.first + first, part)
+                self.points += count
             else:
                 for place, (value,) in zip(
                     columns.places[first : first + count],
@@ -142,7 +143,6 @@ class Replay:
                     strict=True,
                 ):
                     self._write(place, time, value)
-            self.points += count
 
     def _columns(self, number: int) -> _Columns:
         """Return the columns of a group that was described. Raises KeyError, ValueError."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ccagent.errors import ConfigurationError
+from ccagent.log import logger, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,8 @@ _ASK_AGAIN = 35.0
 _NANOSECONDS = 10**9
 _ACK = b"+ACK"
 _MOST_PENDING = 20_000
+_ENDED, _NOBODY = {"100", "404", "408"}, "503"
+"""Statuses of requests that ended in time or for lack of messages, and of a lost consumer."""
 
 
 class _Refusal(msgspec.Struct):
@@ -48,7 +51,10 @@ class PullConsumer:
         settings: SubscriptionSettings,
         take: Callable[[Msg], None],
         commit: MessageCommit,
+        lost: Callable[[str], None],
     ) -> None:
+        """Take who is called when the consumer or its stream is gone."""
+        self._lost = lost
         self._client = client
         self._settings = settings
         self._take = take
@@ -90,9 +96,7 @@ class PullConsumer:
     async def _on_message(self, message: Msg) -> None:
         headers = message.headers
         if headers and "Status" in headers and not message.data:
-            # The end of a request, with what is left of it.
-            left = headers.get("Nats-Pending-Messages", "")
-            self._asked -= int(left) if left.isdigit() else self._asked
+            self._end_request(headers)
         else:
             self._asked -= 1
             self._take(message)
@@ -102,6 +106,23 @@ class PullConsumer:
                 self._pending.append(message.reply)
         if self._asked < _BATCH:
             await self._ask()
+
+    def _end_request(self, headers: dict[str, str]) -> None:
+        """Count what is left of a request that has ended. Others would end as fast as this one."""
+        status, reason = headers["Status"][:3], headers.get("Description", "")
+        left = headers.get("Nats-Pending-Messages", "")
+        self._asked -= int(left) if left.isdigit() else self._asked
+        if status in _ENDED:
+            return
+        self._asked = max(self._asked, _BATCH)
+        one = self._settings
+        if status == _NOBODY or "deleted" in reason.lower():
+            self._lost(f"stream {one.stream}, consumer {one.durable}: it is gone")
+        else:
+            logger.warning(
+                "stream %s, consumer %s: %s %s; asking again in %d s",
+                one.stream, one.durable, printable(status), printable(reason), _ASK_AGAIN,
+            )  # fmt: skip
 
     async def _ask(self) -> None:
         if self._client.is_closed:

@@ -50,19 +50,20 @@ class NatsReceiver:
         self._commit = commit
         self.messages = 0
         self.is_connected = False
+        self._problem = ""
 
     async def run(self) -> None:
         """Receive until it is cancelled; connect again whenever the connection is lost."""
         wait = _SHORTEST_WAIT
         while True:
             client, closed = NatsClient(), asyncio.Event()
-            problem = ""
+            problem = self._problem = ""
             try:
                 await self._open(client, closed)
                 logger.info("nats %s: connected", self._settings.url)
                 self.is_connected, wait = True, _SHORTEST_WAIT
                 await _watch(client, closed)
-                problem = "the connection is lost"
+                problem = self._problem or "the connection is lost"
             except ConfigurationError as error:
                 problem = printable(str(error))
             except (OSError, nats.errors.Error, ValueError) as error:
@@ -83,6 +84,10 @@ class NatsReceiver:
         async def complain(error: Exception) -> None:
             logger.warning("nats: %s", explain_error(error, self._login.secrets))
 
+        def lose(problem: str) -> None:
+            self._problem = printable(problem)
+            closed.set()
+
         client.encrypted = self._context is not None
         await client.connect(
             [url.strip() for url in self._settings.url.split(",")],
@@ -97,7 +102,7 @@ class NatsReceiver:
         for one in self._settings.subscriptions:
             if one.stream:
                 take = functools.partial(self._take, one)
-                await PullConsumer(client, one, take, self._commit).start()
+                await PullConsumer(client, one, take, self._commit, lose).start()
             else:
                 await self._subscribe(client, one)
         await client.flush(_SECONDS)

@@ -79,7 +79,7 @@ def convert_reference(text: str, place: str) -> StoreSettings:
         raise ConfigurationError(
             f"{place}: {error.args[0]}: missing or of no known kind"
         ) from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise ConfigurationError(f"{place}: {error}") from error
     if nats.get("address"):
         found["nats"] = _nats(nats, store)

@@ -9,6 +9,8 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ccagent.log import logger
 from ccagent.machine.lock import Lock
 from ccagent.stores.metrics.api import StoreApi
@@ -107,6 +109,7 @@ class StoreServer(ListeningServer):
             verifier=verifier,
             limits=QueryLimits(settings.limits.values),
             largest_body=parse_size(settings.limits.body),
+            bodies=parse_size(settings.limits.bodies),
             describe=lambda: describe_store(parts),
             jobs=self._jobs,
             events=self.events,
@@ -201,6 +204,8 @@ def run_store(settings: StoreSettings) -> None:
 
             await GatewayServer(settings).run()
 
+    # Sums of huge values are infinite, which answers show as missing.
+    np.seterr(over="ignore", invalid="ignore")
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(main())
 

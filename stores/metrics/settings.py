@@ -15,6 +15,7 @@ from ccagent.stores.metrics.catalogue import WILDCARD, Aggregation, MetricCatalo
 from ccagent.views.web.settings import WebSettings
 
 _SIZE = re.compile(r"([0-9]{1,9})\s*(B|KB|MB|GB|TB)", re.IGNORECASE)
+_STREAM = re.compile(r"[^\s.*>/\\]+")
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
@@ -175,13 +176,31 @@ def _find_bad_values(settings: StoreSettings) -> list[str]:
             parse_size(written)
         except ValueError as error:
             problems.append(f"{key}: {error}")
-    if settings.retention.seconds < 1:
-        problems.append("retention: at least 1s")
-    for key, address in (("listen", settings.listen), ("web.listen", settings.web.listen)):
+    for key, duration in (
+        ("retention", settings.retention), ("checkpoints.interval", settings.checkpoints.interval),
+        ("limits.time", settings.limits.time),
+    ):  # fmt: skip
+        if duration.seconds < 1:
+            problems.append(f"{key}: at least 1s")
+    for key, address in (("listen", settings.listen), ("web.listen", settings.web.listen or ":0")):
         try:
-            split_address(address or ":0")
+            split_address(address)
         except ValueError as error:
             problems.append(f"{key}: {error}")
+    if settings.backend_url and not settings.backend_url.startswith(("http://", "https://")):
+        problems.append("backend-url: expected http://HOST:PORT")
+    return [*problems, *_find_bad_subscriptions(settings)]
+
+
+def _find_bad_subscriptions(settings: StoreSettings) -> list[str]:
+    """Return what the protocol of NATS could not say."""
+    problems: list[str] = []
+    for number, one in enumerate(settings.nats.subscriptions, 1):
+        place = f"nats.subscriptions {number}"
+        if not one.subject or len((one.subject + one.queue).split()) > 1:
+            problems.append(f"{place}: subject and queue have no blanks, and a subject is needed")
+        if one.stream and not (_STREAM.fullmatch(one.stream) and _STREAM.fullmatch(one.durable)):
+            problems.append(f"{place}: names of stream and consumer have no blanks, dots, * and >")
     return problems
 
 

@@ -32,6 +32,8 @@ class MetricStore:
         """Number of series."""
         self.generation = 0
         """Grows when series are removed: what was remembered of them is void."""
+        self.is_full = False
+        """True while values take more memory than they may: there are no new series then."""
         self._last_number = 0
 
     def find(self, path: Sequence[str], metric: str) -> StoredSeries | None:

@@ -79,7 +79,6 @@ class KnownKeys:
     def __init__(self) -> None:
         self.series: dict[bytes, StoredSeries | None] = {}
         """By the key of a line; None: a metric that the store does not take."""
-        self._keys: dict[bytes, bytes] = {}
         self._templates: dict[tuple[bytes, int], MessageTemplate] = {}
         self._misses: dict[tuple[bytes, int], int] = {}
         self._stored = 0
@@ -102,10 +101,10 @@ class KnownKeys:
         except KeyError:
             return None
         self._misses[name] = misses + 1
-        template = MessageTemplate([self._keys[key] for key in keys], places)
+        template = MessageTemplate(keys, places)
         if len(template.runs) > len(keys) // 2:
             return None
-        self._templates[self._keys[keys[0]], len(keys)] = template
+        self._templates[name] = template
         return template
 
     def remember(self, found: dict[bytes, StoredSeries | None]) -> None:
@@ -113,14 +112,12 @@ class KnownKeys:
         if len(self.series) > 2 * self._stored + _MOST_UNKNOWN:
             # The same series under many keys, or many metrics that nobody stores.
             self.series.clear()
-            self._keys.clear()
             self._templates.clear()
             self._misses.clear()
             self._stored = 0
         for key, series in found.items():
             if key not in self.series:
                 self.series[key] = series
-                self._keys[key] = key
                 self._stored += series is not None
 
 

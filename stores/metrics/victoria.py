@@ -10,8 +10,9 @@ import http.client
 import json
 import re
 import threading
+from base64 import b64encode
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit
 
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.stores.metrics.line_keys import level_path
@@ -39,13 +40,27 @@ class VictoriaEngine:
     """Writes values to VictoriaMetrics, and reads them. For several threads."""
 
     def __init__(self, url: str) -> None:
-        """Take the URL of a single node. Raises ConfigurationError."""
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ConfigurationError(f"engine-url: {url}: expected http://HOST:PORT")
+        """Take the URL of a single node, perhaps with user and password.
+
+        Raises ConfigurationError.
+        """
+        try:
+            parts = urlsplit(url)
+            self._host, self._port = parts.hostname or "", parts.port
+        except ValueError:
+            parts = urlsplit("")
+        if parts.scheme not in {"http", "https"} or not parts.hostname or not _is_path(parts.path):
+            raise ConfigurationError(
+                "engine-url: expected http://HOST:PORT or http://USER:PASSWORD@HOST:PORT"
+            )
         self._is_encrypted = parts.scheme == "https"
-        self._place = parts.netloc
+        self._place = parts.netloc.rpartition("@")[2]
+        """Without the password: it is part of errors."""
         self._path = parts.path.rstrip("/")
+        self._headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        if parts.username is not None:
+            login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            self._headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
         self._local = threading.local()
 
     def import_text(self, text: bytes) -> None:
@@ -90,11 +105,10 @@ class VictoriaEngine:
         self, method: str, path: str, body: bytes | None = None, largest: int = _LARGEST
     ) -> bytes:
         """Return an answer, cut one byte after `largest`. Raises EngineError."""
-        headers = {"Content-Type": "application/x-www-form-urlencoded"}
         for attempt in (1, 2):
             connection = self._connection()
             try:
-                connection.request(method, self._path + path, body, headers)
+                connection.request(method, self._path + path, body, self._headers)
                 answer = connection.getresponse()
                 text = answer.read(largest + 1)
                 if len(text) > largest:
@@ -115,8 +129,13 @@ class VictoriaEngine:
         found: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if found is None:
             kind = http.client.HTTPSConnection if self._is_encrypted else http.client.HTTPConnection
-            found = self._local.connection = kind(self._place, timeout=_SECONDS)
+            found = self._local.connection = kind(self._host, self._port, timeout=_SECONDS)
         return found
+
+
+def _is_path(text: str) -> bool:
+    """Return whether a text can be the path of a request."""
+    return text.isascii() and text.isprintable() and " " not in text
 
 
 def _one_of(names: Iterable[str]) -> str:

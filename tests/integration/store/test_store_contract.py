@@ -125,6 +125,15 @@ def test_the_parameter_cluster_is_the_default(store: RunningStore) -> None:
     assert store.query(begin, begin + 60, LOAD | {"host": "c1"})[0][0]["data"] == [3.0]
 
 
+def test_infinite_sums_are_missing_and_not_in_the_log(store: RunningStore) -> None:
+    begin = now() - 60
+    for core in (0, 1):
+        store.write(f"power,hostname=huge,type=core,type-id={core} value=1e308 {begin}\n")
+    ((one,),) = store.query(begin, begin + 60, {"metric": "power", "host": "huge", "scale-by": 10})
+    assert (one["data"], one["avg"]) == ([None], None)
+    assert "Warning" not in store.log.read_text()
+
+
 def test_gzip_and_chunks(store: RunningStore) -> None:
     begin = now() - 60
     body = gzip.compress(lines(4, host="zip", begin=begin).encode())
@@ -259,12 +268,16 @@ def test_without_a_token_the_answer_is_plain_text(closed: RunningStore) -> None:
 def test_tls_from_1_2(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.certify("localhost")
-    (tmp_path / "store.toml").write_text(f'[tls]\ncertificate = "{certificate}"\nkey = "{key}"\n')
+    (tmp_path / "store.toml").write_text(
+        f'[tls]\ncertificate = "{certificate}"\nkey = "{key}"\n[limits]\ntime = "1s"\n'
+    )
     with RunningStore(tmp_path / "store", "--config", str(tmp_path / "store.toml")) as running:
         context = ssl.create_default_context(cafile=authority.certificate)
         url = f"https://localhost:{running.port}/api/debug/"
         with urlopen(url, timeout=60, context=context) as answer:
             assert answer.status == 200
+        with socket.create_connection(("127.0.0.1", running.port), 30) as silent:
+            assert silent.recv(1) == b""  # a handshake has the time of a request
         old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         old.check_hostname = False
         old.verify_mode = ssl.CERT_NONE

@@ -195,6 +195,31 @@ def test_an_export_in_lines_can_be_written_again(tmp_path: Path) -> None:
         assert store.query(BEGIN, BEGIN + 3600, HOUR, HOUR | {"metric": "power"}) == before
 
 
+def test_any_name_can_be_exported(tmp_path: Path) -> None:
+    names = [
+        "cpu.load",
+        "mem-used",
+        "a\\,b",
+        "a\\ b",
+        "a\\=b",
+        "nv:x",
+        "é",
+        "'",
+        "<b>",
+        '"q"',
+        "a\\nb",
+    ]
+    lines = "".join(f"{name},hostname={name} value=2.5 {BEGIN}\n" for name in names)
+    with RunningStore(tmp_path / "store") as store:
+        assert store.write(lines).status == 200
+        before = store.ask("GET", "/api/debug/").json()
+        store.stop()
+    assert export(tmp_path, str(tmp_path / "lines")) == f"exported: {len(names)} values\n"
+    with RunningStore(tmp_path / "again") as store:
+        assert store.write((tmp_path / "lines").read_text()).status == 200
+        assert store.ask("GET", "/api/debug/").json() == before
+
+
 def test_an_export_in_checkpoints(tmp_path: Path) -> None:
     with RunningStore(tmp_path / "store") as store:
         fill(store)

@@ -150,6 +150,21 @@ def test_jetstream_in_order_and_many(tmp_path: Path, server: NatsServer) -> None
         until(lambda: all(len(values(store, node)) == 100 for node in range(30)), 60)
 
 
+def test_a_deleted_consumer_is_made_again(tmp_path: Path, server: NatsServer) -> None:
+    server.add_stream("fox.>", name="metrics")
+
+    async def delete(_: Any, stream: Any) -> None:
+        await stream.delete_consumer("metrics", "ccagent-store")
+
+    with start(tmp_path, server, "a", 'subject = "fox.metrics"\nstream = "metrics"') as store:
+        publish(server, "fox.metrics", [message(1, 0)], with_ack=True)
+        until(lambda: values(store, 1) == [3.0], 30)
+        server.ask(delete)
+        publish(server, "fox.metrics", [message(1, 1)], with_ack=True)
+        until(lambda: values(store, 1) == [3.0, 103.0], 60)
+        assert store.log.read_text().count("consumer ccagent-store: it is gone; retrying") == 1
+
+
 def test_a_missing_stream_is_named_and_tried_again(tmp_path: Path, server: NatsServer) -> None:
     path = tmp_path / "store.toml"
     path.write_text(

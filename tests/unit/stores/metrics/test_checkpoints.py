@@ -199,6 +199,14 @@ def test_the_log_of_the_reference_is_read_up_to_the_first_bad_record(tmp_path: P
     }  # fmt: skip
 
 
+def test_only_some_metrics_are_collected() -> None:
+    node = filled().root.children["fox"].children["n1"]
+    found = collect_level(node, BEGIN, NOW, ["load"])
+    assert (list(found.series), found.children) == (["load"], {})
+    found = collect_level(node, BEGIN, NOW, ["power"])
+    assert (list(found.series), list(found.children)) == ([], ["core0"])
+
+
 def test_a_checkpointer_writes_what_is_new(tmp_path: Path) -> None:
     store = filled()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gzip
 import json
 import os
 import sqlite3
@@ -143,6 +144,30 @@ def test_an_answer_that_fails_early_ends_the_connection() -> None:
 
     asyncio.run(send())
     assert transport.is_aborted
+
+
+def test_inflated_bodies_count() -> None:
+    answers: list[int] = []
+
+    async def send() -> None:
+        api = new_api(bodies=5 << 20)
+        body = gzip.compress(b"# comment\n" * (1 << 18))
+
+        def write() -> None:
+            api.respond(ROUTES[b"/api/write"], b"/api/write", body, True,
+                        lambda response: answers.append(response.status))  # fmt: skip
+
+        for _ in range(3):
+            write()
+        assert answers == [503]
+        while len(answers) < 3:  # noqa: ASYNC110 - the loop itself is what is tested
+            await asyncio.sleep(0)
+        write()
+        while len(answers) < 4:  # noqa: ASYNC110 - the loop itself is what is tested
+            await asyncio.sleep(0)
+
+    asyncio.run(send())
+    assert answers == [503, 200, 200, 200]
 
 
 def test_a_large_write_that_fails_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,25 @@ def test_a_memory_cap_takes_the_oldest(blocks: float, kept: int) -> None:
     assert nodes(store) == ["n40", "n30", "n20", "n1"][4 - kept :]
 
 
+def test_many_names_take_no_more_than_the_memory_cap(caplog: pytest.LogCaptureFixture) -> None:
+    store = new_store()
+    ingest = new_ingest(store)
+    keeper = Housekeeper(store, None, retention=DAY, memory_cap=2 * 4096)
+    for host in range(3):
+        ingest.write(f"load,cluster=fox,hostname=h{host} value=1 {NOW}\n".encode())
+    for _ in range(2):
+        keeper.limit_memory()
+    known = f"load,cluster=fox,hostname=h0 value=2 {NOW}\n"
+    result = ingest.write(f"{known}load,cluster=fox,hostname=new value=1 {NOW}\n".encode())
+    assert (result.stored, result.bad[0].number) == (1, 2)
+    assert "more memory than memory-cap" in result.bad[0].reason
+    assert caplog.text.count("new series are refused") == 1
+    store.now = lambda: float(NOW + DAY)
+    store.release_before(NOW + DAY)
+    keeper.limit_memory()
+    assert ingest.write(f"load,cluster=fox,hostname=new value=1 {NOW}\n".encode()).stored == 1
+
+
 def filled_log(directory: Path) -> WriteAheadLog:
     """Three segments, with values of 50, 30 and 1 hours ago."""
     log = WriteAheadLog(str(directory))

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ccagent.stores.metrics.checkpoint_files import write_checkpoint
+from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
+from ccagent.stores.metrics.checkpoint_files import read_checkpoints, write_checkpoint
 from ccagent.stores.metrics.general import GeneralIngest
+from ccagent.stores.metrics.store import MetricStore
 from ccagent.stores.metrics.templates import parse_values
 from tests.unit.stores.metrics.support import NOW, ask, data, line, new_ingest, new_store
 
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ccagent.stores.metrics.ingest import LineIngest
-    from ccagent.stores.metrics.store import MetricStore
 
 
 def stored(store: MetricStore) -> dict[tuple[str, ...], list[float]]:
@@ -246,6 +247,14 @@ def test_the_line_of_a_series_too_many_is_named(store: MetricStore) -> None:
     result = ingest.write(body.encode())
     assert [one.number for one in result.bad] == [5, 6]
     assert "1 series already" in result.bad[1].reason
+
+
+def test_a_metric_has_no_longer_name_than_a_checkpoint(tmp_path: Path) -> None:
+    store = MetricStore(MetricCatalogue({"*": StoredMetric(60, "avg")}), lambda: NOW)
+    result = new_ingest(store).write((line("é" * 40_000, 1) + line("load", 2)).encode())
+    assert (result.stored, result.bad[0].reason[:32]) == (1, "a name has more than 255 bytes: ")
+    write_checkpoint(store.root.children["fox"].children["n1"], str(tmp_path), "binary", 0, NOW + 1)
+    assert read_checkpoints(new_store(), str(tmp_path), 0) == 1
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,16 @@ def test_what_was_flushed_comes_back(tmp_path: Path) -> None:
     assert replay.damaged == 0
 
 
+def test_values_count_once_wherever_they_go(tmp_path: Path) -> None:
+    fill(tmp_path, *BODIES[:3])
+    store = new_store()
+    # The columns of the log's group are apart here.
+    store.write(("fox", "n1", "core1"), "load", NOW, 0.0)
+    replay = Replay(store)
+    replay.read_directory(str(tmp_path), 0)
+    assert replay.points == 12
+
+
 def test_reading_twice_changes_nothing(tmp_path: Path) -> None:
     store, log = fill(tmp_path, *BODIES)
     log.close()
