@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, field
@@ -105,6 +106,8 @@ def _read_table(path: str) -> dict[str, Any]:
 
     try:
         with os.fdopen(open_trusted(path), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ConfigurationError(f"{path}: it is no regular file")
             text = file.read(_LARGEST + 1)
         if len(text) > _LARGEST:
             raise ConfigurationError(f"{path}: larger than {_LARGEST} bytes")

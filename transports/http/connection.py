@@ -29,8 +29,6 @@ _LARGEST_READ = 256 * 1024
 _CLOSED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 """Errors of a connection that the server has closed."""
 
-_TOO_MUCH = f"the answer has more than {_LARGEST_READ // 1024} KiB around its text"
-
 
 class HttpAnswer(NamedTuple):
     """The parts of an answer that are used."""
@@ -125,7 +123,7 @@ class HttpConnection:
                 connection.set_tunnel(*self._server)
         else:
             connection = http.client.HTTPConnection(host, port, timeout=self._seconds)
-        connection.response_class = _Response
+        connection.response_class = LimitedResponse
         return connection
 
 
@@ -146,11 +144,11 @@ def _read(response: http.client.HTTPResponse) -> bytes:
 class _UntilDeadline(io.RawIOBase):
     """Reads one answer from a socket within the socket's time limit, up to a number of bytes."""
 
-    def __init__(self, connected: socket.socket, raw: io.RawIOBase) -> None:
+    def __init__(self, connected: socket.socket, raw: io.RawIOBase, largest: int) -> None:
         self._socket = connected
         self._raw = raw
         self._deadline = time.monotonic() + (connected.gettimeout() or 0.0)
-        self._left = _LARGEST_READ
+        self._largest = self._left = largest
 
     def readable(self) -> bool:
         return True
@@ -160,7 +158,8 @@ class _UntilDeadline(io.RawIOBase):
         if rest <= 0:
             raise TimeoutError("timed out")
         if self._left <= 0:
-            raise http.client.HTTPException(_TOO_MUCH)
+            size = self._largest // 1024
+            raise http.client.HTTPException(f"the answer has more than {size} KiB around its text")
         self._socket.settimeout(rest)
         count = self._raw.readinto(buffer)
         self._left -= count or 0
@@ -171,12 +170,17 @@ class _UntilDeadline(io.RawIOBase):
         super().close()
 
 
-class _Response(http.client.HTTPResponse):
-    """An answer whose time limit is for all of it, not for each of its packets."""
+class LimitedResponse(http.client.HTTPResponse):
+    """An answer whose time limit is for all of it, not for each of its packets.
+
+    largest: bytes of all of it, head and framing included.
+    """
+
+    largest = _LARGEST_READ
 
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
-        self.fp = io.BufferedReader(_UntilDeadline(sock, self.fp.detach()))
+        self.fp = io.BufferedReader(_UntilDeadline(sock, self.fp.detach(), self.largest))
 
 
 def is_broken_off(error: Exception) -> bool:

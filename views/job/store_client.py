@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
@@ -13,6 +12,7 @@ from ccagent.agents.metrics.pipeline.presets import apply_preset
 from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.log import printable
+from ccagent.transports.http.connection import LimitedResponse
 from ccagent.transports.http.settings import server_of_url
 from ccagent.transports.network import make_tls_context
 from ccagent.transports.network_errors import explain_network_error
@@ -47,6 +47,10 @@ class _SeriesAnswer(msgspec.Struct, frozen=True):
 
 class _QueryAnswer(msgspec.Struct, frozen=True):
     results: list[list[_SeriesAnswer]]
+
+
+class _StoreResponse(LimitedResponse):
+    largest = _LARGEST + (1 << 20)
 
 
 class StoreClient:
@@ -154,12 +158,13 @@ class StoreClient:
             )
         else:
             connection = http.client.HTTPConnection(*server, timeout=seconds)
+        connection.response_class = _StoreResponse
         try:
             # The store answers queries of either method; proxies drop bodies of GET.
             path = f"{self._target.path.rstrip('/')}{path}"
             connection.request("GET" if body else method, path, body or None, self._headers)
             answer = connection.getresponse()
-            text = _read(answer, time.monotonic() + seconds)
+            text = _read(answer)
         except http.client.HTTPException as error:
             raise UnparsableError(
                 f"{self.place}: the answer is no HTTP: {printable(str(error))[:_SHOWN]}"
@@ -193,8 +198,8 @@ def _in_base_unit(value: float | None, factor: float) -> float | None:
     return value / factor
 
 
-def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
-    """Read a whole answer. Raises OSError if it takes too long, HTTPException if it is too long."""
+def _read(answer: http.client.HTTPResponse) -> bytes:
+    """Read a whole answer. Raises HTTPException if it is too long, or ends too early."""
     parts: list[bytes] = []
     size = 0
     while part := answer.read1(1 << 20):
@@ -202,8 +207,6 @@ def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
         size += len(part)
         if size > _LARGEST:
             raise http.client.HTTPException(f"more than {_LARGEST >> 20} MiB")
-        if time.monotonic() > deadline:
-            raise TimeoutError("timed out")
     if answer.length:
         raise http.client.IncompleteRead(b"", answer.length)
     return b"".join(parts)

@@ -74,16 +74,14 @@ def _shrink(columns: Sequence[TableColumn], wide: list[int], shown: list[int], w
     while len(shown) > 1:
         last = shown[-1]
         least = wide[last] if columns[last].is_right else min(wide[last], _FEWEST)
-        excess = _total(wide, shown[:-1]) + least - width
-        if excess <= 0:
+        if _total(wide, shown[:-1]) + least <= width:
             return
         texts = [n for n in shown[:-1] if not columns[n].is_right and wide[n] > _FEWEST]
         if not texts:
             shown.pop()
             wide[:] = full
             continue
-        widest = max(texts, key=lambda n: wide[n])
-        wide[widest] = max(_FEWEST, wide[widest] - excess)
+        wide[max(texts, key=lambda n: wide[n])] -= 1
 
 
 def _total(wide: Sequence[int], shown: Sequence[int]) -> int:

@@ -80,7 +80,8 @@ def draw(
         return Screen([*head, *_help(width)][:height], 0, 0)
     view = _select(snapshot, state, width)
     above = [ScreenLine(cut(clean(text, is_ascii=is_ascii), width)) for text in view.above]
-    note = [*snapshot.hidden, ""][0]
+    lost = snapshot.mounts_note if state.view == "mounts" and snapshot.mounts else ""
+    note = next((one for one in (lost, *snapshot.hidden) if one), "")
     foot = [ScreenLine(cut(_foot(state, note, is_ascii=is_ascii), width), "dim")]
     if not has_keys:
         foot = [ScreenLine(clean(note, is_ascii=is_ascii), "dim")] if note else []

@@ -100,12 +100,16 @@ class _Live:
         self._state = self._state.begin(has_jobs=any(job.job for job in snapshot.jobs))
         screen = self._show(snapshot)
         due = time.monotonic() + self._state.interval
-        is_old = False
+        # What keys that were not drawn have changed: the selected row, the rows themselves.
+        is_other_row = are_other_rows = False
         while True:
             key = self._wait(due - time.monotonic())
-            if is_old and key == "ENTER":
-                screen = self._show(snapshot)
+            is_move = NAMES.get(key, key) in MOVES
+            if (are_other_rows and is_move) or (is_other_row and key == "ENTER"):
+                screen, is_other_row, are_other_rows = self._draw(snapshot), False, False
             before = self._state
+            if key == "REDRAW":
+                self._window.clearok(True)
             if key:
                 self._state = before.press(key, screen.rows, screen.page, screen.job)
                 due += self._state.interval - before.interval
@@ -117,14 +121,12 @@ class _Live:
                 # Missed readings are not made up for.
                 interval = self._state.interval
                 due = max(due + interval, time.monotonic() + interval / 2)
-            elif self._state == before and key not in {"RESIZE", "REDRAW"}:
+            elif _is_more_typed():
+                is_other_row, are_other_rows = True, are_other_rows or not is_move
                 continue
-            elif (before.is_typing or NAMES.get(key, key) in MOVES) and _is_more_typed():
-                is_old = True
+            elif self._state == before and not is_other_row and key not in {"RESIZE", "REDRAW"}:
                 continue
-            if key == "REDRAW":
-                self._window.clearok(True)
-            screen, is_old = self._show(snapshot), False
+            screen, is_other_row, are_other_rows = self._show(snapshot), False, False
 
     def _wait(self, seconds: float) -> str:
         """Return the next key; empty if none was pressed for so long.
@@ -142,11 +144,14 @@ class _Live:
             return _CHARACTERS.get(key, key)
         return "RESIZE" if key == curses.KEY_RESIZE else _KEYS.get(key, "OTHER")
 
+    def _draw(self, snapshot: TopSnapshot) -> Screen:
+        height, width = self._window.getmaxyx()
+        return draw(snapshot, self._state, width, height, is_ascii=self._is_ascii)
+
     def _show(self, snapshot: TopSnapshot) -> Screen:
         """Draw; curses sends only the characters that have changed."""
-        window = self._window
-        height, width = window.getmaxyx()
-        screen = draw(snapshot, self._state, width, height, is_ascii=self._is_ascii)
+        window, screen = self._window, self._draw(snapshot)
+        width = window.getmaxyx()[1]
         window.erase()
         cursor = 0
         for row, line in enumerate(screen.lines):

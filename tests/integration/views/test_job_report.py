@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
+import socketserver
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -213,6 +217,30 @@ def test_odd_answers_are_sentences(status: int, body: bytes, sentence: str) -> N
     assert found.returncode == 1
     assert sentence in found.stderr
     assert "Traceback" not in found.stderr
+
+
+@pytest.mark.parametrize("line", [b"X-Slow: 1\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"])
+def test_the_time_limit_is_for_a_whole_answer(tmp_path: Path, line: bytes) -> None:
+    config = tmp_path / "views.toml"
+    config.write_text('time-limit = "1s"\n')
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):  # until the client has enough
+                self.request.recv(1 << 16)
+                self.request.sendall(b"HTTP/1.1 200 OK\r\n" if line[:1] == b"X" else line)
+                while True:
+                    self.request.sendall(line)
+                    time.sleep(0.2)
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        found = run("1", "--config", str(config),
+                    "--store", f"http://127.0.0.1:{server.server_address[1]}")  # fmt: skip
+        thread.join()
+    assert found.returncode == 1
+    assert "no answer within 1 s" in found.stderr
 
 
 def test_a_node_without_the_job_says_so() -> None:

@@ -244,14 +244,14 @@ def test_of_a_paste_the_last_key_is_drawn() -> None:
         try:
             assert os.read(master, 1)
             select.select([master], [], [], 10)
-            os.write(master, b"jk" * 1500 + b"q")
+            os.write(master, b"jkpm/a\x1b" * 500 + b"q")
             with contextlib.suppress(OSError):  # at the end
                 while part := os.read(master, 1 << 16):
                     drawn += len(part)
         finally:
             process.kill()
             os.close(master)
-    # Each move by itself is more than 100 bytes.
+    # Each move by itself is more than 100 bytes, another view more than 1,000.
     assert drawn < 100_000
 
 

@@ -94,3 +94,9 @@ def test_a_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
     os.lchown(link, 65534, 65534)
     with pytest.raises(ConfigurationError):
         load_views(str(link))
+
+
+def test_a_pipe_is_no_configuration(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "views.toml")
+    with pytest.raises(ConfigurationError, match="it is no regular file"):
+        load_views(str(tmp_path / "views.toml"))

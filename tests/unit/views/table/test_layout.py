@@ -34,7 +34,9 @@ def test_numbers_are_whole_or_left_out() -> None:
         "METRIC   OF    VALUE",
         "a_long_+ node 123456",
     ]
-    assert format_rows(columns, rows, 12, Style()) == ["METRIC  OF", "a_long+ node"]
+    rows = [["a_long_name", "hwthread 0 cache", "1"]]
+    assert format_rows(columns, rows, 20, Style())[1] == "a_lon+ hwthre+     1"
+    assert format_rows(columns, rows, 12, Style()) == ["METRIC  OF", "a_long+ hwt+"]
 
 
 def test_columns_without_values_are_left_out() -> None:

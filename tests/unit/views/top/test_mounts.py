@@ -109,7 +109,8 @@ def test_lost_calls_and_hostile_names(node: JobIoNode) -> None:
     node.pass_time(10)
     mounts, note = watch.read(node, {7})
     assert note == "5 calls are not counted"
-    found = TopSnapshot(node="n", cluster="c", time=0, uptime=0, mounts=mounts)
+    found = TopSnapshot(node="n", cluster="c", time=0, uptime=0, mounts=mounts, mounts_note=note)
+    assert screen(found, ViewState(view="mounts"))[-1] == "5 calls are not counted  ?help q quit"
     assert all(line.isprintable() for line in screen(found, ViewState(view="mounts")))
 
 
