@@ -249,6 +249,9 @@ def _find_wrong_files(settings: ExporterSettings) -> Iterator[str]:
     ):
         if path and not path.startswith("/"):
             yield f"{key}: an absolute path is needed"
+    for key, place in (("key-file", settings.key_file), ("users-file", settings.users_file)):
+        if place and not place.startswith(("/", "credential:")):
+            yield f"{key}: an absolute path is needed, or credential:NAME"
 
 
 def _find_wrong_names(settings: ExporterSettings) -> Iterator[str]:
