@@ -137,7 +137,7 @@ class ExporterSettings(Settings, frozen=True, kw_only=True):
     ] = False
     clients: Annotated[
         int,
-        Meta(ge=1, le=1000, description="connections at a time; the longest idle one gives way"),
+        Meta(ge=1, le=1000, description="connections at a time; further ones wait"),
     ] = 40
     client_timeout: Annotated[
         Duration, Meta(description="within which a client must send a request and take the answer")
