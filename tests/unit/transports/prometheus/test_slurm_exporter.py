@@ -99,7 +99,7 @@ def test_a_controller_that_is_down_makes_no_later_scrape_long(
     tmp_path: Path, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    wait = BackgroundCall.wait
+    wait = BackgroundCall[object].wait
 
     def note(call: BackgroundCall[object], seconds: float) -> bool:
         waits.append(seconds)
