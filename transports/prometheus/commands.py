@@ -108,6 +108,8 @@ def _read(options: Options, names: str) -> tuple[Configuration, ExporterSettings
     settings = configuration.exporter or ExporterSettings()
     if names:
         chosen = tuple(name.strip() for name in names.split(",") if name.strip())
+        if not chosen:
+            raise ConfigurationError(f"--names: there are {', '.join(NAME_SETS)}")
         for name in chosen:
             if name not in NAME_SETS:
                 from ccagent.config.settings import nearest

@@ -29,6 +29,7 @@ _LINE = re.compile(
     r"\$([A-Za-z0-9+/=]{8,128})\$([A-Za-z0-9+/=]{16,256})",
     re.ASCII,
 )
+_LONGEST_LOGIN = 2048
 _LOOK_EVERY = 2.0
 
 
@@ -53,12 +54,17 @@ class BusyError(Exception):
 
 def make_line(name: str, password: str) -> str:
     """Return a line for the file of users. Raises ConfigurationError for a name that can't be."""
-    if not re.fullmatch(r"[^:\s]{1,128}", name) or not name.isprintable():
-        raise ConfigurationError(f"user {name!r}: no spaces and no ':', at most 128 characters")
-    if not password:
+    if not re.fullmatch(r"[^#:\s][^:\s]{0,127}", name) or not name.isprintable():
+        raise ConfigurationError(
+            f"user {name!r}: no spaces, no ':', no '#' in front, at most 128 characters"
+        )
+    secret = password.encode("utf-8", "surrogateescape")
+    if not secret:
         raise ConfigurationError("the password is empty")
+    if len(secret) > _LONGEST_LOGIN // 2:
+        raise ConfigurationError(f"the password is longer than {_LONGEST_LOGIN // 2} bytes")
     made = PasswordHash(1 << _LOG2_N, _R, _P, os.urandom(_SALT), bytes(_HASH))
-    value = _scrypt(password.encode(), made)
+    value = _scrypt(secret, made)
     parts = (base64.b64encode(each).decode() for each in (made.salt, value))
     return f"{name}:scrypt${_LOG2_N}${_R}${_P}${'$'.join(parts)}"
 
@@ -180,7 +186,7 @@ def parse_basic(authorization: str) -> tuple[str, bytes] | None:
     except (binascii.Error, ValueError):
         return None
     name, colon, password = decoded.partition(b":")
-    if not colon or len(decoded) > 1024:
+    if not colon or len(decoded) > _LONGEST_LOGIN:
         return None
     return name.decode("utf-8", "replace"), password
 

@@ -137,7 +137,7 @@ class ExporterSettings(Settings, frozen=True, kw_only=True):
     ] = False
     clients: Annotated[
         int,
-        Meta(ge=1, le=1000, description="connections at a time; the longest idle one gives way"),
+        Meta(ge=1, le=1000, description="connections at a time; further ones wait"),
     ] = 40
     client_timeout: Annotated[
         Duration, Meta(description="within which a client must send a request and take the answer")
@@ -249,6 +249,9 @@ def _find_wrong_files(settings: ExporterSettings) -> Iterator[str]:
     ):
         if path and not path.startswith("/"):
             yield f"{key}: an absolute path is needed"
+    for key, place in (("key-file", settings.key_file), ("users-file", settings.users_file)):
+        if place and not place.startswith(("/", "credential:")):
+            yield f"{key}: an absolute path is needed, or credential:NAME"
 
 
 def _find_wrong_names(settings: ExporterSettings) -> Iterator[str]:

@@ -117,8 +117,9 @@ class SlurmExporterCollector(Collector):
         if self._call is None and (self._values is None or now >= self._moment + every):
             self._call = BackgroundCall(lambda: read_slurm(node, self.settings), "exporter-slurm")
         if self._call is not None:
-            # The first scrape waits for its values, later ones have the last.
-            patience = _TIME_LIMIT if self._values is None else 0.2
+            # The first scrape waits for its values. Later ones have the last, or none while the
+            # controller is down: it must not make every scrape as long as it may be.
+            patience = 0.2 if self._readings else _TIME_LIMIT
             if self._call.wait(patience):
                 call, self._call = self._call, None
                 self._moment = time.monotonic()

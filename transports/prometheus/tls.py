@@ -91,7 +91,7 @@ def _make_context(settings: ExporterSettings) -> ssl.SSLContext:
             raise ConfigurationError(f"key-file: {key}: others can read this key: chmod o= it")
         context.load_cert_chain(settings.certificate_file, key, password=_refuse_password)
     except OSError as error:  # ssl.SSLError is one
-        reason = error.strerror or str(error)
+        reason = explain_certificate(error)
         place = error.filename or f"{settings.certificate_file}, {settings.key_file}"
         raise ConfigurationError(f"certificate-file, key-file: {place}: {reason}") from error
     except ValueError as error:
@@ -106,6 +106,18 @@ def _make_context(settings: ExporterSettings) -> ssl.SSLContext:
             ) from error
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def explain_certificate(error: OSError) -> str:
+    """Return why a certificate and its key can't be used, in words."""
+    if not isinstance(error, ssl.SSLError):
+        return error.strerror or str(error)
+    reason: str | None = getattr(error, "reason", None)
+    if reason == "KEY_VALUES_MISMATCH":
+        return "the key does not belong to the certificate"
+    if reason in {None, "", "NO_START_LINE"}:  # `[SSL] PEM lib`
+        return "no certificate, or no key, in PEM"
+    return str(error.strerror or error)
 
 
 def _refuse_password() -> str:

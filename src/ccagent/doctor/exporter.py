@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from typing import TYPE_CHECKING
 
 from ccagent.doctor.finding import Finding
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 AREA = "exporter"
 _IMPACT = ["exporter: Prometheus gets nothing"]
 _PATIENCE = 1.0
+_SOON = 7 * 86400.0
+"""Seconds before its end in which a certificate is a problem."""
 
 
 def check_exporter(site: Site) -> Iterator[Finding]:
@@ -26,7 +29,10 @@ def check_exporter(site: Site) -> Iterator[Finding]:
     settings = site.configuration.exporter
     if settings is None:
         return
-    yield _check_files(settings)
+    files = _check_files(settings)
+    yield files
+    if settings.certificate_file and files.state == "good":
+        yield _check_certificate(settings)
     if settings.gpu_job_directory:
         yield _check_directory(settings.gpu_job_directory)
     if settings.textfile_directory and not os.path.isdir(settings.textfile_directory):
@@ -94,6 +100,24 @@ def _check_files(settings: ExporterSettings) -> Finding:
     if settings.client_ca_file:
         parts.append("certificates of clients")
     return Finding(AREA, "exporter files", "good", ", ".join(parts))
+
+
+def _check_certificate(settings: ExporterSettings) -> Finding:
+    from ccagent.config.secret import secret_path
+    from ccagent.transports.prometheus.certificate_end import find_certificate_end
+
+    subject = "exporter certificate"
+    fix = "renew it; the daemon reads renewed files by itself"
+    try:
+        end = find_certificate_end(settings.certificate_file, secret_path(settings.key_file))
+    except ConfigurationError as error:
+        return Finding(AREA, subject, "problem", str(error), fix, _IMPACT)
+    found = f"ends on {time.strftime('%Y-%m-%d', time.gmtime(end))}"
+    if end - time.time() < _SOON:
+        return Finding(
+            AREA, subject, "problem", found, fix, ["exporter: soon Prometheus gets nothing"]
+        )
+    return Finding(AREA, subject, "good", found)
 
 
 def _check_directory(path: str) -> Finding:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.doctor.exporter import check_exporter, check_exporter_names
+from tests.support.certificates import Authority
 from tests.support.doctor_site import found
 from tests.support.tree import TreeNode
 
@@ -69,3 +70,31 @@ def test_a_directory_of_textfiles_that_is_not_there(node: TreeNode, tmp_path: Pa
     assert found(check_exporter, node, exporter=table)["exporter.textfile-directory"].state == (
         "problem"
     )
+
+
+@pytest.mark.parametrize(
+    ("is_expired", "state", "text"),
+    [(False, "good", "ends on 2099-12-31"), (True, "problem", "has expired")],
+)
+def test_the_end_of_a_certificate(
+    node: TreeNode, tmp_path: Path, is_expired: bool, state: str, text: str
+) -> None:
+    certificate, key = Authority(tmp_path).certify("exporter", expired=is_expired)
+    table: dict[str, object] = {"listen": [], "certificate-file": certificate, "key-file": key}
+    finding = found(check_exporter, node, exporter=table)["exporter certificate"]
+    assert finding.state == state
+    assert text in finding.found
+
+
+def test_a_key_of_another_certificate_is_named(node: TreeNode, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, _ = authority.certify("exporter")
+    _, key = authority.certify("other")
+    table: dict[str, object] = {"listen": [], "certificate-file": certificate, "key-file": key}
+    finding = found(check_exporter, node, exporter=table)["exporter files"]
+    assert "the key does not belong to the certificate" in finding.found
+    empty = tmp_path / "empty.pem"
+    empty.touch(0o600)
+    table["key-file"] = str(empty)
+    finding = found(check_exporter, node, exporter=table)["exporter files"]
+    assert "no certificate, or no key, in PEM" in finding.found

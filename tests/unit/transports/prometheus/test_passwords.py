@@ -131,10 +131,20 @@ def test_a_bad_line_is_named_and_not_shown(line: str) -> None:
     assert "AAAA" not in str(raised.value)
 
 
-@pytest.mark.parametrize(("name", "password"), [("a b", "x"), ("a:b", "x"), ("", "x"), ("a", "")])
+@pytest.mark.parametrize(
+    ("name", "password"),
+    [("a b", "x"), ("a:b", "x"), ("", "x"), ("a", ""), ("#a", "x"), ("a", "x" * 1025)],
+)
 def test_what_can_be_no_user(name: str, password: str) -> None:
     with pytest.raises(ConfigurationError):
         make_line(name, password)
+
+
+def test_a_password_may_be_any_bytes_and_as_long_as_it_is_accepted(users: Path) -> None:
+    for secret in (b"\xff\xfe", b"x" * 1024):
+        users.write_text(make_line("ada", secret.decode("utf-8", "surrogateescape")))
+        header = "Basic " + base64.b64encode(b"ada:" + secret).decode()
+        assert PasswordFile(str(users)).accepts(header)
 
 
 def test_a_login_of_another_scheme_is_none() -> None:

@@ -80,6 +80,8 @@ def test_the_network_needs_tls_and_a_password(text: str) -> None:
         ({"client-ca-file": "/a"}, "client-ca-file: needs"),
         ({"client-names": ["a"]}, "client-names: needs"),
         ({"certificate-file": "a", "key-file": "b"}, "an absolute path"),
+        ({"certificate-file": "/a", "key-file": "b"}, "key-file: an absolute path"),
+        ({"users-file": "users"}, "users-file: an absolute path"),
         ({"time-limit": "1h"}, "time-limit"),
         ({"min-interval": "2m"}, "min-interval"),
         ({"client-timeout": "0s"}, "client-timeout"),

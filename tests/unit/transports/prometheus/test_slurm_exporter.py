@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.errors import NotHereError, ProgramError
+from ccagent.machine.background import BackgroundCall
 from ccagent.machine.node import Node
 from ccagent.transports.prometheus.collector import Collector
 from ccagent.transports.prometheus.slurm_exporter import SlurmExporterCollector
@@ -92,6 +93,25 @@ def test_a_scrape_soon_after_asks_slurm_no_more(tmp_path: Path, node: Node) -> N
     for _ in range(3):
         assert collected(collector, node) == first
     assert (tmp_path / "squeue.runs").read_text() == "x\n"
+
+
+def test_a_controller_that_is_down_makes_no_later_scrape_long(
+    tmp_path: Path, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    wait = BackgroundCall[object].wait
+
+    def note(call: BackgroundCall[object], seconds: float) -> bool:
+        waits.append(seconds)
+        return wait(call, 20.0)
+
+    monkeypatch.setattr(BackgroundCall, "wait", note)
+    collector = slurm(tmp_path, status=1)
+    for _ in range(3):
+        with pytest.raises(ProgramError, match="exit status 1"):
+            collected(collector, node)
+    assert waits[0] > 10
+    assert max(waits[1:]) < 1
 
 
 def test_a_node_without_slurm(node: Node) -> None:
