@@ -182,16 +182,16 @@ def measure_queries(rows: int, *, is_timescale: bool) -> None:
             took = time.perf_counter() - begin
             print(f"summed {quarters} quarters of an hour in {took:.0f} s", flush=True)
         with RunningJobstatsStore(Path(directory), "--database", url) as store:
-            ask_questions(store, rows)
+            ask_questions(store, server, rows)
             if is_timescale:
                 with psycopg.connect(url, autocommit=True) as connection:
                     connection.execute("SELECT compress_chunk(c) FROM show_chunks('ost') c")
                 print("compressed")
-                ask_questions(store, rows)
+                ask_questions(store, server, rows)
 
 
-def ask_questions(store: RunningJobstatsStore, rows: int) -> None:
-    """Print the median time of each question."""
+def ask_questions(store: RunningJobstatsStore, server: PostgresServer, rows: int) -> None:
+    """Print the median time of each question, and the CPU of store and PostgreSQL for one."""
     jobs = rows // OBSERVATIONS // 5
     for name, path in (
         ("nothing", "/status"),
@@ -203,13 +203,20 @@ def ask_questions(store: RunningJobstatsStore, rows: int) -> None:
         ("top of a day, by job", "/top?last=24h"),
     ):
         times: list[float] = []
-        for n in range(5 if "day" in name else QUESTIONS):
+        questions = 5 if "day" in name else QUESTIONS
+        spent = cpu_of(server) + store.cpu_seconds()
+        for n in range(questions):
             begin = time.perf_counter()
             answer = store.ask("GET", path.format(n * 37 % jobs))
             times.append(time.perf_counter() - begin)
             expect(answer)
         median = statistics.median(times)
-        print(f"{name:42} {median * 1000:9.1f} ms, worst {max(times) * 1000:.1f}", flush=True)
+        spent = (cpu_of(server) + store.cpu_seconds() - spent) / questions
+        print(
+            f"{name:42} {median * 1000:9.1f} ms, worst {max(times) * 1000:.1f}, "
+            f"CPU {spent * 1000:.0f}",
+            flush=True,
+        )
 
 
 def main() -> None:

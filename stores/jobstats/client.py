@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeVar
 
+    import psycopg
+
     from ccagent.stores.jobstats.queries import JobAnswer, TopAnswer
 
     T = TypeVar("T")
@@ -64,7 +66,9 @@ def ask_job(place: StorePlace, job: str, values: dict[str, str]) -> JobAnswer | 
         return _ask_database(place, lambda connection: find_job(connection, request))
     from ccagent.stores.jobstats.queries import JobAnswer
 
-    body = _ask_store(place, f"/job/{quote(job, safe='')}", values, unknown=404)
+    body = _ask_store(
+        place, f"/job/{quote(job, safe='', errors='surrogateescape')}", values, unknown=404
+    )
     return None if body is None else _decode(body, JobAnswer)
 
 
@@ -73,6 +77,8 @@ def read_export(place: StorePlace, values: dict[str, str]) -> Iterator[bytes]:
     if not place.database:
         yield from _stream(place, "/export", values)
         return
+    import psycopg
+
     from ccagent.stores.jobstats.database import (
         DatabaseAwayError,
         connect,
@@ -88,6 +94,8 @@ def read_export(place: StorePlace, values: dict[str, str]) -> Iterator[bytes]:
             yield from export_rows(connection, request)
     except DatabaseAwayError as error:
         raise UnansweredError(str(error)) from None
+    except psycopg.Error as error:
+        raise _explain(error) from None
 
 
 def _ask_database(place: StorePlace, query: Callable[[Any], T]) -> T:
@@ -97,9 +105,9 @@ def _ask_database(place: StorePlace, query: Callable[[Any], T]) -> T:
         DatabaseAwayError,
         connect,
         describe_database,
-        describe_error,
         make_database_conninfo,
     )
+    from ccagent.stores.jobstats.query_request import QueryError
     from ccagent.stores.jobstats.service import begin_reading
 
     conninfo = make_database_conninfo(place.database, place.password_file)
@@ -112,8 +120,22 @@ def _ask_database(place: StorePlace, query: Callable[[Any], T]) -> T:
             return query(connection)
     except DatabaseAwayError as error:
         raise UnansweredError(str(error)) from None
+    except QueryError as error:
+        raise ConfigurationError(str(error)) from None
     except psycopg.Error as error:
-        raise UnansweredError(f"database: {describe_error(error)}") from None
+        raise _explain(error) from None
+
+
+def _explain(error: psycopg.Error) -> UnansweredError:
+    """Return why the database does not answer."""
+    from psycopg.errors import UndefinedFunction, UndefinedTable
+
+    from ccagent.stores.jobstats.database import describe_error
+
+    reason = f"database: {describe_error(error)}"
+    if isinstance(error, UndefinedTable | UndefinedFunction):
+        reason += ": `ccagent store jobstats migrate` makes the tables, or brings them up to date"
+    return UnansweredError(reason)
 
 
 def _ask_store(
@@ -171,7 +193,7 @@ def _request(
         )
     else:
         connection = http.client.HTTPConnection(host, port, timeout=_SECONDS)
-    query = f"?{urlencode(values)}" if values else ""
+    query = f"?{urlencode(values, errors='surrogateescape')}" if values else ""
     try:
         connection.request("GET", f"{target.path.rstrip('/')}{path}{query}", headers=headers)
         return connection, connection.getresponse()

@@ -82,9 +82,11 @@ class Database:
 def connect(conninfo: str, place: str) -> Connection[Any]:
     """Open a connection in autocommit. Raises DatabaseAwayError."""
     try:
-        return psycopg.connect(conninfo, autocommit=True)
+        connection = psycopg.connect(conninfo, autocommit=True)
+        _speak_iso(connection)
     except psycopg.Error as error:
         raise DatabaseAwayError(f"database {place}: {describe_error(error)}") from None
+    return connection
 
 
 def make_database_conninfo(url: str, password_file: str = "") -> str:
@@ -99,6 +101,8 @@ def make_database_conninfo(url: str, password_file: str = "") -> str:
         known.setdefault("keepalives_interval", 5)
         known.setdefault("keepalives_count", 3)
         known.setdefault("tcp_user_timeout", 30_000)
+        # Whatever the role or the database is set to.
+        known["client_encoding"] = "UTF8"
         return make_conninfo("", **(known | more))
     except psycopg.Error:
         # The cause repeats the URL.
@@ -126,13 +130,19 @@ def describe_error(error: psycopg.Error) -> str:
     return printable(lines[0][:300]) if lines else type(error).__name__
 
 
+def _speak_iso(connection: Connection[Any]) -> None:
+    """Have times as they are parsed here, whatever the role or the database is set to."""
+    connection.execute("SET datestyle = 'ISO'")
+    connection.execute("SET TIME ZONE 'UTC'")
+
+
 def _configure(connection: Connection[Any]) -> None:
     connection.prepare_threshold = 0
     connection.autocommit = True
     # A statement that is planned once costs nothing for each partition afterwards.
     connection.execute("SET plan_cache_mode = force_generic_plan")
     connection.execute("SET jit = off")
-    connection.execute("SET TIME ZONE 'UTC'")
+    _speak_iso(connection)
     connection.execute("SET lock_timeout = '30s'")
     connection.autocommit = False
     logger.debug("connected to the database")

@@ -181,12 +181,23 @@ class EmbeddedPostgres:
         )
 
     def _end_earlier(self) -> None:
-        """End a server that outlived a killed store."""
-        if os.path.exists(os.path.join(self._cluster, "postmaster.pid")):
-            try:
-                self._programs.run("pg_ctl", "stop", "-D", self._cluster, "-m", "fast", "-t", "60")
-            except ConfigurationError:
-                logger.debug("no PostgreSQL runs in %s", self._cluster)
+        """End a server that outlived a killed store, but no other program that has its number."""
+        path = os.path.join(self._cluster, "postmaster.pid")
+        try:
+            with open(path, encoding="ascii", errors="replace") as file:
+                number = int(file.readline())
+            directory = os.stat(f"/proc/{number}/cwd")
+        except (OSError, ValueError):
+            return
+        if not os.path.samestat(directory, os.stat(self._cluster)):
+            # PostgreSQL would take the other program for one of its own, and not start.
+            logger.warning("%s: its number %d is another program's now; removed", path, number)
+            self._programs.run("/bin/rm", "-f", path)
+            return
+        try:
+            self._programs.run("pg_ctl", "stop", "-D", self._cluster, "-m", "fast", "-t", "60")
+        except ConfigurationError:
+            logger.debug("no PostgreSQL runs in %s", self._cluster)
 
     def _make_data(self) -> None:
         """Make the directory, where no other user may change anything."""

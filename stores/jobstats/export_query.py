@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from psycopg import sql
 
 from ccagent.stores.jobstats.operations import COLUMNS, KINDS
-from ccagent.stores.jobstats.query_request import TimeRange, parse_range
+from ccagent.stores.jobstats.query_request import (
+    QueryError,
+    TimeRange,
+    check_names,
+    parse_range,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -22,6 +27,7 @@ IDENTITY = ("target", "entry_id", "job_id", "job", "user_id", "user", "nodename"
 
 COUNTERS = tuple(dict.fromkeys(name for kind in KINDS for name in COLUMNS[kind]))
 
+_BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
 _PIECE = 1 << 18
 
 
@@ -34,7 +40,11 @@ class ExportRequest(NamedTuple):
 
 def parse_export(values: Mapping[str, str], now: datetime) -> ExportRequest:
     """Read the parameters of an export. Raises QueryError."""
-    return ExportRequest(parse_range(values, now), values.get("anonymous") in {"1", "true"})
+    check_names(values, frozenset({"last", "from", "to", "anonymous"}))
+    anonymous = values.get("anonymous", "0")
+    if anonymous not in _BOOLEANS:
+        raise QueryError("anonymous: expected 1 or 0")
+    return ExportRequest(parse_range(values, now), _BOOLEANS[anonymous])
 
 
 def export_columns(*, is_anonymous: bool) -> list[str]:

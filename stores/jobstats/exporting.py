@@ -6,7 +6,7 @@ import io
 import os
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ccagent.errors import ConfigurationError
 from ccagent.machine.interpreter import install_command
@@ -35,29 +35,33 @@ def write_export(place: StorePlace, values: dict[str, str], path: str) -> int:
     new = f"{path}.{os.getpid()}.part"
     try:
         pieces = read_export(place, values)
-        if is_parquet:
-            count = _write_parquet(pieces, new, is_anonymous=values.get("anonymous") == "1")
-        else:
-            count = _write_csv(pieces, new)
-        os.replace(new, path)
+        # Only a file that was made here is written, and removed.
+        with open(new, "xb") as file:
+            try:
+                if is_parquet:
+                    is_anonymous = values.get("anonymous") == "1"
+                    count = _write_parquet(pieces, file, is_anonymous=is_anonymous)
+                else:
+                    count = _write_csv(pieces, file)
+                file.flush()
+                os.replace(new, path)
+            except BaseException:
+                os.unlink(new)
+                raise
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror or error}") from error
-    finally:
-        if os.path.exists(new):
-            os.unlink(new)
     return count
 
 
-def _write_csv(pieces: Iterator[bytes], path: str) -> int:
+def _write_csv(pieces: Iterator[bytes], file: BinaryIO) -> int:
     lines = 0
-    with open(path, "xb") as file:
-        for piece in pieces:
-            lines += piece.count(b"\n")
-            file.write(piece)
+    for piece in pieces:
+        lines += piece.count(b"\n")
+        file.write(piece)
     return max(0, lines - 1)
 
 
-def _write_parquet(pieces: Iterator[bytes], path: str, *, is_anonymous: bool) -> int:
+def _write_parquet(pieces: Iterator[bytes], file: BinaryIO, *, is_anonymous: bool) -> int:
     pa: Any = import_module("pyarrow")
     csv: Any = import_module("pyarrow.csv")
     parquet: Any = import_module("pyarrow.parquet")
@@ -77,7 +81,7 @@ def _write_parquet(pieces: Iterator[bytes], path: str, *, is_anonymous: bool) ->
         parse_options=csv.ParseOptions(newlines_in_values=True),
     )
     rows: int = 0
-    with parquet.ParquetWriter(path, reader.schema, compression="zstd") as writer:
+    with parquet.ParquetWriter(file, reader.schema, compression="zstd") as writer:
         for batch in reader:
             writer.write_batch(batch)
             rows += batch.num_rows

@@ -9,7 +9,7 @@ import psycopg
 
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
-from ccagent.stores.jobstats.database import DatabaseAwayError, describe_error
+from ccagent.stores.jobstats.database import DatabaseAwayError, describe_error, is_transient
 from ccagent.stores.jobstats.migrating import has_timescale, migrate
 from ccagent.stores.jobstats.partitions import TimePartitions, drop_partitions
 from ccagent.stores.jobstats.sums import forget_sums
@@ -52,9 +52,11 @@ def prepare_database(
                 if form not in namespaces:
                     namespaces[form] = _find_namespace(connection, form)
             return _prepare_tables(connection, settings)
-        except psycopg.OperationalError as error:
-            raise DatabaseAwayError(f"database: {describe_error(error)}") from error
         except psycopg.Error as error:
+            if isinstance(error, psycopg.OperationalError) or is_transient(error):
+                raise DatabaseAwayError(
+                    f"database {database.place}: {describe_error(error)}"
+                ) from error
             raise ConfigurationError(
                 f"database {database.place}: {describe_error(error)}"
             ) from None

@@ -6,8 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import psycopg
 from psycopg.types.json import Jsonb
 
+from ccagent.stores.jobstats.database import DatabaseAwayError
 from ccagent.stores.jobstats.ingest_sql import STATEMENTS
 from ccagent.stores.jobstats.records import check_records, decode_records, move_counters
 from ccagent.stores.jobstats.series_cache import SeriesIdDumper
@@ -101,7 +103,13 @@ class ArrayIngest:
         kept = [each for each in observations if each.timestamp >= oldest]
         stored = updated = 0
         if kept:
-            stored, updated = self._store(kept)
+            try:
+                stored, updated = self._store(kept)
+            except psycopg.errors.CheckViolation as error:
+                # Somebody else has dropped a partition; the next attempt makes it again.
+                if self._partitions is not None:
+                    self._partitions.forget()
+                raise DatabaseAwayError("database: a partition is missing") from error
         counters = self.counters
         counters.arrays += 1
         counters.records += len(observations)

@@ -81,7 +81,9 @@ numbered AS MATERIALIZED (
 linked AS (
     SELECT
         c.*,
-        coalesce(q.timestamp, p.timestamp, CASE WHEN %(counts_first)s THEN c.start_time END)
+        coalesce(q.timestamp, p.timestamp, CASE
+                WHEN %(counts_first)s AND c.start_time < c.timestamp THEN c.start_time
+            END)
             AS since,
         q.n IS NULL AND (
             -- A sender that was killed says again what is known already: nothing counts twice.

@@ -39,8 +39,11 @@ class RefusedEnvelopeError(CcagentError):
     """An envelope that can never be stored."""
 
 
-def decode_jobs(body: bytes) -> list[tuple[Any, ...]]:
-    """Return rows of jobs, without steps; one a job. Raises RefusedEnvelopeError."""
+def decode_jobs(body: bytes, latest: datetime) -> list[tuple[Any, ...]]:
+    """Return rows of jobs, without steps; one a job. Raises RefusedEnvelopeError.
+
+    latest: a time that no envelope can have: it would outlast all that come after it.
+    """
     try:
         envelope = _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -51,6 +54,8 @@ def decode_jobs(body: bytes) -> list[tuple[Any, ...]]:
     reported = _time(attributes.time)
     if reported is None:
         raise RefusedEnvelopeError("data.attributes.time: no time")
+    if reported > latest:
+        raise RefusedEnvelopeError("data.attributes.time: in the future; check the clocks")
     found: dict[int, tuple[Any, ...]] = {}
     for job in attributes.slurm_jobs:
         if not job.job_step:
@@ -70,8 +75,8 @@ def store_jobs(connection: Connection[Any], rows: list[tuple[Any, ...]]) -> None
 
 def _row(cluster: str, job: SlurmJob, reported: datetime) -> tuple[Any, ...]:
     texts = (cluster, job.user_name, job.account, job.partition, job.job_name, job.job_state)
-    if any("\0" in text or len(text) > 1024 for text in texts):
-        raise RefusedEnvelopeError(f"job {job.job_id}: a text with NUL, or longer than 1024")
+    if any("\0" in text or len(text.encode()) > 1024 for text in texts):
+        raise RefusedEnvelopeError(f"job {job.job_id}: a text with NUL, or longer than 1024 bytes")
     if not 0 <= job.job_id <= _LARGEST_ID:
         raise RefusedEnvelopeError(f"job {job.job_id}: not a job id")
     return (

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _PACKAGE = "ccagent.stores.jobstats.migrations"
 _NAME = re.compile(r"(\d{4})_([a-z_]+)(?:\.(plain|timescaledb))?\.sql")
 _LOCK = 0x6A6F6273746174  # "jobstat"
+_OLDEST = 140_000
+"""The first version with date_bin."""
 
 
 class Migration(NamedTuple):
@@ -76,11 +78,28 @@ def pending_migrations(connection: Connection[Any]) -> list[Migration]:
     return [one for one in known if one.number not in applied and one.engine in {"", engine}]
 
 
+def check_server(connection: Connection[Any]) -> None:
+    """Raise ConfigurationError if the database can't hold what is sent."""
+    version = connection.info.server_version
+    if version < _OLDEST:
+        raise ConfigurationError(
+            f"database: PostgreSQL {version // 10000} is too old: {_OLDEST // 10000} is needed"
+        )
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise ConfigurationError(
+            f"database {connection.info.dbname}: its encoding is {encoding}: make one with "
+            "CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0"
+        )
+
+
 def migrate(connection: Connection[Any], settings: SeriesTableSettings) -> list[Migration]:
-    """Apply what is pending, and return it; another process that does so is waited for.
+    """Apply what is pending, and return it; another process that does so is waited for a while.
 
     The connection is in autocommit. Raises ConfigurationError, psycopg.Error.
     """
+    check_server(connection)
+    connection.execute("SET lock_timeout = '10s'")
     connection.execute("SELECT pg_advisory_lock(%s)", [_LOCK])
     try:
         connection.execute(

@@ -56,6 +56,10 @@ class TimePartitions:
         """Remember the partitions that are committed."""
         self._covered = [(start, end) for _, start, end in list_partitions(connection, "mdt")]
 
+    def forget(self) -> None:
+        """Forget all partitions: the next rows look for theirs again."""
+        self._covered = []
+
     def ensure_ahead(self, connection: Connection[Any], now: datetime) -> None:
         """Make the partitions of now and of the next two lengths of time."""
         self.ensure(connection, [now + each * self._width for each in range(3)])

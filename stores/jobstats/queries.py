@@ -10,6 +10,7 @@ import msgspec
 from psycopg import sql
 
 from ccagent.stores.jobstats.operations import COLUMNS, KINDS, sums_table
+from ccagent.stores.jobstats.query_request import QueryError
 from ccagent.stores.jobstats.sums import find_pieces
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from ccagent.stores.jobstats.operations import TargetKind
     from ccagent.stores.jobstats.query_request import JobRequest, TopGroup, TopRequest
     from ccagent.stores.jobstats.sums import TimePiece
+
+_MOST_DELTAS = 500_000
+"""In memory at once for the question for a job, in some 200 MB."""
 
 _KEYS: dict[TopGroup, sql.SQL] = {
     # A login node's entry has no job: its program and user stand for one.
@@ -152,9 +156,12 @@ def find_job(connection: Connection[Any], request: JobRequest) -> JobAnswer | No
     rates: dict[tuple[str, str, str, str], float] = {}
     seconds = (ends - begins).total_seconds()
     write = functools.cache(datetime.isoformat)
-    for series_id, since, timestamp, operation, delta in connection.execute(
-        "SELECT * FROM series_deltas(%s, %s, %s)", [ids, begins, ends]
-    ).fetchall():
+    deltas = connection.execute(
+        "SELECT * FROM series_deltas(%s, %s, %s) LIMIT %s", [ids, begins, ends, _MOST_DELTAS + 1]
+    ).fetchall()
+    if len(deltas) > _MOST_DELTAS:
+        raise QueryError(f"more than {_MOST_DELTAS:,} deltas: ask for a shorter time")
+    for series_id, since, timestamp, operation, delta in deltas:
         target = series[series_id]
         total = totals.setdefault((target, operation), [0, 0.0])
         total[0] += int(delta)

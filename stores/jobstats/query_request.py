@@ -11,6 +11,7 @@ from ccagent.log import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from collections.abc import Set as AbstractSet
 
 TopGroup = Literal[
     "job", "user", "node", "target", "executable", "account", "project", "partition"
@@ -21,7 +22,10 @@ FILTERS = ("job", "user", "node", "target", "executable", "account", "project", 
 _GROUP_NAMES: dict[str, TopGroup] = {name: name for name in GROUPS}
 _LONGEST = 1024
 _MOST_STEPS = 10_000
+_MOST_COLUMNS = 40
 _COLUMNS = ("read_bytes", "write_bytes")
+_RANGE = frozenset({"last", "from", "to"})
+_TOP = _RANGE | {"by", "sort", "columns", "limit", *FILTERS}
 
 
 class QueryError(CcagentError):
@@ -54,6 +58,12 @@ class JobRequest(NamedTuple):
     step: timedelta | None
 
 
+def check_names(values: Mapping[str, str], known: AbstractSet[str]) -> None:
+    """Raise QueryError if a parameter is unknown: its answer would be to another question."""
+    for name in sorted(values.keys() - known):
+        raise QueryError(f"{printable(name[:40])!r} is none of {', '.join(sorted(known))}")
+
+
 def parse_range(values: Mapping[str, str], now: datetime) -> TimeRange:
     """Read `last`, or `from` and `to`. Raises QueryError."""
     last, begin, end = values.get("last"), values.get("from"), values.get("to")
@@ -75,6 +85,7 @@ def parse_range(values: Mapping[str, str], now: datetime) -> TimeRange:
 
 def parse_top(values: Mapping[str, str], now: datetime) -> TopRequest:
     """Read the parameters of `top`. Raises QueryError."""
+    check_names(values, _TOP)
     by = values.get("by", "job")
     group = _GROUP_NAMES.get(by)
     if group is None:
@@ -82,6 +93,9 @@ def parse_top(values: Mapping[str, str], now: datetime) -> TopRequest:
     sort = _operation(values.get("sort", "read_bytes"))
     columns = values.get("columns")
     names = [_operation(name) for name in columns.split(",")] if columns else [*_COLUMNS]
+    shown = tuple(dict.fromkeys(names if sort in names else [sort, *names]))
+    if len(shown) > _MOST_COLUMNS:
+        raise QueryError(f"columns: at most {_MOST_COLUMNS}")
     filters = {name: values[name] for name in FILTERS if values.get(name)}
     for name, value in filters.items():
         if len(value) > _LONGEST or not value.isprintable():
@@ -90,7 +104,7 @@ def parse_top(values: Mapping[str, str], now: datetime) -> TopRequest:
         parse_range(values, now),
         group,
         sort,
-        tuple(dict.fromkeys([sort, *names] if sort not in names else names))[:40],
+        shown,
         _number(values, "limit", 20, 100_000),
         filters,
     )
@@ -100,6 +114,7 @@ def parse_job(job: str, values: Mapping[str, str], now: datetime) -> JobRequest:
     """Read the parameters of `job`. Raises QueryError."""
     if not job or len(job) > _LONGEST or not job.isprintable():
         raise QueryError("job: not the id of a job")
+    check_names(values, _RANGE | {"step"})
     found = parse_range(values, now)
     text = values.get("step")
     step = None

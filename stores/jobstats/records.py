@@ -34,6 +34,7 @@ JobstatsRecord = dict[str, JsonValue]
 
 _LONGEST_NAME = 255
 _LONGEST_ENTRY = 1024
+"""In bytes: rows of an index have at most 2704."""
 _MOST_OTHERS = 200
 _LATEST = 253_402_300_799  # of the year 9999
 _LARGEST_ID = 2**63 - 1
@@ -245,10 +246,12 @@ def _text(record: JobstatsRecord, name: str, longest: int) -> str:
     value = record.get(name)
     if not isinstance(value, str):
         raise RecordError(f"{name}: {'missing' if name not in record else 'not a text'}")
-    if not value or len(value) > longest:
-        raise RecordError(f"{name}: {'empty' if not value else f'longer than {longest}'}")
+    if not value:
+        raise RecordError(f"{name}: empty")
     if not value.isprintable():
         raise RecordError(f"{name}: has an unprintable character")
+    if len(value.encode()) > longest:
+        raise RecordError(f"{name}: longer than {longest} bytes")
     return value
 
 

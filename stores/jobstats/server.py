@@ -152,10 +152,13 @@ class JobstatsServer:
                 return
         kept = -_HOUSEKEEPING_EVERY
         while True:
-            if loop.time() - kept >= _HOUSEKEEPING_EVERY:
-                kept = loop.time()
-                await asyncio.to_thread(self._service.keep_house)
-            await asyncio.to_thread(self._service.sum_up)
+            try:
+                if loop.time() - kept >= _HOUSEKEEPING_EVERY:
+                    kept = loop.time()
+                    await asyncio.to_thread(self._service.keep_house)
+                await asyncio.to_thread(self._service.sum_up)
+            except Exception as error:  # noqa: BLE001 - the retention must not end silently
+                logger.error("retention, sums: a defect of the store", exc_info=error)
             await asyncio.sleep(_SUMS_EVERY)
 
     async def _watch(

@@ -99,7 +99,8 @@ class JobstatsService:
         Raises RefusedEnvelopeError, DatabaseAwayError.
         """
         ingest = self._ready()
-        rows = decode_jobs(body)
+        future = timedelta(seconds=self.settings.limits.future.seconds)
+        rows = decode_jobs(body, datetime.now(UTC) + future)
         with self.database.connection() as connection:
             store_jobs(connection, rows)
         ingest.counters.jobs += len(rows)

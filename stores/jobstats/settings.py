@@ -11,6 +11,9 @@ from ccagent.config.settings import Settings
 from ccagent.errors import ConfigurationError
 from ccagent.stores.metrics.settings import StoreTlsSettings, parse_size, split_address
 
+_LONGEST = 36500 * 86400.0
+"""A hundred years: times beyond can't be computed."""
+
 
 class IngestLimitSettings(Settings, frozen=True, kw_only=True):
     """The keys of `[limits]`."""
@@ -26,7 +29,6 @@ class IngestLimitSettings(Settings, frozen=True, kw_only=True):
     query: Annotated[Duration, Meta(description="time for a query of the database")] = Duration(
         "60s"
     )
-    rows: Annotated[int, Meta(ge=1, description="rows in the answer of a query")] = 100_000
 
 
 class SeriesTableSettings(Settings, frozen=True, kw_only=True):
@@ -106,10 +108,14 @@ def _find_bad_values(settings: JobstatsStoreSettings) -> list[str]:
     except ValueError as error:
         problems.append(f"listen: {error}")
     series = settings.series
+    if settings.limits.future.seconds > _LONGEST:
+        problems.append("limits.future: at most 36500d")
     if series.partition.seconds < 60 or series.partition.seconds % 60:
         problems.append("series.partition: whole minutes, at least 1m")
     if series.retention.seconds < series.partition.seconds:
         problems.append("series.retention: at least one series.partition")
+    elif series.retention.seconds > _LONGEST:
+        problems.append("series.retention: at most 36500d")
     elif series.retention.seconds / max(series.partition.seconds, 1) > 5000:
         problems.append("series.partition: too short: at most 5,000 of them in series.retention")
     return problems

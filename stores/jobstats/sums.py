@@ -32,7 +32,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LOCK = 0x6A6F627373756D73  # "jobssums"
 _STORING = 0x6A6F627371756172  # "jobsquar"
 
-LOCK_STORING = f"SELECT pg_advisory_xact_lock_shared({_STORING})"
+LOCK_STORING = sql.SQL("SELECT pg_advisory_xact_lock_shared({})").format(_STORING)
 """What each transaction that stores rows begins with: no quarter is summed meanwhile."""
 
 _MISSING = """
@@ -104,7 +104,7 @@ def sum_up(
 
 
 def forget_sums(connection: Connection[Any], before: datetime) -> None:
-    """Let no sums count of which the retention removes rows."""
+    """Remove the mark of sums of which the retention removes rows, so that they do not count."""
     connection.execute(
         "DELETE FROM summed_times WHERE timestamp < %s::timestamptz + INTERVAL '15 minutes'",
         [before],

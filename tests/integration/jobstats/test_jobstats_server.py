@@ -12,11 +12,14 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
 
+from ccagent.stores.jobstats.partitions import drop_partitions
 from tests.support.certificates import Authority
 from tests.support.jobstats_store import RunningJobstatsStore, record, zeros
 from tests.support.postgres import PostgresServer
@@ -68,6 +71,7 @@ def bearer(token: str) -> dict[str, str]:
         (json.dumps([record(0, write=10**40)]), 422, "write: not an integer"),
         (json.dumps([record(0, target="fs\0")]), 422, "target: has an unprintable"),
         (json.dumps([record(0, entry_id="x" * 2000)]), 422, "entry_id: longer than 1024"),
+        (json.dumps([record(0, entry_id="\u00e9" * 600)]), 422, "longer than 1024 bytes"),
         (json.dumps([record(0, server="a\nb")]), 422, "server: has an unprintable"),
         (json.dumps([record(0, timestamp="yesterday")]), 422, "'yesterday' is no time"),
         (json.dumps([record(0, timestamp="2026-11-22T10:00:00")]), 422, "no offset from UTC"),
@@ -240,6 +244,41 @@ def test_without_a_database_senders_are_asked_to_wait(
             own.start()
             until(lambda: store.post([record(120)]).status == 200, 30)
             assert count(url) == 2
+
+
+def test_a_partition_that_somebody_dropped_is_made_again(
+    store: RunningJobstatsStore, database: str
+) -> None:
+    assert store.post([record(0)]).status == 200
+    with psycopg.connect(database, autocommit=True) as connection:
+        drop_partitions(connection, datetime.now(UTC) + timedelta(days=30))
+    answers = [store.post([record(120)]) for _ in range(2)]
+    assert [one.status for one in answers] == [503, 200], answers
+    assert count(database) == 1
+
+
+def test_times_are_read_whatever_the_role_is_set_to(tmp_path: Path, server: PostgresServer) -> None:
+    url = server.make_database()
+    with psycopg.connect(url, autocommit=True) as connection:
+        name = sql.Identifier(connection.info.dbname)
+        for setting in (sql.SQL("datestyle = 'SQL, DMY'"), sql.SQL("timezone = 'Asia/Kolkata'")):
+            connection.execute(sql.SQL("ALTER DATABASE {} SET {}").format(name, setting))
+    with RunningJobstatsStore(tmp_path / "s", "--database", url) as store:
+        assert store.post([zeros(0), record(120)]).status == 200
+        assert len(store.ask("GET", "/top?last=90d").json()["rows"]) == 1
+
+
+def test_a_database_of_another_encoding_is_refused(tmp_path: Path, server: PostgresServer) -> None:
+    with server.connect() as connection:
+        connection.autocommit = True
+        connection.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'")
+    done = subprocess.run(
+        [sys.executable, "-m", "ccagent", *("store", "jobstats", "migrate", "--database"),
+         server.url("latin")],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "its encoding is LATIN1: make one with CREATE DATABASE" in done.stderr
 
 
 def test_an_end_finishes_what_is_in_hand(store: RunningJobstatsStore, database: str) -> None:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from ccagent.stores.jobstats.export_query import parse_export
 from ccagent.stores.jobstats.query_request import QueryError, parse_job, parse_range, parse_top
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -43,6 +44,8 @@ def test_the_sorted_operation_is_shown() -> None:
         ({"limit": "0"}, "limit: expected a number from 1 to 100000"),
         ({"limit": "1e3"}, "limit: expected a number"),
         ({"user": "a\0"}, "is not a name"),
+        ({"users": "a"}, "'users' is none of account, by, columns"),
+        ({"columns": ",".join(f"x{n}" for n in range(41))}, "columns: at most 40"),
     ],
 )
 def test_what_is_wrong_is_named(values: dict[str, str], reason: str) -> None:
@@ -56,3 +59,11 @@ def test_steps_are_bounded(step: str) -> None:
     with pytest.raises(QueryError, match="step"):
         parse_job("5", {"step": step, "last": "1d"}, NOW)
     assert parse_job("5", {"step": "5m"}, NOW).step == timedelta(minutes=5)
+
+
+def test_parameters_of_an_export() -> None:
+    assert parse_export({"anonymous": "true"}, NOW).is_anonymous
+    assert not parse_export({}, NOW).is_anonymous
+    for values in ({"anonymous": "yes"}, {"anonymus": "1"}):
+        with pytest.raises(QueryError, match="anonym"):
+            parse_export(values, NOW)
