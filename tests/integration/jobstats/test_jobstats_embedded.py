@@ -192,6 +192,24 @@ def test_it_ends_with_the_store_however_that_ends(
     embedded.start()
 
 
+def test_another_program_with_the_number_of_a_lost_server_lives_on(tmp_path: Path) -> None:
+    directory = Path(tempfile.mkdtemp(prefix="jobstats-"))
+    directory.chmod(0o711)
+    cluster = directory / "data/postgres"
+    try:
+        with RunningJobstatsStore(tmp_path / "own", "--data", str(directory / "data")) as store:
+            assert store.stop() == 0
+            with subprocess.Popen(["sleep", "300"]) as other:
+                lines = [str(other.pid), str(cluster), "1", "5432", "", "", ""]
+                (cluster / "postmaster.pid").write_text("\n".join(lines))
+                store.start()
+                assert store.ask("GET", "/top").status == 200
+                assert other.poll() is None
+                other.kill()
+    finally:
+        shutil.rmtree(directory)
+
+
 def test_data_of_another_version_say_what_to_do(data: Path, tmp_path: Path) -> None:
     other = data.parent / "old"
     (other / "postgres").mkdir(parents=True)
