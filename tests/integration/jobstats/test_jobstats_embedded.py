@@ -198,8 +198,9 @@ def test_another_program_with_the_number_of_a_lost_server_lives_on(tmp_path: Pat
     cluster = directory / "data/postgres"
     try:
         with RunningJobstatsStore(tmp_path / "own", "--data", str(directory / "data")) as store:
+            user = servers(directory / "data")[0].uids().real
             assert store.stop() == 0
-            with subprocess.Popen(["sleep", "300"]) as other:
+            with subprocess.Popen(["sleep", "300"], user=user) as other:
                 lines = [str(other.pid), str(cluster), "1", "5432", "", "", ""]
                 (cluster / "postmaster.pid").write_text("\n".join(lines))
                 store.start()
