@@ -10,6 +10,8 @@ from ccagent.agents.jobio.usage import (
     bytes_read,
     bytes_written,
     metadata_operations,
+    read_calls,
+    write_calls,
 )
 from ccagent.machine.bpf.io_hooks import HAS_TIME
 from ccagent.records.line_protocol.encoding import Tags
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
 _ALWAYS: dict[str, Callable[[IoCounts], int]] = {
     "job_fs_read": bytes_read,
     "job_fs_write": bytes_written,
-    "job_fs_reads": lambda counts: counts.reads + counts.async_reads + counts.splice_reads,
-    "job_fs_writes": lambda counts: counts.writes + counts.async_writes + counts.splice_writes,
+    "job_fs_reads": read_calls,
+    "job_fs_writes": write_calls,
     "job_fs_opens": lambda counts: counts.opens,
     "job_fs_metadata": metadata_operations,
 }

@@ -12,7 +12,9 @@ from ccagent.agents.jobio.usage import (
     bytes_written,
     merge_mounts,
     metadata_operations,
+    read_calls,
     read_counters,
+    write_calls,
 )
 from ccagent.machine.bpf.io_records import count_lost
 
@@ -67,8 +69,8 @@ def totals_text(mounts: Iterable[MountUse], network: Iterable[NetworkUse]) -> st
         numbers = (
             bytes_read(total),
             bytes_written(total),
-            total.reads + total.async_reads + total.splice_reads,
-            total.writes + total.async_writes + total.splice_writes,
+            read_calls(total),
+            write_calls(total),
             metadata_operations(total),
         )
         name = (_job(use.job), use.mount.point, use.mount.type)

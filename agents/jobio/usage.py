@@ -143,6 +143,16 @@ def bytes_written(counts: IoCounts) -> int:
     return counts.write_bytes + counts.async_write_bytes + counts.splice_write_bytes
 
 
+def read_calls(counts: IoCounts) -> int:
+    """Return the number of reads in all ways but mmap(2)."""
+    return counts.reads + counts.async_reads + counts.splice_reads
+
+
+def write_calls(counts: IoCounts) -> int:
+    """Return the number of writes in all ways but mmap(2)."""
+    return counts.writes + counts.async_writes + counts.splice_writes
+
+
 def metadata_operations(counts: IoCounts) -> int:
     """Return the number of operations that a file system's metadata server has to answer."""
     return sum(getattr(counts, name) for name in METADATA)

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ccagent.agents.jobio.totals import read_totals
-from ccagent.agents.jobio.usage import bytes_read, bytes_written, metadata_operations
+from ccagent.agents.jobio.usage import (
+    bytes_read,
+    bytes_written,
+    metadata_operations,
+    read_calls,
+    write_calls,
+)
 from ccagent.errors import CcagentError
 from ccagent.machine.bpf import pins
 from ccagent.views.job.amounts import plural
@@ -54,8 +60,8 @@ def read_mounts(node: Node, job: int, directory: str = pins.DIRECTORY) -> JobMou
             source=use.mount.source,
             read=bytes_read(use.total),
             written=bytes_written(use.total),
-            reads=use.total.reads + use.total.async_reads + use.total.splice_reads,
-            writes=use.total.writes + use.total.async_writes + use.total.splice_writes,
+            reads=read_calls(use.total),
+            writes=write_calls(use.total),
             metadata=metadata_operations(use.total),
         )
         for use in uses

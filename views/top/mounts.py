@@ -10,6 +10,8 @@ from ccagent.agents.jobio.usage import (
     bytes_read,
     bytes_written,
     metadata_operations,
+    read_calls,
+    write_calls,
 )
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.machine.bpf import pins
@@ -72,7 +74,7 @@ def _rates(use: MountUse, seconds: float) -> TopMount:
         source=use.mount.source,
         read=bytes_read(delta) / seconds,
         written=bytes_written(delta) / seconds,
-        reads=(delta.reads + delta.async_reads + delta.splice_reads) / seconds,
-        writes=(delta.writes + delta.async_writes + delta.splice_writes) / seconds,
+        reads=read_calls(delta) / seconds,
+        writes=write_calls(delta) / seconds,
         metadata=metadata_operations(delta) / seconds,
     )
