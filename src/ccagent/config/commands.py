@@ -28,7 +28,7 @@ def check(file: str | None, common: Common) -> None:
     from ccagent.config.configuration import check_files
     from ccagent.config.files import DEFAULT_PATH, read_files
     from ccagent.config.unsafe_places import unsafe_places
-    from ccagent.config.warnings import find_losses
+    from ccagent.config.warnings import find_warnings
     from ccagent.log import printable
 
     if file is not None and common.options.path is not None:
@@ -37,7 +37,7 @@ def check(file: str | None, common: Common) -> None:
     configuration = check_files(files, files.table)
     for key, reason in unsafe_places(configuration):
         click.echo(f"ccagent: warning: {key}: {printable(reason)}", err=True)
-    for warning in find_losses(configuration):
+    for warning in find_warnings(configuration):
         click.echo(f"ccagent: warning: {printable(warning)}", err=True)
     click.echo(f"{printable(', '.join(files.paths))}: no errors")
 

@@ -22,7 +22,7 @@ _KINDS: dict[str, dict[str, str]] = {
 """Kind of the messages of an agent, by format."""
 
 
-def find_losses(configuration: Configuration) -> Iterator[str]:
+def find_warnings(configuration: Configuration) -> Iterator[str]:
     """Return what is wrong in a checked configuration: keys, reason, remedy, a sentence each."""
     for name in configuration.agents:
         yield from _find_forgotten(configuration, name)
@@ -87,6 +87,6 @@ def _find_unused_sinks(configuration: Configuration) -> Iterator[str]:
     for name, sink in configuration.sinks.items():
         if agents and name not in used:
             yield (
-                f"sinks.{name}.format: no agent sends there: none that names no sinks has records "
-                f"in the format {sink.format!r}"
+                f"sinks.{name}.format: no agent sends there: name the sink in an agent's sinks, or "
+                f"choose a format that an agent has; it is {sink.format!r}"
             )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ccagent.config.configuration import check
-from ccagent.config.warnings import find_losses
+from ccagent.config.warnings import find_warnings
 from ccagent.errors import ConfigurationError
 
 ENVELOPES = {"url": "dir:/srv/files"}
@@ -25,7 +25,7 @@ def test_an_agent_that_names_no_sinks_sends_to_all_whose_format_it_has() -> None
     assert checked.sinks_of("sysinfo") == ["files"]
     assert checked.sinks_of("metrics") == ["store"]
     assert checked.formats_of("metrics") == {"line"}
-    assert not [*find_losses(checked)]
+    assert not [*find_warnings(checked)]
 
 
 def test_a_sink_that_an_agent_names_must_have_its_format() -> None:
@@ -43,11 +43,11 @@ def test_an_agent_needs_one_sink_of_its_format() -> None:
 
 def test_a_sink_to_which_no_agent_sends_is_a_warning() -> None:
     checked = check(configuration({"metrics": {"every": "1m"}}, a=ENVELOPES, b=LINES), "test")
-    (warning,) = find_losses(checked)
+    (warning,) = find_warnings(checked)
     assert warning.startswith("sinks.a.format: no agent sends there")
 
 
 def test_an_agent_that_a_daemon_would_never_run_is_a_warning() -> None:
     agents: dict[str, Any] = {"sample": {}, "sysinfo": {"on-startup": True}}
-    (warning,) = find_losses(check(configuration(agents, a=ENVELOPES), "test"))
+    (warning,) = find_warnings(check(configuration(agents, a=ENVELOPES), "test"))
     assert warning.startswith("agents.sample.every: missing")

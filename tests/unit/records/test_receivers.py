@@ -11,7 +11,7 @@ import pytest
 
 from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.config.configuration import build_transport, check, check_sink
-from ccagent.config.warnings import find_losses
+from ccagent.config.warnings import find_warnings
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import (
     ErrorObject,
@@ -224,7 +224,7 @@ def test_a_body_over_http_is_as_large_as_the_receiver_takes(
 def losses(outbox: dict[str, Any], agents: dict[str, Any], **sink: Any) -> list[str]:
     due = {name: {"every": "1m"} | agent for name, agent in agents.items()}
     table = {"outbox": outbox, "agents": due, "sinks": {"backend": sink}}
-    return [*find_losses(check(table, "ccagent.toml"))]
+    return [*find_warnings(check(table, "ccagent.toml"))]
 
 
 STATE: dict[str, Any] = {"jobs": {"state-file": "/var/lib/ccagent/jobs"}}
@@ -267,4 +267,4 @@ def test_samples_for_jobanalyzer_alone_are_made_for_it(
     settings = configuration.agents["sample"]
     assert isinstance(settings, SampleSettings)
     assert settings.preset == expected
-    assert len([*find_losses(configuration)]) == warnings
+    assert len([*find_warnings(configuration)]) == warnings
