@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
@@ -17,20 +16,14 @@ from ccagent.log import logger
 from ccagent.views.web import links
 from ccagent.views.web.context import PageRequest, split_keys
 from ccagent.views.web.data.job_search import JobSearchError
+from ccagent.views.web.file_replies import answer_bokeh, answer_static
 from ccagent.views.web.not_allowed import NotAllowedError
 from ccagent.views.web.page_cache import TimedCache, pack_page
 from ccagent.views.web.pages.cluster_page import make_cluster_page
 from ccagent.views.web.pages.job_page import make_job_page
 from ccagent.views.web.pages.jobs_page import make_jobs_page
 from ccagent.views.web.pages.node_page import make_node_page
-from ccagent.views.web.rendering import (
-    BOKEH,
-    bokeh_folder,
-    bokeh_version,
-    render,
-    static_files,
-    static_version,
-)
+from ccagent.views.web.rendering import bokeh_version, render
 from ccagent.views.web.replies import ZOOM_POLICY, GuardedApplication, reply
 from ccagent.views.web.segments import decode_segment
 from ccagent.views.web.sessions import Sessions
@@ -55,12 +48,6 @@ _PARAMETERS = frozenset({
     "range", "from", "to", "q", "state", "verdict", "page", "plot", "zoom",
 })  # fmt: skip
 """Others are passed over, so that nobody has a page made again by adding one."""
-
-_FOR_EVER = "public, max-age=31536000, immutable"
-_KINDS = {
-    "css": "text/css; charset=utf-8", "svg": "image/svg+xml",
-    "js": "text/javascript; charset=utf-8",
-}  # fmt: skip
 
 
 class PageKind(NamedTuple):
@@ -103,8 +90,8 @@ class PageApplication:
             Route("/search", self._search),
             Route("/login", self._login, methods=["GET", "POST"]),
             Route("/logout", self._sessions.log_out, methods=["POST"]),
-            Route("/static/{version}/{name}", self._static),
-            Route("/bokeh/{version}/{name}", self._bokeh),
+            Route("/static/{version}/{name}", answer_static),
+            Route("/bokeh/{version}/{name}", answer_bokeh),
             Route("/job/{job}", self._any_job),
         ]
         for kind in PAGES:
@@ -292,19 +279,6 @@ class PageApplication:
     def _ask_login(self, request: Request) -> Response:
         return self._sessions.ask_login(request)
 
-    async def _static(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        body = static_files().get(name)
-        if body is None or request.path_params["version"] != static_version():
-            raise HTTPException(404, "no such file")
-        return _file(request, body, _KINDS[name.rpartition(".")[2]])
-
-    async def _bokeh(self, request: Request) -> Response:
-        folder, name = bokeh_folder(), request.path_params["name"]
-        if folder is None or name not in BOKEH or request.path_params["version"] != bokeh_version():
-            raise HTTPException(404, "no such file")
-        return _file(request, (folder / name).read_bytes(), _KINDS["js"])
-
     # Errors
 
     async def _refuse(self, request: Request, error: Exception) -> Response:
@@ -383,22 +357,3 @@ def _size_of(model: Any) -> int:
 def _chosen(plots: list[PagePlot], keys: str) -> list[PagePlot]:
     wanted = split_keys(keys)
     return [one for one in plots if not wanted or one.key in wanted]
-
-
-def _file(request: Request, body: bytes, kind: str) -> Response:
-    headers = {"Cache-Control": _FOR_EVER, "Vary": "Accept-Encoding"}
-    if "gzip" in request.headers.get("accept-encoding", ""):
-        body = _packed(body)
-        headers["Content-Encoding"] = "gzip"
-    return Response(body, 200, headers, media_type=kind)
-
-
-_packed_files: dict[int, bytes] = {}
-
-
-def _packed(body: bytes) -> bytes:
-    """Return a file packed; each is packed once."""
-    found = _packed_files.get(len(body))
-    if found is None or gzip.decompress(found) != body:
-        found = _packed_files[len(body)] = gzip.compress(body, 9, mtime=0)
-    return found
