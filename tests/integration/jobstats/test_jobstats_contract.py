@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +16,7 @@ import psycopg
 import pytest
 
 from ccagent.stores.jobstats.ingest import StoredArray
+from ccagent.stores.jobstats.query_request import parse_job
 from ccagent.stores.jobstats.refusals import RefusedArrayError
 from ccagent.stores.jobstats.service import JobstatsService
 from ccagent.stores.jobstats.settings import JobstatsStoreSettings
@@ -84,6 +86,30 @@ def test_recorded_dumps_may_count_from_the_start(database: str) -> None:
     rates = query(database, "SELECT seconds, write_bytes FROM ost_rates ORDER BY timestamp")
     assert rates == [(100, 5), (120, pytest.approx(Decimal(1) / 120))]
     store.service.close()
+
+
+def test_a_start_at_the_observation_has_no_rate(database: str) -> None:
+    store = IngestedStore(database, first="count")
+    moment = datetime.fromisoformat(record(0)["timestamp"])
+    stored(store, record(0, {"write_bytes": 500}, start_time=moment.timestamp()))
+    values = {"to": (moment + timedelta(minutes=30)).isoformat()}
+    for wanted in (values, values | {"step": "5m"}):
+        answer = store.service.job(parse_job("5", wanted, datetime.now(UTC)))
+        assert answer is not None
+        assert [(one.total, one.peak) for one in answer.totals] == [(500, 0)]
+    store.service.close()
+
+
+def test_the_longest_texts_fit_the_indexes(store: IngestedStore) -> None:
+    chance = random.Random(1)
+
+    def text(count: int) -> str:
+        return "".join(chr(chance.randrange(0x20000, 0x2A000)) for _ in range(count))
+
+    names = {name: text(256) for name in ("entry_id", "job_id", "user", "nodename", "executable")}
+    assert stored(store, record(0, **names, server=text(63), target=text(63))) == 1
+    with pytest.raises(RefusedArrayError):
+        store.post([record(0, entry_id=text(257))])
 
 
 @pytest.mark.parametrize(

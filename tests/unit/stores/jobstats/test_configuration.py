@@ -33,6 +33,8 @@ def test_the_command_line_replaces_the_file(tmp_path: Path) -> None:
         ('data = "x"\n[series]\npartition = "90s"\n', {}, "series.partition: whole minutes"),
         ('data = "x"\n[series]\nretention = "1h"\n', {}, "series.retention: at least one"),
         ('data = "x"\n[series]\npartition = "1m"\n', {}, "series.partition: too short"),
+        ('data = "x"\n[series]\nretention = "40000d"\n', {}, "series.retention: at most 36500d"),
+        ('data = "x"\n[limits]\nfuture = "40000d"\n', {}, "limits.future: at most 36500d"),
         ('data = "x"\n[limits]\nbody = "8"\n', {}, "limits.body: '8' is not a size"),
         ('data = "x"\n[tls]\nkey = "k"\n', {}, "tls: certificate and key need each other"),
         ("data = [", {}, "store.toml"),

@@ -1,0 +1,96 @@
+"""Databases that are not as they should be, and questions to them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from ccagent.errors import ConfigurationError
+from ccagent.stores.jobstats.database import DatabaseAwayError
+from ccagent.stores.jobstats.migrating import migrate
+from ccagent.stores.jobstats.service import JobstatsService
+from ccagent.stores.jobstats.settings import JobstatsStoreSettings, SeriesTableSettings
+from tests.support.jobstats_store import RunningJobstatsStore, record
+from tests.support.postgres import PostgresServer
+from tests.support.running import until
+
+NOW = datetime.now(UTC).isoformat()
+ENTRY = {"timestamp": NOW, "snapshot_time": None, "entry_id": "5:1:\u65e5\u672c"}
+
+
+def ccagent(*arguments: str | bytes) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ccagent", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_names_are_utf8_whatever_the_role_is_set_to(server: PostgresServer, tmp_path: Path) -> None:
+    url = server.make_database()
+    with psycopg.connect(url, autocommit=True) as connection:
+        name = connection.info.dbname
+        connection.execute(f"ALTER DATABASE {name} SET client_encoding = 'LATIN1'".encode())
+    with RunningJobstatsStore(tmp_path / "store", "--database", url) as store:
+        assert store.post([record(0, **ENTRY)]).status == 200
+        assert store.ask("GET", "/top").json()["rows"][0]["key"] == ENTRY["entry_id"]
+
+
+def test_a_database_that_only_reads_is_waited_for(server: PostgresServer) -> None:
+    url = server.make_database()
+    with psycopg.connect(url, autocommit=True) as connection:
+        name = connection.info.dbname
+        connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on".encode())
+    service = JobstatsService(JobstatsStoreSettings(database=url), url)
+    with pytest.raises(DatabaseAwayError, match="read-only"):
+        service.prepare()
+
+
+def test_a_store_ends_while_another_one_migrates(server: PostgresServer, tmp_path: Path) -> None:
+    url = server.make_database()
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute("SELECT pg_advisory_lock(%s)", [0x6A6F6273746174])
+        with RunningJobstatsStore(tmp_path / "store", "--database", url, is_ready=False) as store:
+            query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'"
+            until(lambda: other.execute(query).fetchone() == (1,), 30)
+            assert store.stop() == 0
+
+
+def test_two_stores_migrate_at_once(server: PostgresServer, tmp_path: Path) -> None:
+    url = server.make_database()
+    with (
+        RunningJobstatsStore(tmp_path / "a", "--database", url, is_ready=False) as one,
+        RunningJobstatsStore(tmp_path / "b", "--database", url) as other,
+    ):
+        until(lambda: one.ask("GET", "/status").json()["ready"] == 1, 60)
+        assert other.post([record(0, **ENTRY)]).json()["stored"] == 1
+
+
+@pytest.mark.parametrize("command", [["top"], ["export", "x.csv"]])
+def test_a_database_without_tables_is_explained(
+    server: PostgresServer, tmp_path: Path, command: list[str]
+) -> None:
+    words = [str(tmp_path / word) if word.endswith(".csv") else word for word in command]
+    done = ccagent("jobstats", *words, "--database", server.make_database())
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "`ccagent store jobstats migrate` makes the tables" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_that_are_no_utf8_are_unknown(store: RunningJobstatsStore) -> None:
+    done = ccagent("jobstats", "job", b"\xff", "--url", store.url)
+    assert (done.returncode, done.stderr) == (1, "no job '\\udcff' is known\n")
+    done = ccagent("jobstats", "top", "--where", b"user=\xff", "--url", store.url)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_old_postgresql_is_refused(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ccagent.stores.jobstats.migrating._OLDEST", 990_000)
+    with (
+        psycopg.connect(database, autocommit=True) as connection,
+        pytest.raises(ConfigurationError, match="is too old: 99"),
+    ):
+        migrate(connection, SeriesTableSettings())
