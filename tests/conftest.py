@@ -17,6 +17,7 @@ MOST_RERUNS = 10
 """A loaded machine must not fail a sound change; a suite that flakes more often is not sound."""
 
 _MOST_RENEWALS = 2
+_LINES_OF_A_RERUN = 12
 """How often a file's servers are started anew for a rerun: a broken change must not take hours."""
 
 _INTEGRATION = "tests/integration/"
@@ -140,10 +141,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
                 fixture.finish(test._request)
 
 
-def _reruns(config: pytest.Config) -> list[str]:
-    """Return the tests that were run again; the workers of pytest-xdist know of none."""
+def _reruns(config: pytest.Config) -> list[pytest.TestReport]:
+    """Return the attempts that were repeated; the workers of pytest-xdist know of none."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    return [] if reporter is None else [each.nodeid for each in reporter.stats.get("rerun", [])]
+    return [] if reporter is None else reporter.stats.get("rerun", [])
 
 
 @pytest.hookimpl(trylast=True)
@@ -158,5 +159,7 @@ def pytest_terminal_summary(
     reruns = _reruns(config)
     if reruns:
         terminalreporter.section(f"run again: {len(reruns)} (more than {MOST_RERUNS} fail the run)")
-        for name in reruns:
-            terminalreporter.write_line(name)
+        for report in reruns:
+            terminalreporter.write_line(f"{report.nodeid} ({report.when})")
+            for line in report.longreprtext.splitlines()[-_LINES_OF_A_RERUN:]:
+                terminalreporter.write_line(f"    {line}")
