@@ -6,8 +6,9 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,13 +28,25 @@ def _children() -> set[int]:
     return found
 
 
+_HAS_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    report = yield
+    failed_before = report.when != "setup" and item.stash[_HAS_FAILED]
+    item.stash[_HAS_FAILED] = report.failed or failed_before
+    return report
+
+
 @pytest.fixture(autouse=True)
-def _no_program_is_left() -> Iterator[None]:
-    """Kill what a test has started and, since it failed, not ended."""
+def _no_program_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Kill what a test that failed has not ended; one that passed may have restarted a server."""
     before = _children()
     yield
-    for process in _children() - before:
-        os.kill(process, signal.SIGKILL)
+    if request.node.stash[_HAS_FAILED]:
+        for process in _children() - before:
+            os.kill(process, signal.SIGKILL)
 
 
 @pytest.fixture
