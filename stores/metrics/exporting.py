@@ -7,9 +7,10 @@ import os
 import time
 from typing import TYPE_CHECKING, Literal, cast
 
-from ccagent.errors import ConfigurationError, EncodingError
+from ccagent.errors import ConfigurationError, EncodingError, NotPermittedError
 from ccagent.log import logger, printable
 from ccagent.machine.lock import Lock
+from ccagent.machine.private_files import open_private
 from ccagent.records.line_protocol.encoding import encode_number, encode_tags
 from ccagent.stores.metrics.checkpoint_files import read_checkpoints, write_checkpoint
 from ccagent.stores.metrics.log_replay import Replay
@@ -49,6 +50,8 @@ def export_values(settings: StoreSettings, form: str, target: str) -> int:
             for cluster in store.root.children.values()
             for node in cluster.children.values()
         )
+    except NotPermittedError as error:
+        raise ConfigurationError(str(error)) from error
     except OSError as error:
         raise ConfigurationError(f"{target}: {error.strerror}") from error
     finally:
@@ -57,11 +60,19 @@ def export_values(settings: StoreSettings, form: str, target: str) -> int:
 
 def _write_lines(store: MetricStore, target: str) -> int:
     count = 0
-    with open(target, "w", encoding="utf-8") as file:
+    with open(_open_target(target), "w", encoding="utf-8") as file:
         for start, when, value in _iterate_values(store.root):
             file.write(f"{start} value={encode_number(value)} {when}\n")
             count += 1
     return count
+
+
+def _open_target(target: str) -> int:
+    """Open the file to write, through no link of another user but those of /dev to own output."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    if target in {"/dev/stdout", "/dev/stderr"} or target.startswith("/dev/fd/"):
+        return os.open(target, flags)
+    return open_private(target, flags, 0o644)
 
 
 def _iterate_values(root: StoreLevel) -> Iterator[tuple[str, int, float]]:

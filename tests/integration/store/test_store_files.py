@@ -195,6 +195,20 @@ def test_an_export_in_lines_can_be_written_again(tmp_path: Path) -> None:
         assert store.query(BEGIN, BEGIN + 3600, HOUR, HOUR | {"metric": "power"}) == before
 
 
+def test_an_export_follows_no_link(tmp_path: Path) -> None:
+    with RunningStore(tmp_path / "store") as store:
+        fill(store)
+        store.stop()
+    other = tmp_path / "other"
+    other.write_text("kept")
+    (tmp_path / "lines").symlink_to(other)
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        export(tmp_path, str(tmp_path / "lines"))
+    assert "a symbolic link is not followed" in failed.value.stderr
+    assert other.read_text() == "kept"
+    assert "load,cluster=" in export(tmp_path, "/dev/stdout")
+
+
 def test_any_name_can_be_exported(tmp_path: Path) -> None:
     names = [
         "cpu.load",

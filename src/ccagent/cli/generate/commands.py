@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from ccagent.cli.generate import completion, manual, manual_configuration
 from ccagent.config.defaults import template
 from ccagent.config.registry import AGENTS, TRANSPORTS
-from ccagent.errors import ConfigurationError
+from ccagent.errors import ConfigurationError, NotPermittedError
+from ccagent.machine.private_files import replace_file
 
 if TYPE_CHECKING:
     import click
@@ -37,7 +38,9 @@ def generate(program: click.Group, directory: str) -> list[str]:
         path = Path(directory) / place
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            replace_file(str(path), text.encode(), 0o644)
+        except NotPermittedError as error:
+            raise ConfigurationError(str(error)) from error
         except OSError as error:
             raise ConfigurationError(f"{path}: {error.strerror}") from error
         written.append(str(path))
