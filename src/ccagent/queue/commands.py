@@ -145,7 +145,9 @@ def _open_queue(configuration: Configuration, sink: str) -> Generator[QueueDatab
         database = open_disk(path, configuration.outbox)
         yield database
     except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
-        raise QueueError(f"outbox {path}: {error}") from error
+        # SQLite's "disk I/O error" alone does not tell that nothing can be created.
+        cause = ": no space left on the device" if _is_full(path) else ""
+        raise QueueError(f"outbox {path}: {error}{cause}") from error
     except OSError as error:
         raise QueueError(f"outbox {path}: {error.strerror or error}") from error
     except QueueError:
@@ -156,6 +158,14 @@ def _open_queue(configuration: Configuration, sink: str) -> Generator[QueueDatab
         if database is not None:
             with contextlib.suppress(sqlite3.Error):
                 database.close()
+
+
+def _is_full(path: str) -> bool:
+    """Return whether the file system of a file has no free block left."""
+    try:
+        return os.statvfs(os.path.dirname(path)).f_bavail == 0
+    except OSError:
+        return False
 
 
 def _get_directory(configuration: Configuration) -> str:

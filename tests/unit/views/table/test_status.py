@@ -40,6 +40,12 @@ def test_restarts_of_the_daemon_are_shown() -> None:
     )
 
 
+def test_damaged_messages_are_shown_below_their_sink() -> None:
+    sink = SinkCounters(queued=5, damaged=2)
+    lines = format_status(structs.replace(STATUS, sinks={"backend": sink}), 100, Style())
+    assert lines[-1] == "  2 messages in the queue were damaged"
+
+
 def test_queues_have_their_dead_letters_below_them() -> None:
     rows = [
         BacklogRow("backend", 3, 1_500_000, 61.0, 1, 0, ("sample of n1, 80 bytes: 403",)),

@@ -274,6 +274,24 @@ def test_events_are_repeated_on_demand(slurm: Slurm) -> None:
     assert Backend().take(slurm, agent) == []
 
 
+def test_a_restart_between_start_and_stop_neither_loses_nor_repeats_events(
+    slurm: Slurm, backend: Backend, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "jobs.state")
+    running, other = job(2, "RUNNING", **RAN), job(3, "RUNNING", **RAN)
+    slurm.sacct.prints(running, other)
+    agent = slurm.agent("line", state_file=path)
+    backend.take(slurm, agent)
+    agent.save_state()
+    slurm.sacct.prints(job(2, **RAN, End="1699999900"), other)
+    agent = slurm.agent("line", state_file=path)
+    found = backend.take(slurm, agent)
+    agent.save_state()
+    assert [(function, payload["jobId"]) for function, payload in found] == [("stop_job", 2)]
+    assert backend.states == {(2, 1699999000): "completed", (3, 1699999000): "running"}
+    assert backend.take(slurm, slurm.agent("line", state_file=path)) == []
+
+
 def test_a_requeued_job_does_not_run_for_ever(slurm: Slurm, backend: Backend) -> None:
     agent = slurm.agent("line")
     slurm.sacct.prints(job(2, "RUNNING", **RAN))
