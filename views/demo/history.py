@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ccagent.records.line_protocol.encoding import encode_tags
+from ccagent.stores.metrics.part_tags import JOB_ENERGY, MOUNT, NETWORK, read_part
 from ccagent.views.demo.jobs import FIRST_JOB, demo_jobs
+from ccagent.views.demo.parts import part_signals
 from ccagent.views.demo.placing import demo_nodes, place_jobs
 from ccagent.views.demo.signals import (
     TimeSteps,
@@ -91,8 +94,7 @@ class SimulatedCluster:
             part = job.parts[index]
             here.append((part, values))
             threads.append(job.job.threads * np.nan_to_num(values["job_cpu_util"]) / 100)
-            for metric, each in values.items():
-                yield (f"job{job.number}",), metric, each
+            yield from _job_values(job, index, steps, values)
             for place, card in enumerate(part.cards):
                 _overlay(
                     cards[node.cards[card]], card_signals(job, index, place, steps), steps, job
@@ -132,6 +134,17 @@ class SimulatedCluster:
         ]
 
 
+def _job_values(
+    job: PlacedJob, index: int, steps: TimeSteps, values: Mapping[str, Values]
+) -> Iterator[tuple[tuple[str, ...], str, Values]]:
+    """Yield the series of a job on a node, and those of its mounts and other parts."""
+    level = f"job{job.number}"
+    for metric, each in values.items():
+        yield (level,), metric, each
+    for name, metric, each in part_signals(job, index, steps):
+        yield (level, name), metric, each
+
+
 def _overlay(
     card: dict[str, Values], used: Mapping[str, Values], steps: TimeSteps, job: PlacedJob
 ) -> None:
@@ -145,6 +158,9 @@ def _overlay(
 def _tags(path: tuple[str, ...]) -> str:
     if not path:
         return "type=node"
+    if len(path) > 1:
+        tags = (read_part(path[1], names) for names in (MOUNT, NETWORK, JOB_ENERGY))
+        return _tags(path[:1]) + encode_tags(next(one for one in tags if one is not None))
     for kind in ("hwthread", "socket", "accelerator"):
         if path[0].startswith(kind):
             return f"type={kind},type-id={path[0].removeprefix(kind)}"
