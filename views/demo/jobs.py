@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 from msgspec import structs
 
-from ccagent.views.demo.parts import HOME, LOCAL, SCRATCH, DemoMount
+from ccagent.views.demo.mounts import HOME, LOCAL, SCRATCH, DemoMount
 
 Shape = Literal["steady", "starts-only", "stops", "fades", "waves", "grows"]
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ccagent.stores.metrics.part_tags import JOB_ENERGY, MOUNT, NETWORK, part_name
+from ccagent.views.demo.mounts import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,30 +19,10 @@ if TYPE_CHECKING:
 
     Values = NDArray[np.float64]
 
-MIB = float(1 << 20)
 _NETWORK = (("tcp", "no", 0.6), ("tcp", "yes", 0.3), ("udp", "no", 0.01))
 _WATTS = {("cpu", "active"): 4.1, ("cpu", "idle"): 1.3, ("memory", "active"): 0.4,
           ("memory", "idle"): 0.2}  # fmt: skip
 """Of a core."""
-
-
-class DemoMount(NamedTuple):
-    """What a job does on a mount of a node: B/s, calls a second, metadata operations a second."""
-
-    point: str
-    type: str
-    source: str
-    read: float
-    written: float
-    calls: float
-    metadata: float
-
-
-HOME = DemoMount("/home", "nfs4", "nfs1:/export/home", 2e4, 5e3, 4, 30)
-SCRATCH = DemoMount(
-    "/scratch", "lustre", "10.0.0.1@o2ib:10.0.0.2@o2ib:/scratch", 48 * MIB, 21 * MIB, 90, 7
-)
-LOCAL = DemoMount("/tmp", "xfs", "/dev/nvme0n1p2", 3e5, 2 * MIB, 40, 12)  # noqa: S108 - a name
 
 
 def part_signals(
