@@ -132,7 +132,7 @@ def _shown() -> list[DemoJob]:
         DemoJob(name="test.sh", user="alice", account="phys", shows="short", cores=2, memory=4,
                 began=0.9, hours=0.011, limit=1, state="FAILED", exit_code=1),
         DemoJob(name="lossy", user="alice", account="phys", shows="unknown", cores=16, cpu=0.3,
-                began=10, hours=4, limit=6, kept=0.55),
+                began=10, hours=4, limit=6, kept=0.7),
         DemoJob(name="mig", user="judy", account="ml", shows="unknown", partition="gpu", cores=8,
                 memory=48, began=3, limit=12, gpu=(None,)),
     ]  # fmt: skip
