@@ -62,13 +62,14 @@ class JobNetwork(msgspec.Struct, frozen=True, kw_only=True):
 class JobMounts(msgspec.Struct, frozen=True, kw_only=True):
     """The mounts of a job, and its network; most bytes first. note: why they are not known.
 
-    is_from_store: they are sums of rates, over all nodes of the job.
+    is_from_store: they are sums of rates, over `nodes` nodes of the job.
     """
 
     mounts: tuple[JobMount, ...] = ()
     network: tuple[JobNetwork, ...] = ()
     note: str = ""
     is_from_store: bool = False
+    nodes: int = 1
 
 
 def read_mounts(node: Node, job: int, directory: str = pins.DIRECTORY) -> JobMounts:

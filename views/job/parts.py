@@ -26,6 +26,9 @@ NETWORK_METRICS = {
 METRICS = {MOUNT[0]: MOUNT_METRICS, NETWORK[0]: NETWORK_METRICS}
 """By the first tag of a part, which its name begins with."""
 
+MOST_PARTS = 5000
+"""Parts that are summed up: those of the first nodes of a job."""
+
 LATE = 600
 """Seconds after a job's end in which its last reading comes: the longest interval of `jobio`."""
 
@@ -59,9 +62,11 @@ class JobPartSums:
     def __init__(self) -> None:
         self._found: dict[str, dict[str, float]] = {}
         """By name and field."""
+        self._nodes: set[str] = set()
 
-    def add(self, name: str, field: str, amount: float) -> None:
-        """Add an amount of a part."""
+    def add(self, node: str, name: str, field: str, amount: float) -> None:
+        """Add an amount of a part on a node."""
+        self._nodes.add(node)
         fields = self._found.setdefault(name, {})
         fields[field] = fields.get(field, 0.0) + amount
 
@@ -80,7 +85,10 @@ class JobPartSums:
                 network.append(_make_network(way, whole))
         mounts.sort(key=lambda one: (-one.read - one.written, -one.metadata, one.point))
         network.sort(key=lambda one: (-one.received - one.sent, one.protocol, one.is_loopback))
-        return JobMounts(mounts=tuple(mounts), network=tuple(network), is_from_store=True)
+        return JobMounts(
+            mounts=tuple(mounts), network=tuple(network), is_from_store=True,
+            nodes=len(self._nodes),
+        )  # fmt: skip
 
 
 def _make_mount(tags: dict[str, str], amounts: dict[str, int]) -> JobMount:

@@ -24,7 +24,13 @@ from ccagent.views.job.facts import (
     JobFacts,
     JobSeries,
 )
-from ccagent.views.job.parts import LATE, JobPartSums, part_metrics, sum_of_rates
+from ccagent.views.job.parts import (
+    LATE,
+    MOST_PARTS,
+    JobPartSums,
+    part_metrics,
+    sum_of_rates,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,8 +43,6 @@ _AT_ONCE = 16
 """Nodes of a request: their series are held at once."""
 
 _PARTS_AT_ONCE = 100
-_MOST_PARTS = 2000
-"""Mounts and the like of a job on all nodes."""
 
 _SHOWN = 200
 """Characters of an answer that an error shows."""
@@ -123,21 +127,21 @@ class StoreClient:
         stop = int(now) + 1 if facts.stop is None else facts.stop + LATE
         sums = JobPartSums()
         names = [(node, name) for node, each in facts.parts.items() for name in each]
-        for begin in range(0, min(len(names), _MOST_PARTS), _PARTS_AT_ONCE):
+        for begin in range(0, min(len(names), MOST_PARTS), _PARTS_AT_ONCE):
             queries: list[dict[str, Any]] = []
-            wanted: list[tuple[str, str]] = []
+            wanted: list[tuple[str, str, str]] = []
             for node, name in names[begin : begin + _PARTS_AT_ONCE]:
                 for metric, field in part_metrics(name).items():
                     queries.append({
                         "metric": metric, "host": node, "type": "job", "type-ids": [facts.job],
                         "subtype": "", "subtype-ids": [name],
                     })  # fmt: skip
-                    wanted.append((name, field))
+                    wanted.append((node, name, field))
             found = self._query(facts, stop, queries)
-            for (name, field), results in zip(wanted, found, strict=False):
+            for part, results in zip(wanted, found, strict=False):
                 for one in results:
                     if one.data and not one.error and one.resolution > 0:
-                        sums.add(name, field, sum_of_rates(one.data, one.resolution))
+                        sums.add(*part, sum_of_rates(one.data, one.resolution))
         return sums.finish()
 
     def _query(

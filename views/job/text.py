@@ -49,16 +49,26 @@ def format_report(
     if job.cards:
         lines += _cards(job, width)
     if mounts is not None:
-        for name, texts in (("mounts", format_mounts(mounts)), ("network", format_network(mounts))):
-            for number, text in enumerate(texts):
-                label = f"{'' if number else name:{_LABEL}}"
-                lines += _fold(f"{label}{clean(text)}", "", " " * _LABEL, width)
+        lines += _mounts(mounts, len(job.nodes), width)
     for finding in report.findings:
         lines += _finding(finding, style, width)
     if report.hidden:
         names = ", ".join(sorted(one.rule for one in report.hidden))
         lines += _fold(f"Other advice waits for that: {names}.", " " * _LABEL, " " * _LABEL, width)
     return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _mounts(mounts: JobMounts, nodes: int, width: int) -> list[str]:
+    """Return the mounts and the network. nodes: of the job."""
+    lines: list[str] = []
+    for name, texts in (("mounts", format_mounts(mounts)), ("network", format_network(mounts))):
+        for number, text in enumerate(texts):
+            label = f"{'' if number else name:{_LABEL}}"
+            lines += _fold(f"{label}{clean(text)}", "", " " * _LABEL, width)
+    if mounts.is_from_store and mounts.nodes < nodes:
+        text = f"mounts and network of {mounts.nodes} of {nodes} nodes"
+        lines += _fold(text, " " * _LABEL, " " * _LABEL, width)
+    return lines
 
 
 def _head(job: JobFigures, width: int) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from ccagent.stores.metrics.part_tags import JOB_ENERGY, read_part
 from ccagent.views.job.facts import LARGEST_VALUE
 from ccagent.views.job.measuring import usual_gap
-from ccagent.views.job.parts import LATE, JobPartSums, part_metrics
+from ccagent.views.job.parts import LATE, MOST_PARTS, JobPartSums, part_metrics
 from ccagent.views.web.data.measured import job_level, read_values
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ccagent.views.job.mounts import JobMounts
 
 _MOST_NODES = 512
-_MOST_PARTS = 2000
 _SOME = 200
 """Values that are enough to find the usual time between two."""
 
@@ -55,14 +54,13 @@ async def read_parts(store: MetricStore, job: StoredJob, stop: int) -> JobParts:
         level = job_level(node, job.job) if node is not None else None
         if level is None:
             continue
-        for part, below in level.children.items():
-            metrics = part_metrics(part) if parts < _MOST_PARTS else {}
-            parts += bool(metrics)
-            for metric, field in metrics.items():
+        parts += len(level.children)
+        for part, below in level.children.items() if parts <= MOST_PARTS else ():
+            for metric, field in part_metrics(part).items():
                 if metric in below.series:
                     amount = _sum_rates(below.series[metric], job.start, stop)
                     if amount is not None:
-                        sums.add(part, field, amount)
+                        sums.add(name, part, field, amount)
         found = {
             key: amount
             for key, series in _energy_series(level)

@@ -149,7 +149,7 @@ async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage |
             _node_row(sources, job, node, stop) for node in report.figures.nodes[:_MOST_NODES]
         ],
         imbalance=_imbalance(report),
-        parts=show_parts(parts.mounts),
+        parts=show_parts(parts.mounts, len(job.nodes)),
         footprint=_footprint(sources, job) if is_old or job.footprint else [],
         text=format_report(report, Style(), 80, parts.mounts),
         times=times,

@@ -39,15 +39,16 @@ class NetworkRow(msgspec.Struct, frozen=True):
 
 
 class ShownParts(msgspec.Struct, frozen=True):
-    """The tables of a page. more: mounts that the table leaves out."""
+    """The tables of a page. more: mounts that the table leaves out. nodes: which are known."""
 
     mounts: list[MountRow] = []
     more: int = 0
     network: list[NetworkRow] = []
+    nodes: str = ""
 
 
-def show_parts(found: JobMounts | None) -> ShownParts:
-    """Return the tables; empty ones for what no agent has sent."""
+def show_parts(found: JobMounts | None, nodes: int) -> ShownParts:
+    """Return the tables; empty ones for what no agent has sent. nodes: of the job."""
     if found is None:
         return ShownParts()
     return ShownParts(
@@ -60,6 +61,7 @@ def show_parts(found: JobMounts | None) -> ShownParts:
             )
             for one in found.network[:_MOST]
         ],
+        "all nodes" if found.nodes == nodes else f"{found.nodes} of {nodes} nodes",
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ccagent.stores.metrics.part_tags import MOUNT, NETWORK, part_name
-from ccagent.views.job.figures import JobFigures
+from ccagent.views.job.figures import JobFigures, NodeFigures
 from ccagent.views.job.mounts import format_mounts, format_network
 from ccagent.views.job.parts import JobPartSums, part_metrics, sum_of_rates
 from ccagent.views.job.report import make_report
@@ -37,11 +37,11 @@ def test_a_rate_stands_for_the_usual_time(values: list[float | None], amount: fl
 def test_parts_are_summed_up_over_nodes() -> None:
     sums = JobPartSums()
     assert sums.finish() is None
-    for part, field, amount in (
-        (HOME, "read", 1000.4), (HOME, "read", 24), (HOME, "metadata", 7), (TCP, "sent", 5e9),
-        (PORT, "received", 1e12),
+    for node, part, field, amount in (
+        ("a", HOME, "read", 1000.4), ("b", HOME, "read", 24), ("b", HOME, "metadata", 7),
+        ("a", TCP, "sent", 5e9), ("a", PORT, "received", 1e12),
     ):  # fmt: skip
-        sums.add(part, field, amount)
+        sums.add(node, part, field, amount)
     found = sums.finish()
     assert found is not None
     (mount,) = found.mounts
@@ -51,14 +51,16 @@ def test_parts_are_summed_up_over_nodes() -> None:
         "ports of its nodes (InfiniBand and others): 931GB received, 0B sent",
         "TCP within a node: 0B received, 4.7GB sent",
     ]
-    text = format_report(make_report(JobFigures(job="7")), Style(), 80, found)
+    nodes = tuple(NodeFigures(name=name) for name in "abc")
+    text = format_report(make_report(JobFigures(job="7", nodes=nodes)), Style(), 80, found)
+    assert "        mounts and network of 2 of 3 nodes\n" in text
     assert "mounts  /home nfs4: 1KB read" in text
     assert "network ports of its nodes" in text
 
 
 def test_a_job_without_mounts_has_its_network_alone() -> None:
     sums = JobPartSums()
-    sums.add(TCP, "sent", 1)
+    sums.add("a", TCP, "sent", 1)
     found = sums.finish()
     assert found is not None
     assert (format_mounts(found), len(format_network(found))) == ([], 1)

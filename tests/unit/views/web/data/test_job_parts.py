@@ -75,6 +75,7 @@ def test_mounts_of_all_nodes_are_a_table(site: PageSite) -> None:
         ["/home", "nfs4", "1.17 MB", "0 B", "0", "0", "2,400", "nfs1:/home"],
     ]  # fmt: skip
     assert "mounts  /&lt;script&gt;" in text  # in the report as text
+    assert "Amounts over all nodes" in text
 
 
 def test_the_network_of_a_job_is_a_table(site: PageSite) -> None:
@@ -82,6 +83,7 @@ def test_the_network_of_a_job_is_a_table(site: PageSite) -> None:
     send(site, "job_net_received", [4096.0] * 5, layer="socket", proto="udp", loopback="yes")
     text = page(site)
     assert "File systems" not in text
+    assert "Over 1 of 2 nodes" in text
     assert rows(text, "Network of the job") == [
         ["UDP within a node", "1.17 MB", "0 B"],
         ["TCP", "0 B", "300 kB"],
