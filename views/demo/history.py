@@ -158,13 +158,17 @@ def _overlay(
 def _tags(path: tuple[str, ...]) -> str:
     if not path:
         return "type=node"
-    if len(path) > 1:
-        tags = (read_part(path[1], names) for names in (MOUNT, NETWORK, JOB_ENERGY))
-        return _tags(path[:1]) + encode_tags(next(one for one in tags if one is not None))
+    first, *parts = path
     for kind in ("hwthread", "socket", "accelerator"):
-        if path[0].startswith(kind):
-            return f"type={kind},type-id={path[0].removeprefix(kind)}"
-    return f"type=node,stype=job,stype-id={path[0].removeprefix('job')}"
+        if first.startswith(kind):
+            return f"type={kind},type-id={first.removeprefix(kind)}"
+    more = "".join(_part_tags(part) for part in parts)
+    return f"type=node,stype=job,stype-id={first.removeprefix('job')}{more}"
+
+
+def _part_tags(part: str) -> str:
+    tags = (read_part(part, names) for names in (MOUNT, NETWORK, JOB_ENERGY))
+    return encode_tags(next(one for one in tags if one is not None))
 
 
 def _slurm_job(job: PlacedJob) -> dict[str, Any]:
