@@ -20,6 +20,7 @@ from ccagent.records.points import Point
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
+    from ccagent.agents.jobio.mounts import MountName
     from ccagent.agents.jobio.settings import JobIoSettings
     from ccagent.agents.jobio.usage import JobIoUse, MountUse, NetworkUse
     from ccagent.machine.bpf.io_records import IoCounts
@@ -77,8 +78,7 @@ def usage_points(
     fields = _IF_ANY | (_OPERATIONS if settings.operations else {})
     for each in use.mounts:
         if _is_wanted(each, settings, living):
-            mount = {"mountpoint": each.mount.point, "fstype": each.mount.type}
-            tags = Tags(base | {"stype-id": str(each.job)} | mount)
+            tags = Tags(base | {"stype-id": str(each.job)} | _mount_tags(each.mount))
             yield from _mount_points(maker, tags, each, fields)
             if use.features & HAS_TIME:
                 yield from _latencies(tags, each.delta, time)
@@ -91,6 +91,12 @@ def usage_points(
             }
             tags = Tags(base | {"stype-id": str(traffic.job)} | kind)
             yield from _network_points(maker, tags, traffic)
+
+
+def _mount_tags(mount: MountName) -> dict[str, str]:
+    """Return the tags of a mount; file systems that are summed up or gone have no source."""
+    tags = {"mountpoint": mount.point, "fstype": mount.type}
+    return tags | {"source": mount.source} if mount.source else tags
 
 
 def _is_wanted(

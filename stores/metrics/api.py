@@ -199,7 +199,8 @@ class StoreApi:
         if name == "job" and self._jobs is not None:
             found = self._jobs.find(parameter(url, "cluster") or "", parameter(url, "job") or "")
             seen = [job for job in found if may_read(owner, job.user)]
-            return StoreResponse(200, describe_jobs(seen))
+            parts = self._store if parameter(url, "parts") else None
+            return StoreResponse(200, describe_jobs(seen, parts))
         if name in {"job", "jobs"}:
             return fail(501, f"{name}: this store has no table of jobs")
         if name == "free":

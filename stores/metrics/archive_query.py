@@ -120,7 +120,8 @@ def _restore(store: MetricStore, cluster: str, one: ArchivedValues) -> None:
     row = np.full((int(times.max()) - first) // one.frequency + 1, np.nan)
     row[(times - first) // one.frequency] = values
     level = top = CheckpointLevel()
-    if one.level:
-        level = top.children[one.level] = CheckpointLevel()
+    for name in one.levels:
+        level.children[name] = CheckpointLevel()
+        level = level.children[name]
     level.series[one.metric] = make_series(one.frequency, first, row)
     restore_level(store, (cluster, one.host), top)

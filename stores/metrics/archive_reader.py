@@ -37,11 +37,11 @@ class ArchiveRequest(msgspec.Struct, frozen=True):
 
 
 class ArchivedValues(msgspec.Struct, frozen=True):
-    """Values of a series: times as int64, values as float32."""
+    """Values of a series: times as int64, values as float32. levels: names below the node."""
 
     host: str
     metric: str
-    level: str
+    levels: list[str]
     frequency: int
     times: bytes
     values: bytes
@@ -71,12 +71,19 @@ def read_archive(directory: str, request: ArchiveRequest) -> ArchiveAnswer:
             damaged.append(f"{path}: {error}")
     series = [
         ArchivedValues(
-            host, metric, "" if scope == "node" else f"{scope}{number}", frequency,
+            host, metric, join_scope(scope, number), frequency,
             b"".join(times for times, _ in parts), b"".join(values for _, values in parts),
         )
         for (host, metric, scope, number, frequency), parts in found.items()
     ]  # fmt: skip
     return ArchiveAnswer(series, damaged)
+
+
+def join_scope(scope: str, number: str) -> list[str]:
+    """Return the names of the levels that `split_scope` has written so."""
+    if scope == "node":
+        return []
+    return [scope, number] if scope.startswith("job") and number else [f"{scope}{number}"]
 
 
 def _files(directory: str, request: ArchiveRequest) -> list[str]:

@@ -48,10 +48,15 @@ class ArchivedSeries(NamedTuple):
 
 
 def split_scope(path: tuple[str, ...]) -> tuple[str, str]:
-    """Return scope and its id, from the names of levels below a node."""
+    """Return scope and its id, from the names of levels below a node.
+
+    A part of a job has the job as its scope, and its own name as the id.
+    """
     if not path:
         return "node", ""
     name = path[-1]
+    if len(path) > 1 and path[0].startswith("job"):
+        return path[0], name
     match = _SCOPE.match(name)
     if match is None:
         return name, ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from ccagent.stores.metrics.part_tags import known_part_tags
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -14,10 +16,14 @@ WILDCARD = "*"
 
 
 class StoredMetric(NamedTuple):
-    """How a metric is kept. frequency: seconds from one value to the next."""
+    """How a metric is kept. frequency: seconds from one value to the next.
+
+    tags: those that tell series of one level apart; None: those that ccagent's agents use.
+    """
 
     frequency: int
     aggregation: Aggregation | None
+    tags: tuple[str, ...] | None = None
 
 
 class MetricCatalogue:
@@ -30,6 +36,13 @@ class MetricCatalogue:
     def get(self, name: str) -> StoredMetric | None:
         """Return how a metric is kept; None if the store does not take it."""
         return self._metrics.get(name, self._other)
+
+    def part_tags(self, name: str) -> tuple[str, ...]:
+        """Return the tags that tell series of a metric at one level apart."""
+        known = self.get(name)
+        if known is None or known.tags is None:
+            return known_part_tags(name)
+        return known.tags
 
     def is_listed(self, name: str) -> bool:
         """Return whether a metric is configured by name."""

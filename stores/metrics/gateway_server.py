@@ -17,6 +17,7 @@ from ccagent.stores.metrics.job_queries import FootprintKeeper
 from ccagent.stores.metrics.job_table import JobEvents, find_ended_jobs, open_jobs
 from ccagent.stores.metrics.listening import ListeningServer
 from ccagent.stores.metrics.own_metrics import describe_gateway
+from ccagent.stores.metrics.part_limits import PartLimits
 from ccagent.stores.metrics.query import QueryLimits
 from ccagent.stores.metrics.settings import parse_size
 from ccagent.stores.metrics.store import MetricStore
@@ -63,6 +64,8 @@ class GatewayServer(ListeningServer):
             is_strict=settings.strict == "reference",
             most_series=settings.limits.series,
             others=self._events.take if self._events else None,
+            # Names of ended jobs stay known, so that those of a node only grow.
+            parts=PartLimits(names, of_node=settings.limits.series),
         )
         key = settings.jwt_public_key
         self.api = GatewayApi(

@@ -9,12 +9,14 @@ from ccagent.records.line_protocol.decoding import decode_lines
 from ccagent.records.line_protocol.lines import LineError
 from ccagent.stores.metrics.line_keys import check_name, level_path
 from ccagent.stores.metrics.line_times import seconds
+from ccagent.stores.metrics.part_tags import add_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ccagent.records.line_protocol.lines import Line
     from ccagent.stores.metrics.groups import Path, StoredSeries
+    from ccagent.stores.metrics.part_limits import PartLimits
     from ccagent.stores.metrics.store import MetricStore
 
 MOST_REPORTED = 100
@@ -61,6 +63,12 @@ class _Decoding:
         self.bad: list[BadLine] = []
         self.bad_count = 0
 
+    def skip(self, line: bytes) -> None:
+        """Note a line that is not stored, unless the fast paths would see another key in it."""
+        key = _key(line)
+        if not key.endswith(b"\\"):
+            self.skipped.append(key)
+
     def complain(self, number: int, reason: str) -> None:
         self.bad_count += 1
         if len(self.bad) < MOST_REPORTED:
@@ -78,9 +86,11 @@ class GeneralIngest:
         is_strict: bool,
         most_series: int,
         others: Callable[[Line], None] | None,
+        parts: PartLimits,
         past: int | None = None,
     ) -> None:
         """Take the seconds that a time may be ahead of the clock, and behind; None: any."""
+        self._parts = parts
         self._store = store
         self._past = past
         self._future = future
@@ -91,6 +101,7 @@ class GeneralIngest:
     def decode(self, body: bytes, cluster: str) -> DecodedLines:
         """Read all lines of a message; a bad one costs only itself, unless `is_strict`."""
         decoding = _Decoding(cluster)
+        self._parts.begin()
         for number, line in enumerate(body.split(b"\n"), 1):
             if not self._decode_line(decoding, number, line) and self._is_strict:
                 break
@@ -119,17 +130,22 @@ class GeneralIngest:
                 self._others(line)
             return True
         if known is None:
-            if not _key(stripped).endswith(b"\\"):
-                decoding.skipped.append(_key(stripped))
+            decoding.skip(stripped)
             return True
         try:
             check_name(line.measurement)
             value = _number(line)
-            path = level_path(line.tags, decoding.cluster)
+            level = level_path(line.tags, decoding.cluster)
             time = self._time(decoding, line)
         except ValueError as error:
             decoding.complain(number, str(error))
             return False
+        names = self._store.catalogue.part_tags(line.measurement)
+        path = add_part(level, line.tags, names) if names else level
+        if path is not level and not self._parts.admit(path):
+            # Not complained of: a user could make the message of a node be refused.
+            decoding.skip(stripped)
+            return True
         decoding.points.append(
             DecodedPoint(number, path, line.measurement, time, value, _key(stripped))
         )

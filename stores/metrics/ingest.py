@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ccagent.stores.metrics.general import GeneralIngest
 from ccagent.stores.metrics.line_times import seconds
+from ccagent.stores.metrics.part_limits import PartLimits
 from ccagent.stores.metrics.templates import KnownKeys, MessageTemplate, is_plain, parse_values
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class LineIngest:
 
     future, past: seconds that a time may be ahead of the clock, and behind; None: any. is_strict:
     end at the first bad line, as the reference does. others: gets the lines of events.
+    parts: limits of mounts and the like.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class LineIngest:
         is_strict: bool = False,
         most_series: int = 10_000_000,
         others: Callable[[Line], None] | None = None,
+        parts: PartLimits | None = None,
     ) -> None:
         self.counters = IngestCounters()
         self._store = store
@@ -91,9 +94,10 @@ class LineIngest:
         self._is_strict = is_strict
         self._generation = store.generation
         self._known: dict[str, KnownKeys] = {}
+        self.parts = parts or PartLimits(store)
         self.general = GeneralIngest(
             store, future=future, past=past, is_strict=is_strict, most_series=most_series,
-            others=others,
+            others=others, parts=self.parts,
         )  # fmt: skip
 
     def write(self, body: bytes, cluster: str = "") -> IngestResult:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.query_request import QueryRequest
     from ccagent.stores.metrics.store import MetricStore
 
+_MOST_NODES = 1000
+"""Nodes whose parts of a job are listed."""
+
 SETTLING = 120
 """Seconds after a job's end in which its last values arrive."""
 
@@ -142,6 +145,19 @@ class FootprintKeeper:
         return len(due)
 
 
-def describe_jobs(jobs: list[StoredJob]) -> bytes:
-    """Return jobs in JSON."""
-    return msgspec.json.encode([job._asdict() for job in jobs]) + b"\n"
+def describe_jobs(jobs: list[StoredJob], store: MetricStore | None = None) -> bytes:
+    """Return jobs in JSON. store: whose names of their parts are listed by node."""
+    found = [job._asdict() for job in jobs]
+    if store is not None:
+        for one, job in zip(found, jobs, strict=True):
+            one["parts"] = _name_parts(store, job)
+    return msgspec.json.encode(found) + b"\n"
+
+
+def _name_parts(store: MetricStore, job: StoredJob) -> dict[str, list[str]]:
+    """Return the parts that the store knows of a job on its nodes: mounts, ways of the network."""
+    levels = {
+        node: store.root.find((job.cluster, node, f"job{job.job}"))
+        for node in job.nodes[:_MOST_NODES]
+    }
+    return {node: list(level.children) for node, level in levels.items() if level is not None}

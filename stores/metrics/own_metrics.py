@@ -67,6 +67,12 @@ def _ingested(ingest: LineIngest) -> list[_Number]:
         ("messages_total", "counter", "Messages with lines.", counters.messages),
         ("messages_template_total", "counter", "Messages of a known shape.", counters.templates),
         ("bad_lines_total", "counter", "Lines that were refused.", counters.bad_lines),
+        (
+            "parts_refused_total",
+            "counter",
+            "New mounts and other parts beyond the limits.",
+            ingest.parts.refused,
+        ),
     ]
 
 

@@ -26,6 +26,13 @@ class StoredMetricSettings(Settings, frozen=True, kw_only=True):
     aggregation: Annotated[
         Aggregation | None, Meta(description="how components make a node's value: sum or avg")
     ] = None
+    tags: Annotated[
+        tuple[str, ...] | None,
+        Meta(
+            description="further tags that tell series apart; without it, those of the agents"
+            " jobio and energy"
+        ),
+    ] = None
 
 
 class StoreTlsSettings(Settings, frozen=True, kw_only=True):
@@ -143,10 +150,15 @@ class StoreSettings(Settings, frozen=True, kw_only=True):
         return int(self.retention.seconds)
 
     def catalogue(self) -> MetricCatalogue:
-        """Return the metrics."""
+        """Return the metrics. The reference knows no further tags."""
+        tags: tuple[str, ...] | None = () if self.strict == "reference" else None
         return MetricCatalogue(
             {
-                name: StoredMetric(int(one.frequency.seconds), one.aggregation)
+                name: StoredMetric(
+                    int(one.frequency.seconds),
+                    one.aggregation,
+                    tags if one.tags is None else one.tags,
+                )
                 for name, one in self.metrics.items()
             }
         )

@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlencode, urlsplit
 
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.stores.metrics.line_keys import level_path
+from ccagent.stores.metrics.part_tags import add_part
 from ccagent.stores.metrics.query_request import BadRequestError
 from ccagent.stores.metrics.store import MetricStore
 
@@ -151,7 +152,7 @@ def _fill(store: MetricStore, exported: dict[str, Any]) -> None:
     if known is None:
         return
     try:
-        path = level_path(tags, "")
+        path = add_part(level_path(tags, ""), tags, store.catalogue.part_tags(metric))
     except ValueError:
         return  # a series that somebody else wrote
     for time, value in zip(exported["timestamps"], exported["values"], strict=True):

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ccagent.records.line_protocol.encoding import encode_tags
+from ccagent.stores.metrics.part_tags import JOB_ENERGY, MOUNT, NETWORK, read_part
 from ccagent.views.demo.jobs import FIRST_JOB, demo_jobs
+from ccagent.views.demo.parts import part_signals
 from ccagent.views.demo.placing import demo_nodes, place_jobs
 from ccagent.views.demo.signals import (
     TimeSteps,
@@ -91,8 +94,7 @@ class SimulatedCluster:
             part = job.parts[index]
             here.append((part, values))
             threads.append(job.job.threads * np.nan_to_num(values["job_cpu_util"]) / 100)
-            for metric, each in values.items():
-                yield (f"job{job.number}",), metric, each
+            yield from _job_values(job, index, steps, values)
             for place, card in enumerate(part.cards):
                 _overlay(
                     cards[node.cards[card]], card_signals(job, index, place, steps), steps, job
@@ -132,6 +134,17 @@ class SimulatedCluster:
         ]
 
 
+def _job_values(
+    job: PlacedJob, index: int, steps: TimeSteps, values: Mapping[str, Values]
+) -> Iterator[tuple[tuple[str, ...], str, Values]]:
+    """Yield the series of a job on a node, and those of its mounts and other parts."""
+    level = f"job{job.number}"
+    for metric, each in values.items():
+        yield (level,), metric, each
+    for name, metric, each in part_signals(job, index, steps):
+        yield (level, name), metric, each
+
+
 def _overlay(
     card: dict[str, Values], used: Mapping[str, Values], steps: TimeSteps, job: PlacedJob
 ) -> None:
@@ -145,10 +158,17 @@ def _overlay(
 def _tags(path: tuple[str, ...]) -> str:
     if not path:
         return "type=node"
+    first, *parts = path
     for kind in ("hwthread", "socket", "accelerator"):
-        if path[0].startswith(kind):
-            return f"type={kind},type-id={path[0].removeprefix(kind)}"
-    return f"type=node,stype=job,stype-id={path[0].removeprefix('job')}"
+        if first.startswith(kind):
+            return f"type={kind},type-id={first.removeprefix(kind)}"
+    more = "".join(_part_tags(part) for part in parts)
+    return f"type=node,stype=job,stype-id={first.removeprefix('job')}{more}"
+
+
+def _part_tags(part: str) -> str:
+    tags = (read_part(part, names) for names in (MOUNT, NETWORK, JOB_ENERGY))
+    return encode_tags(next(one for one in tags if one is not None))
 
 
 def _slurm_job(job: PlacedJob) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from typing import Literal
 import msgspec
 from msgspec import structs
 
+from ccagent.views.demo.mounts import HOME, LOCAL, SCRATCH, DemoMount
+
 Shape = Literal["steady", "starts-only", "stops", "fades", "waves", "grows"]
 
 FIRST_JOB = 4711001
@@ -19,7 +21,7 @@ class DemoJob(msgspec.Struct, frozen=True, kw_only=True):
     (1024^3) asked for. cpu: share of the cores in use; a tuple: one for each node. rss, cache:
     shares of the memory, held by programs and by the page cache. gpu: percent by card, None: the
     card can't say. kept: share of the samples that arrived. shows: the verdict that it is
-    there for.
+    there for. mounts: file systems that it uses, if agents tell that.
     """
 
     name: str
@@ -46,6 +48,7 @@ class DemoJob(msgspec.Struct, frozen=True, kw_only=True):
     gpu_memory: float = 0.5
     kept: float = 1.0
     is_exclusive: bool = False
+    mounts: tuple[DemoMount, ...] = ()
 
 
 def demo_jobs() -> list[DemoJob]:
@@ -57,9 +60,9 @@ def _shown() -> list[DemoJob]:
     gpu = DemoJob(name="", user="", account="", partition="gpu", cores=16, memory=120.0, began=1)
     return [
         DemoJob(name="relax.sh", user="alice", account="phys", shows="ok", nodes=2, cores=32,
-                memory=120, began=3.4, hours=3.21, limit=4),
+                memory=120, began=3.4, hours=3.21, limit=4, mounts=(SCRATCH, HOME)),
         structs.replace(gpu, name="train.py", user="bob", account="ml", shows="gpu-idle", cpu=0.4,
-                began=2.08, limit=24, gpu=(42, 0)),
+                began=2.08, limit=24, gpu=(42, 0), mounts=(SCRATCH, LOCAL, HOME)),
         structs.replace(gpu, name="train-2.py", user="bob", account="ml", shows="just not gpu-idle",
                 cpu=0.5, began=5, hours=4.3, limit=6, gpu=(61, 30)),
         structs.replace(gpu, name="stalled.py", user="kim", account="ml", shows="gpu-idle", cpu=0.3,
@@ -129,7 +132,7 @@ def _shown() -> list[DemoJob]:
         DemoJob(name="test.sh", user="alice", account="phys", shows="short", cores=2, memory=4,
                 began=0.9, hours=0.011, limit=1, state="FAILED", exit_code=1),
         DemoJob(name="lossy", user="alice", account="phys", shows="unknown", cores=16, cpu=0.3,
-                began=10, hours=4, limit=6, kept=0.55),
+                began=10, hours=4, limit=6, kept=0.7),
         DemoJob(name="mig", user="judy", account="ml", shows="unknown", partition="gpu", cores=8,
                 memory=48, began=3, limit=12, gpu=(None,)),
     ]  # fmt: skip

@@ -63,7 +63,7 @@ def job(
     status, is_local = 0, is_local or not settings.store
     for number, one in enumerate(jobs):
         try:
-            report = _make_report(one, cluster, settings, is_local=is_local)
+            report, mounts = _make_report(one, cluster, settings, is_local=is_local)
         except ConfigurationError as error:
             # Of several jobs the others are shown. A store that does not answer ends them all.
             for problem in error.problems:
@@ -72,7 +72,7 @@ def job(
             continue
         if number and form not in {"json", "js1"}:
             click.echo()
-        _print(report, form, _read_mounts(one) if is_local else None)
+        _print(report, form, mounts)
         if not report.figures.samples:
             status = status or NO_DATA
     sys.exit(status)
@@ -86,14 +86,22 @@ def _check_id(text: str) -> None:
         )
 
 
-def _make_report(job: str, cluster: str, settings: ViewSettings, *, is_local: bool) -> JobReport:
-    """Return the report of a job. Raises ConfigurationError if it is unknown, CcagentError."""
+def _make_report(
+    job: str, cluster: str, settings: ViewSettings, *, is_local: bool
+) -> tuple[JobReport, JobMounts | None]:
+    """Return the report of a job, and its mounts if they are known.
+
+    Raises ConfigurationError if it is unknown, CcagentError.
+    """
     from ccagent.views.job.report import make_report
 
     if is_local:
+        from ccagent.machine.node import Node
         from ccagent.views.job.local import measure_here
+        from ccagent.views.job.mounts import read_mounts
 
-        return make_report(measure_here(int(job)), settings.thresholds)
+        report = make_report(measure_here(int(job)), settings.thresholds)
+        return report, read_mounts(Node(), int(job))
     import time
 
     from ccagent.views.job.measuring import measure_job
@@ -102,18 +110,12 @@ def _make_report(job: str, cluster: str, settings: ViewSettings, *, is_local: bo
     client, now = StoreClient(settings), time.time()
     facts = client.find_job(job, cluster)
     series = client.read_series(facts, now)
-    return make_report(measure_job(facts, series, now, settings.hardware()), settings.thresholds)
-
-
-def _read_mounts(job: str) -> JobMounts:
-    from ccagent.machine.node import Node
-    from ccagent.views.job.mounts import read_mounts
-
-    return read_mounts(Node(), int(job))
+    figures = measure_job(facts, series, now, settings.hardware())
+    return make_report(figures, settings.thresholds), client.read_mounts(facts, now)
 
 
 def _print(report: JobReport, form: str | None, mounts: JobMounts | None) -> None:
-    """Print a report. mounts: of a job on this node."""
+    """Print a report. mounts: of the job, if they are known."""
     if form == "json":
         from ccagent.views.job.output import encode_report
 

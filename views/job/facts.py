@@ -13,7 +13,8 @@ LARGEST_VALUE = 1e18
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Who ran where and when, and with what; as the store's table of jobs describes it.
 
-    start, stop: seconds since 1970; stop: None while it runs.
+    start, stop: seconds since 1970; stop: None while it runs. parts: names of its mounts and the
+    like by node.
     """
 
     job: str
@@ -24,6 +25,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     stop: int | None = None
     nodes: tuple[str, ...] = ()
     details: StoredJobDetails = StoredJobDetails()
+    parts: dict[str, list[str]] = {}
 
 
 class NodeHardware(msgspec.Struct, frozen=True, kw_only=True):

@@ -111,7 +111,7 @@ def _expect_samples(elapsed: float, period: float, *, is_running: bool) -> int:
 def _find_period(series: Mapping[tuple[str, str], JobSeries]) -> float:
     """Return the usual time from one sample of a node to the next, 0 if there are not two."""
     one = series.get(("job_cpu_util", "")) or series.get(("job_mem_rss", ""))
-    return 0.0 if one is None else float(_usual_gap(_places(one)) * one.step)
+    return 0.0 if one is None else float(usual_gap(_places(one)) * one.step)
 
 
 def _places(series: JobSeries) -> list[int]:
@@ -119,7 +119,7 @@ def _places(series: JobSeries) -> list[int]:
     return [number for number, value in enumerate(series.values) if value is not None]
 
 
-def _usual_gap(places: list[int]) -> int:
+def usual_gap(places: list[int]) -> int:
     """Return the usual number of steps from one value to the next, 0 if there are not two."""
     gaps = [after - before for before, after in pairwise(places[: _GAPS + 1])]
     return median_low(gaps) if gaps else 0
@@ -237,7 +237,7 @@ def _measure_use(
     if used is None or not places:
         return card
     values = used.present()
-    period = _usual_gap(places)
+    period = usual_gap(places)
     expected = _expect_samples(elapsed, period * used.step, is_running=facts.stop is None)
     is_enough = len(values) > 1
     return structs.replace(

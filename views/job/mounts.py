@@ -1,4 +1,4 @@
-"""Mounts of a job that runs on this node, as the kernel has counted its I/O since the start."""
+"""Mounts and network traffic of a job; of one on this node as the kernel has counted them."""
 
 from __future__ import annotations
 
@@ -40,20 +40,45 @@ class JobMount(msgspec.Struct, frozen=True, kw_only=True):
     metadata: int
 
 
+class JobNetwork(msgspec.Struct, frozen=True, kw_only=True):
+    """Payload of a job on the network in B. protocol: `tcp`, `udp` or `ports`.
+
+    ports: all bytes of the ports of nodes that the job has for itself.
+    """
+
+    protocol: str
+    is_loopback: bool
+    received: int
+    sent: int
+
+    @property
+    def name(self) -> str:
+        """Return how people call it."""
+        if self.protocol == "ports":
+            return "ports of its nodes (InfiniBand and others)"
+        return f"{self.protocol.upper()}{' within a node' if self.is_loopback else ''}"
+
+
 class JobMounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The mounts of a job on a node, most bytes first. note: why they are not known."""
+    """The mounts of a job, and its network; most bytes first. note: why they are not known.
+
+    is_from_store: they are sums of rates, over `nodes` nodes of the job.
+    """
 
     mounts: tuple[JobMount, ...] = ()
+    network: tuple[JobNetwork, ...] = ()
     note: str = ""
+    is_from_store: bool = False
+    nodes: int = 1
 
 
 def read_mounts(node: Node, job: int, directory: str = pins.DIRECTORY) -> JobMounts:
-    """Return what a job has done by mount since the programs have seen it."""
+    """Return what a job has done by mount and network since the programs have seen it."""
     try:
-        uses, _, _ = read_totals(node, directory, job)
+        uses, traffic, _ = read_totals(node, directory, job)
     except CcagentError as error:
         return JobMounts(note=explain_mounts(error))
-    return JobMounts(mounts=tuple(
+    mounts = (
         JobMount(
             point=use.mount.point,
             type=use.mount.type,
@@ -65,15 +90,36 @@ def read_mounts(node: Node, job: int, directory: str = pins.DIRECTORY) -> JobMou
             metadata=metadata_operations(use.total),
         )
         for use in uses
-    ))  # fmt: skip
+    )
+    network = (
+        JobNetwork(
+            protocol=use.protocol,
+            is_loopback=use.is_loopback,
+            received=use.total.received_bytes,
+            sent=use.total.sent_bytes,
+        )
+        for use in traffic
+    )
+    return JobMounts(mounts=tuple(mounts), network=tuple(network))
 
 
 def format_mounts(found: JobMounts) -> list[str]:
     """Return a text for each of the mounts that the job used most, or one that says why none."""
     texts = [_describe(one) for one in found.mounts[:_MOST]]
     if len(found.mounts) > _MOST:
-        texts.append(f"and {len(found.mounts) - _MOST} more: ccagent jobio show")
-    return texts or [found.note or "none was used since the kernel counts"]
+        more = f"and {len(found.mounts) - _MOST} more"
+        texts.append(more if found.is_from_store else f"{more}: ccagent jobio show")
+    if texts or (found.is_from_store and found.network):
+        return texts
+    return [found.note or "none was used since the kernel counts"]
+
+
+def format_network(found: JobMounts) -> list[str]:
+    """Return a text for each way by which the job used the network."""
+    return [
+        clean(f"{one.name}: {short_size(one.received)}B received, {short_size(one.sent)}B sent")
+        for one in found.network
+    ]
 
 
 def _describe(one: JobMount) -> str:

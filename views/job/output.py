@@ -30,7 +30,7 @@ def describe_report(report: JobReport) -> dict[str, Any]:
 
 
 def encode_report(report: JobReport, mounts: JobMounts | None = None) -> bytes:
-    """Return a report in JSON, a line. mounts: of a job on this node."""
+    """Return a report in JSON, a line. mounts: of the job, if they are known."""
     found = describe_report(report)
     if mounts is not None:
         found |= {"mounts": msgspec.to_builtins(mounts)}

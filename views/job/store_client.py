@@ -24,15 +24,25 @@ from ccagent.views.job.facts import (
     JobFacts,
     JobSeries,
 )
+from ccagent.views.job.parts import (
+    LATE,
+    MOST_PARTS,
+    JobPartSums,
+    part_metrics,
+    sum_of_rates,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ccagent.views.job.mounts import JobMounts
     from ccagent.views.settings import ViewSettings
 
 _LARGEST = 256 << 20
 _AT_ONCE = 16
 """Nodes of a request: their series are held at once."""
+
+_PARTS_AT_ONCE = 100
 
 _SHOWN = 200
 """Characters of an answer that an error shows."""
@@ -74,7 +84,7 @@ class StoreClient:
 
         Also if it is in several clusters, and none is named.
         """
-        query = f"/api/job/?job={quote(job, safe='')}"
+        query = f"/api/job/?job={quote(job, safe='')}&parts=1"
         if cluster:
             query += f"&cluster={quote(cluster, safe='')}"
         found = self._decode(self._ask("GET", query, b""), list[JobFacts])
@@ -103,18 +113,46 @@ class StoreClient:
                 for query, asked in self._queries_of(facts, node):
                     queries.append(query)
                     wanted.append(asked)
-            body = msgspec.json.encode({
-                "cluster": facts.cluster, "from": facts.start, "to": max(facts.start, stop),
-                "with-stats": False, "with-padding": False, "queries": queries,
-            })  # fmt: skip
-            answer = self._decode(self._ask("POST", "/api/query/", body), _QueryAnswer)
-            for (metric, node, card, factor), results in zip(wanted, answer.results, strict=False):
+            found = self._query(facts, stop, queries)
+            for (metric, node, card, factor), results in zip(wanted, found, strict=False):
                 for one in results:
                     if one.data and not one.error and one.resolution > 0:
                         yield JobSeries(
                             metric, node, card, one.start, one.resolution,
                             [_in_base_unit(value, factor) for value in one.data],
                         )  # fmt: skip
+
+    def read_mounts(self, facts: JobFacts, now: float) -> JobMounts | None:
+        """Return the mounts and network of a job; None if the store has none."""
+        stop = int(now) + 1 if facts.stop is None else facts.stop + LATE
+        sums = JobPartSums()
+        names = [(node, name) for node, each in facts.parts.items() for name in each]
+        for begin in range(0, min(len(names), MOST_PARTS), _PARTS_AT_ONCE):
+            queries: list[dict[str, Any]] = []
+            wanted: list[tuple[str, str, str]] = []
+            for node, name in names[begin : begin + _PARTS_AT_ONCE]:
+                for metric, field in part_metrics(name).items():
+                    queries.append({
+                        "metric": metric, "host": node, "type": "job", "type-ids": [facts.job],
+                        "subtype": "", "subtype-ids": [name],
+                    })  # fmt: skip
+                    wanted.append((node, name, field))
+            found = self._query(facts, stop, queries)
+            for part, results in zip(wanted, found, strict=False):
+                for one in results:
+                    if one.data and not one.error and one.resolution > 0:
+                        sums.add(*part, sum_of_rates(one.data, one.resolution))
+        return sums.finish()
+
+    def _query(
+        self, facts: JobFacts, stop: int, queries: list[dict[str, Any]]
+    ) -> list[list[_SeriesAnswer]]:
+        body = msgspec.json.encode({
+            "cluster": facts.cluster, "from": facts.start, "to": max(facts.start, stop),
+            "with-stats": False, "with-padding": False, "queries": queries,
+        })  # fmt: skip
+        answer: _QueryAnswer = self._decode(self._ask("POST", "/api/query/", body), _QueryAnswer)
+        return answer.results
 
     def _queries_of(
         self, facts: JobFacts, node: str

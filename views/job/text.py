@@ -16,7 +16,7 @@ from ccagent.views.job.amounts import (
     percent,
     plural,
 )
-from ccagent.views.job.mounts import format_mounts
+from ccagent.views.job.mounts import format_mounts, format_network
 from ccagent.views.terminal import Style, clean, cut
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def format_report(
 ) -> str:
     """Return a report in lines of at most `width` columns. Bars are for wide terminals.
 
-    mounts: of a job on this node.
+    mounts: of the job, if they are known.
     """
     job = report.figures
     lines = [_head(job, width), *_fold(_allocation(job), "", "", width)]
@@ -49,15 +49,26 @@ def format_report(
     if job.cards:
         lines += _cards(job, width)
     if mounts is not None:
-        for number, text in enumerate(format_mounts(mounts)):
-            label = f"{'' if number else 'mounts':{_LABEL}}"
-            lines += _fold(f"{label}{clean(text)}", "", " " * _LABEL, width)
+        lines += _mounts(mounts, len(job.nodes), width)
     for finding in report.findings:
         lines += _finding(finding, style, width)
     if report.hidden:
         names = ", ".join(sorted(one.rule for one in report.hidden))
         lines += _fold(f"Other advice waits for that: {names}.", " " * _LABEL, " " * _LABEL, width)
     return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _mounts(mounts: JobMounts, nodes: int, width: int) -> list[str]:
+    """Return the mounts and the network. nodes: of the job."""
+    lines: list[str] = []
+    for name, texts in (("mounts", format_mounts(mounts)), ("network", format_network(mounts))):
+        for number, text in enumerate(texts):
+            label = f"{'' if number else name:{_LABEL}}"
+            lines += _fold(f"{label}{clean(text)}", "", " " * _LABEL, width)
+    if mounts.is_from_store and mounts.nodes < nodes:
+        text = f"mounts and network of {mounts.nodes} of {nodes} nodes"
+        lines += _fold(text, " " * _LABEL, " " * _LABEL, width)
+    return lines
 
 
 def _head(job: JobFigures, width: int) -> str:

@@ -95,6 +95,38 @@ def test_old_values_go_into_the_archive(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_mounts_of_a_job_stay_apart_in_log_and_archive(tmp_path: Path) -> None:
+    wanted = [("7", "/home,fstype=nfs4"), ("7", "/a b,fstype=fuse"), ("8", "/home,fstype=nfs4")]
+    query = {"metric": "job_fs_read", "host": "n1", "type": "job", "subtype": "mountpoint"}
+    queries = [query | {"type-ids": [job], "subtype-ids": [one]} for job, one in wanted]
+    tags = ",type=node,stype=job,stype-id="
+    with RunningStore(tmp_path / "store") as store:
+        for number, (job, one) in enumerate(wanted):
+            mount = one.replace(" ", "\\ ")
+            body = f"job_fs_read,hostname=n1{tags}{job},mountpoint={mount} value={number} {BEGIN}\n"
+            assert store.write(body).status == 200
+        store.stop()
+    expected = [[{"data": [float(number)]}] for number in range(3)]
+
+    def data(store: RunningStore, begin: int) -> list[list[dict[str, Any]]]:
+        found = store.query(begin, BEGIN + 60, *queries)
+        return [[{"data": [v for v in o["data"] if v is not None]} for o in each] for each in found]
+
+    with RunningStore(tmp_path / "store") as store:
+        assert data(store, BEGIN) == expected
+        store.stop()
+    (segment,) = [
+        one for one in (tmp_path / "store/data/log").glob("*.log") if one.stat().st_size > 99
+    ]
+    program = "from ccagent.stores.metrics.archive_writer import main; main()"
+    command = [sys.executable, "-c", program, str(segment), str(tmp_path / "archive"), str(BEGIN)]
+    subprocess.run(command, check=True, timeout=60)
+    text = f'[archive]\ndirectory = "{tmp_path / "archive"}"\n'
+    (tmp_path / "store.toml").write_text(text)
+    with RunningStore(tmp_path / "other", "--config", str(tmp_path / "store.toml")) as store:
+        assert data(store, BEGIN - 3 * 86400) == expected
+
+
 def test_a_query_that_is_too_large_does_not_read_the_archive(tmp_path: Path) -> None:
     archive = tmp_path / "archive/fox"
     archive.mkdir(parents=True)

@@ -6,6 +6,7 @@ import json
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -75,6 +76,30 @@ def test_two_gateways_answer_what_either_wrote(tmp_path: Path, engine: VictoriaM
         answer = first.ask("GET", "/api/healthcheck", json.dumps(health)).json()
         assert (answer["n1"]["State"], answer["n9"]["State"]) == ("failed", "failed")
         assert answer["n1"]["HealthMetrics"] != ""
+
+
+def test_mounts_of_a_job_stay_apart(tmp_path: Path, engine: VictoriaMetrics) -> None:
+    tags = "hostname=n1,type=node,stype=job,stype-id=7,fstype=nfs4"
+    labels = 'cluster="fox",hostname="n1",type="node",stype="job",stype_id="7",fstype="nfs4"'
+    query = {"metric": "job_fs_read", "host": "n1", "type": "job", "type-ids": ["7"]}
+    ids = [f"/{name},fstype=nfs4" for name in "abc"]
+    with gateway(tmp_path / "a", engine) as store:
+        lines = [
+            f"job_fs_read,{tags},mountpoint=/{name} value={n} {BEGIN}"
+            for n, name in enumerate("ab")
+        ]
+        assert store.write("\n".join(lines)).status == 200
+        # An agent may also send to the engine itself.
+        text = f'job_fs_read{{{labels},mountpoint="/c"}} 2 {BEGIN}000\n'
+        url = f"http://{engine.place}/api/v1/import/prometheus"
+        urlopen(url, text.encode(), timeout=60).close()
+
+        def answers() -> list[list[float]]:
+            parts = {"subtype": "mountpoint", "subtype-ids": ids}
+            (found,) = store.query(BEGIN, BEGIN + 60, query | parts)
+            return [one["data"] for one in found]
+
+        until(lambda: answers() == [[0.0], [1.0], [2.0]], 30)
 
 
 def test_bad_lines_are_named_and_missing_parts_too(tmp_path: Path, engine: VictoriaMetrics) -> None:

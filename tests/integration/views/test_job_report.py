@@ -79,6 +79,32 @@ def test_figures_are_those_of_the_store(jobs: JobStore) -> None:
     assert [node["samples"] for node in found["job"]["nodes"]] == [120, 120]
 
 
+def test_mounts_and_network_come_from_the_store(jobs: JobStore) -> None:
+    number, without = jobs.add(GOOD, nodes=("n1", "n2")), jobs.add(GOOD)
+    tags = f"cluster=fox,type=node,stype=job,stype-id={number}"
+    home = "mountpoint=/my\\ home,fstype=nfs4,source=nfs1:/home"
+    way = "layer=socket,proto=tcp,loopback=no"
+    lines = [
+        f"{metric},{tags},hostname={node},{more} value={value} {jobs.start + 60 * step}"
+        for node in ("n1", "n2")
+        for step in range(120)
+        for metric, more, value in (
+            ("job_fs_read", home, 1024), ("job_fs_reads", home, 2),
+            ("job_fs_write", "mountpoint=/tmp,fstype=xfs", 10), ("job_net_sent", way, 5),
+        )
+    ]  # fmt: skip
+    assert jobs.store.write("\n".join(lines)).status == 200
+    found = report(jobs, number)["mounts"]
+    assert [(one["point"], one["read"], one["written"]) for one in found["mounts"]] == [
+        ("/my home", 2 * 7200 * 1024, 0), ("/tmp", 0, 2 * 7200 * 10),
+    ]  # fmt: skip
+    assert [(one["protocol"], one["sent"]) for one in found["network"]] == [("tcp", 2 * 7200 * 5)]
+    text = run(number, "--store", jobs.url, "--plain").stdout
+    assert "mounts  /my home nfs4: 14MB read in 28800 calls" in text
+    assert "network TCP: 0B received, 70KB sent" in text
+    assert "mounts" not in report(jobs, without)
+
+
 def test_jobs_that_share_a_node_are_told_apart(jobs: JobStore) -> None:
     one = jobs.add(GOOD | {"job_cpu_util": 1600.0})
     other = jobs.add(GOOD | {"job_cpu_util": 100.0})

@@ -58,6 +58,19 @@ def test_a_page_opens_without_a_problem(
         assert has_text_of_all_plots(page)
 
 
+def test_a_job_has_tables_of_its_file_systems_and_network(
+    demo: RunningDemo, browser: Browser
+) -> None:
+    with watch(browser, demo.url) as window:
+        page = window.open(PAGES["job"])
+        mounts = page.get_by_role("region", name="File systems of the job").locator("tbody th")
+        assert mounts.all_inner_texts() == ["/scratch", "/tmp", "/home"]
+        ways = page.get_by_role("region", name="Network of the job").locator("tbody th")
+        assert ways.all_inner_texts() == ["TCP", "TCP within a node", "UDP"]
+        assert "processors" in page.locator("dl.facts").inner_text()
+        assert window.problems == []
+
+
 def has_text_of_all_plots(page: Page) -> bool:
     """Return whether each plot has a sentence, and its drawing a name."""
     plots = page.locator("figure.plot").all()

@@ -18,9 +18,11 @@ from ccagent.views.web.amounts import (
     format_share,
     format_time,
 )
+from ccagent.views.web.data.job_parts import end_of_values, read_parts
 from ccagent.views.web.data.measured import job_level, read_values
 from ccagent.views.web.links import job_link, node_link
 from ccagent.views.web.not_allowed import NotAllowedError
+from ccagent.views.web.pages.job_parts import ShownParts, describe_energy, show_parts
 from ccagent.views.web.pages.job_plots import JobPlots
 from ccagent.views.web.pages.job_row import ShownVerdict, describe_size, show_verdict
 from ccagent.views.web.plots import PagePlot
@@ -99,6 +101,7 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     nodes: list[JobNodeRow]
     imbalance: str
+    parts: ShownParts
     footprint: list[tuple[str, str, str, str]]
     text: str
     times: ShownTime
@@ -121,13 +124,19 @@ async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage |
     summary = await sources.reports.of_job(job)
     report, now = summary.report, sources.now
     stop = now if job.stop is None else job.stop
+    parts = await read_parts(sources.store, job, end_of_values(job, runs, now))
     times = _times(request, job, now, sources.oldest)
     plots = JobPlots(sources, job, report).make(times.start, times.end, request.points)
     is_old = job.stop is not None and job.stop < now - sources.retention
     return JobPage(
         number=shown_text(job.job),
         name=shown_text(job.details.name),
-        facts=_facts(sources, job, report, stop),
+        facts=_facts(
+            job, report,
+            describe_energy(parts.energy, len(job.nodes))
+            if parts.energy
+            else _energy(sources, job, stop),
+        ),
         runs=_runs(runs, job) if len(runs) > 1 else [],
         verdict=show_verdict(summary),
         findings=_findings(summary),
@@ -140,8 +149,9 @@ async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage |
             _node_row(sources, job, node, stop) for node in report.figures.nodes[:_MOST_NODES]
         ],
         imbalance=_imbalance(report),
+        parts=show_parts(parts.mounts, len(job.nodes)),
         footprint=_footprint(sources, job) if is_old or job.footprint else [],
-        text=format_report(report, Style(), 80),
+        text=format_report(report, Style(), 80, parts.mounts),
         times=times,
         is_running=job.stop is None,
         is_whole=_is_whole(request),
@@ -162,9 +172,7 @@ def _is_whole(request: PageRequest) -> bool:
     return not any(request.query.get(name) for name in ("range", "from", "to"))
 
 
-def _facts(
-    sources: PageSources, job: StoredJob, report: JobReport, stop: int
-) -> list[tuple[str, str]]:
+def _facts(job: StoredJob, report: JobReport, energy: str) -> list[tuple[str, str]]:
     details, figures = job.details, report.figures
     limit = details.time_limit
     ran = format_duration(figures.elapsed)
@@ -187,7 +195,7 @@ def _facts(
         ("end", "" if job.stop is None else format_time(job.stop)),
         ("ran", ran),
         ("samples", samples),
-        ("energy", _energy(sources, job, stop)),
+        ("energy", energy),
     ]
     return [(name, text) for name, text in found if text]
 

@@ -14,7 +14,7 @@ from ccagent.config.conversion import convert
 from ccagent.errors import ConfigurationError, NotPermittedError, UnparsableError
 from ccagent.machine.bpf.io_hooks import HAS_TIME
 from ccagent.records.points import Point
-from tests.support.job_io import JobIoNode
+from tests.support.job_io import MOUNTS, JobIoNode
 
 
 @pytest.fixture
@@ -60,6 +60,23 @@ def test_rates_of_a_job_by_mount(node: JobIoNode) -> None:
     assert found["job_fs_write", "7", "/"] == 70
     assert found["job_fs_write_async", "7", "/"] == 20
     assert ("job_fs_write_async", "7", "/home") not in found
+
+
+def test_mounts_of_one_name_are_told_apart_by_their_source(node: JobIoNode) -> None:
+    over = "39 37 0:42 / /home rw - lustre 10.0.0.2@o2ib:/new rw\n"
+    node.write("self/mountinfo", f"{MOUNTS}{over}")
+    agent = make(node)
+    node.count(7, "0:40", read_bytes=1000)
+    node.count(7, "0:42", read_bytes=500)
+    found = {
+        (point.tags["mountpoint"], point.tags["source"]): point.value
+        for point in agent.sample(node)
+        if point.name == "job_fs_read"
+    }
+    assert found == {
+        ("/home", "10.0.0.1@o2ib:/scratch"): 100,
+        ("/home", "10.0.0.2@o2ib:/new"): 50,
+    }
 
 
 def test_a_job_that_ends_before_the_reading_loses_nothing(node: JobIoNode) -> None:

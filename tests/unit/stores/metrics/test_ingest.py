@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.checkpoint_files import read_checkpoints, write_checkpoint
 from ccagent.stores.metrics.general import GeneralIngest
+from ccagent.stores.metrics.part_limits import PartLimits
 from ccagent.stores.metrics.store import MetricStore
 from ccagent.stores.metrics.templates import parse_values
 from tests.unit.stores.metrics.support import NOW, ask, data, line, new_ingest, new_store
@@ -297,7 +298,7 @@ TOKENS = ["1", "1.5", "-2", "4i", "-4i", "4u", "4.5i", ".5", "5.", "+5", "007", 
 def test_fast_and_general_path_agree(values: list[str]) -> None:
     slow, quick = new_store(), new_store()
     expected = GeneralIngest(
-        slow, future=3600, is_strict=False, most_series=100, others=None
+        slow, future=3600, is_strict=False, most_series=100, others=None, parts=PartLimits(slow)
     ).decode(message(values), "")
     ingest = new_ingest(quick)
     ingest.write(message(["9"] * len(values), NOW - 60))

@@ -111,7 +111,9 @@ def test_freeing_a_component_keeps_its_neighbours() -> None:
 def test_random_writes_read_as_the_specification_says() -> None:
     random.seed(7)
     store = new_store()
-    oracle = Oracle({name: OracleMetric(*one) for name, one in METRICS.items()})
+    oracle = Oracle(
+        {name: OracleMetric(one.frequency, one.aggregation) for name, one in METRICS.items()}
+    )
     cores = [("fox", host, core) for host in ("n2", "n3") for core in ("core0", "core1")]
     paths = [LOAD, ("fox", "n2"), *cores]
     begin = NOW - 60 * 3000

@@ -1,0 +1,79 @@
+"""Limits of the parts that lines name: users choose the names of mounts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ccagent.log import logger, printable
+
+if TYPE_CHECKING:
+    from ccagent.stores.metrics.groups import Path
+    from ccagent.stores.metrics.store import MetricStore
+
+OF_A_LEVEL = 100
+"""The kernel's programs tell 64 mounts of a job apart."""
+
+OF_A_NODE = 10_000
+_PAUSE = 3600.0
+_NODE = 2
+"""Names of a node's path."""
+
+
+class PartLimits:
+    """Bounds the parts of each job or other level, and those of each node."""
+
+    def __init__(self, store: MetricStore, of_node: int = OF_A_NODE) -> None:
+        self.refused = 0
+        """New parts that found no room."""
+        self._store = store
+        self._of_node = of_node
+        self._children: dict[Path, int] = {}
+        """By level, with those that the message adds."""
+        self._parts: dict[Path, int] = {}
+        """By node, likewise."""
+        self._new: set[Path] = set()
+        self._silent_until = 0.0
+
+    def begin(self) -> None:
+        """Begin a message: the parts of earlier ones are in the store, or were released."""
+        self._children.clear()
+        self._parts.clear()
+        self._new.clear()
+
+    def admit(self, path: Path) -> bool:
+        """Return whether a part may have series: it is there, or there is room for it."""
+        if path in self._new or self._store.root.find(path) is not None:
+            return True
+        level, node = path[:-1], path[:_NODE]
+        in_level, in_node = self._count_children(level), self._count_parts(node)
+        # Beside the parts of a node itself are its sockets, cards and jobs.
+        if in_level >= (OF_A_LEVEL if level != node else self._of_node) or in_node >= self._of_node:
+            self.refused += 1
+            self._complain(path)
+            return False
+        self._new.add(path)
+        self._children[level] = in_level + 1
+        self._parts[node] = in_node + 1
+        return True
+
+    def _count_children(self, path: Path) -> int:
+        if path not in self._children:
+            level = self._store.root.find(path)
+            self._children[path] = 0 if level is None else len(level.children)
+        return self._children[path]
+
+    def _count_parts(self, path: Path) -> int:
+        if path not in self._parts:
+            node = self._store.root.find(path)
+            below = node.children.values() if node is not None else ()
+            self._parts[path] = sum(len(one.children) for one in below)
+        return self._parts[path]
+
+    def _complain(self, path: Path) -> None:
+        now = self._store.now()
+        if now >= self._silent_until:
+            self._silent_until = now + _PAUSE
+            logger.warning(
+                "%s has too many mounts or other parts; further ones are not kept, such as %s",
+                printable(" ".join(path[:-1])), printable(path[-1]),
+            )  # fmt: skip
