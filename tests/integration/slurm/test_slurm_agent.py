@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import re
 import subprocess
@@ -315,6 +316,7 @@ def test_steps_that_ended_before_the_window_count_for_their_job(
 ) -> None:
     # In a short run the window of ten minutes is one of twelve seconds.
     window, pause = (600, 680) if IS_NIGHTLY else (12, 20)
+    faulthandler.cancel_dump_traceback_later()  # it ends a test after ten minutes
     monkeypatch.setattr("ccagent.agents.slurm.jobs.agent._OVERLAP", window)
     agent = new_agent(slurm)
     sampled(agent)
