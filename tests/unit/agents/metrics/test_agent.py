@@ -11,6 +11,7 @@ import pytest
 
 from ccagent.agents.base import AgentSettings
 from ccagent.agents.metrics.agent import MetricsAgent
+from ccagent.agents.metrics.readers.memory import MemoryReader
 from ccagent.agents.metrics.readers.power import PowerReader
 from ccagent.agents.metrics.readers.registry import READERS, ReaderTables
 from ccagent.agents.metrics.settings import MetricsSettings
@@ -216,6 +217,19 @@ def test_a_source_that_fails_costs_its_metrics_and_comes_back(
     assert "agent metrics: memory:" in caplog.text
     machine.node.write("meminfo", "MemTotal: 16000 kB\nMemFree: 1000 kB\nMemAvailable: 12000 kB\n")
     assert "mem_used" in {line["name"] for line in machine.sample()}
+
+
+def test_a_reader_that_stumbles_costs_its_metrics(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stumble(*_: object) -> None:
+        raise KeyError("odd")
+
+    monkeypatch.setattr(MemoryReader, "read", stumble)
+    names = {line["name"] for line in machine.sample(user=100)}
+    assert "cpu_user" in names
+    assert "mem_used" not in names
+    assert "agent metrics: memory: unforeseen error" in caplog.text
 
 
 def test_the_first_job_of_a_node_has_its_first_interval_only(tmp_path: Path) -> None:
