@@ -17,6 +17,7 @@ from ccagent.agents.metrics.readers.registry import READERS, ReaderTables
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
 from ccagent.config.described import describe_keys
+from ccagent.counters import DaemonCounters
 from ccagent.records.message import encode
 from tests.support.paths import ROOT
 from tests.support.tree import TreeNode
@@ -151,6 +152,30 @@ def test_a_reader_may_be_read_less_often(tmp_path: Path) -> None:
     # The clock begins 20 s after a whole minute, so slots of 3 minutes begin with every third.
     assert [with_memory for _, with_memory in told] == [True] * 7
     assert sum(with_cpu for with_cpu, _ in told) == 3
+
+
+def test_a_sample_in_which_no_reader_is_due_is_not_blind(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = Machine(tmp_path, readers=["cpu"], cpu={"every": "60s"})
+    for second in range(1, 7):
+        machine.sample(10, user=100 * second)
+        assert not machine.agent.is_blind
+    assert "none of the readers" not in caplog.text
+
+
+def test_own_counters_do_not_make_a_blind_sample_see(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert machine.sample()
+    assert not machine.agent.is_blind
+    monkeypatch.setattr(machine.node, "own_counters", lambda: DaemonCounters({}, {}))
+    for path in (machine.node.path / "proc").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    monkeypatch.setattr(machine, "ticks", lambda _: None)
+    assert "ccagent_mem_used" in {line["name"] for line in machine.sample()}
+    assert machine.agent.is_blind
 
 
 def test_rates_are_those_of_the_readers_own_interval(tmp_path: Path) -> None:

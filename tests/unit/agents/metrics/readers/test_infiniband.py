@@ -240,7 +240,12 @@ def test_counters_since_boot_are_read_once(
     machine.port("mlx5_1/1", "broken", 20, 6, 4)
     opened: list[str] = []
     read = machine.node.read
-    monkeypatch.setattr(machine.node, "read", lambda *path: opened.append(path[0]) or read(*path))
+
+    def note(path: str, limit: int) -> bytes:
+        opened.append(path)
+        return read(path, limit)
+
+    monkeypatch.setattr(machine.node, "read", note)
     reader = InfinibandReader()
     found = {
         (each.metric, each.scope.stype_id): each.value for each in reader.read_raw(machine.node)
