@@ -107,10 +107,7 @@ class SampleAgent(Agent[SampleSettings]):
         processes = source.read()
         errors = list(source.errors)
         boot, system = read_system(node, errors)
-        self.is_blind = not (processes or system.cpus or system.used_memory)
-        if self.is_blind:
-            errors.append("nothing of /proc could be read: is it mounted?")
-            logger.error("agent sample: %s", "; ".join(errors[-3:]))
+        self._note_blindness(errors, is_blind=not (processes or system.cpus or system.used_memory))
         reading = gpus.reading(errors) if gpus is not None else None
         if reading is not None:
             system = structs.replace(system, gpus=reading.cards)
@@ -177,6 +174,12 @@ class SampleAgent(Agent[SampleSettings]):
             "min-cpu-time": str(settings.min_cpu_time),
             "rollup": str(settings.rollup).lower(),
         }
+
+    def _note_blindness(self, errors: list[str], *, is_blind: bool) -> None:
+        self.is_blind = is_blind
+        if is_blind:
+            errors.append("nothing of /proc could be read: is it mounted?")
+            logger.error("agent sample: %s", "; ".join(errors[-3:]))
 
     def _open_source(self, node: Node) -> ProcessSource:
         """Make the process source at its first use."""
