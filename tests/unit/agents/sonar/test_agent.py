@@ -311,9 +311,9 @@ def test_without_any_proc_a_sample_says_what_is_wrong(tmp_path: Path) -> None:
 def test_a_sample_of_an_empty_proc_is_blind(
     node: TreeNode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    agent = make()
-    sample(agent, node)
-    assert not agent.is_blind
+    seeing, agent = make(), make()
+    sample(seeing, node)
+    assert not seeing.is_blind
     shutil.rmtree(node.path / "proc")
     (node.path / "proc").mkdir()
     (error,) = sample(agent, node)["errors"]
