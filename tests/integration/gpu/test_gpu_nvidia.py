@@ -281,6 +281,13 @@ class TestInstances:
         assert [use["index"] for use in used[1001]] == [3]
         assert 1002 not in used
 
+    def test_an_instance_that_goes_while_it_is_read_costs_itself(self, mig: Machine) -> None:
+        mig.libraries.play(NVIDIA, MIG, "nvmlDeviceGetMemoryInfo_v2 0/1 = !6")
+        states = {state["index"]: state for state in mig.gpus()}
+        assert sorted(states) == [0, 1, 2]
+        assert states[2]["uuid"] == "MIG-aaaaaaaa-0000-0000-0000-000000000004"
+        assert not any("failing" in state for state in states.values())
+
     def test_instances_may_be_made_anew(self, mig: Machine) -> None:
         assert len(mig.gpus()) == 4
         mig.libraries.play(DRIVER, H100, A40)
