@@ -208,8 +208,8 @@ def worker(root: str) -> None:
     class WatchedNode(Node):
         opened: list[str] | None = None
 
-        def open(self, path: str) -> int:
-            descriptor = super().open(path)
+        def open(self, path: str, *, waits: bool = False) -> int:
+            descriptor = super().open(path, waits=waits)
             if self.opened is not None:
                 self.opened.append(path)
             return descriptor

@@ -11,6 +11,7 @@ from ccagent.agents.metrics.pipeline.downsampling import Downsampler
 from ccagent.agents.metrics.pipeline.outputs import combine_values, make_output, make_outputs
 from ccagent.agents.metrics.pipeline.paced import PacedReader
 from ccagent.agents.metrics.pipeline.wrong_clock import ClockGuard
+from ccagent.agents.metrics.readers.own_counters import OwnCountersReader
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.log import logger
 from ccagent.records.line_protocol.encoding import Tags
@@ -77,10 +78,14 @@ class MetricsAgent(Agent[MetricsSettings]):
         self.custom.begin(node)
         for paced in due:
             paced.reader.begin(node)
-        values = [value for paced in due for value in paced.values(node, self.metrics)]
+        own = [paced for paced in due if paced.reader.name == OwnCountersReader.name]
+        others = [paced for paced in due if paced not in own]
+        values = [value for paced in others for value in paced.values(node, self.metrics)]
         values += self.collect_custom(node, waits=self.is_only_sample)
+        # What ccagent knows of itself says nothing of the machine.
+        self.is_blind = not values and bool(others)
+        values += [value for paced in own for value in paced.values(node, self.metrics)]
         values += self.custom.compute(values)
-        self.is_blind = not values
         if self.is_blind:
             logger.warning("agent metrics: none of the readers could read anything")
         if not self._clock.accepts(now, node.clock.monotonic()):

@@ -11,6 +11,7 @@ from ccagent.agents.sonar.jobs.records import JobRecords
 from ccagent.agents.sonar.jobs.selection import ProcessSelection
 from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.agents.sonar.sources.registry import open_source
+from ccagent.log import logger
 from ccagent.machine.clock import timestamp
 from ccagent.machine.gpu.presence import is_any_present
 from ccagent.machine.system_state import read_system
@@ -106,6 +107,7 @@ class SampleAgent(Agent[SampleSettings]):
         processes = source.read()
         errors = list(source.errors)
         boot, system = read_system(node, errors)
+        self._note_blindness(errors, is_blind=not (processes or system.cpus or system.used_memory))
         reading = gpus.reading(errors) if gpus is not None else None
         if reading is not None:
             system = structs.replace(system, gpus=reading.cards)
@@ -172,6 +174,12 @@ class SampleAgent(Agent[SampleSettings]):
             "min-cpu-time": str(settings.min_cpu_time),
             "rollup": str(settings.rollup).lower(),
         }
+
+    def _note_blindness(self, errors: list[str], *, is_blind: bool) -> None:
+        self.is_blind = is_blind
+        if is_blind:
+            errors.append("nothing of /proc could be read: is it mounted?")
+            logger.error("agent sample: %s", "; ".join(errors[-3:]))
 
     def _open_source(self, node: Node) -> ProcessSource:
         """Make the process source at its first use."""

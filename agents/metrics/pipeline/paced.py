@@ -53,6 +53,9 @@ class PacedReader:
         except CcagentError as error:
             logger.warning("agent metrics: %s: %s", name, error)
             is_known = False
+        except Exception:  # noqa: BLE001 - whatever a reader does, the others go on
+            logger.exception("agent metrics: %s: unforeseen error", name)
+            is_known = False
         for problem in self.reader.errors:
             logger.warning("agent metrics: %s: %s", name, problem)
         # A reading without counters also sets the start of the next interval.

@@ -26,8 +26,9 @@ class Rates:
     ) -> Iterable[tuple[str, float, Scope]]:
         """Return metric, rate and scope of each counter of the previous reading.
 
-        moment: seconds of a monotonic clock. A counter that fell has wrapped, if it can, else was
-        reset: then its delta is its value, as for a NEW counter.
+        moment: seconds of a monotonic clock. A counter that fell has wrapped, if it can. One that
+        fell by half or more was reset: then its delta is its value, as for a NEW counter. A smaller
+        fall is an inaccurate sum, or a part of it that has gone, and counts as 0.
         """
         before, self._before = self._before, {}
         seconds = 0.0 if self._moment is None else moment - self._moment
@@ -46,6 +47,7 @@ class Rates:
                 old = 0
             delta = value - old
             if delta < 0:
-                delta = delta + wraps_at + 1 if wraps_at >= old else value
+                was_reset = value <= old // 2
+                delta = delta + wraps_at + 1 if wraps_at >= old else value if was_reset else 0
             rates.append((metric, delta * metrics[metric].scale / seconds, scope))
         return rates

@@ -188,8 +188,15 @@ class CpuReader(Reader[CpuSettings]):
 
     def read_raw(self, node: Node) -> Iterable[Gauge | Count]:
         """Read loads, events, and the time of each hwthread in each state since boot."""
-        found: list[Gauge | Count] = [*_loads(read_parsed(node, "proc/loadavg", parse_loadavg))]
+        self.errors = []
         stat = read_parsed(node, "proc/stat", parse_kernel_stat)
+        found: list[Gauge | Count] = []
+        try:
+            found += _loads(read_parsed(node, "proc/loadavg", parse_loadavg))
+        except NotHereError:
+            pass
+        except CcagentError as error:
+            self.errors.append(str(error))
         found += (Count(_EVENTS[name], value) for name, value in stat.events.items())
         for cpu, ticks in stat.times.items():
             # Hundredths of a second: 100 in a second are 100 %.

@@ -146,21 +146,10 @@ class InfinibandReader(Reader[ReaderSettings]):
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read the counters; ports and links every minute."""
-        self.errors = []
-        now = node.clock.monotonic()
-        if self._known_until is None or now >= self._known_until:
-            self._ports = self._find_ports(node)
-            self._links = self._read_links(node)
-            self._known_until = now + _KNOWN_FOR
-        if not self._ports and not self.errors:
-            self._known_until = None
-            raise NotHereError(f"/{DEVICES}: no port that counts")
+        self._look_for_ports(node)
         counters: dict[str, dict[str, tuple[int]]] = {metric: {} for metric in _COUNTERS}
-        for port in self._ports:
-            for metric, path, factor in port.counters:
-                value = self._read(node, path, parse_counter)
-                if value is not None:
-                    counters[metric][port.path] = (value * factor,)
+        for port, metric, value in self._read_counters(node):
+            counters[metric][port.path] = (value,)
         found: list[Gauge | Count] = []
         for metric, values in counters.items():
             self._sums[metric].add(values)
@@ -170,16 +159,33 @@ class InfinibandReader(Reader[ReaderSettings]):
 
     def read_raw(self, node: Node) -> Iterable[Gauge | Count]:
         """Read the counters of each port."""
-        self.read(node)  # finds the ports
+        self._look_for_ports(node)
         found: list[Gauge | Count] = []
-        for port in self._ports:
+        for port, metric, value in self._read_counters(node):
             device, _, number = port.path.removeprefix(f"{DEVICES}/").partition("/ports/")
             scope = Scope(stype="port", stype_id=f"{device}/{number}")
+            found.append(Count(metric, value, scope))
+        return found + self._links
+
+    def _look_for_ports(self, node: Node) -> None:
+        """Find ports and links if they are not known. Raise NotHereError without a port."""
+        self.errors = []
+        now = node.clock.monotonic()
+        if self._known_until is None or now >= self._known_until:
+            self._ports = self._find_ports(node)
+            self._links = self._read_links(node)
+            self._known_until = now + _KNOWN_FOR
+        if not self._ports and not self.errors:
+            self._known_until = None
+            raise NotHereError(f"/{DEVICES}: no port that counts")
+
+    def _read_counters(self, node: Node) -> Iterator[tuple[Port, str, int]]:
+        """Yield port, metric and B or packets of each counter that can be read."""
+        for port in self._ports:
             for metric, path, factor in port.counters:
                 value = self._read(node, path, parse_counter)
                 if value is not None:
-                    found.append(Count(metric, value * factor, scope))
-        return found + self._links
+                    yield port, metric, value * factor
 
     def _find_ports(self, node: Node) -> list[Port]:
         ports: list[Port] = []

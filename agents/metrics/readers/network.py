@@ -170,12 +170,7 @@ class NetworkReader(Reader[NetworkReaderSettings]):
         self.errors = []
         interfaces = read_parsed(node, _TRAFFIC, parse_net_dev)
         self._choose(node, interfaces.keys())
-        counters: dict[str, Traffic] = {}
-        for name in self._chosen:
-            try:
-                counters[name] = parse_traffic(interfaces[name])
-            except UnparsableError as error:
-                self.errors.append(f"/{_TRAFFIC}: {name!r}: {error}")
+        counters = self._parse(interfaces)
         if not counters:
             if self.errors:
                 return []
@@ -194,11 +189,20 @@ class NetworkReader(Reader[NetworkReaderSettings]):
         interfaces = read_parsed(node, _TRAFFIC, parse_net_dev)
         self._choose(node, interfaces.keys())
         found: list[Gauge | Count] = []
-        for name in sorted(self._chosen):
-            traffic = parse_traffic(interfaces[name])
+        for name, traffic in sorted(self._parse(interfaces).items()):
             scope = Scope(stype="network", stype_id=name)
             found += map(Count, _METRICS, traffic, repeat(scope))
         return found
+
+    def _parse(self, interfaces: Mapping[str, bytes]) -> dict[str, Traffic]:
+        """Return the counters of the interfaces that count. A damaged one adds to `errors`."""
+        counters: dict[str, Traffic] = {}
+        for name in self._chosen:
+            try:
+                counters[name] = parse_traffic(interfaces[name])
+            except UnparsableError as error:
+                self.errors.append(f"/{_TRAFFIC}: {name!r}: {error}")
+        return counters
 
     def _choose(self, node: Node, names: Collection[str]) -> None:
         now = node.clock.monotonic()

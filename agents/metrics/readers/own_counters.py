@@ -108,10 +108,9 @@ class OwnCountersReader(Reader[ReaderSettings]):
         """Read the counters. Raise NotHereError for a recorded machine."""
         if node.own_counters is None and not node.is_live:
             raise NotHereError("a recorded machine has no ccagent")
-        found: list[Gauge | Count] = [
-            Count("ccagent_cpu", time.process_time_ns() // 1000),
-            Gauge("ccagent_mem_used", resident_memory() * 1024),
-        ]
+        found: list[Gauge | Count] = [Count("ccagent_cpu", time.process_time_ns() // 1000)]
+        if memory := resident_memory():
+            found.append(Gauge("ccagent_mem_used", memory * 1024))
         if node.own_counters is None:
             own = ("ccagent_cpu", "ccagent_mem_used")
             reason = "only the daemon counts this"

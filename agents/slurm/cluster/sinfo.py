@@ -27,7 +27,10 @@ def command(program: str, fields: str, *options: str) -> list[str]:
 
 
 def parse_partitions(content: bytes, complain: Callable[[str], None]) -> list[ClusterPartition]:
-    """Parse lines `normal*|c1-[1-2],gpu-1|`; a partition without nodes has an empty list."""
+    """Parse lines `normal*|c1-[1-2],gpu-1|`; a partition without nodes has an empty list.
+
+    Raises UnparsableError if none is a line of a partition.
+    """
     nodes: dict[str, list[str]] = {}
     for name, hosts in _lines(content, complain):
         partition = name.rstrip("*")
@@ -45,7 +48,10 @@ def parse_partitions(content: bytes, complain: Callable[[str], None]) -> list[Cl
 
 
 def parse_nodes(content: bytes, complain: Callable[[str], None]) -> list[ClusterNodes]:
-    """Parse lines `c1-[8-10]|down+not_responding|` into nodes that share their states."""
+    """Parse lines `c1-[8-10]|down+not_responding|` into nodes that share their states.
+
+    Raises UnparsableError if none is a line of nodes.
+    """
     found: list[ClusterNodes] = []
     for hosts, states in _lines(content, complain):
         try:
@@ -68,11 +74,16 @@ def parse_nodes(content: bytes, complain: Callable[[str], None]) -> list[Cluster
 
 
 def _lines(content: bytes, complain: Callable[[str], None]) -> Iterable[tuple[str, str]]:
-    """Yield the two fields of each line."""
+    """Yield the two fields of each line. Raises UnparsableError if no line has them."""
+    is_any_right, odd = False, ""
     for line in readable(content).splitlines():
         first, bar, rest = line.partition("|")
         second, end, _ = rest.partition("|")
         if bar and end:
+            is_any_right = True
             yield first.strip(), second.strip()
         elif line.strip():
-            complain(f"sinfo: not two fields: {line[:80]!r}")
+            odd = line[:80]
+            complain(f"sinfo: not two fields: {odd!r}")
+    if odd and not is_any_right:
+        raise UnparsableError(f"sinfo: no line has two fields: {odd!r}")

@@ -131,12 +131,20 @@ class JobsRound:
             self._complain(f"held and dependent jobs are left out: {error}")
 
     def _rows(self, delimiter: str, command: list[str]) -> Iterator[list[bytes]]:
-        """Return the rows that sacct prints, without odd ones."""
+        """Return the rows that sacct prints, without odd ones.
+
+        Raises UnparsableError if all of them are odd: then it has not answered the question.
+        """
+        is_any_right, odd = False, b""
         for row in split_rows(self._ask(command), delimiter.encode(), COLUMNS):
             if len(row) == COLUMNS:
+                is_any_right = True
                 yield row
             else:
+                odd = b" ".join(row)
                 self._complain(f"sacct: a row is left out: {len(row)} fields instead of {COLUMNS}")
+        if odd and not is_any_right:
+            raise UnparsableError(f"sacct: no row has {COLUMNS} fields: {readable(odd[:80])!r}")
 
     def _record(self, row: list[bytes]) -> SlurmJob | None:
         """Return the record of a row; None and a complaint if it has neither id nor state."""

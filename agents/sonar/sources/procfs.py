@@ -140,7 +140,7 @@ class ProcfsSource:
         except CcagentError as error:
             self.errors.append(str(error))
             return []
-        if self._node.is_live and "1" not in names:
+        if self._node.is_live and names and "1" not in names:
             self._complaints.log_once(
                 "hidepid",
                 "/proc shows only some processes: it is mounted with hidepid=2; "

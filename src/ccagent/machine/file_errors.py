@@ -16,8 +16,13 @@ from ccagent.errors import (
 )
 
 
-def raise_for(path: str, error: OSError) -> NoReturn:
-    """Raise the error of the tree that stands for an OSError of `/path`."""
+def raise_for(path: str, error: OSError | ValueError) -> NoReturn:
+    """Raise the error of the tree that stands for an OSError of `/path`.
+
+    Python raises a ValueError for a path that no kernel has, such as one with a NUL.
+    """
+    if isinstance(error, ValueError):
+        raise UnparsableError(f"/{path!r}: {error}") from error
     match error.errno:
         case errno.ENOENT | errno.ENOTDIR | errno.ENODEV | errno.ENXIO | errno.EOPNOTSUPP:
             kind: type[CcagentError] = NotHereError

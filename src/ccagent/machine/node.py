@@ -60,11 +60,15 @@ class Node:
         """Return True for the running machine, False for a recording."""
         return self.root == "/"
 
-    def open(self, path: str) -> int:
-        """Open a file for reading and return its descriptor; the caller closes it."""
+    def open(self, path: str, *, waits: bool = False) -> int:
+        """Open a file for reading and return its descriptor; the caller closes it.
+
+        A pipe is empty unless somebody has written to it; `waits`: it is waited for.
+        """
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY
         try:
-            return os.open(self.root + path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
+            return os.open(self.root + path, flags if waits else flags | os.O_NONBLOCK)
+        except (OSError, ValueError) as error:
             raise_for(path, error)
 
     def read(self, path: str, limit: int = LARGEST_FILE) -> bytes:
@@ -147,7 +151,7 @@ class Node:
 
     def pieces(self, path: str) -> Iterator[bytes]:
         """Read a file that may be large, piece by piece. Raises as `read` does, at any piece."""
-        descriptor = self.open(path)
+        descriptor = self.open(path, waits=True)
         try:
             while piece := os.read(descriptor, _PIECE):
                 yield piece
@@ -163,7 +167,7 @@ class Node:
         """
         from ccagent.machine.chunks import chunks
 
-        return chunks(lambda: self.open(path), path, time_limit)
+        return chunks(lambda: self.open(path, waits=True), path, time_limit)
 
     def read_trusted(self, path: str, limit: int) -> tuple[float, bytes]:
         """Read a regular file that only root or this user can have written.
@@ -179,7 +183,7 @@ class Node:
         """Return the names in a directory. Raises as `read` does."""
         try:
             return os.listdir(self.root + path)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise_for(path, error)
 
     def directories(self, path: str) -> Sequence[str]:
@@ -187,14 +191,14 @@ class Node:
         try:
             with os.scandir(self.root + path) as entries:
                 return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise_for(path, error)
 
     def inode(self, path: str) -> int:
         """Return the number of the inode of a path. Raises as `read` does."""
         try:
             return os.stat(self.root + path).st_ino
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise_for(path, error)
 
     def owner(self, path: str) -> int:
@@ -205,17 +209,15 @@ class Node:
         """
         try:
             return os.stat(self.root + path).st_uid
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise_for(path, error)
 
     def space(self, path: str) -> os.statvfs_result:
         """Return statvfs(3) of the file system of a path. May hang. Raises as `read` does."""
         try:
             return os.statvfs(self.root + path)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise_for(path, error)
-        except ValueError as error:  # a NUL: no kernel has such a path
-            raise UnparsableError(f"/{path!r}: {error}") from error
 
     def exists(self, path: str) -> bool:
         """Return whether a path exists, links followed."""

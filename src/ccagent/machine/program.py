@@ -77,9 +77,18 @@ def stream(
         _end(process, command, kill=not finished)
     if process.returncode:
         reason = complaint.decode("utf-8", "replace").strip()
-        raise ProgramError(
-            f"{command[0]}: exit status {process.returncode}: {reason or 'no message'}"
-        )
+        end = describe_end(process.returncode)
+        raise ProgramError(f"{command[0]}: {end}: {reason or 'no message'}")
+
+
+def describe_end(status: int) -> str:
+    """Return how a program ended: `exit status 1`, or for -9 `killed by SIGKILL`."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:  # one of those without a name
+        return f"killed by signal {-status}"
 
 
 def _start(

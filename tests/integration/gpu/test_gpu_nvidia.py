@@ -127,6 +127,21 @@ def test_what_a_card_does_not_support_costs_its_field_of_the_sample(
     assert nvidia.gpus()[0] == {name: whole[name] for name in whole.keys() - STATES[function]}
 
 
+def test_a_driver_that_knows_the_older_form_of_memory_only(nvidia: Machine) -> None:
+    memory = "nvmlDeviceGetMemoryInfo 0 = 85899345920 64424509440 21474836480"
+    nvidia.libraries.play(NVIDIA, "nvmlDeviceGetMemoryInfo_v2 0 = !25", memory)
+    card = nvidia.gpus()[0]
+    assert (card["memory"], card.get("failing")) == (20971520, None)
+
+
+def test_a_failing_question_for_the_driver_costs_no_card(nvidia: Machine) -> None:
+    whole = nvidia.described()
+    nvidia.libraries.play(NVIDIA, "nvmlSystemGetDriverVersion = !15")
+    assert nvidia.described() == [
+        {name: card[name] for name in card.keys() - {"driver"}} for card in whole
+    ]
+
+
 def test_a_card_that_does_not_tell_its_utilization_is_known_as_such(nvidia: Machine) -> None:
     assert 0 not in nvidia.reading().without_utilization
     nvidia.libraries.play(NVIDIA, "nvmlDeviceGetUtilizationRates 0 = !3")
@@ -266,6 +281,13 @@ class TestInstances:
         assert [use["index"] for use in used[1001]] == [3]
         assert 1002 not in used
 
+    def test_an_instance_that_goes_while_it_is_read_costs_itself(self, mig: Machine) -> None:
+        mig.libraries.play(NVIDIA, MIG, "nvmlDeviceGetMemoryInfo_v2 0/1 = !6")
+        states = {state["index"]: state for state in mig.gpus()}
+        assert sorted(states) == [0, 1, 2]
+        assert states[2]["uuid"] == "MIG-aaaaaaaa-0000-0000-0000-000000000004"
+        assert not any("failing" in state for state in states.values())
+
     def test_instances_may_be_made_anew(self, mig: Machine) -> None:
         assert len(mig.gpus()) == 4
         mig.libraries.play(DRIVER, H100, A40)
@@ -310,6 +332,17 @@ class TestFailing:
         assert nvidia.gpus()[1] == {"index": 1, "uuid": SECOND, "failing": 1}
         nvidia.cards("nvidia", [])
         assert [state["failing"] for state in nvidia.gpus()] == [1, 1]
+
+    def test_its_index_may_go_to_another_card(self, nvidia: Machine) -> None:
+        healthy = nvidia.gpus()
+        # The library was started again: it knows the second card alone.
+        nvidia.libraries.play(NVIDIA.replace(" 0 = ", " 2 = ").replace(" 1 = ", " 0 = ").replace(
+            " 1 0 = ", " 0 0 = "), "nvmlDeviceGetCount_v2 = 1",
+        )  # fmt: skip
+        nvidia.cards("nvidia", NVIDIA_ADDRESSES[1:])
+        second, lost = nvidia.gpus()
+        assert (second["index"], second["uuid"]) == (0, SECOND)
+        assert lost == {"index": 1, "uuid": healthy[0]["uuid"], "failing": 1}
 
     def test_one_that_was_never_seen_well_has_a_uuid_too(self, nvidia: Machine) -> None:
         nvidia.libraries.play(NVIDIA, "nvmlDeviceGetHandleByIndex_v2 1 = !15")

@@ -85,7 +85,7 @@ def test_py_cpuinfo_names_the_model_too() -> None:
 class Sandbox(Node):
     """The live machine, whose files and programs are all hidden."""
 
-    def open(self, path: str) -> int:
+    def open(self, path: str, *, waits: bool = False) -> int:
         raise NotHereError(f"/{path}: hidden")
 
     def list(self, path: str) -> list[str]:

@@ -8,6 +8,7 @@ import os
 import pwd
 import re
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from ccagent.errors import (
 from ccagent.machine.clock import Clock
 from ccagent.machine.file_errors import raise_for
 from ccagent.machine.node import HOSTNAME, Node, domain_from_hosts
+from tests.support.running import until
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -244,6 +246,23 @@ def test_what_is_not_there_is_not_here(tmp_path: Path) -> None:
 def test_a_directory_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(UnparsableError, match="^/proc: Is a directory"):
         recorded(tmp_path, proc_stat=b"").read("proc")
+
+
+def test_a_pipe_that_nobody_writes_to_is_empty(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    read: list[bytes] = []
+    node = recorded(tmp_path)
+    threading.Thread(target=lambda: read.append(node.read("pipe")), daemon=True).start()
+    until(lambda: read == [b""])
+
+
+def test_a_path_that_no_kernel_has_is_unparsable(tmp_path: Path) -> None:
+    # Damaged tables name interfaces and disks like this.
+    node = recorded(tmp_path)
+    for action in (node.read, node.list, node.directories, node.owner, node.inode, node.space):
+        for path in ("sys/eth\0", "sys/\ud800"):
+            with pytest.raises(UnparsableError, match=f"^/{re.escape(repr(path))}: "):
+                action(path)
 
 
 def test_what_is_forbidden_is_not_permitted() -> None:

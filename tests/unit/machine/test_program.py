@@ -106,7 +106,8 @@ def test_a_file_that_is_no_program(tmp_path: Path) -> None:
     [
         ("exit 3", "exit status 3: no message"),
         ("echo out; echo no device >&2; exit 1", "exit status 1: no device"),
-        ("kill -KILL $$", "exit status -9: no message"),
+        ("kill -KILL $$", "killed by SIGKILL: no message"),
+        ("kill -40 $$", "killed by signal 40: no message"),
     ],
 )
 def test_a_failure_says_why(script: str, said: str) -> None:

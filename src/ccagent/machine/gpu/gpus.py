@@ -94,7 +94,7 @@ class Gpus:
                 if not each.has_memory:
                     without_memory.add(index)
                 if each.card.device:
-                    devices[each.card.device] = index
+                    devices.setdefault(each.card.device, index)  # lost cards come last
                 if each.card.is_instance:
                     partitioned.add(places[each.card.address])
                     instances.add(index)

@@ -130,11 +130,16 @@ class GpuLibrary:
                     has_memory=each.has_memory,
                 )
             )
-            self._highest = max(self._highest, card.index + 1)
+        # A library that starts again numbers the remaining cards anew.
+        taken = {each.card.index for each in states}
         for address, card in self._known.items():
             if address not in seen:
-                state = SampleGpu(index=card.index, uuid=self._uuids[address], failing=1)
-                states.append(CardState(card=card, state=state, has_utilization=False))
+                index = card.index if card.index not in taken else max(taken) + 1
+                taken.add(index)
+                state = SampleGpu(index=index, uuid=self._uuids[address], failing=1)
+                place = msgspec.structs.replace(card, index=index)
+                states.append(CardState(card=place, state=state, has_utilization=False))
+        self._highest = max(self._highest, max(taken, default=-1) + 1)
         return states
 
     def descriptions(self, answer: GpuAnswer) -> list[CardDescription]:

@@ -170,7 +170,8 @@ class Nvidia(GpuVendor):
                     place = Card(
                         index=number + len(instances), address=card.address, is_instance=True
                     )
-                    instances.append(_Part(place, instance, instance.memory()))
+                    with contextlib.suppress(CardLostError):  # destroyed meanwhile
+                        instances.append(_Part(place, instance, instance.memory()))
             except CardLostError:
                 found.append([Card(index=index)])
                 continue

@@ -13,6 +13,8 @@ from ccagent.machine.gpu.vendor import CardLostError
 _LARGEST_PERFORMANCE_STATE = 15
 _LARGEST_PERCENT = 100
 _ASK_AGAIN = 100
+_ERROR_VERSION_MISMATCH, _ERROR_DEPRECATED = 25, 26
+"""Codes that older bindings lack: the driver does not know this version of a call."""
 
 
 class CardMemory(NamedTuple):
@@ -58,6 +60,8 @@ class Nvml:
             pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
             pynvml.NVML_ERROR_NO_PERMISSION,
             pynvml.NVML_ERROR_INVALID_ARGUMENT,
+            _ERROR_VERSION_MISMATCH,
+            _ERROR_DEPRECATED,
         }
         self._devices: dict[tuple[int, int], Device] = {}
 
@@ -67,7 +71,10 @@ class Nvml:
 
     def driver(self) -> str:
         """Return the version of the driver, empty if unknown."""
-        return Device(self, None).text("nvmlSystemGetDriverVersion")
+        try:
+            return Device(self, None).text("nvmlSystemGetDriverVersion")
+        except CardLostError:
+            return ""  # a lost card is no reason to lose the others
 
     def devices(self) -> list[Device | None]:
         """Return the cards by index, None for a card that cannot be opened."""

@@ -28,18 +28,22 @@ NO_MEMBERSHIP = CgroupMembership(0, "", container=False)
 #   v2  /system.slice/slurmstepd.scope/job_13/step_0/user/task_0, NODE_slurmstepd.scope likewise
 #
 # slurmstepd itself is in `.../job_13` (v1, nothing behind it) or `.../job_13/step_0/slurm` (v2).
+# To a reader in a container, paths outside of it begin with `/..`, one for each of its own levels
+# that they do not share: cgroup_namespaces(7). No directory has that name.
 _JOB = re.compile(
-    rb"(?:/slurm(?:_[^/]+)?/uid_[0-9]{1,10}|/system\.slice/(?:[^/]+_)?slurmstepd\.scope)"
+    rb"(?:(?:/\.\.)*/slurm(?:_[^/]+)?/uid_[0-9]{1,10}"
+    rb"|(?:/system\.slice|(?:/\.\.)+(?:/system\.slice)?)/(?:[^/]+_)?slurmstepd\.scope)"
     rb"/job_([0-9]{1,19})(?:/step_([0-9a-z+]{1,22})(?![^/])|/|$)"
 )
 
 # docker-ID.scope, libpod-ID.scope, crio-ID.scope, cri-containerd-ID.scope (systemd driver);
+# libpod-payload-ID in the unit that has started podman (--cgroups=split);
 # /docker/ID, /kubepods/.../ID (cgroupfs driver); lxc.payload.NAME
 _CONTAINER = re.compile(
-    rb"/(?:docker|libpod|crio|cri-containerd)-[0-9a-f]{64}(?:\.scope)?(?:/|$)"
+    rb"/(?:docker|libpod|libpod-payload|crio|cri-containerd)-[0-9a-f]{64}(?:\.scope)?(?:/|$)"
     rb"|/docker/[0-9a-f]{64}(?:/|$)"
-    rb"|^/kubepods(?:\.slice)?/"
-    rb"|^/lxc(?:\.payload\.|/)"
+    rb"|^(?:/\.\.)*/kubepods(?:\.slice)?/"
+    rb"|^(?:/\.\.)*/lxc(?:\.payload\.|/)"
 )
 
 

@@ -11,11 +11,13 @@ import pytest
 
 from ccagent.agents.base import AgentSettings
 from ccagent.agents.metrics.agent import MetricsAgent
+from ccagent.agents.metrics.readers.memory import MemoryReader
 from ccagent.agents.metrics.readers.power import PowerReader
 from ccagent.agents.metrics.readers.registry import READERS, ReaderTables
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
 from ccagent.config.described import describe_keys
+from ccagent.counters import DaemonCounters
 from ccagent.records.message import encode
 from tests.support.paths import ROOT
 from tests.support.tree import TreeNode
@@ -152,6 +154,33 @@ def test_a_reader_may_be_read_less_often(tmp_path: Path) -> None:
     assert sum(with_cpu for with_cpu, _ in told) == 3
 
 
+def test_a_sample_in_which_no_reader_is_due_is_not_blind(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = Machine(tmp_path, readers=["cpu"], cpu={"every": "60s"})
+    for second in range(1, 7):
+        machine.sample(10, user=100 * second)
+        assert not machine.agent.is_blind
+    assert "none of the readers" not in caplog.text
+
+
+def test_own_counters_do_not_make_a_blind_sample_see(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave(_: int) -> None:
+        """Write no file of /proc any more."""
+
+    assert machine.sample()
+    assert not machine.agent.is_blind
+    monkeypatch.setattr(machine.node, "own_counters", lambda: DaemonCounters({}, {}))
+    for path in (machine.node.path / "proc").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    monkeypatch.setattr(machine, "ticks", leave)
+    assert "ccagent_mem_used" in {line["name"] for line in machine.sample()}
+    assert machine.agent.is_blind
+
+
 def test_rates_are_those_of_the_readers_own_interval(tmp_path: Path) -> None:
     machine = Machine(
         tmp_path, readers=["cpu"], cpu={"every": "2m"}, include=["forks"], preset="base"
@@ -216,6 +245,19 @@ def test_a_source_that_fails_costs_its_metrics_and_comes_back(
     assert "agent metrics: memory:" in caplog.text
     machine.node.write("meminfo", "MemTotal: 16000 kB\nMemFree: 1000 kB\nMemAvailable: 12000 kB\n")
     assert "mem_used" in {line["name"] for line in machine.sample()}
+
+
+def test_a_reader_that_stumbles_costs_its_metrics(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stumble(*_: object) -> None:
+        raise KeyError("odd")
+
+    monkeypatch.setattr(MemoryReader, "read", stumble)
+    names = {line["name"] for line in machine.sample(user=100)}
+    assert "cpu_user" in names
+    assert "mem_used" not in names
+    assert "agent metrics: memory: unforeseen error" in caplog.text
 
 
 def test_the_first_job_of_a_node_has_its_first_interval_only(tmp_path: Path) -> None:

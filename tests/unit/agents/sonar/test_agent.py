@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -305,6 +306,20 @@ def test_without_any_proc_a_sample_says_what_is_wrong(tmp_path: Path) -> None:
     attributes = sample(make(), node)
 
     assert attributes["errors"][0]["detail"] == "/proc: No such file or directory"
+
+
+def test_a_sample_of_an_empty_proc_is_blind(
+    node: TreeNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    seeing, agent = make(), make()
+    sample(seeing, node)
+    assert not seeing.is_blind
+    shutil.rmtree(node.path / "proc")
+    (node.path / "proc").mkdir()
+    (error,) = sample(agent, node)["errors"]
+    assert agent.is_blind
+    assert error["detail"] == "nothing of /proc could be read: is it mounted?"
+    assert error["detail"] in caplog.text
 
 
 def test_errors_are_bounded(node: TreeNode) -> None:

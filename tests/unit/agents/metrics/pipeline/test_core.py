@@ -50,6 +50,13 @@ class TestRates:
         rates.of([Count("net", 1000)], METRICS, 0.0)
         assert rates.of([Count("net", 10)], METRICS, 1.0) == [("net", 10.0, NODE)]
 
+    def test_one_that_falls_a_little_has_not_grown(self) -> None:
+        # As a sum over the disks of a job does when one of them goes.
+        rates = Rates()
+        rates.of([Count("net", 10_000)], METRICS, 0.0)
+        assert rates.of([Count("net", 9_000)], METRICS, 1.0) == [("net", 0.0, NODE)]
+        assert rates.of([Count("net", 9_500)], METRICS, 2.0) == [("net", 500.0, NODE)]
+
     def test_one_that_was_away_begins_again(self) -> None:
         rates = Rates()
         rates.of([Count("net", 10)], METRICS, 0.0)

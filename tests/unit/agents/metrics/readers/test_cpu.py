@@ -239,6 +239,13 @@ def test_a_broken_loadavg_costs_only_itself_and_is_forgotten(node: TreeNode) -> 
     assert reader.errors == []
 
 
+def test_a_broken_loadavg_does_not_cost_the_times_since_boot(node: TreeNode) -> None:
+    node.write("loadavg", "none\n")
+    reader = CpuReader()
+    assert "cpu_user" in {each.metric for each in reader.read_raw(node)}
+    assert len(reader.errors) == 1
+
+
 def test_shares_go_on_after_a_stat_that_was_broken(node: TreeNode) -> None:
     reader = CpuReader()
     for content in (stat("0 0 0 0 0 0 0 0 0 0 0"), "cpu0 x", stat("0 5 0 0 15 0 0 0 0 0 0")):

@@ -232,6 +232,31 @@ def test_a_device_that_cannot_be_listed_costs_itself(machine: Machine) -> None:
     assert reader.errors == [f"/{DEVICES}/mlx5_1/ports: Too many levels of symbolic links"]
 
 
+def test_counters_since_boot_are_read_once(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A counter costs a question to the firmware.
+    machine.port("mlx5_0/1", 1000, 10, 5, 3)
+    machine.port("mlx5_1/1", "broken", 20, 6, 4)
+    opened: list[str] = []
+    read = machine.node.read
+
+    def note(path: str, limit: int) -> bytes:
+        opened.append(path)
+        return read(path, limit)
+
+    monkeypatch.setattr(machine.node, "read", note)
+    reader = InfinibandReader()
+    found = {
+        (each.metric, each.scope.stype_id): each.value for each in reader.read_raw(machine.node)
+    }
+    assert found["ib_recv", "mlx5_0/1"] == 4000
+    assert found["ib_xmit", "mlx5_1/1"] == 80
+    assert ("ib_recv", "mlx5_1/1") not in found
+    assert len(reader.errors) == 1
+    assert len(opened) == len(set(opened))
+
+
 def test_without_ports_there_is_nothing(machine: Machine) -> None:
     reader = InfinibandReader()
     with pytest.raises(NotHereError, match=f"/{DEVICES}: No such file"):

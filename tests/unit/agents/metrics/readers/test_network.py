@@ -256,6 +256,16 @@ def test_metrics_of_the_node(machine: Machine) -> None:
     assert reader.errors == []
 
 
+def test_a_damaged_interface_costs_itself_since_boot_too(machine: Machine) -> None:
+    machine.interface("eth0", "device")
+    machine.interface("eth1", "device")
+    machine.counts(eth0=(1, 2, 3, 4, 5, 6, 7, 8), eth1=" 1 2 many")
+    reader = NetworkReader()
+    found = list(reader.read_raw(machine.node))
+    assert {each.scope.stype_id for each in found} == {"eth0"}
+    assert len(reader.errors) == 1
+
+
 def test_rates_are_those_of_the_interval(machine: Machine) -> None:
     machine.interface("eth0", "device")
     reader, rates = NetworkReader(), Rates()

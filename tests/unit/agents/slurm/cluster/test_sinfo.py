@@ -78,6 +78,7 @@ def test_bad_lines_cost_only_themselves(line: str) -> None:
 
 @given(st.binary())
 def test_whatever_sinfo_prints_the_result_fits_the_schema(content: bytes) -> None:
+    content = b"a1|idle|\n" + content
     envelope = {
         "meta": {"producer": "x", "version": "1.0.0"},
         "data": {
@@ -127,6 +128,12 @@ def test_an_empty_cluster_is_one(program: Callable[[str], str]) -> None:
     envelope = sampled(program("true"))
     assert envelope.data is not None
     assert (envelope.data.attributes.slurm, envelope.data.attributes.nodes) == (False, [])
+
+
+def test_an_answer_without_any_line_of_nodes_is_a_failure(program: Callable[[str], str]) -> None:
+    envelope = sampled(program("echo maintenance until noon"))
+    assert envelope.data is None
+    assert envelope.errors[0].detail == "sinfo: no line has two fields: 'maintenance until noon'"
 
 
 def test_without_slurm_there_is_a_sentence(program: Callable[[str], str]) -> None:

@@ -585,6 +585,19 @@ def test_what_came_before_a_failure_is_sent_and_nothing_is_missed(slurm: Slurm) 
     assert f"--starttime=now-{7 * 86400 + 600}seconds" in slurm.sacct.asked()[1]
 
 
+def test_an_answer_without_any_row_is_a_failure_and_nothing_is_missed(slurm: Slurm) -> None:
+    agent = slurm.agent()
+    assert slurm.sent(agent) == []
+    slurm.sacct.prints(["maintenance until noon"])
+    (envelope,) = slurm.envelopes(agent)
+    assert agent.is_blind
+    assert envelope.errors[0].detail.endswith("fields: 'maintenance until noon'")
+    slurm.clock.now += 3600
+    slurm.sacct.prints(job(1))
+    assert slurm.sent(agent) == [(1, "COMPLETED")]
+    assert "--starttime=now-4200seconds" in slurm.sacct.asked()[-1]
+
+
 def test_without_the_queue_accounting_goes_on(
     slurm: Slurm, caplog: pytest.LogCaptureFixture
 ) -> None:
