@@ -277,7 +277,9 @@ class Sender:
         self.counters.last_error = text
         # One message is enough to check whether the sink is reachable again.
         self._batch = 1
-        verdict = self._failures.note_failure(failed, now, is_about_message=error.is_about_message)
+        verdict = self._failures.note_failure(
+            failed, now, is_about_message=error.is_about_message, is_busy=error.is_busy
+        )
         if verdict.is_hopeless:
             self._reject(batch, failed, f"{text}; repeatedly, while others were taken")
             return SendOutcome(self._done, 0)

@@ -237,6 +237,7 @@ def test_a_wrongly_configured_server_rejects_nothing(
     with pytest.raises(RetryableError, match=f": {status} ") as caught:
         connect("/in").send([message(), message(), message()])
     assert caught.value.delivered == 1
+    assert caught.value.is_busy == (status in {429, 503, 507})
     assert len(server.requests) == 2
 
 
