@@ -144,7 +144,10 @@ class Sender:
                 tried_another = False
             if outcome.wait == 0:
                 continue
-            if outcome.wait is None or tried_another or not self._failures.try_another():
+            is_only_one = self._queue.count() == 1
+            if outcome.wait is None or tried_another or is_only_one:
+                break
+            if not self._failures.try_another():
                 break
             tried_another = True
             self._paused_until = 0.0

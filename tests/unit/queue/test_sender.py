@@ -327,6 +327,13 @@ def test_a_command_that_runs_once_gives_up_after_two_attempts(bench: Bench) -> N
     assert bench.queue.count() == 100
 
 
+def test_a_command_that_runs_once_tries_its_only_message_once(bench: Bench) -> None:
+    bench.transport.verdict = lambda _: RetryableError("away")
+    bench.put("sample-0")
+    assert not bench.sender.send_all()
+    assert bench.transport.tried == ["sample-0"]
+
+
 def test_only_one_process_sends_what_is_on_disk(tmp_path: Path) -> None:
     where = OutboxSettings(directory=str(tmp_path))
     one, other = Bench(where), Bench(where)
