@@ -148,7 +148,7 @@ class Failures:
 
     def note_success(self, taken: Sequence[QueuedMessage], now: float) -> None:
         """Note messages that the sink has taken."""
-        if not self._held and not self._overtaken:
+        if not (self._held or self._overtaken or self._crowded):
             return
         self._passes += 1
         if not any(queued.number in self._overtaken for queued in taken):

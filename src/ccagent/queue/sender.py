@@ -297,7 +297,8 @@ class Sender:
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
         self._paused_until = now + rest
         if self._unreachable.is_new(text, now):
-            logger.warning("sink %s: %s; retrying in %.0f s", self._name, text, rest)
+            plan = "" if self._transport.is_one_shot else f"; retrying in {rest:.0f} s"
+            logger.warning("sink %s: %s%s", self._name, text, plan)
         return SendOutcome(self._done, rest)
 
 

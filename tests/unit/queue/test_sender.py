@@ -327,11 +327,15 @@ def test_a_command_that_runs_once_gives_up_after_two_attempts(bench: Bench) -> N
     assert bench.queue.count() == 100
 
 
-def test_a_command_that_runs_once_tries_its_only_message_once(bench: Bench) -> None:
+def test_a_command_that_runs_once_tries_its_only_message_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     bench.transport.verdict = lambda _: RetryableError("away")
+    bench.transport.is_one_shot = True
     bench.put("sample-0")
     assert not bench.sender.send_all()
     assert bench.transport.tried == ["sample-0"]
+    assert [record.getMessage() for record in caplog.records] == ["sink test: away"]
 
 
 def test_only_one_process_sends_what_is_on_disk(tmp_path: Path) -> None:
