@@ -37,6 +37,7 @@ from ccagent.errors import (
 from ccagent.log import logger, say
 from ccagent.machine.background import BackgroundCall
 from ccagent.machine.lock import Lock
+from ccagent.machine.node import read_host_name
 from ccagent.machine.private_directories import make_directory
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ _STOP_WITHIN = 10.0
 _AFTER_AN_ERROR = 1.0
 _RECOVER_WITHIN = 30.0
 _MOST_HANGING = 16
+_LONGEST_WAIT = 60.0
+"""The name of the machine is looked at this often."""
+
 _SECOND = 10**9
 
 
@@ -77,6 +81,7 @@ class ControlService:
         self._notifier = Notifier()
         self._signatures: SignatureCheck | None = None
         self._started = time.time()
+        self._host = read_host_name()
 
     def handle_signals(self) -> None:
         """Handle SIGTERM, SIGINT and SIGHUP, from now until the process ends."""
@@ -170,7 +175,7 @@ class ControlService:
         return Catalogue(find_features(self._node, classes))
 
     def _try_turn(self) -> None:
-        """Do what is due. Only too many requests that hang end the service."""
+        """Do what is due. Only requests that hang, or another host name, end the service."""
         try:
             self._turn()
         except ProgramError:
@@ -181,6 +186,7 @@ class ControlService:
 
     def _turn(self) -> None:
         self._notifier.alive()
+        self._notice_name()
         if self._reload:
             self._reload = False
             self._read_again()
@@ -189,9 +195,21 @@ class ControlService:
         self._node.clock.wait(self._patience(), self._wake_up.descriptor)
         self._wake_up.clear()
 
+    def _notice_name(self) -> None:
+        """End the service if the machine has got another name, as by DHCP after the start.
+
+        It would answer requests for the old one. Raises ProgramError.
+        """
+        name = read_host_name()
+        if name != self._host and not self._setup.table.get("hostname"):
+            raise ProgramError(
+                f"the name of this machine was {self._host} and is {name} now: the service ends, "
+                "to be started again"
+            )
+
     def _patience(self) -> float:
         """Return the seconds until something is due."""
-        times = [3600.0]
+        times = [_LONGEST_WAIT]
         due = self._changes.next_due()
         if due is not None:
             times.append(due)
@@ -363,6 +381,9 @@ def _read_table(place: str) -> dict[str, object]:
 
 
 def _check_unchanged(old: ControlSetup, new: ControlSetup) -> None:
+    for key in ("cluster", "hostname"):
+        if old.table.get(key) != new.table.get(key):
+            raise ConfigurationError(f"{key}: a change needs a restart")
     for key in ("state_directory", "socket"):
         if getattr(old.settings, key) != getattr(new.settings, key):
             name = key.replace("_", "-")

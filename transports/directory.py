@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 _WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 """struct flock (fcntl(2)) for an exclusive lock of a whole file."""
 
+_WITHOUT_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP})
+"""Errors of file systems that have no locks, such as Lustre mounted with `noflock`."""
+
 _LONGEST_LOCK = 10.0
 _LOCK_PAUSE = 0.002
 _LONGEST_FRAGMENT = 64 * 1024 * 1024
@@ -101,7 +104,7 @@ class DirectoryTransport(Transport):
         """Append lines, and undo that after an error. Raises OSError, NotPermittedError."""
         descriptor = _open(path)
         try:
-            _lock(descriptor)
+            _lock(descriptor, path)
             size = _cut_fragment(descriptor, path)
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
                 lines = b"\n" + lines
@@ -131,8 +134,11 @@ def _open(path: str) -> int:
         os.close(directory)
 
 
-def _lock(descriptor: int) -> None:
-    """Lock a file for writing. Raises TimeoutError if another process holds it for too long."""
+def _lock(descriptor: int, path: str) -> None:
+    """Lock a file for writing, where the file system has locks.
+
+    Raises OSError, such as TimeoutError if another process holds the lock for too long.
+    """
     deadline = time.monotonic() + _LONGEST_LOCK
     while True:
         try:
@@ -141,6 +147,11 @@ def _lock(descriptor: int) -> None:
             if time.monotonic() > deadline:
                 raise TimeoutError(errno.ETIMEDOUT, "another writer holds its lock") from None
             time.sleep(_LOCK_PAUSE)
+        except OSError as error:
+            if error.errno not in _WITHOUT_LOCKS:
+                raise
+            logger.warning("%s: no locks there: only one process may write this file", path)
+            return
         else:
             return
 

@@ -85,7 +85,8 @@ class RetryableError(TransportError):
     `delivered` counts the leading messages of the batch that were accepted before the error.
     `after` is the number of seconds that the receiver asked to wait, 0 for none.
     `is_about_message` is true if the receiver is reachable and failed on the first message that it
-    did not accept, so that it may accept others.
+    did not accept, so that it may accept others. `is_busy` is true if the receiver says that it has
+    no room or time at present, so that the message is surely not the cause.
     """
 
     def __init__(
@@ -95,11 +96,13 @@ class RetryableError(TransportError):
         delivered: int = 0,
         after: float = 0.0,
         is_about_message: bool = False,
+        is_busy: bool = False,
     ) -> None:
         super().__init__(message)
         self.delivered = delivered
         self.after = after
         self.is_about_message = is_about_message
+        self.is_busy = is_busy
 
 
 class RejectedError(TransportError):

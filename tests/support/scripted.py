@@ -39,6 +39,7 @@ class Orders:
     def reset(self) -> None:
         """Forget what was done, and obey nothing."""
         self.samples = 0
+        self.hosts: list[str] = []
         self.taken: dict[str, list[int]] = {}
         self.on_sample: Callable[[int], None] = _nothing
         self.on_send: Callable[[str], None] = _nothing
@@ -59,8 +60,8 @@ class ScriptedAgent(Agent[AgentSettings]):
     Settings = AgentSettings
 
     def sample(self, node: Node) -> Iterator[Record]:
-        del node
         orders.samples = number = orders.samples + 1
+        orders.hosts.append(node.hostname)
         orders.on_sample(number)
         attributes = [KVPair(key="number", value=str(number))]
         yield SysinfoEnvelope(meta=MetadataObject(producer="x", version="1.0.0", attrs=attributes))

@@ -25,6 +25,8 @@ _MAY_BE_THE_PLACE = frozenset({403, 404, 405, 410})
 _WHOLE_SERVER = frozenset({501, 503, 505, 507, 511})
 """Server errors that are not due to a message."""
 
+_BUSY = frozenset({429, 503, 507})
+
 _LONGEST_NUMBER = 9
 
 
@@ -52,6 +54,7 @@ def check_status(
         is_about_message=status in _MAY_BE_THE_MESSAGE
         or (status in _MAY_BE_THE_PLACE and has_own_url)
         or (status >= 500 and status not in _WHOLE_SERVER),
+        is_busy=status in _BUSY,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import io
+import select
 import ssl
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -92,6 +93,9 @@ class HttpConnection:
         self, method: str, path: str, body: bytes | None, headers: dict[str, str]
     ) -> HttpAnswer:
         self.is_sent = False
+        if self._connection is not None and _has_been_written_to(self._connection.sock):
+            # The server has closed it, or its text would count as the answer to this request.
+            self.close()
         if self._connection is None:
             self._connection = self._make_connection()
             self._connection.connect()
@@ -116,9 +120,7 @@ class HttpConnection:
         host, port = self._proxy or self._server
         connection: http.client.HTTPConnection
         if self._context is not None:
-            connection = http.client.HTTPSConnection(
-                host, port, timeout=self._seconds, context=self._context
-            )
+            connection = _TlsConnection(host, port, timeout=self._seconds, context=self._context)
             if self._proxy is not None:
                 connection.set_tunnel(*self._server)
         else:
@@ -127,8 +129,35 @@ class HttpConnection:
         return connection
 
 
+class _TlsConnection(http.client.HTTPSConnection):
+    """A connection with TLS, through a proxy too."""
+
+    _tunnel_host: str
+
+    def _tunnel(self) -> None:
+        # Before Python 3.12, CONNECT has no brackets around an IPv6 address.
+        host = self._tunnel_host
+        self._tunnel_host = f"[{host}]" if ":" in host else host
+        try:
+            super()._tunnel()  # type: ignore[misc]
+        finally:
+            self._tunnel_host = host
+
+
+def _has_been_written_to(connected: socket.socket | None) -> bool:
+    """Return whether there is something to read before a request is sent: a text, or the end."""
+    if connected is None:
+        return False
+    poll = select.poll()
+    poll.register(connected, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 def _read(response: http.client.HTTPResponse) -> bytes:
-    """Read a body up to the limit. Raises IncompleteRead if that of a success is cut short."""
+    """Read a body up to the limit.
+
+    Raises IncompleteRead if that of a success is cut short, HTTPException if it is malformed.
+    """
     body = b""
     try:
         while len(body) < _LARGEST_ANSWER and (part := response.read(_LARGEST_ANSWER - len(body))):
@@ -138,6 +167,9 @@ def _read(response: http.client.HTTPResponse) -> bytes:
     except (http.client.IncompleteRead, *_CLOSED):
         if 200 <= response.status < 300:
             raise
+    except ValueError as error:
+        if 200 <= response.status < 300:
+            raise http.client.HTTPException("the chunks of the answer are malformed") from error
     return body
 
 
@@ -182,6 +214,16 @@ class LimitedResponse(http.client.HTTPResponse):
         super().__init__(sock, *args, **options)
         self.fp = io.BufferedReader(_UntilDeadline(sock, self.fp.detach(), self.largest))
 
+    def begin(self) -> None:
+        """Read the head, after any informational ones (1xx), of which http.client skips only 100.
+
+        What follows such a one would otherwise be the answer to the next request.
+        """
+        super().begin()
+        while 100 < self.status < 200 and self.status != http.HTTPStatus.SWITCHING_PROTOCOLS:
+            self.headers = None  # type: ignore[assignment] # as before the first one
+            super().begin()
+
 
 def is_broken_off(error: Exception) -> bool:
     """Return whether the server has ended the connection instead of answering."""
@@ -196,6 +238,8 @@ def _explain(error: Exception, seconds: float, secrets: Iterable[str]) -> str:
             return "the connection ended in the middle of the answer"
         case http.client.RemoteDisconnected():
             return "the server closed the connection without an answer"
+        case http.client.BadStatusLine() | http.client.UnknownProtocol():
+            return f"the server does not speak HTTP/1: {hide_secrets(str(error), secrets)}"
         case OSError(strerror=str(text)) if text:
             return text
         case _:

@@ -155,8 +155,9 @@ class MqttTransport(Transport):
             raise TooLargeError(text, delivered=delivered)
         if reason == reasons.PAYLOAD_INVALID:
             raise RejectedError(text, delivered=delivered)
+        is_busy = reason in reasons.PASSING
         raise RetryableError(
-            text, delivered=delivered, is_about_message=reason not in reasons.PASSING
+            text, delivered=delivered, is_about_message=not is_busy, is_busy=is_busy
         )
 
     def _raise_lost(

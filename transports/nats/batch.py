@@ -21,6 +21,9 @@ NatsAnswer = RetryableError | RejectedError | None
 _TOO_LARGE = 10054
 """JetStream's code for a message above the limit of the stream."""
 
+_BUSY = frozenset({10008, 10023, 10028, 10047, 10077, 10118, 10167})
+"""Codes for a stream that is full or away, and for a server that is short of something."""
+
 
 class Outgoing(NamedTuple):
     """One message for NATS."""
@@ -101,10 +104,10 @@ class NatsBatch:
         """Keep that a message is larger than the server or the stream takes."""
         self.settle(number, TooLargeError(f"{self._server}: {reason}", limit=limit))
 
-    def put_off(self, number: int, reason: str) -> None:
+    def put_off(self, number: int, reason: str, *, is_busy: bool = False) -> None:
         """Keep that a message may be taken later, and others may be taken now."""
         text = f"{self._server}: {reason}"
-        self.settle(number, RetryableError(text, is_about_message=True))
+        self.settle(number, RetryableError(text, is_about_message=True, is_busy=is_busy))
 
     def forbid(self, text: str) -> None:
         """Keep that this user may not publish to the subject that an error names."""
@@ -126,9 +129,12 @@ class NatsBatch:
         except msgspec.MsgspecError:
             answer = _JetStreamReply()
         if answer.error is not None:
-            refuse = self.reject if answer.error.err_code == _TOO_LARGE else self.put_off
+            code = answer.error.err_code
             reason = clean_text(answer.error.description, self._secrets, (subject,))
-            refuse(number, f"{subject}: {reason}")
+            if code == _TOO_LARGE:
+                self.reject(number, f"{subject}: {reason}")
+            else:
+                self.put_off(number, f"{subject}: {reason}", is_busy=code in _BUSY)
         elif not answer.stream:
             self.put_off(number, f"the answer on the subject {subject!r} is not that of a stream")
         else:

@@ -1,4 +1,4 @@
-"""One sample, from the machine to the sinks, without threads."""
+"""One sample, from the machine to the sinks; several sinks are served at the same time."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _LONGEST_LIMIT = 1e9
 """Seconds that a timer of the kernel certainly takes."""
 
+_LOOK = 3600.0
 _HELD = 4 * 1024 * 1024
 """Bytes that are held before they are handed on while the agent still samples."""
 
@@ -76,13 +77,37 @@ def _sample_and_send(configuration: Configuration, agent: Agent[Any], node: Node
                 held, size = [], 0
     for delivery in deliveries:
         delivery.take(held)
-    delivered = all([delivery.finish() for delivery in deliveries])  # noqa: C419 - each is finished
+    delivered = _finish(deliveries)
     if any(delivery.has_lost_its_reader for delivery in deliveries):
         raise BrokenPipeError
     if delivered:
         agent.commit_sample()
         agent.save_state()
     return delivered and not agent.is_blind
+
+
+def _finish(deliveries: list[_Delivery]) -> bool:
+    """Send what is queued to all sinks. Return whether nothing is lost.
+
+    A sink that hangs does not hold up the others: each is sent to in a thread of its own.
+    """
+    queued = [delivery for delivery in deliveries if delivery.has_queue]
+    if len(queued) < 2:
+        return all([delivery.finish() for delivery in deliveries])  # noqa: C419 - each is finished
+    from ccagent.machine.background import BackgroundCall
+
+    calls: list[BackgroundCall[bool]] = []
+    finished: list[bool] = []
+    for delivery in deliveries:
+        try:
+            calls.append(BackgroundCall(delivery.finish, "sink"))
+        except ProgramError:  # there are no more threads
+            finished.append(delivery.finish())
+    for call in calls:
+        while not call.wait(_LOOK):
+            pass
+        finished.append(call.result())
+    return all(finished)
 
 
 class _Delivery:
@@ -101,6 +126,11 @@ class _Delivery:
             from ccagent.queue.queue import Queue
 
             self._queue = Queue(sink, configuration.outbox)
+
+    @property
+    def has_queue(self) -> bool:
+        """True if messages are stored before they are sent."""
+        return self._queue is not None
 
     def take(self, messages: list[Message]) -> None:
         """Queue messages, or send them if there is no queue."""

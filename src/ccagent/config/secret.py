@@ -45,6 +45,8 @@ def secret_text(place: str) -> str:
         descriptor = os.open(secret_path(place), flags)
     except OSError as error:
         raise ConfigurationError(f"{place}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigurationError(f"{place}: not a path") from error
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -54,5 +56,7 @@ def secret_text(place: str) -> str:
         return os.read(descriptor, _LARGEST).decode()
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{place}: not text in UTF-8") from error
+    except OSError as error:
+        raise ConfigurationError(f"{place}: {error.strerror}") from error
     finally:
         os.close(descriptor)

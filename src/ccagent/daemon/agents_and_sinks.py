@@ -43,6 +43,7 @@ class AgentsAndSinks:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._configuration: Configuration | None = None
+        self._names = ("", "")
         self._runners: dict[str, tuple[Schedule | None, Runner]] = {}
         self._outboxes: dict[str, Sink] = {}
         self._leaving_runners: list[Runner] = []
@@ -86,6 +87,8 @@ class AgentsAndSinks:
         Raises ConfigurationError before anything is changed.
         """
         running = self._configuration
+        node = self._make_node(configuration)
+        is_renamed = _list_names(node) != self._names
         transports = {
             name: build_transport(sink)
             for name, sink in configuration.sinks.items()
@@ -93,12 +96,13 @@ class AgentsAndSinks:
             or self._outboxes[name].settings != sink
             or running is None
             or configuration.outbox != running.outbox
+            or is_renamed  # logins and topics may hold the names
         }
-        exporter = self._exporter.prepare(configuration)
+        exporter = self._exporter.prepare(configuration, node)
         agents: dict[str, Agent[Any]] = {}
         try:
             for name in configuration.agents:
-                if not self._can_stay(name, configuration):
+                if is_renamed or not self._can_stay(name, configuration):
                     agents[name] = build_agent(configuration, name)
         except BaseException:
             self.close_unused(agents)
@@ -120,8 +124,7 @@ class AgentsAndSinks:
         opened before anything is changed.
         """
         configuration = plan.configuration
-        settings = configuration.settings
-        node = Node(hostname=settings.hostname, cluster=settings.cluster, clock=self._clock)
+        node = self._make_node(configuration)
         node.own_counters = self.counters
         opened = self._open_outboxes(plan)
         for name in [*self._runners]:
@@ -134,12 +137,13 @@ class AgentsAndSinks:
             boxes = [self._outboxes[sink] for sink in configuration.sinks_of(name)]
             if name in plan.agents:
                 agent = plan.agents[name]
-                runner = Runner(agent, node, boxes, prefix=settings.topic_prefix)
+                prefix = configuration.settings.topic_prefix
+                runner = Runner(agent, node, boxes, prefix=prefix)
                 self._runners[name] = (self._schedule(agent.settings.every), runner)
                 runner.start(sample_now=agent.settings.on_startup)
             else:
                 self._runners[name][1].outboxes = boxes
-        self._configuration = configuration
+        self._configuration, self._names = configuration, _list_names(node)
         self._exporter.apply(plan.exporter, configuration, node)
 
     def _open_outboxes(self, plan: Plan) -> dict[str, Sink]:
@@ -176,13 +180,16 @@ class AgentsAndSinks:
         if self._configuration is None or name not in self._runners:
             return False
         agent, old = self._runners[name][1].agent, self._configuration.settings
-        new = configuration.settings
         return (
             agent.settings == configuration.agents[name]
             and agent.wanted == configuration.formats_of(name)
-            and (old.cluster, old.hostname, old.topic_prefix)
-            == (new.cluster, new.hostname, new.topic_prefix)
+            and old.topic_prefix == configuration.settings.topic_prefix
         )
+
+    def _make_node(self, configuration: Configuration) -> Node:
+        """Return the machine with the names for its records. Raises ConfigurationError."""
+        settings = configuration.settings
+        return Node(hostname=settings.hostname, cluster=settings.cluster, clock=self._clock)
 
     def tick(self, now: float) -> None:
         """Ask for the samples that are due; see to agents that hang."""
@@ -236,6 +243,10 @@ class AgentsAndSinks:
         for outbox in outboxes:
             with continue_after_errors(f"sink {outbox.name}"):
                 outbox.join(deadline - self._clock.monotonic())
+
+
+def _list_names(node: Node) -> tuple[str, str]:
+    return node.cluster, node.hostname
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from ccagent.log import logger, say
 from ccagent.machine.background import BackgroundCall
 from ccagent.machine.clock import Clock
 from ccagent.machine.lock import Lock
-from ccagent.machine.node import Node
+from ccagent.machine.node import Node, read_host_name
 from ccagent.machine.private_directories import make_directory
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class Daemon:
         self._serves_status = serves_status
         self._handles_signals = False
         self._status_socket: StatusSocket | None = None
+        self._host = ""
         self._notifier = Notifier()
         self._wake_up = WakeUp()
         self._signals = ReceivedSignals()
@@ -205,6 +206,7 @@ class Daemon:
     def _turn(self) -> None:
         """Do what is due, then wait for what comes next."""
         self._notifier.alive()
+        self._notice_name()
         self._read_again()
         if self._report:
             self._report = False
@@ -215,6 +217,13 @@ class Daemon:
             self.is_output_closed = self._stopping = True
         self._clock.wait(self._until_next(), self._wake_up.descriptor)
         self._wake_up.clear()
+
+    def _notice_name(self) -> None:
+        """Reload if the machine has got another name, as by DHCP after the start."""
+        before, self._host = self._host, read_host_name()
+        if before not in {"", self._host} and not self._configuration.settings.hostname:
+            logger.warning("the name of this machine was %s and is %s now", before, self._host)
+            self._reload = True
 
     def _until_next(self) -> float:
         if self._stopping or self._report or (self._reload and self._loading is None):

@@ -25,12 +25,12 @@ class ExporterSlot:
         self._running: ExporterService | None = None
         self._key: tuple[ExporterSettings, _Names] | None = None
 
-    def prepare(self, configuration: Configuration) -> ExporterService | None:
+    def prepare(self, configuration: Configuration, node: Node) -> ExporterService | None:
         """Make the exporter of a configuration if it is not the one that runs.
 
         Raises ConfigurationError before anything is changed.
         """
-        key = _key_of(configuration)
+        key = _key_of(configuration, node)
         if key is None or (self._running is not None and key == self._key):
             return None
         from ccagent.transports.prometheus.service import ExporterService
@@ -41,7 +41,7 @@ class ExporterSlot:
         self, prepared: ExporterService | None, configuration: Configuration, node: Node
     ) -> None:
         """Start what was prepared in place of what runs, or end what is configured no more."""
-        key = _key_of(configuration)
+        key = _key_of(configuration, node)
         if prepared is None and key is not None and key == self._key:
             return
         self.close()
@@ -63,9 +63,8 @@ class ExporterSlot:
             logger.exception("exporter: unforeseen error while it was closed")
 
 
-def _key_of(configuration: Configuration) -> tuple[ExporterSettings, _Names] | None:
+def _key_of(configuration: Configuration, node: Node) -> tuple[ExporterSettings, _Names] | None:
     """Return what an exporter depends on; None if none is configured."""
     if configuration.exporter is None:
         return None
-    settings = configuration.settings
-    return configuration.exporter, (settings.cluster, settings.hostname)
+    return configuration.exporter, (node.cluster, node.hostname)

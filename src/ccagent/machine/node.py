@@ -48,7 +48,7 @@ class Node:
     ) -> None:
         self.root = root.rstrip("/") + "/"
         self.clock = clock or Clock()
-        self.hostname = check_name("hostname", hostname or os.uname().nodename)
+        self.hostname = check_name("hostname", hostname or read_host_name())
         self.cluster = check_name("cluster", cluster or self._domain() or "local")
         self.clock_ticks = os.sysconf("SC_CLK_TCK")
         self.page_size = os.sysconf("SC_PAGE_SIZE")
@@ -336,6 +336,11 @@ def domain_from_hosts(hosts: str, hostname: str) -> str:
             if name.startswith(hostname + ".") and HOSTNAME.fullmatch(name):
                 return name[len(hostname) + 1 :]
     return ""
+
+
+def read_host_name() -> str:
+    """Return the name of this machine."""
+    return os.uname().nodename
 
 
 def check_name(what: str, name: str) -> str:

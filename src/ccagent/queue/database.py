@@ -273,9 +273,12 @@ class QueueDatabase:
             break
         return recount(self._database)._replace(age=age)
 
-    def read_entries(self) -> Iterable[QueueEntry]:
-        """Return all entries that can be decoded, oldest first."""
-        for (stored,) in self._database.execute("SELECT entry FROM messages ORDER BY number"):
+    def read_entries(self, without: Collection[int] = ()) -> Iterable[QueueEntry]:
+        """Return all entries that can be decoded, oldest first, without those of some numbers."""
+        rows = self._database.execute("SELECT number, entry FROM messages ORDER BY number")
+        for number, stored in rows:
+            if number in without:
+                continue
             try:
                 yield decode_entry(stored)
             except UnparsableError:

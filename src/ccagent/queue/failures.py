@@ -4,10 +4,12 @@ An unreachable sink fails with every message; a message that the sink can't take
 attempt with another message in between shows which of the two it is:
 
 - When the oldest message of a kind has failed three times, other kinds are sent first.
-- A message that failed alone is overtaken by later ones of its kind. At most three are: if more
-  fail, the cause is the kind, such as a subject that no stream takes. Then the kind pauses.
+- A message that failed alone is overtaken by later ones of its kind. If more than three fail, the
+  cause may be the kind, such as a subject that no stream takes: then it is one more a minute.
+- If nothing is taken at all, another message is tried now and then, each time a later one.
 - An overtaken message is tried again after growing pauses. It is hopeless when it has failed six
-  times, each time after others of its kind were taken.
+  times, each time after others of its kind were taken and most attempts had succeeded. A receiver
+  that is busy makes none hopeless.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _TRIAL_AFTER = 5
 _TRIAL_EVERY = 4
 _ALONE = 2
 _OVERTAKEN_OF_A_KIND = 3
-_OVERTAKEN = 100
+_OVERTAKEN = 1000
+_SUSPECTS = 100
 _HOPELESS_AFTER = 6
 _FIRST_PAUSE = 2.0
 _LONGEST_PAUSE = 60.0
@@ -67,9 +70,10 @@ class _Failed:
 class _Held(_Failed):
     """The oldest message of a kind, which has failed."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, pause: float) -> None:
         super().__init__()
         self.number = number
+        self.pause = pause
         self.failures = 0
         self.alone = 0
         self.passes = 0
@@ -84,6 +88,8 @@ class _Overtaken(_Failed):
         self.kind = kind
         self.attempts = 0
         self.have_others_passed = False
+        self.balance = 0
+        """The balance of all messages at the last attempt, see `Failures`."""
 
 
 class Failures:
@@ -94,22 +100,26 @@ class Failures:
         self._held: dict[str, _Held] = {}
         self._overtaken: dict[int, _Overtaken] = {}
         self._passes = 0
-        self._doubted: int | None = None
+        # Successful attempts less failed ones, without those of overtaken messages.
+        self._balance = 0
+        self._crowded: set[str] = set()
+        self._suspects: list[int] = []
+        self._is_trial = False
         self._choice = MessageChoice(None, [], [])
 
     def choose(self, now: float) -> MessageChoice:
         """Return what to select from the queue at `now`."""
         due = [number for number, one in self._overtaken.items() if one.retry_at <= now]
-        if due and self._doubted is None:
+        if due and not self._is_trial:
             self._choice = MessageChoice(due[0], [], [])
             return self._choice
         kinds = [
             kind for kind, held in self._held.items() if held.retry_at > now or held.is_rotated
         ]
         numbers = [*self._overtaken]
-        if self._doubted is not None:
-            kinds = [kind for kind in kinds if self._held[kind].number != self._doubted]
-            numbers.append(self._doubted)
+        if self._is_trial:
+            kinds = [kind for kind in kinds if self._held[kind].number not in self._suspects]
+            numbers += self._suspects
         self._choice = MessageChoice(None, kinds, numbers)
         return self._choice
 
@@ -118,8 +128,9 @@ class Failures:
         if self._choice.number is not None:
             self._overtaken.pop(self._choice.number, None)  # dropped to make room
             return True
-        if self._doubted is not None:
-            self._doubted = None
+        if self._is_trial:
+            self._is_trial = False
+            self._suspects = []
             return True
         rotated = [held for held in self._held.values() if held.is_rotated]
         for held in rotated:
@@ -128,7 +139,7 @@ class Failures:
 
     def shorten(self, messages: list[QueuedMessage]) -> list[QueuedMessage]:
         """Return a batch up to a message of a kind that has failed, which is sent alone."""
-        if self._doubted is not None:
+        if self._is_trial:
             return messages[:1]
         for index, queued in enumerate(messages):
             if queued.message.topic in self._held:
@@ -137,13 +148,17 @@ class Failures:
 
     def note_success(self, taken: Sequence[QueuedMessage], now: float) -> None:
         """Note messages that the sink has taken."""
-        if not self._held and not self._overtaken:
+        if not (self._held or self._overtaken or self._crowded):
             return
         self._passes += 1
-        if self._doubted is not None:
-            self._overtake_doubted(now)
+        if not any(queued.number in self._overtaken for queued in taken):
+            self._balance += 1
+        if self._is_trial:
+            self._overtake_suspects(taken[0].message.topic, now)
+        self._suspects = []
         for kind in {queued.message.topic for queued in taken}:
-            was_held = self._held.pop(kind, None) is not None
+            was_held = self._held.pop(kind, None) is not None or kind in self._crowded
+            self._crowded.discard(kind)
             for one in self._overtaken.values():
                 if one.kind == kind:
                     one.have_others_passed = True
@@ -154,18 +169,22 @@ class Failures:
             held.is_rotated = False
 
     def note_failure(
-        self, queued: QueuedMessage, now: float, *, is_about_message: bool
+        self, queued: QueuedMessage, now: float, *, is_about_message: bool, is_busy: bool = False
     ) -> FailureVerdict:
         """Note a message that was not taken. Return the consequence."""
         number, kind = queued.number, queued.message.topic
         if number in self._overtaken:
-            return self._note_overtaken_failure(self._overtaken[number], now)
-        if self._doubted is not None:
-            self._doubted = None
+            return self._note_overtaken_failure(self._overtaken[number], now, is_busy=is_busy)
+        self._balance -= 1
+        if self._is_trial:
+            self._is_trial = False
+            # The next trial is with a later message; not without end, since each is remembered.
+            self._suspects = [*self._suspects, number][:_SUSPECTS]
             return FailureVerdict()
         held = self._held.get(kind)
         if held is None or held.number != number:
-            held = self._held[kind] = _Held(number)
+            pause = _LONGEST_PAUSE if kind in self._crowded else _FIRST_PAUSE
+            held = self._held[kind] = _Held(number, pause)
         if held.failures and self._passes > held.passes:
             held.alone += 1
         held.failures += 1
@@ -174,8 +193,12 @@ class Failures:
             is_certain = held.alone >= _ALONE or (
                 is_about_message and held.failures >= _ROTATED_AFTER
             )
+            is_slow = held.pause >= _LONGEST_PAUSE and held.failures > 1
             if is_certain and self._has_room(kind):
                 self._overtake(number, kind, now + held.pause)
+            elif is_slow and len(self._overtaken) < _OVERTAKEN:
+                self._crowded.add(kind)
+                self._overtake(number, kind, now + self._find_longest_pause(kind))
             else:
                 held.retry_at = now + held.pause * self._jitter(0.5, 1.0)
                 held.pause = min(held.pause * 2, _LONGEST_PAUSE)
@@ -183,7 +206,7 @@ class Failures:
         held.is_rotated = held.failures >= _ROTATED_AFTER
         turn = held.failures - _TRIAL_AFTER
         if turn >= 0 and turn % _TRIAL_EVERY == 0 and len(self._held) == 1:
-            self._doubted = number
+            self._begin_trial(number)
             return FailureVerdict(is_trial_wanted=True)
         return FailureVerdict()
 
@@ -209,7 +232,7 @@ class Failures:
     def try_another(self) -> bool:
         """Choose another message next than the one that failed. Return False if none has."""
         if self._held:
-            self._doubted = next(iter(self._held.values())).number
+            self._begin_trial(next(iter(self._held.values())).number)
         return bool(self._held)
 
     def next_due(self) -> float | None:
@@ -219,27 +242,54 @@ class Failures:
     def _all(self) -> list[_Failed]:
         return [*self._held.values(), *self._overtaken.values()]
 
-    def _note_overtaken_failure(self, one: _Overtaken, now: float) -> FailureVerdict:
+    def _note_overtaken_failure(
+        self, one: _Overtaken, now: float, *, is_busy: bool
+    ) -> FailureVerdict:
         """Note another failure of an overtaken message."""
-        if one.have_others_passed:
+        if one.have_others_passed and self._balance > one.balance and not is_busy:
             one.attempts += 1
-            one.have_others_passed = False
+        one.have_others_passed = False
+        one.balance = self._balance
         one.retry_at = now + one.pause * self._jitter(0.5, 1.0)
-        one.pause = min(one.pause * 2, _LONGEST_OVERTAKEN_PAUSE)
+        one.pause = min(one.pause * 2, self._find_longest_pause(one.kind))
         return FailureVerdict(is_alone=True, is_hopeless=one.attempts >= _HOPELESS_AFTER)
 
     def _has_room(self, kind: str) -> bool:
-        """Return whether another message of a kind may be overtaken."""
-        of_kind = sum(one.kind == kind for one in self._overtaken.values())
-        return of_kind < _OVERTAKEN_OF_A_KIND and len(self._overtaken) < _OVERTAKEN
+        """Return whether another message of a kind may be overtaken at once."""
+        is_few = self._count_overtaken(kind) < _OVERTAKEN_OF_A_KIND
+        return is_few and len(self._overtaken) < _OVERTAKEN
+
+    def _count_overtaken(self, kind: str) -> int:
+        return sum(one.kind == kind for one in self._overtaken.values())
+
+    def _find_longest_pause(self, kind: str) -> float:
+        """Return the longest pause of an overtaken message.
+
+        Many of a kind that is not taken are tried together as rarely as one.
+        """
+        return max(_LONGEST_OVERTAKEN_PAUSE, _LONGEST_PAUSE * self._count_overtaken(kind))
 
     def _overtake(self, number: int, kind: str, retry_at: float) -> None:
         one = self._overtaken[number] = _Overtaken(kind, retry_at)
-        one.pause = min(self._held.pop(kind).pause * 2, _LONGEST_OVERTAKEN_PAUSE)
+        one.balance = self._balance
+        if kind in self._held and self._held[kind].number == number:
+            one.pause = min(self._held.pop(kind).pause * 2, _LONGEST_OVERTAKEN_PAUSE)
+            if kind in self._crowded:
+                one.pause = self._find_longest_pause(kind)
 
-    def _overtake_doubted(self, now: float) -> None:
-        """Try the message that another one has just overtaken again at once."""
-        for kind, held in [*self._held.items()]:
-            if held.number == self._doubted and self._has_room(kind):
-                self._overtake(held.number, kind, now)
-        self._doubted = None
+    def _begin_trial(self, number: int) -> None:
+        """Choose a message next that is none of the suspects, of which `number` is one."""
+        self._is_trial = True
+        if number not in self._suspects:
+            self._suspects = [number]
+
+    def _overtake_suspects(self, kind: str, now: float) -> None:
+        """Try the messages that another one has just overtaken again at once.
+
+        kind: of those that were in trials too, since only messages of one kind fail then.
+        """
+        self._is_trial = False
+        kinds = {held.number: kind for kind, held in self._held.items()}
+        for number in self._suspects:
+            if len(self._overtaken) < _OVERTAKEN:
+                self._overtake(number, kinds.get(number, kind), now)

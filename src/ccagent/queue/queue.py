@@ -312,9 +312,8 @@ class Queue:
         if self._disk.is_removed():
             # It has no name left, and can still be read.
             try:
-                disk.remove(self._disk.unremoved)
                 self._is_memory_used = True
-                for entry in disk.read_entries():
+                for entry in disk.read_entries(without=self._disk.unremoved):
                     self._note_dropped(self._memory.restore([entry], disk.compute_age))
                     moved += 1
                 for letter in disk.read_dead_letters():

@@ -144,7 +144,10 @@ class Sender:
                 tried_another = False
             if outcome.wait == 0:
                 continue
-            if outcome.wait is None or tried_another or not self._failures.try_another():
+            is_only_one = self._queue.count() == 1
+            if outcome.wait is None or tried_another or is_only_one:
+                break
+            if not self._failures.try_another():
                 break
             tried_another = True
             self._paused_until = 0.0
@@ -277,7 +280,9 @@ class Sender:
         self.counters.last_error = text
         # One message is enough to check whether the sink is reachable again.
         self._batch = 1
-        verdict = self._failures.note_failure(failed, now, is_about_message=error.is_about_message)
+        verdict = self._failures.note_failure(
+            failed, now, is_about_message=error.is_about_message, is_busy=error.is_busy
+        )
         if verdict.is_hopeless:
             self._reject(batch, failed, f"{text}; repeatedly, while others were taken")
             return SendOutcome(self._done, 0)
@@ -292,7 +297,8 @@ class Sender:
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
         self._paused_until = now + rest
         if self._unreachable.is_new(text, now):
-            logger.warning("sink %s: %s; retrying in %.0f s", self._name, text, rest)
+            plan = "" if self._transport.is_one_shot else f"; retrying in {rest:.0f} s"
+            logger.warning("sink %s: %s%s", self._name, text, plan)
         return SendOutcome(self._done, rest)
 
 

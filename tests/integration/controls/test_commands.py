@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.integration.controls.conftest import RunningService
 from tests.support.control_machines import MachineNode, add_os, amd
 from tests.support.nats_server import NatsServer, new_seed, public_key
@@ -151,3 +153,23 @@ def test_all_cards_of_a_node_are_asked(
                                                   "90.000000"]]  # fmt: skip
     missing = control("get", "amd_gpu.power_usage@1", "--config", str(service.config), expect=1)
     assert "there is no device amd_gpu/'1'" in missing[1]
+
+
+RENAMED = """
+echo localhost >/proc/sys/kernel/hostname
+"$0" -m ccagent control run --config "$1/c.toml" 2>"$1/log" &
+until grep -q started "$1/log" || ! kill -0 $!; do sleep 0.1; done
+echo n7 >/proc/sys/kernel/hostname
+kill -HUP $!
+wait $!
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can name a machine")
+def test_a_name_that_a_machine_gets_later_ends_the_service(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(
+        f'[controls]\nstate-directory = "{tmp_path}/state"\nsocket = "{tmp_path}/socket"\n'
+    )
+    command = ["unshare", "--uts", "sh", "-c", RENAMED, sys.executable, str(tmp_path)]
+    assert subprocess.run(command, check=False, timeout=60).returncode == 1
+    assert "the name of this machine was localhost and is n7 now" in (tmp_path / "log").read_text()

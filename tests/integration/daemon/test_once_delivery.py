@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from ccagent.machine.node import Node
 from ccagent.queue.database import QueueDatabase
 from ccagent.queue.files import make_file_name
 from ccagent.records.json_array import JsonArray
-from tests.support.http_server import Server
+from tests.support.http_server import Handler, Server, say
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 
@@ -155,3 +156,44 @@ def test_an_agent_remembers_only_what_is_sent_or_stored(
     monkeypatch.setattr(once, "build_agent", build)
     assert once.run_once(configuration, "sample") is is_usable
     assert agent.remembered is is_usable
+
+
+def test_a_sink_that_waits_does_not_hold_up_the_next_one(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_next_served = threading.Event()
+
+    def wait(handler: Handler) -> None:
+        assert is_next_served.wait(60)
+        say(204)(handler)
+
+    def note(handler: Handler) -> None:
+        is_next_served.set()
+        say(204)(handler)
+
+    other = Server()
+    server.script.append(wait)
+    other.script.append(note)
+    sinks = {"backend": server, "second": other}
+    configuration = check(
+        {
+            "outbox": {"directory": str(tmp_path / "outbox")},
+            "agents": {"sample": {}},
+            "sinks": {
+                name: {"url": f"http://{each.place}", "time-limit": "60s"}
+                for name, each in sinks.items()
+            },
+        },
+        "test",
+    )
+    agent = Remembering(AgentSettings(), frozenset({"sonar"}))
+
+    def build(*_: object) -> Remembering:
+        return agent
+
+    monkeypatch.setattr(once, "build_agent", build)
+    try:
+        assert once.run_once(configuration, "sample")
+    finally:
+        other.stop()
+    assert stored(tmp_path / "outbox") == 0

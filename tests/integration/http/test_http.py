@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import socket
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -150,6 +151,42 @@ def test_a_kept_connection_is_tried_again_only_once(
     assert [r.body for r in server.requests] == [b"1", b"2", b"2"]
 
 
+def test_a_text_before_a_request_is_not_its_answer(
+    server: Server, connect: Callable[..., HttpTransport]
+) -> None:
+    is_answered, is_written = threading.Event(), threading.Event()
+
+    def answer_twice(handler: Handler) -> None:
+        say(200)(handler)
+        assert is_answered.wait(60)
+        say(200)(handler)
+        is_written.set()
+
+    server.script.extend([answer_twice, 422])
+    transport = connect()
+    transport.send([message(b"1")])
+    is_answered.set()
+    assert is_written.wait(60)
+    with pytest.raises(RejectedError):
+        transport.send([message(b"2")])
+
+
+@pytest.mark.parametrize("status", [100, 102, 103])
+def test_an_informational_answer_is_not_the_last_one(
+    server: Server, connect: Callable[..., HttpTransport], status: int
+) -> None:
+    def inform(handler: Handler) -> None:
+        handler.send_response_only(status)
+        handler.end_headers()
+        say(422)(handler)
+
+    server.script.append(inform)
+    transport = connect()
+    with pytest.raises(RejectedError):
+        transport.send([message(b"1")])
+    transport.send([message(b"2")])
+
+
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
 def test_what_may_be_taken_later(
     server: Server, connect: Callable[..., HttpTransport], status: int
@@ -200,6 +237,7 @@ def test_a_wrongly_configured_server_rejects_nothing(
     with pytest.raises(RetryableError, match=f": {status} ") as caught:
         connect("/in").send([message(), message(), message()])
     assert caught.value.delivered == 1
+    assert caught.value.is_busy == (status in {429, 503, 507})
     assert len(server.requests) == 2
 
 
@@ -297,6 +335,7 @@ def test_a_refusal_that_is_cut_off_is_one(
         raw(b"HTTP/1.1 100 Continue\r\n\r\n" * 50_000),
         raw(b"HTTP/1.1 200 fine\r\n" + (b"A: " + b"b" * 60_000 + b"\r\n") * 50),
         raw(b"HTTP/1.1 200 fine\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"),
+        raw(b"HTTP/1.1 200 fine\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n12345"),
         raw(b"x" * 200_000),
     ],
 )
@@ -311,6 +350,15 @@ def test_a_broken_answer_may_be_mended(
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 300
     transport.send([message()])
+
+
+@pytest.mark.parametrize("text", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/2.0 200 fine\r\n\r\n"])
+def test_a_server_of_another_protocol_is_named_as_such(
+    server: Server, connect: Callable[..., HttpTransport], text: bytes
+) -> None:
+    server.script.append(raw(text))
+    with pytest.raises(RetryableError, match="does not speak HTTP/1: (SSH|HTTP/2.0)"):
+        connect().send([message()])
 
 
 @pytest.mark.parametrize("step", [never, drip])

@@ -184,3 +184,23 @@ def test_a_proxy_sees_only_the_host(
     assert [r.body for r in server.requests] == [b"1", b"2"]
     assert heard[0].startswith(f"CONNECT 127.0.0.1:{server.server_port} ".encode())
     assert TOKEN.encode() not in heard[0]
+
+
+def test_a_proxy_gets_an_address_of_ipv6_in_brackets() -> None:
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def refuse() -> None:
+            client, _ = listening.accept()
+            with client:
+                heard.append(client.recv(4096))
+                client.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
+
+        proxy = threading.Thread(target=refuse)
+        proxy.start()
+        place = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        transport = HttpTransport(HttpSettings(url="https://[2001:db8::1]:8443/", proxy=place))
+        with pytest.raises(RetryableError, match="403"):
+            transport.send([message(b"1")])
+        proxy.join()
+    assert heard[0].startswith(b"CONNECT [2001:db8::1]:8443 ")

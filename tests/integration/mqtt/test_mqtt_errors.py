@@ -293,6 +293,7 @@ def test_a_refused_message(
         transport.send([message(b"1"), message(b"2"), message(b"refuse")])
     assert type(caught.value) is error
     assert getattr(caught.value, "is_about_message", None) is is_about_message
+    assert getattr(caught.value, "is_busy", False) is (is_about_message is False)
     assert caught.value.delivered == 2
     assert taken == [b"1", b"2"]
     transport.send([message(b"3")])

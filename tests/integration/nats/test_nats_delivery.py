@@ -169,6 +169,7 @@ def test_a_full_stream_may_be_emptied(bench: Bench) -> None:
         bench.connect(server.url, jetstream=True).send(numbered(5))
     assert caught.value.delivered == 3
     assert caught.value.is_about_message
+    assert caught.value.is_busy
 
 
 @pytest.mark.parametrize("jetstream", [False, True])

@@ -63,6 +63,12 @@ def test_a_file_without_a_secret_is_refused(file: Path, content: bytes) -> None:
     assert "cret" not in str(caught.value).replace(str(file), "").replace("no secret", "")
 
 
+@pytest.mark.parametrize("place", ["/proc/self/mem", "/a\0b"])
+def test_a_file_that_cant_be_read_is_refused(place: str) -> None:
+    with pytest.raises(ConfigurationError, match="Input/output error|not a path"):
+        read_secret(place)
+
+
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="No such file"):
         read_secret(str(tmp_path / "absent"))

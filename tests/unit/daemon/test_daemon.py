@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,6 +88,27 @@ def test_a_hung_agent_and_a_reload_hold_up_no_message(scene: Scene) -> None:
         yield from scene.turns_until(lambda: got("b") == [4, 5, 6, 7, 3])
 
     scene.play(script())
+
+
+@pytest.mark.parametrize("is_configured", [False, True])
+def test_a_name_that_a_machine_gets_later_is_that_of_its_records(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, *, is_configured: bool
+) -> None:
+    named = ["localhost"]
+    monkeypatch.setattr("os.uname", lambda: SimpleNamespace(nodename=named[-1]))
+    scene.table["hostname"] = "c1" if is_configured else ""
+
+    def script() -> Script:
+        yield from scene.tick()
+        named.append("c1")
+        yield None
+        yield from scene.turns_until(lambda: not scene.daemon.is_loading)
+        yield None
+        yield from scene.tick()
+        yield from scene.turns_until(has_sent("a", 1, 2))
+
+    scene.play(script())
+    assert orders.hosts == ["c1" if is_configured else "localhost", "c1"]
 
 
 def test_two_reloads_while_an_agent_hangs(scene: Scene) -> None:

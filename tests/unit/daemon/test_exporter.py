@@ -41,7 +41,7 @@ def node(tmp_path: Path) -> Node:
 
 
 def apply(slot: ExporterSlot, configuration: Configuration, node: Node) -> None:
-    slot.apply(slot.prepare(configuration), configuration, node)
+    slot.apply(slot.prepare(configuration, node), configuration, node)
 
 
 def test_one_that_is_unchanged_goes_on(calls: list[str], node: Node) -> None:
@@ -62,7 +62,7 @@ def test_what_cant_be_read_changes_nothing(calls: list[str], node: Node) -> None
     slot = ExporterSlot()
     apply(slot, configured(path="/a"), node)
     with pytest.raises(ConfigurationError, match="users-file"):
-        slot.prepare(configured(**{"users-file": "/x"}))
+        slot.prepare(configured(**{"users-file": "/x"}), node)
     assert calls == ["start"]
 
 

@@ -303,6 +303,23 @@ def test_a_removed_file_is_noticed_and_its_messages_kept(
     assert drained(Queue("backend", settings(tmp_path / "made"))) == ["0", "1", "2"]
 
 
+def test_a_removed_file_that_takes_no_writes_is_read(tmp_path: Path) -> None:
+    queue = Queue("backend", settings(tmp_path))
+    queue.put([message("0"), message("1"), message("2")])
+    assert queue._disk.database is not None
+    queue._disk.database._database.execute("PRAGMA busy_timeout = 0")
+    busy = sqlite3.connect(tmp_path / make_file_name("backend"), isolation_level=None)
+    busy.execute("BEGIN IMMEDIATE")  # refuses writes as a full disk does
+    batch = queue.next_batch()
+    queue.remove(batch, [batch.messages[0].number])
+    for path in tmp_path.iterdir():
+        path.unlink()
+    queue.check()
+    assert drained(queue) == ["1", "2"]
+    queue.close()
+    busy.close()
+
+
 def test_a_replaced_file_is_noticed(tmp_path: Path) -> None:
     one = Queue("backend", settings(tmp_path))
     one.put([message("0")])

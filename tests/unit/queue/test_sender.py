@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -216,6 +217,51 @@ def test_a_message_that_crashes_its_receiver_holds_up_nothing_for_long(bench: Be
     assert bench.dead() == [("sample-1", "connection closed; repeatedly, while others were taken")]
 
 
+@pytest.mark.parametrize("is_about_message", [True, False])
+def test_many_such_messages_in_a_row_hold_up_nothing_for_ever(
+    bench: Bench, *, is_about_message: bool
+) -> None:
+    bad = {f"sample-{n}" for n in range(1, 11)}
+    bench.transport.verdict = lambda got: (
+        RetryableError("failed", is_about_message=is_about_message) if got.id in bad else None
+    )
+    for n in range(200):
+        bench.put(f"sample-{n}")
+        bench.run(60)
+    bench.run(3600)
+    assert len(bench.transport.taken) == 190
+    assert {name for name, _ in bench.dead()} == bad
+
+
+@pytest.mark.parametrize("is_about_message", [True, False])
+def test_a_sink_that_takes_one_message_in_ten_makes_no_dead_letters(
+    bench: Bench, *, is_about_message: bool
+) -> None:
+    chance = random.Random(1)
+    bench.transport.verdict = lambda _: (
+        RetryableError("overloaded", is_about_message=is_about_message)
+        if chance.random() < 0.9
+        else None
+    )
+    for n in range(200):
+        bench.put(f"sample-{n}")
+        bench.run(600)
+    assert bench.dead() == []
+
+
+def test_what_a_full_sink_has_no_room_for_is_no_dead_letter(bench: Bench) -> None:
+    bench.transport.verdict = lambda got: (
+        RetryableError("full", is_about_message=True, is_busy=True) if got.id == "a-0" else None
+    )
+    for n in range(100):
+        bench.put(f"a-{n}")
+        bench.run(600)
+    assert bench.dead() == []
+    bench.transport.verdict = lambda _: None
+    bench.run(700)
+    assert len(bench.transport.taken) == 100
+
+
 def test_among_other_kinds_such_a_message_is_passed_sooner(bench: Bench) -> None:
     bench.transport.verdict = lambda got: (
         RetryableError("connection closed") if got.id == "errors-0" else None
@@ -279,6 +325,17 @@ def test_a_command_that_runs_once_gives_up_after_two_attempts(bench: Bench) -> N
     assert not bench.sender.send_all()
     assert len(bench.transport.tried) == 501 or len(set(bench.transport.tried)) == 2
     assert bench.queue.count() == 100
+
+
+def test_a_command_that_runs_once_tries_its_only_message_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.transport.verdict = lambda _: RetryableError("away")
+    bench.transport.is_one_shot = True
+    bench.put("sample-0")
+    assert not bench.sender.send_all()
+    assert bench.transport.tried == ["sample-0"]
+    assert [record.getMessage() for record in caplog.records] == ["sink test: away"]
 
 
 def test_only_one_process_sends_what_is_on_disk(tmp_path: Path) -> None:

@@ -186,6 +186,22 @@ def unprivileged() -> Generator[None]:
         os.seteuid(0)
 
 
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_written_to(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    transport(tmp_path).send([message(), message()])
+    assert [*files(tmp_path).values()] == [b'{"a":1}\n{"a":1}\n']
+    assert "only one process may write this file" in caplog.text
+
+
 def test_a_directory_that_cant_be_written_may_be_mended() -> None:
     # Not below tmp_path, which nobody but its owner may enter.
     with tempfile.TemporaryDirectory() as directory:
