@@ -70,10 +70,12 @@ class Terminal:
         self.text = ""
         path = os.pathsep.join([f"{sys.base_prefix}/bin", "/usr/local/bin", "/usr/bin", "/bin"])
         kept = {k: v for k, v in os.environ.items() if k.startswith(("PIP_", "SSL_", "HOME"))}
+        # Most of what pip would compile is never imported.
+        options = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_COMPILE": "1"}
         self._process = subprocess.Popen(
             [*wrapper, "bash", "--norc", "--noprofile"],
             cwd=directory,
-            env={**kept, "PATH": path, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+            env={**kept, "PATH": path, **options},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -31,7 +31,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (source / ".git" / "HEAD").write_text(f"{COMMIT}\n")
     tools = directory / "tools"
     python = [sys.executable]
-    subprocess.run([*python, *PIP, "install", "--target", tools, "setuptools>=77"], check=True)
+    target = ("--no-compile", "--target", tools)
+    subprocess.run([*python, *PIP, "install", *target, "setuptools>=77"], check=True)
     environment = os.environ | {"PYTHONPATH": str(tools)}
     program = "import setuptools.build_meta as b; b.build_sdist('..')"
     subprocess.run(
@@ -57,7 +58,7 @@ def installed(built: Path) -> Path:
     environment = built.parent / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     pip = [sys.executable, *PIP, "--python", str(environment / "bin/python")]
-    subprocess.run([*pip, "install", built], check=True)
+    subprocess.run([*pip, "install", "--no-compile", built], check=True)
     return environment / "bin"
 
 
