@@ -76,7 +76,7 @@ def _dd(*arguments: str, **expected: int) -> str:
     """
 
 
-_EIGHT = {"writes": 8, "write_bytes": 8 << 20}
+_EIGHT = {"opens": 1, "writes": 8, "write_bytes": 8 << 20}
 _WRITE = ("if=/dev/zero", "of=d", "bs=1M", "count=8", "conv=notrunc")
 _READ = ("if=d", "of=/dev/null", "bs=64K", "iflag=direct")
 _ALL = ("ext4", "tmpfs", "nfs", "fuse")
@@ -103,7 +103,10 @@ DD_PROGRAMS = [
     KnownProgram("dd direct", _dd(*_WRITE, "oflag=direct", **_EIGHT), ("ext4",), {"d": 8 << 20}),
     # The last read is that of the end.
     KnownProgram(
-        "dd direct read", _dd(*_READ, reads=129, read_bytes=8 << 20), ("ext4",), {"d": 8 << 20}
+        "dd direct read",
+        _dd(*_READ, opens=1, reads=129, read_bytes=8 << 20),
+        ("ext4",),
+        {"d": 8 << 20},
     ),
 ]
 FIO_PROGRAMS = [

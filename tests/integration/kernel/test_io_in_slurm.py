@@ -6,6 +6,7 @@ kernel: emulated_slurm.py. That takes minutes: HYPOTHESIS_PROFILE=nightly.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 from typing import Any
 
@@ -43,6 +44,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What all jobs did and what was shown of them."""
     if _FAILURES:
         raise _FAILURES[0]
+    # pytest ends a test after ten minutes; the machine has a limit of its own.
+    faulthandler.cancel_dump_traceback_later()
     directory = tmp_path_factory.mktemp("slurm-kernel")
     try:
         output = run_in_machine(
@@ -103,7 +106,7 @@ def test_tasks_of_an_array_are_jobs_of_their_own(results: dict[str, Any], versio
     ("program", "kind"),
     [
         (program.name, kind)
-        for program in (*SCRIPT_PROGRAMS, *OVERLAY_PROGRAMS)
+        for program in (*SCRIPT_PROGRAMS, *OVERLAY_PROGRAMS, *DD_PROGRAMS)
         for kind in program.kinds
         if program.name != "mmap"
     ],
@@ -124,17 +127,6 @@ def test_mapped_files_have_faults_alone(results: dict[str, Any], kind: str) -> N
     counted = shown_mount(results, int(told["job"]), kind)
     assert counted.pop("major_faults") >= 1
     assert counted == told["expected"][kind]
-
-
-@pytest.mark.parametrize(
-    ("program", "kind"), [(program.name, kind) for program in DD_PROGRAMS for kind in program.kinds]
-)
-def test_dd_is_counted_to_the_byte(results: dict[str, Any], program: str, kind: str) -> None:
-    told = section(results, "v2", "array")["programs"][program]
-    counted = shown_mount(results, int(told["job"]), kind)
-    moved = {name: value for name, value in counted.items() if name.startswith(("read", "write"))}
-    assert moved == told["expected"][kind]
-    assert counted["opens"] >= 1
 
 
 @pytest.mark.parametrize("program", [program.name for program in FIO_PROGRAMS])
@@ -168,7 +160,7 @@ def test_jobs_of_the_first_version(results: dict[str, Any], program: str, kind: 
     told = section(results, "v1", "array")["programs"][program]
     counted = shown_mount(results, int(told["job"]), kind)
     expected = told["expected"][kind]
-    assert {name: counted.get(name) for name in expected} == expected
+    assert counted == expected
 
 
 @pytest.mark.parametrize("version", ["v2", "v1"])
