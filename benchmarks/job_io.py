@@ -34,7 +34,7 @@ from benchmarks.kernel import counted_by_the_kernel
 from ccagent.errors import CcagentError
 from ccagent.machine.bpf import loading
 from ccagent.machine.bpf.io_hooks import HOOKS, TIMERS
-from ccagent.machine.bpf.io_loading import IoOptions
+from ccagent.machine.bpf.io_loading import ENTRIES, SETTINGS, IoOptions
 from ccagent.machine.bpf.libbpf import Libbpf, Object
 from tests.support.io_scenarios import own_programs
 from tests.support.kernel_programs import compiled, own_directory
@@ -84,7 +84,7 @@ def at_tracepoint(*, with_empty: bool = False) -> Generator[None]:
     with Object(library, "io", content) as programs:
         for hook in (*HOOKS, *TIMERS):
             programs.leave_out(hook.program)
-        programs.set_constants(bytes(24))
+        programs.set_constants(SETTINGS.pack(0, 0, 0, 0, 0, ENTRIES))
         programs.load()
         programs.attach("at_tracepoint")
         if with_empty:

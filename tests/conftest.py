@@ -22,11 +22,11 @@ _LINES_OF_A_RERUN = 12
 
 _INTEGRATION = "tests/integration/"
 
-_OTHER_KERNEL = "kernel/test_io_by_job"
-"""It boots a kernel of Debian in an emulator, and shares nothing."""
+_OTHER_KERNEL = ("kernel/test_io_by_job", "kernel/test_io_in_slurm")
+"""They boot a kernel of Debian in an emulator, and share nothing."""
 
 _SLOW = (
-    _OTHER_KERNEL, "packages", "slurm", "kernel", "commands/test_readme", "lustre/test_lustre_day",
+    *_OTHER_KERNEL, "packages", "slurm", "kernel", "commands/test_readme", "lustre/test_lustre_day",
     "jobstats/test_jobstats_day", "daemon", "http/test_receivers",
 )  # fmt: skip
 """Below tests/integration, what takes longest: it starts first."""

@@ -295,15 +295,13 @@ def run_dd(root: str, place: str, *arguments: str) -> Result:
     return counted(job, place)
 
 
-def run_fio(root: str, place: str, *options: str) -> Result:
-    """Run fio in a job; return its own figures and the counted ones."""
+def fio_script(*options: str) -> str:
+    """Return Python code that runs fio and tells its own figures."""
     command = [
         "fio", "--name=f", "--directory=.", "--size=1M", "--output-format=json", "--thread",
         *options,
     ]  # fmt: skip
-    Path(place, "f.0.0").write_bytes(os.urandom(1 << 20))  # fio's name of its first file
-    os.sync()
-    script = f"""
+    return f"""
         import json
         done = subprocess.run({command!r}, cwd=place, capture_output=True, text=True)
         told = json.loads(done.stdout[done.stdout.index("{{"):])["jobs"][0]
@@ -312,7 +310,13 @@ def run_fio(root: str, place: str, *options: str) -> Result:
             expect(**{{f"{{kind}}_calls": told[kind]["total_ios"]}})
             expect(**{{f"{{kind}}_size": told[kind]["io_bytes"]}})
     """
-    job, told = run_in_job(root, place, script)
+
+
+def run_fio(root: str, place: str, *options: str) -> Result:
+    """Run fio in a job; return its own figures and the counted ones."""
+    Path(place, FIO_FILE).write_bytes(os.urandom(1 << 20))
+    os.sync()
+    job, told = run_in_job(root, place, fio_script(*options))
     return {"told": told, "counted": counted(job, place)}
 
 
@@ -508,6 +512,9 @@ def compare_network(root: str, name: str) -> Result:
     return {"expected": expected, "counted": found}
 
 
+FIO_FILE = "f.0.0"
+"""fio's name of its first file."""
+
 _FIO = {
     "libaio direct": ("--ioengine=libaio", "--iodepth=16", "--bs=4k", "--rw=randrw", "--direct=1"),
     "io_uring": ("--ioengine=io_uring", "--iodepth=16", "--bs=4k", "--rw=randrw"),
@@ -661,24 +668,42 @@ def overflow() -> Result:
     }  # fmt: skip
 
 
+MOUNTS = """
+    libc = ctypes.CDLL(None, use_errno=True)
+    for n in range({number}):
+        os.mkdir(path(str(n)))
+        assert not libc.mount(b"x", path(str(n)).encode(), b"tmpfs", 0, None)
+        fd = os.open(path(f"{{n}}/x"), os.O_WRONLY | os.O_CREAT)
+        os.write(fd, b"z" * 100)
+        os.close(fd)
+    for n in range({number}):
+        libc.umount2(path(str(n)).encode(), 2)
+"""
+
+
 def mount_many() -> Result:
     """Have a job that mounts more file systems than are told apart."""
-    script = """
-        libc = ctypes.CDLL(None, use_errno=True)
-        for n in range(70):
-            os.mkdir(path(str(n)))
-            assert not libc.mount(b"x", path(str(n)).encode(), b"tmpfs", 0, None)
-            fd = os.open(path(f"{n}/x"), os.O_WRONLY | os.O_CREAT)
-            os.write(fd, b"z" * 100)
-            os.close(fd)
-        for n in range(70):
-            libc.umount2(path(str(n)).encode(), 2)
-    """
     os.makedirs("/mnt/s", exist_ok=True)
     with hierarchy("v2") as root:
-        job, _ = run_in_job(root, "/mnt/s", script)
+        job, _ = run_in_job(root, "/mnt/s", MOUNTS.format(number=70))
     entries = {key: counts for key, counts in read_io().entries.items() if key.job == job}
     return {"entries": len(entries), "bytes": sum(each.write_bytes for each in entries.values())}
+
+
+def crowd() -> Result:
+    """Have a job with more mounts than entries of the small table, then jobs of others."""
+    os.makedirs("/mnt/c", exist_ok=True)
+    read_io()  # what ended makes room
+    before = read_io()
+    with hierarchy("v2") as root:
+        run_in_job(root, "/mnt/c", MOUNTS.format(number=30))
+        jobs = [run_in_job(root, "/mnt/c", WRITE)[0] for _ in range(2)]
+    found = read_io()
+    written = [
+        sum(counts.write_bytes for key, counts in found.entries.items() if key.job == job)
+        for job in jobs
+    ]
+    return {"written": written, "lost": found.lost.write_bytes - before.lost.write_bytes}
 
 
 def show_mounts() -> Result:
@@ -744,6 +769,7 @@ def main() -> None:
     attempt(results, "lacking", partial(do_without, small))
     attempt(results, "expire", expire)
     attempt(results, "overflow", overflow)
+    attempt(results, "crowd", crowd)
     loading.unload(DIRECTORY)
     print(json.dumps(results))
 

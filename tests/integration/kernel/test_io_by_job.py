@@ -172,6 +172,10 @@ def test_a_job_with_many_mounts_has_a_bounded_number_of_entries(results: dict[st
     assert found["bytes"] == 70 * 100
 
 
+def test_a_job_with_many_mounts_leaves_room_for_others(results: dict[str, Any]) -> None:
+    assert result(results, "crowd") == {"written": [100, 100], "lost": 0}
+
+
 def test_views_show_the_mounts_of_a_job(results: dict[str, Any]) -> None:
     found = result(results, "views")
     expected = found["expected"]

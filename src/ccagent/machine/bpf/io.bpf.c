@@ -8,7 +8,8 @@
  *
  * An entry stays as long as its job has a control group, and for KEPT after that; then it goes when
  * somebody has read it. Of a map that is more than half full it goes as soon as somebody has read it.
- * When the map is full, new entries are summed up in `lost`.
+ * The fuller the map, the fewer file systems of a job have entries of their own. When it is full, new
+ * entries are summed up in `lost`.
  */
 #include "io_tables.bpf.h"
 #include "io_calls.bpf.h"
@@ -89,7 +90,8 @@ int read_io(struct bpf_iter__bpf_map_elem *ctx)
 			if (at >= stales)
 				break;
 			bpf_map_delete_elem(&devices, &stale[at].job);
-			bpf_map_delete_elem(&io, &stale[at]);
+			if (!bpf_map_delete_elem(&io, &stale[at]))
+				add(used, -1);
 		}
 		stales = 0;
 		is_crowded = records > ctx->map->max_entries / 2;

@@ -34,15 +34,18 @@ if TYPE_CHECKING:
     from ccagent.machine.bpf.libbpf import Libbpf
 
 _NAME = "io"
-_SETTINGS = struct.Struct("<QIIII")
-"""struct settings in io.bpf.c: features, CPUs, whether times are measured, level, levels above."""
+SETTINGS = struct.Struct("<QIIIII4x")
+"""struct settings in io_tables.bpf.h.
+
+Features, CPUs, whether times are measured, level, levels above, entries of the table `io`.
+"""
 
 _MORE_LEVELS = 2
 """Levels beside the first on kernels that preempt kernel code, see `seen` in io.bpf.c."""
 
 _MAPS = ("io", "network", "requests", "devices", "gone", "entered", "seen", "io.bss")
 
-_ENTRIES = 1024
+ENTRIES = 1024
 _FEWEST_ENTRIES = 64
 _NETWORK_ENTRIES = 512
 _LARGEST_MAP = 64 * 1024 * 1024
@@ -61,7 +64,7 @@ class IoOptions(NamedTuple):
 
     has_time: bool = False
     lacking: frozenset[str] = frozenset()
-    entries: int = _ENTRIES
+    entries: int = ENTRIES
     is_preemptible: bool | None = None
 
 
@@ -151,8 +154,8 @@ def _load_once(
     with ExitStack() as stack:
         levels = [stack.enter_context(Object(library, _NAME, content)) for _ in range(more + 1)]
         for level, programs in enumerate(levels):
-            constants = (features, cpus, options.has_time, level, more)
-            programs.set_constants(_SETTINGS.pack(*constants))
+            constants = (features, cpus, options.has_time, level, more, entries)
+            programs.set_constants(SETTINGS.pack(*constants))
             programs.set_entries("io", entries)
             programs.set_entries("network", _NETWORK_ENTRIES)
             for hook in (*HOOKS, *TIMERS):

@@ -27,7 +27,7 @@ _LOOPBACK = 0x100
 
 
 OTHER_DEVICES = 0xFFFFFFFF
-"""Device of all file systems of a job beyond the first 64."""
+"""Device of all file systems of a job beyond the first 64, or fewer in a table that fills up."""
 
 
 class IoKey(NamedTuple):

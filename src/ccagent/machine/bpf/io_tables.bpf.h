@@ -12,10 +12,15 @@
 #endif
 #define STALE_AT_MOST 1024 /* a reading; a power of 2 */
 
-/* File systems of a job that are told apart: users can mount any number of them. */
+/*
+ * File systems of a job that are told apart: users can mount any number of them. The fuller the table,
+ * the fewer, so that a user of many jobs leaves room for others: the last quarter has an entry for each
+ * job that has none.
+ */
 #ifndef DEVICES_OF_A_JOB
 #define DEVICES_OF_A_JOB 64
 #endif
+#define DEVICES_WHEN_FULLER 16 /* a quarter of the table is used */
 #define OTHER_DEVICES 0xffffffff
 #define CPUS_AT_MOST 4096
 
@@ -26,6 +31,7 @@ struct settings {
 	__u32 has_time;
 	__u32 level;
 	__u32 levels;
+	__u32 entries; /* of the table `io` */
 };
 
 const volatile struct settings settings = {};
@@ -109,6 +115,9 @@ struct {
 	__type(key, struct network_key);
 	__type(value, struct traffic);
 } network SEC(".maps");
+
+/* Entries of `io` that are used. */
+__u32 used;
 
 /* An entry that fits no more: its counts, by all CPUs. */
 struct counts lost;
@@ -271,6 +280,13 @@ static __always_inline int is_pseudo(struct super_block *sb)
 	return is_pseudo_magic(sb->s_magic) || sb->s_flags & SB_KERNMOUNT;
 }
 
+static __always_inline __u32 devices_allowed(void)
+{
+	if (used < settings.entries / 4)
+		return DEVICES_OF_A_JOB;
+	return used < settings.entries / 4 * 3 ? DEVICES_WHEN_FULLER : 0;
+}
+
 static __noinline struct counts *create_counts(struct key *key, __u64 magic)
 {
 	__u32 *number = bpf_map_lookup_elem(&devices, &key->job);
@@ -278,11 +294,7 @@ static __noinline struct counts *create_counts(struct key *key, __u64 magic)
 	struct counts empty = {};
 	struct counts *counts;
 
-	if (!number) {
-		bpf_map_update_elem(&devices, &key->job, &one, 0);
-	} else if (*number < DEVICES_OF_A_JOB) {
-		__sync_fetch_and_add(number, 1);
-	} else {
+	if ((number ? *number : 0) >= devices_allowed()) {
 		key->device = OTHER_DEVICES;
 		magic = 0;
 		counts = bpf_map_lookup_elem(&io, key);
@@ -291,7 +303,13 @@ static __noinline struct counts *create_counts(struct key *key, __u64 magic)
 	}
 	empty.since = bpf_ktime_get_boot_ns();
 	empty.magic = magic;
-	bpf_map_update_elem(&io, key, &empty, BPF_NOEXIST);
+	if (!bpf_map_update_elem(&io, key, &empty, BPF_NOEXIST)) {
+		add(used, 1);
+		if (number)
+			add(*number, 1);
+		else
+			bpf_map_update_elem(&devices, &key->job, &one, 0);
+	}
 	counts = bpf_map_lookup_elem(&io, key);
 	return counts ? counts : &lost;
 }
