@@ -35,8 +35,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -74,25 +76,33 @@ def split(path: str) -> int:
 
 def parse_only(path: str) -> int:
     """Parse a dump; give the number of entries. A line that is not understood ends it."""
-    from ccagent.agents.lustre.jobstats.parser import parse
-
+    jobstats = "ccagent.agents.lustre.jobstats"
+    parse = _find("parse", f"{jobstats}.parser", jobstats)
     entries = 0
     for found in parse(_chunks(path)):
         if type(found).__name__ == "Problem":
             raise SystemExit(f"{path}: {found}")
-        entries += type(found).__name__ == "Entry"  # its module differs between checkouts
+        entries += type(found).__name__ in {"JobstatsEntry", "Entry"}
     return entries
 
 
 def parse_to_records(path: str) -> int:
     """Have the agent read a dump; return the number of records."""
     from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
-    from ccagent.machine.node import Node
 
+    node = _find("Node", "ccagent.machine.node", "ccagent.node")(cluster="benchmark")
     agent = LustreAgent(LustreSettings(input=path), frozenset({"sonar"}))
     agent.is_only_sample = True
     gc.disable()  # as one-shot commands do
-    return sum(1 for _ in agent.sample(Node(cluster="benchmark")))
+    return sum(1 for _ in agent.sample(node))
+
+
+def _find(name: str, *modules: str) -> Any:
+    """Return a name from the module that has it: an earlier checkout has other modules."""
+    for module in modules:
+        with suppress(ImportError, AttributeError):
+            return getattr(import_module(module), name)
+    raise SystemExit(f"no {name} in {', '.join(modules)}")
 
 
 def _chunks(path: str) -> Iterator[bytes]:

@@ -29,7 +29,7 @@ from msgspec import Meta
 
 from ccagent.errors import ConfigurationError, NotPermittedError, RetryableError
 from ccagent.log import logger
-from ccagent.machine.private_directories import make_directory, open_directory
+from ccagent.machine.private_directories import open_directory, open_made_directory
 from ccagent.machine.private_files import open_private, open_private_at, write_all
 from ccagent.transports.base import ProbeResult, SinkSettings, Transport
 
@@ -122,12 +122,7 @@ class DirectoryTransport(Transport):
 
 def _open(path: str) -> int:
     """Open a file for appending; create it and its directories. Raises as `open_private`."""
-    parent = os.path.dirname(path)
-    try:
-        directory = open_directory(parent)
-    except FileNotFoundError:
-        make_directory(parent, 0o755)
-        directory = open_directory(parent)
+    directory = open_made_directory(os.path.dirname(path))
     try:
         return open_private_at(directory, path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     finally:

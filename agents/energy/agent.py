@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ccagent.agents.base import Agent
-from ccagent.agents.energy.meter import EnergyMeter
 from ccagent.agents.energy.settings import EnergySettings
 from ccagent.log import logger
 from ccagent.records.message import FORMATS
@@ -29,6 +28,8 @@ class EnergyAgent(Agent[EnergySettings]):
     Settings = EnergySettings
 
     def __init__(self, settings: EnergySettings, wanted: frozenset[Format]) -> None:
+        from ccagent.agents.energy.meter import EnergyMeter
+
         super().__init__(settings, wanted)
         self.meter = EnergyMeter(settings)
 

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError, VanishedError
 from ccagent.machine.cgroup.files import parse_amount, parse_fields, parse_limit
 from ccagent.machine.cgroup.jobs import V2, job_directories
-from ccagent.machine.parsed import read_parsed
+from ccagent.machine.parsed import FileErrors, read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
 from ccagent.machine.procfs.meminfo import parse_meminfo
 from ccagent.machine.procfs.stat import parse_kernel_stat
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from ccagent.machine.cgroup.jobs import JobDirectory
     from ccagent.machine.node import Node
-
-T = TypeVar("T")
 
 MOST_JOBS = 10_000
 _TRIES = 10
@@ -65,22 +63,20 @@ class NodeSnapshot(NamedTuple):
     is_complete: bool = True
 
 
-class StateReader:
+class StateReader(FileErrors):
     """Reads the state of a node. errors: of the last reading, the first of each kind."""
 
     def __init__(self) -> None:
-        self.errors: list[str] = []
+        super().__init__()
         self._online = b""
         self._sockets: dict[int, int] = {}
         self._memory = 0
-        self._reported: set[str] = set()
         self._uids: dict[int, int] = {}
         self._tries: dict[int, int] = {}
 
     def read(self, node: Node) -> NodeSnapshot:
         """Read /proc/stat and the control groups of jobs, CPU times first."""
-        self.errors = []
-        self._reported = set()
+        self.forget_errors()
         moment = node.clock.uptime()
         directories, is_complete = self._list(node)
         times: dict[int, int] = {}
@@ -120,7 +116,7 @@ class StateReader:
 
     def _list(self, node: Node) -> tuple[list[JobDirectory], bool]:
         try:
-            found = job_directories(node, _V1, self._complain)
+            found = job_directories(node, _V1, self.complain)
         except NotHereError:
             return [], True
         except CcagentError as error:
@@ -135,14 +131,14 @@ class StateReader:
 
     def _cpu_time(self, node: Node, each: JobDirectory) -> int | None:
         if each.controller == V2:
-            fields = self._try(
+            fields = self.try_parsed(
                 node,
                 f"{each.path}/cpu.stat",
                 lambda content: parse_fields(content, {b"usage_usec": ("time", 1)}),
             )
             return None if fields is None else fields.get("time")
         if each.controller == "cpuacct":
-            time = self._try(node, f"{each.path}/cpuacct.usage", parse_amount)
+            time = self.try_parsed(node, f"{each.path}/cpuacct.usage", parse_amount)
             return None if time is None else time // 1000
         return None
 
@@ -150,7 +146,7 @@ class StateReader:
         names = {V2: ("cpuset.cpus.effective", "cpuset.cpus"),
                  "cpuset": ("cpuset.effective_cpus", "cpuset.cpus")}  # fmt: skip
         for name in names.get(each.controller, ()):
-            found = self._try(node, f"{each.path}/{name}", parse_cpu_list)
+            found = self.try_parsed(node, f"{each.path}/{name}", parse_cpu_list)
             if found is not None:
                 return frozenset(found)
         return frozenset()
@@ -161,13 +157,13 @@ class StateReader:
         if each.controller not in names:
             return 0
         limit, used = names[each.controller]
-        found = self._try(node, f"{each.path}/{limit}", parse_limit)
+        found = self.try_parsed(node, f"{each.path}/{limit}", parse_limit)
         if found is None:
-            found = self._try(node, f"{each.path}/{used}", parse_amount)
+            found = self.try_parsed(node, f"{each.path}/{used}", parse_amount)
         return min(found or 0, self._memory or found or 0)
 
     def _busy(self, node: Node) -> dict[int, int]:
-        stat = self._try(node, "proc/stat", parse_kernel_stat)
+        stat = self.try_parsed(node, "proc/stat", parse_kernel_stat)
         if stat is None:
             return {}
         unit = 1_000_000 // node.clock_ticks
@@ -186,7 +182,7 @@ class StateReader:
                 }
                 self._online = online
         except CcagentError as error:
-            self._complain("online", error)
+            self.complain("online", error)
             self._online = b""
         return self._sockets
 
@@ -199,24 +195,9 @@ class StateReader:
 
     def _read_memory(self, node: Node) -> int:
         if not self._memory:
-            sizes = self._try(node, "proc/meminfo", parse_meminfo) or {}
+            sizes = self.try_parsed(node, "proc/meminfo", parse_meminfo) or {}
             self._memory = sizes.get("MemTotal", 0) * 1024
         return self._memory
-
-    def _try(self, node: Node, path: str, parse: Callable[[bytes], T]) -> T | None:
-        """Read and parse a file; None if it does not exist, any more, or can't be read."""
-        try:
-            return read_parsed(node, path, parse)
-        except (NotHereError, VanishedError):
-            return None
-        except CcagentError as error:
-            self._complain(path.rpartition("/")[2], error)
-            return None
-
-    def _complain(self, key: str, error: CcagentError) -> None:
-        if key not in self._reported:
-            self._reported.add(key)
-            self.errors.append(str(error))
 
 
 def list_pids(node: Node, path: str, depth: int = _DEEPEST) -> Iterator[int]:

@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from ccagent.agents.energy.sources.rapl import RaplWay
 from ccagent.config.duration import Duration
 from ccagent.machine.gpu.settings import GpuSettings
+
+RaplWay = Literal["auto", "perf", "powercap", "off"]
 
 MeterName = Literal["pm-counters", "hwmon", "dcmi"]
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ccagent.agents.base import Agent
-from ccagent.agents.jobio.checks import remedy
-from ccagent.agents.jobio.ports import ExclusivePorts, living_jobs
 from ccagent.agents.jobio.settings import JobIoSettings
-from ccagent.agents.jobio.usage import JobIoUsage
 from ccagent.errors import CcagentError
 from ccagent.log import logger
 
@@ -33,6 +30,9 @@ class JobIoAgent(Agent[JobIoSettings]):
     Settings = JobIoSettings
 
     def __init__(self, settings: JobIoSettings, wanted: frozenset[Format]) -> None:
+        from ccagent.agents.jobio.ports import ExclusivePorts
+        from ccagent.agents.jobio.usage import JobIoUsage
+
         super().__init__(settings, wanted)
         self._usage = JobIoUsage(settings.directory, settings.mounts)
         self._ports = ExclusivePorts()
@@ -40,6 +40,8 @@ class JobIoAgent(Agent[JobIoSettings]):
 
     def prepare(self, node: Node) -> float:
         """Read once, so that the first sample has rates."""
+        from ccagent.agents.jobio.ports import living_jobs
+
         self._read(node)
         list(self._ports.points(node, living_jobs(node)))
         return _FIRST_INTERVAL
@@ -47,6 +49,7 @@ class JobIoAgent(Agent[JobIoSettings]):
     def sample(self, node: Node) -> Iterator[Point]:
         """Read the counters once; yield the points of all jobs."""
         from ccagent.agents.jobio.points import usage_points
+        from ccagent.agents.jobio.ports import living_jobs
 
         use = self._read(node)
         self.is_blind = use is None
@@ -79,6 +82,8 @@ class JobIoAgent(Agent[JobIoSettings]):
         try:
             self._last = self._usage.read(node)
         except CcagentError as error:
+            from ccagent.agents.jobio.checks import remedy
+
             logger.warning("agent jobio: %s; %s", error, remedy(error))
             self._last = None
         return self._last

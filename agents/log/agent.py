@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-from collections import deque
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
 from ccagent.agents.base import Agent, AgentSettings
 from ccagent.log import logger
-from ccagent.log_handlers import SaidOnce
 from ccagent.records.log_message import LogMessage
 
 if TYPE_CHECKING:
@@ -18,11 +15,6 @@ if TYPE_CHECKING:
 
     from ccagent.machine.node import Node
     from ccagent.records.message import Format
-
-_KEPT = 1000
-_LONGEST = 4096
-_LEVELS = {"WARNING": "warn", "CRITICAL": "error"}
-"""ClusterCockpit's words (debug, info, warn, error) where Python has others."""
 
 
 class LogSettings(AgentSettings, frozen=True, kw_only=True):
@@ -49,8 +41,10 @@ class LogAgent(Agent[LogSettings]):
     Settings = LogSettings
 
     def __init__(self, settings: LogSettings, wanted: frozenset[Format]) -> None:
+        from ccagent.agents.log.message_keeper import MessageKeeper
+
         super().__init__(settings, wanted)
-        self._keeper = _MessageKeeper(settings.level)
+        self._keeper = MessageKeeper(settings.level)
 
     def prepare(self, node: Node) -> float:
         """Keep messages from now on; a check of the settings does not call this."""
@@ -67,23 +61,3 @@ class LogAgent(Agent[LogSettings]):
     def close(self) -> None:
         """Stop keeping messages."""
         logger.library().removeHandler(self._keeper)
-
-
-class _MessageKeeper(logging.Handler):
-    """Keeps messages until a sample takes them."""
-
-    def __init__(self, level: str) -> None:
-        super().__init__(level.upper())
-        self.addFilter(SaidOnce())
-        self._records: deque[tuple[str, str, float]] = deque(maxlen=_KEPT)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a message; called by any thread."""
-        text = record.getMessage()[:_LONGEST]
-        level = _LEVELS.get(record.levelname, record.levelname.lower())
-        self._records.append((level, text, record.created))
-
-    def take(self) -> Iterator[tuple[str, str, float]]:
-        """Yield and remove the present messages."""
-        for _ in range(len(self._records)):
-            yield self._records.popleft()

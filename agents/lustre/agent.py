@@ -10,9 +10,7 @@ from msgspec import Meta
 
 from ccagent.agents.base import Agent, AgentSettings
 from ccagent.agents.lustre.jobstats.entry_id import IdFormat
-from ccagent.agents.lustre.jobstats.observation import Observation
 from ccagent.agents.lustre.jobstats.points import JobTotals
-from ccagent.agents.lustre.jobstats.records import RecordMaker
 from ccagent.agents.lustre.jobstats.series import Series
 from ccagent.agents.lustre.jobstats.source import JobstatsSource, Source
 from ccagent.agents.lustre.jobstats.system_entries import SystemEntries, Treatment
@@ -27,7 +25,7 @@ from ccagent.records.points import Point
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from ccagent.agents.lustre.jobstats.records import Value
+    from ccagent.agents.lustre.jobstats.records import RecordMaker, Value
     from ccagent.agents.lustre.statistics.client_rates import ClientRates
     from ccagent.errors import CcagentError
     from ccagent.machine.checks import Check
@@ -183,6 +181,8 @@ class LustreAgent(Agent[LustreSettings]):
         self, node: Node, now: float, tags: dict[str, str]
     ) -> Generator[Record, None, CcagentError | None]:
         """Yield what jobstats say; return why nothing of them could be read, None if something."""
+        from ccagent.agents.lustre.jobstats.observation import Observation
+
         wants_points = "line" in self.wanted
         if self.is_only_sample and not self.settings.state_file:
             self._series.forgets = True
@@ -235,6 +235,8 @@ class LustreAgent(Agent[LustreSettings]):
 
     def _maker_for(self, node: Node) -> RecordMaker:
         if self._maker is None:
+            from ccagent.agents.lustre.jobstats.records import RecordMaker
+
             settings = self.settings
             namespaces = {form: UUID(text) for form, text in settings.namespaces.items()}
             if settings.malformed_namespace:

@@ -59,10 +59,6 @@ class BlockPool:
         room.slab.madvise(mmap.MADV_DONTNEED, room.offset, room.size)
         self._free.setdefault(room.size, []).append(room)
 
-    def free_rooms(self) -> int:
-        """Return the number of rooms that wait for their next use."""
-        return sum(len(rooms) for rooms in self._free.values())
-
     def _keep_rest(self) -> None:
         """Keep what is left of the last slab for a block that fits exactly."""
         if self._slab is not None and self._used < _SLAB:

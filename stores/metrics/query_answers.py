@@ -19,7 +19,8 @@ from ccagent.stores.metrics.request_bodies import parameter
 from ccagent.stores.metrics.responses import StoreResponse, begun, fail
 from ccagent.stores.metrics.table_arrow import ArrowRow, ArrowTable
 from ccagent.stores.metrics.table_forms import ARROW_KIND, FORMS
-from ccagent.stores.metrics.table_query import find_rows, parse_table_request, table_parts
+from ccagent.stores.metrics.table_query import find_rows, table_parts
+from ccagent.stores.metrics.table_request import parse_table_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -19,11 +19,6 @@ FEWEST = 1000
 """Values from which on an answer is resampled."""
 
 
-def is_resampled(count: int, frequency: int, resolution: int, fewest: int = FEWEST) -> bool:
-    """Return whether that many values are resampled to a resolution in seconds."""
-    return resolution > frequency and count >= fewest and count // (resolution // frequency) > 0
-
-
 def resample(rows: NDArray[np.float64], step: int) -> NDArray[np.float64]:
     """Resample each row of a matrix to one value for each `step` of them."""
     count = rows.shape[1]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ccagent.stores.metrics.frequencies import ChangedSteps
-from ccagent.stores.metrics.groups import CAPACITY, Level, SeriesGroup, StoredSeries
+from ccagent.stores.metrics.groups import Level, SeriesGroup, StoredSeries
 from ccagent.stores.metrics.levels import StoreLevel
 from ccagent.stores.metrics.memory import BlockPool
 
@@ -104,14 +104,6 @@ class MetricStore:
                 freed += self._free_columns(group, found, time)
         return freed
 
-    def release_all(self) -> None:
-        """Forget everything."""
-        for group in list(self.groups.values()):
-            for block in list(group.blocks.values()):
-                block.release(self.pool)
-            group.blocks.clear()
-            self._remove(group)
-
     def _free_columns(
         self, group: SeriesGroup, found: list[tuple[StoreLevel, str, StoredSeries]], time: int
     ) -> int:
@@ -152,6 +144,3 @@ class MetricStore:
     def buffers(self) -> int:
         """Return the number of buffers: 512 values of one series each."""
         return sum(len(group.blocks) * group.width for group in self.groups.values())
-
-
-__all__ = ["CAPACITY", "MetricStore"]

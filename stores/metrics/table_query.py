@@ -9,7 +9,7 @@ import numpy as np
 from ccagent.stores.metrics.query_request import BadRequestError
 from ccagent.stores.metrics.reading import UnreadableSeriesError, read_together
 from ccagent.stores.metrics.table_forms import FORMS, TableRow
-from ccagent.stores.metrics.table_request import TableRequest, check_series, parse_table_request
+from ccagent.stores.metrics.table_request import check_series
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.groups import StoredSeries
     from ccagent.stores.metrics.query import QueryLimits
     from ccagent.stores.metrics.store import MetricStore
+    from ccagent.stores.metrics.table_request import TableRequest
 
 _AT_ONCE = 128
 """Series after which others get their turn."""
@@ -190,9 +191,3 @@ def _row_over_nodes(request: TableRequest, each: list[NodeValues]) -> TableRow:
         {"nodes": len(each)},
         {"min": least, "mean": mean, "max": most},
     )
-
-
-__all__ = [
-    "NodeValues", "TableAnswer", "TableRequest", "answer_table", "find_rows", "find_values",
-    "parse_table_request", "table_parts",
-]  # fmt: skip

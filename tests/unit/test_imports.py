@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import click
 import pytest
 
 HEAVY = {
@@ -143,21 +144,37 @@ def test_no_one_shot_imports_what_only_some_need() -> None:
     assert not lines & HEAVY
 
 
-def test_the_help_imports_no_agent() -> None:
+def test_the_help_imports_no_command() -> None:
     modules = imported_by("--help")
     assert not modules & (HEAVY - {"click", "difflib"} - OF_CLICK | {"msgspec"})
-    agents = {name for name in modules if name.startswith("ccagent.agents.")}
-    assert {name.partition("ccagent.agents.")[2] for name in agents} == {
-        "energy",
-        "energy.commands",
-        "fast",
-        "fast.commands",
-        "jobio",
-        "jobio.commands",
-        "lustre",
-        "lustre.commands",
-        "metrics",
-        "metrics.commands",
+    parts = {name.split(".")[1] for name in modules if name.startswith("ccagent.")}
+    assert parts <= {"cli", "commit", "config", "daemon", "errors", "log"}
+
+
+def test_the_list_of_commands_says_what_their_help_says() -> None:
+    from ccagent.cli.main import cli
+
+    context = click.Context(cli)
+    formatter = click.HelpFormatter(width=200)
+    cli.format_commands(context, formatter)
+    listed = dict(line.split(None, 1) for line in formatter.getvalue().splitlines()[1:])
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        if command is not None and not command.hidden:
+            assert listed.pop(name) == command.get_short_help_str(150)
+    assert not listed
+
+
+def test_the_defaults_import_settings_without_what_reads_the_machine() -> None:
+    modules = imported_by("config", "defaults")
+    assert not modules & {"hashlib", "http.client", "logging", "sqlite3", "statistics"} - OF_CLICK
+    assert not modules & {
+        "ccagent.agents.energy.meter",
+        "ccagent.agents.jobio.usage",
+        "ccagent.agents.log.message_keeper",
+        "ccagent.agents.lustre.jobstats.observation",
+        "ccagent.agents.slurm.jobs.round",
+        "ccagent.transports.http.server",
     }
 
 

@@ -15,16 +15,15 @@ import msgspec
 from ccagent import PRODUCER, __version__
 from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
-from ccagent.records.line_protocol.decoding import decode_lines
 from ccagent.records.line_protocol.lines import LineError
 from ccagent.transports.base import ProbeResult, Transport
-from ccagent.transports.http.server import HttpRequest, HttpServer
 from ccagent.transports.http.settings import HttpSettings, check_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ccagent.records.message import Message
+    from ccagent.transports.http.server import HttpRequest
 
 _SCHEMES = {"ccbackend": "http", "ccbackends": "https"}
 _JOBS = "/api/jobs/"
@@ -53,6 +52,8 @@ class CcBackendTransport(Transport):
     Settings = HttpSettings
 
     def __init__(self, settings: HttpSettings) -> None:
+        from ccagent.transports.http.server import HttpServer
+
         scheme, _, rest = settings.url.partition(":")
         url = f"{_SCHEMES.get(scheme.lower(), scheme)}:{rest}"
         self._settings = msgspec.structs.replace(settings, url=url)
@@ -80,6 +81,8 @@ class CcBackendTransport(Transport):
 
     def _build_request(self, path: str, delivered: int) -> HttpRequest:
         """Return a request with the token. Raises RetryableError."""
+        from ccagent.transports.http.server import HttpRequest
+
         headers = {
             "Content-Type": "application/json",
             "User-Agent": f"{PRODUCER}/{__version__}",
@@ -97,6 +100,8 @@ class CcBackendTransport(Transport):
 
 def _parse_calls(message: Message, delivered: int) -> Iterator[tuple[_BackendCall, bytes]]:
     """Return function and argument of each event. Raises RejectedError if a line is no event."""
+    from ccagent.records.line_protocol.decoding import decode_lines
+
     try:
         for line in decode_lines(message.body.decode()):
             call = _CALLS.get((line.measurement, line.tags.get("function", "")))

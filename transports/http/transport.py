@@ -23,7 +23,6 @@ from ccagent.errors import (
 )
 from ccagent.transports.base import ProbeResult, Transport
 from ccagent.transports.http.posts import group_posts
-from ccagent.transports.http.server import HttpRequest, HttpServer
 from ccagent.transports.http.settings import HttpSettings, check_settings
 from ccagent.transports.templates import fill_template, get_values
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ccagent.records.message import Message
+    from ccagent.transports.http.server import HttpRequest
 
 _SMALLEST_LIMIT = 16 * 1024
 """Bytes below which a refusal is not due to the size."""
@@ -47,6 +47,8 @@ class HttpTransport(Transport):
     Settings = HttpSettings
 
     def __init__(self, settings: HttpSettings) -> None:
+        from ccagent.transports.http.server import HttpServer
+
         self._settings = settings
         self._target = check_settings(settings)
         self._server = HttpServer(settings, self._target)
@@ -100,6 +102,8 @@ class HttpTransport(Transport):
 
     def _build_request(self, message: Message, delivered: int) -> HttpRequest:
         """Return the request for a message. Raises RetryableError."""
+        from ccagent.transports.http.server import HttpRequest
+
         target = self._target
         try:
             headers, secrets = self._build_headers(message)

@@ -9,7 +9,7 @@ from ccagent.machine.parsed import read_parsed
 from ccagent.transports.prometheus.cgroup_exporter import find_rss, limit_of
 from ccagent.transports.prometheus.collector import Collector
 from ccagent.transports.prometheus.family import counter, gauge
-from ccagent.transports.prometheus.job_metrics import is_version_2
+from ccagent.transports.prometheus.job_metrics import counter_rows, is_version_2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,15 +70,7 @@ class CeemsCollector(Collector):
         labels: dict[int, Labels] = {
             each.job: ("slurm", node.hostname, "", str(each.job)) for each in jobs
         }
-        for field, family, divisor in _VALUES:
-            yield (
-                family,
-                [
-                    (labels[each.job], value if divisor == 1 else value / divisor)
-                    for each in jobs
-                    if (value := getattr(each.counters, field)) is not None
-                ],
-            )
+        yield from counter_rows(_VALUES, jobs, labels)
         yield (
             _RSS,
             [(labels[each.job], rss) for each in jobs if (rss := find_rss(each)) is not None],

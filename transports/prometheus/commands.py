@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from ccagent.transports.prometheus.exposition import Block
     from ccagent.transports.prometheus.settings import ExporterSettings
 
-FORMATS = ("prometheus", "openmetrics")
-"""Formats of `ccagent metrics --once` that are a scrape."""
-
 _SET_NAMES = "Sets of names, separated by commas: ccagent, node_exporter, cgroup_exporter, dcgm,\
  lustre, ceems, slurm."
 
@@ -68,7 +65,7 @@ def password(user: str) -> None:
 
 
 def print_scrape(options: Options, form: str, names: str) -> None:
-    """Print a scrape in a format of FORMATS. Raises ConfigurationError."""
+    """Print a scrape; form: prometheus or openmetrics. Raises ConfigurationError."""
     from ccagent.transports.prometheus.exposition import join_openmetrics, join_text
 
     configuration, settings = _read(options, names)

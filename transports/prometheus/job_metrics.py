@@ -9,11 +9,12 @@ from ccagent.transports.prometheus.collector import Collector
 from ccagent.transports.prometheus.family import counter, gauge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ccagent.machine.cgroup.counters import JobCounters
     from ccagent.machine.node import Node
     from ccagent.transports.prometheus.family import Family, Labels, Rows
+    from ccagent.transports.prometheus.sources import JobOnNode
 
 _JOBS = gauge("ccagent_jobs", "Jobs of Slurm on this node.")
 _LEFT_OUT = gauge(
@@ -154,15 +155,7 @@ class JobCollector(Collector):
             ],
         )
         yield _PROCESSES, [(labels[each.job], len(each.pids)) for each in jobs]
-        for field, family, divisor in _VALUES:
-            yield (
-                family,
-                [
-                    (labels[each.job], value if divisor == 1 else value / divisor)
-                    for each in jobs
-                    if (value := getattr(each.counters, field)) is not None
-                ],
-            )
+        yield from counter_rows(_VALUES, jobs, labels)
         yield (
             _SWAP,
             [
@@ -179,6 +172,22 @@ class JobCollector(Collector):
                     if value is not None:
                         rows.append(((*labels[each.job], resource), value / 1e6))
             yield family, rows
+
+
+def counter_rows(
+    values: Iterable[tuple[str, Family, float]], jobs: list[JobOnNode], labels: Mapping[int, Labels]
+) -> Iterator[tuple[Family, Rows]]:
+    """Yield families with the jobs that have a value: field of JobCounters, family, divisor."""
+    for field, family, divisor in values:
+        found = ((labels[each.job], getattr(each.counters, field)) for each in jobs)
+        yield (
+            family,
+            [
+                (own, value if divisor == 1 else value / divisor)
+                for own, value in found
+                if value is not None
+            ],
+        )
 
 
 def is_version_2(group: str) -> bool:

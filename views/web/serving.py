@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import socket
 import sqlite3
@@ -15,6 +14,7 @@ import uvicorn
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
 from ccagent.stores.metrics.settings import split_address
+from ccagent.transports.urls import is_loopback
 from ccagent.views.web.access import PageAccess
 from ccagent.views.web.application import PageApplication
 from ccagent.views.web.context import PageSources
@@ -55,7 +55,7 @@ class PageServer:
         """Take a store, and listen. Raises ConfigurationError, OSError."""
         self._host, self._port = split_address(settings.web.listen)
         access = PageAccess(settings.web, verifier)
-        is_local = _is_local(self._host)
+        is_local = is_loopback(self._host)
         if not is_local and access.is_open:
             logger.warning(
                 "pages: everybody who reaches %s sees the jobs of all; set jwt-public-key or"
@@ -112,12 +112,3 @@ class PageServer:
     def _bind(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         return socket.create_server((self._host, self._port), family=family, backlog=256)
-
-
-def _is_local(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -13,9 +13,9 @@ from ccagent.agents.energy.domains import NODE_METER, EnergyDomain, MeasuredEner
 from ccagent.agents.energy.sources.base import DomainCounters, EnergySource, read_all
 from ccagent.agents.energy.sources.integral import PowerIntegral
 from ccagent.agents.metrics.readers.hwmon_sensors import parse_label
-from ccagent.agents.metrics.readers.power import parse_energy
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.parsed import read_parsed
+from ccagent.machine.powercap import parse_energy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

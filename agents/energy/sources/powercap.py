@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.agents.energy.domains import EnergyDomain
 from ccagent.agents.energy.sources.base import DomainCounters, EnergySource, Kept, read_all
-from ccagent.agents.metrics.readers.power import MOST_WATTS, parse_energy, parse_zone_name
-from ccagent.errors import CcagentError, NotHereError, NotPermittedError
+from ccagent.errors import CcagentError, NotPermittedError
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.powercap import FIX, POWERCAP, ZONE
+from ccagent.machine.powercap import FIX, MOST_WATTS, list_packages, parse_energy, read_zones
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.agents.energy.domains import MeasuredEnergy
+    from ccagent.agents.energy.domains import DomainKind, MeasuredEnergy
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
+
+_KINDS: dict[str, DomainKind] = {"cpu_power": "package", "mem_power": "dram"}
 
 
 class PowercapSource(EnergySource):
@@ -38,10 +39,7 @@ class PowercapSource(EnergySource):
     def read(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
         """Read energy_uj of the zones. Raise NotPermittedError with the fix."""
         self.errors = []
-        listed = sorted(node.list(POWERCAP))
-        packages = {name: found[1] for name in listed if (found := ZONE.fullmatch(name))}
-        if not packages:
-            raise NotHereError(f"/{POWERCAP}: no zone of RAPL")
+        packages = list_packages(node)
         if packages != self._packages:
             self._find(node, packages)
         self._add(node)
@@ -61,25 +59,16 @@ class PowercapSource(EnergySource):
 
     def _find(self, node: Node, packages: dict[str, str]) -> None:
         """Find the zones that count, with the socket of each."""
-        sockets: dict[str, int] = {}
+        zones, is_complete = read_zones(node, packages, self.errors)
+        self._packages = packages if is_complete else {}
         keys: list[str] = []
-        self._packages = packages
-        for name, package in packages.items():
-            path = f"{POWERCAP}/{name}"
-            try:
-                metric, socket = read_parsed(node, f"{path}/name", parse_zone_name)
-            except CcagentError as error:
-                self.errors.append(str(error))
-                self._packages = {}
+        for zone in zones:
+            kind = _KINDS.get(zone.metric)
+            if kind is None or zone.socket is None:
                 continue
-            if socket is not None:
-                sockets[name] = socket
-            kind = {"cpu_power": "package", "mem_power": "dram"}.get(metric)
-            if package not in sockets or kind is None:
-                continue
-            domain = EnergyDomain("dram" if kind == "dram" else "package", sockets[package])
-            keys.append(f"{path}/energy_uj")
-            self._counters.define(keys[-1], domain, _range(node, path), MOST_WATTS[metric])
+            keys.append(zone.path)
+            domain = EnergyDomain(kind, zone.socket)
+            self._counters.define(zone.path, domain, zone.wraps_at, MOST_WATTS[zone.metric])
         self._counters.keep_only(keys)
         self.poll_interval = self._counters.longest_gap / 2
 
@@ -97,10 +86,3 @@ class PowercapSource(EnergySource):
             raise NotPermittedError(f"{error}: only root may read the counters; {FIX}") from error
         except CcagentError:
             return  # it is in `errors`, or the zone has gone
-
-
-def _range(node: Node, path: str) -> int:
-    try:
-        return read_parsed(node, f"{path}/max_energy_range_uj", parse_energy)
-    except CcagentError:
-        return 0

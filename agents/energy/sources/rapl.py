@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.agents.energy.sources.base import EnergySource, Kept
 from ccagent.agents.energy.sources.perf import PerfEnergySource
@@ -14,12 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.agents.energy.domains import EnergyDomain, MeasuredEnergy
+    from ccagent.agents.energy.settings import RaplWay
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 
 _WITH_MODEL = frozenset({"AuthenticAMD", "HygonGenuine"})
-
-RaplWay = Literal["auto", "perf", "powercap", "off"]
 
 
 class RaplSource(EnergySource):

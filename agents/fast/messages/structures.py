@@ -10,9 +10,6 @@ from typing import Literal
 
 import msgspec
 
-MachineTask = Literal["start vm", "stop vm", "suspend vm", "resume vm", "migrate vm", "repin vm"]
-"""What a scheduler asks of the migration framework."""
-
 MachineEvent = Literal[
     "vm started", "vm stopped", "vm suspended", "vm resumed", "vm migrated", "vm repinned"
 ]

@@ -12,7 +12,6 @@ from msgspec import structs
 
 from ccagent.agents.metrics.readers.base import NODE, Gauge, Metric, Scope, ScopeType
 from ccagent.machine.gpu.address import parse_address
-from ccagent.records.line_protocol.decoding import decode_lines
 from ccagent.records.line_protocol.encoding import NAME
 
 if TYPE_CHECKING:
@@ -40,6 +39,8 @@ def parse_points(
     A line may name this cluster and this host only. Tags that do not belong to a scope are dropped
     and reported.
     """
+    from ccagent.records.line_protocol.decoding import decode_lines
+
     # Bytes that are not UTF-8 become surrogates, which make a line invalid.
     text = content.decode("utf-8", "surrogateescape")
     for line in decode_lines(text, complain=lambda error: complain(str(error))):

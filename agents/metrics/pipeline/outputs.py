@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statistics import fmean
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.agents.metrics.pipeline.presets import apply_preset, find_factor
@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
     from ccagent.agents.metrics.settings import MetricsSettings
 
-_COMBINED: dict[str, Callable[[list[float]], float]] = {"sum": sum, "mean": fmean, "max": max}
+
+def _mean(values: list[float]) -> float:
+    """Return the mean as `statistics.fmean`, whose module takes 2 ms to import."""
+    return math.fsum(values) / len(values)
+
+
+_COMBINED: dict[str, Callable[[list[float]], float]] = {"sum": sum, "mean": _mean, "max": max}
 
 Value = tuple[str, float, Scope]
 """Metric, value, scope."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.agents.metrics.readers.base import NODE, Count, Metric, Reader, ReaderSettings, Scope
-from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
+from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.machine.energy_counter import EnergyCounter, EnergyReading
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.powercap import FIX, POWERCAP, ZONE
-from ccagent.records.envelopes import LARGEST_UINT
+from ccagent.machine.powercap import FIX, MOST_WATTS, list_packages, parse_energy, read_zones
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -18,60 +16,9 @@ if TYPE_CHECKING:
     from ccagent.machine.checks import Check
     from ccagent.machine.keeper import Keeper
     from ccagent.machine.node import Node
-
-_NAME = re.compile(rb"package-([0-9]{1,6})(?:-die-[0-9]{1,6})?|(core|uncore|dram|psys)(?:-[0-9]+)?")
-_METRICS = {b"core": "core_power", b"uncore": "uncore_power", b"dram": "mem_power",
-            b"psys": "psys_power"}  # fmt: skip
-
-MOST_WATTS = {
-    "cpu_power": 1000.0, "mem_power": 400.0, "core_power": 1000.0, "uncore_power": 500.0,
-    "psys_power": 5000.0,
-}  # fmt: skip
-"""Power that a zone does not exceed. It bounds the time in which a counter wraps at most once: on
-AMD, 65 s for 65.7 kJ."""
+    from ccagent.machine.powercap import RaplZone
 
 _REFUSED = "only root may read the energy counters"
-
-
-class ZoneName(NamedTuple):
-    """Metric of a zone. socket: None if its name has none."""
-
-    metric: str
-    socket: int | None
-
-
-class Zone(NamedTuple):
-    """A zone: path of its counter in uJ, which wraps to 0 after `wraps_at` (0: unknown)."""
-
-    path: str
-    metric: str
-    scope: Scope
-    wraps_at: int
-
-
-def parse_zone_name(content: bytes) -> ZoneName:
-    """Parse the file `name`: package-0, package-0-die-1, core, uncore, dram, psys, psys-1.
-
-    Raise UnparsableError. Source: rapl_domain_names and rapl_add_package() in
-    drivers/powercap/intel_rapl_common.c.
-    """
-    found = _NAME.fullmatch(content.strip())
-    if found is None:
-        raise UnparsableError(f"not a zone of RAPL: {content[:80]!r}")
-    if found[2]:
-        return ZoneName(_METRICS[found[2]], None)
-    return ZoneName("cpu_power", int(found[1]))
-
-
-def parse_energy(content: bytes) -> int:
-    """Parse energy_uj or max_energy_range_uj. Return uJ. Raise UnparsableError."""
-    text = content.strip()
-    if not text.isdigit() or len(text) > 20:
-        raise UnparsableError(f"not an energy: {content[:80]!r}")
-    energy = int(text)
-    if energy > LARGEST_UINT:
-        raise UnparsableError(f"an energy is out of range: {energy}")
-    return energy
 
 
 class PowerReader(Reader[ReaderSettings]):
@@ -126,8 +73,8 @@ class PowerReader(Reader[ReaderSettings]):
     def __init__(self, settings: ReaderSettings | None = None) -> None:
         super().__init__(settings)
         self._packages: dict[str, str] = {}
-        self._zones: list[Zone] = []
-        self._groups: dict[tuple[str, Scope], list[Zone]] = {}
+        self._zones: list[RaplZone] = []
+        self._groups: dict[tuple[str, Scope], list[RaplZone]] = {}
         self._counters: dict[str, EnergyCounter] = {}
         self._first: dict[str, int] = {}
         self._keeper: Keeper | None = None
@@ -144,10 +91,7 @@ class PowerReader(Reader[ReaderSettings]):
         Raise NotPermittedError with the fix if this user may read none.
         """
         self.errors = []
-        listed = sorted(node.list(POWERCAP))
-        packages = {name: found[1] for name in listed if (found := ZONE.fullmatch(name))}
-        if not packages:
-            raise NotHereError(f"/{POWERCAP}: no zone of RAPL")
+        packages = list_packages(node)
         keeper = self._keeper
         if keeper is not None:
             with keeper.lock:
@@ -198,23 +142,8 @@ class PowerReader(Reader[ReaderSettings]):
 
     def _find(self, node: Node, packages: dict[str, str]) -> bool:
         """Find the zones and the package of each. Return whether they have changed."""
-        zones: list[Zone] = []
-        sockets: dict[str, int] = {}
-        self._packages = packages
-        for name, package in packages.items():
-            path = f"{POWERCAP}/{name}"
-            try:
-                metric, socket = read_parsed(node, f"{path}/name", parse_zone_name)
-            except CcagentError as error:
-                self.errors.append(str(error))
-                self._packages = {}
-                continue
-            if socket is not None:
-                sockets[name] = socket
-            elif metric != "psys_power" and package not in sockets:
-                continue
-            scope = NODE if metric == "psys_power" else Scope("socket", str(sockets[package]))
-            zones.append(Zone(f"{path}/energy_uj", metric, scope, _range(node, path)))
+        zones, is_complete = read_zones(node, packages, self.errors)
+        self._packages = packages if is_complete else {}
         if zones == self._zones:
             return False
         had_others = bool(self._zones)
@@ -222,9 +151,10 @@ class PowerReader(Reader[ReaderSettings]):
         self._counters, self._first, self._groups = {}, {}, {}
         for zone in zones:
             self._counters[zone.path] = EnergyCounter(zone.wraps_at, MOST_WATTS[zone.metric])
-            self._groups.setdefault((zone.metric, zone.scope), []).append(zone)
-            if zone.scope != NODE:
-                self._groups.setdefault((zone.metric, NODE), []).append(zone)
+            if zone.socket is not None:
+                scope = Scope("socket", str(zone.socket))
+                self._groups.setdefault((zone.metric, scope), []).append(zone)
+            self._groups.setdefault((zone.metric, NODE), []).append(zone)
         return had_others
 
     def _energies(self, node: Node) -> dict[str, int]:
@@ -264,10 +194,3 @@ class PowerReader(Reader[ReaderSettings]):
             path, flaw = next(iter(flaws.items()))
             self.errors.append(f"/{path}: no power since the last reading: {flaw}")
         return {*flaws}
-
-
-def _range(node: Node, path: str) -> int:
-    try:
-        return read_parsed(node, f"{path}/max_energy_range_uj", parse_energy)
-    except CcagentError:
-        return 0

@@ -8,11 +8,7 @@ from msgspec import Meta
 
 from ccagent.agents.base import Agent, AgentSettings, make_error
 from ccagent.agents.slurm.jobs.batch import JobBatch, SentRecords
-from ccagent.agents.slurm.jobs.events import Surroundings, start_event, stop_event
 from ccagent.agents.slurm.jobs.node_topology import Numbering
-from ccagent.agents.slurm.jobs.round import JobsRound, RoundOptions
-from ccagent.agents.slurm.jobs.scontrol import name_of
-from ccagent.agents.slurm.jobs.state import SentState
 from ccagent.config.duration import Duration
 from ccagent.errors import CcagentError, ConfigurationError, UnparsableError
 from ccagent.log import logger
@@ -26,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.agents.slurm.jobs.event_details import DetailsReader
-    from ccagent.agents.slurm.jobs.round import Run
+    from ccagent.agents.slurm.jobs.round import RoundOptions, Run
+    from ccagent.agents.slurm.jobs.state import SentState
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
     from ccagent.records.envelopes import SlurmJob
@@ -132,6 +129,8 @@ class JobsAgent(Agent[JobsSettings]):
 
         One of errors if Slurm does not answer. For line protocol: events of jobs that start or end.
         """
+        from ccagent.agents.slurm.jobs.round import JobsRound
+
         now = node.clock.time()
         state = self._open()
         state.discard()
@@ -181,6 +180,8 @@ class JobsAgent(Agent[JobsSettings]):
 
     def _options(self, now: float, state: SentState) -> RoundOptions:
         """Return what to look at: since the last round, and so long before that rows may lag."""
+        from ccagent.agents.slurm.jobs.round import RoundOptions
+
         settings = self.settings
         reach = settings.max_catch_up.seconds
         if state.until:
@@ -207,6 +208,8 @@ class JobsAgent(Agent[JobsSettings]):
 
     def _open(self) -> SentState:
         if self._state is None:
+            from ccagent.agents.slurm.jobs.state import SentState
+
             self._state = SentState(self.settings.state_file)
             if self.settings.resend:
                 self._state.forget()
@@ -216,6 +219,9 @@ class JobsAgent(Agent[JobsSettings]):
         """Return the events of runs that started or ended."""
         if not runs:
             return []
+        from ccagent.agents.slurm.jobs.events import Surroundings, start_event, stop_event
+        from ccagent.agents.slurm.jobs.scontrol import name_of
+
         surroundings = Surroundings(
             self.settings.sub_cluster, self.settings.hwthread_numbering, {}, self._gpus
         )

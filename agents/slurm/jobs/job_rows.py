@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 COLUMNS = len(FIELDS)
 
-_SHOWN_ID = FIELDS.index("JobID")
 SUBMIT = FIELDS.index("Submit")
 START = FIELDS.index("Start")
 END = FIELDS.index("End")

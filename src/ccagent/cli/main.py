@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -21,21 +21,54 @@ if TYPE_CHECKING:
     from ccagent.cli.command_options import Common
     from ccagent.config.configuration import Configuration
 
+
+class _Place(NamedTuple):
+    """The module that defines a command, and the first sentence of its help."""
+
+    module: str
+    summary: str
+
+
 _COMMANDS = {
-    "agents": "ccagent.cli.sinks",
-    "config": "ccagent.config.commands",
-    "control": "ccagent.controls.commands",
-    "demo": "ccagent.views.demo.commands",
-    "export": "ccagent.transports.prometheus.commands",
-    "job": "ccagent.views.job.commands",
-    "jobstats": "ccagent.stores.jobstats.query_commands",
-    "kernel": "ccagent.machine.bpf.commands",
-    "outbox": "ccagent.cli.outbox",
-    "sinks": "ccagent.cli.sinks",
-    "store": "ccagent.stores.commands",
-    "top": "ccagent.views.top.commands",
+    "agents": _Place("ccagent.cli.sinks", "List the agents."),
+    "config": _Place(
+        "ccagent.config.commands",
+        "Check a configuration, print the defaults, or import Sonar's configuration.",
+    ),
+    "control": _Place("ccagent.controls.commands", "Ask a node, set a node, put it back."),
+    "demo": _Place(
+        "ccagent.views.demo.commands",
+        "Show the pages with a simulated cluster and this node; Ctrl-C leaves nothing behind.",
+    ),
+    "export": _Place(
+        "ccagent.transports.prometheus.commands",
+        "Write metrics for Prometheus where no port is wanted; make hashes of passwords.",
+    ),
+    "job": _Place(
+        "ccagent.views.job.commands",
+        "Show how well jobs used what they were given, and what to change.",
+    ),
+    "jobstats": _Place(
+        "ccagent.stores.jobstats.query_commands",
+        "Ask the store of Lustre jobstats who reads and writes what.",
+    ),
+    "kernel": _Place(
+        "ccagent.machine.bpf.commands",
+        "Manage the kernel programs with which the agent reads all processes at once.",
+    ),
+    "outbox": _Place(
+        "ccagent.cli.outbox",
+        "Show the queue of each sink and its dead letters; exit status 1 if one can't be read.",
+    ),
+    "sinks": _Place(
+        "ccagent.cli.sinks", "List the kinds of sinks, by the scheme of their URL; or test one."
+    ),
+    "store": _Place("ccagent.stores.commands", "Run a store that receives what agents send."),
+    "top": _Place(
+        "ccagent.views.top.commands", "Show this node live: its jobs, their processes and GPUs."
+    ),
 }
-"""Commands and the modules that define them, imported when they are used."""
+"""Commands that are imported when they are used; the list of all commands is printed without."""
 
 
 class Commands(HelpfulGroup):
@@ -51,7 +84,7 @@ class Commands(HelpfulGroup):
         if command is not None:
             return command
         if cmd_name in _COMMANDS:
-            found: click.Command = getattr(import_module(_COMMANDS[cmd_name]), cmd_name)
+            found: click.Command = getattr(import_module(_COMMANDS[cmd_name].module), cmd_name)
             return found
         if cmd_name not in HELP:
             from ccagent.config.registry import agent_names
@@ -59,6 +92,12 @@ class Commands(HelpfulGroup):
             if cmd_name not in agent_names():
                 return None
         return make_agent_command(cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands for the help, with the first sentence of the help of each."""
+        summaries = HELP | {name: place.summary for name, place in _COMMANDS.items()}
+        summarized = {name: click.Command(name, help=text) for name, text in summaries.items()}
+        click.Group(commands={**self.commands, **summarized}).format_commands(ctx, formatter)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command. Ctrl-C, and a reader of standard output that has gone, end it quietly."""

@@ -112,11 +112,6 @@ def defaults() -> str:
     return "\n".join(map(_write, sections(agent_names(), transport_names())))
 
 
-def document(settings: type[Settings], table: str = "") -> str:
-    """Write the keys of one settings type with their descriptions and defaults."""
-    return "\n".join(map(_write, _section(table, settings, "")))
-
-
 def _write(section: Section) -> str:
     lines = [f"# {section.description}"] if section.is_commented else []
     lines += [section.header] if section.table else []

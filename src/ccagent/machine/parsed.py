@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from ccagent.errors import UnparsableError
+from ccagent.errors import CcagentError, NotHereError, UnparsableError, VanishedError
 from ccagent.machine.node import LARGEST_FILE
 
 if TYPE_CHECKING:
@@ -25,3 +25,32 @@ def read_parsed(node: Node, path: str, parse: Callable[[bytes], T], limit: int =
         return parse(content)
     except UnparsableError as error:
         raise UnparsableError(f"/{path}: {error}") from error
+
+
+class FileErrors:
+    """Base of readers of many alike files. errors: of a reading, the first of each kind of file."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+        self._reported: set[str] = set()
+
+    def forget_errors(self) -> None:
+        """Begin a reading."""
+        self.errors = []
+        self._reported = set()
+
+    def complain(self, kind: str, error: CcagentError) -> None:
+        """Add an error, unless there is one of this kind of file."""
+        if kind not in self._reported:
+            self._reported.add(kind)
+            self.errors.append(str(error))
+
+    def try_parsed(self, node: Node, path: str, parse: Callable[[bytes], T]) -> T | None:
+        """Read and parse a file; None if it does not exist, any more, or can't be parsed."""
+        try:
+            return read_parsed(node, path, parse)
+        except (NotHereError, VanishedError):
+            return None
+        except CcagentError as error:
+            self.complain(path.rpartition("/")[2], error)
+            return None

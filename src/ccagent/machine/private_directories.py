@@ -30,16 +30,21 @@ def make_directory(path: str, mode: int = 0o700) -> None:
     parent, name = os.path.split(path)
     if not name:
         return
-    try:
-        directory = open_directory(parent)
-    except FileNotFoundError:
-        make_directory(parent, 0o755)
-        directory = open_directory(parent)
+    directory = open_made_directory(parent)
     try:
         make_directory_at(directory, path, mode)
     finally:
         os.close(directory)
     os.close(open_directory(path))
+
+
+def open_made_directory(path: str) -> int:
+    """Open a directory; create it, and those above it, with mode 755 if it is missing."""
+    try:
+        return open_directory(path)
+    except FileNotFoundError:
+        make_directory(path, 0o755)
+        return open_directory(path)
 
 
 def make_directory_at(directory: int, path: str, mode: int) -> None:

@@ -41,11 +41,6 @@ class MessageChoice(NamedTuple):
     without_kinds: list[str]
     without_numbers: list[int]
 
-    @property
-    def is_any(self) -> bool:
-        """True if nothing is left out."""
-        return self.number is None and not self.without_kinds and not self.without_numbers
-
 
 class FailureVerdict(NamedTuple):
     """The consequence of a failure.

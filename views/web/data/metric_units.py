@@ -10,18 +10,13 @@ if TYPE_CHECKING:
 
 
 class ShownMetric(NamedTuple):
-    """How a metric is shown: values of the store times `factor` are in the base unit `unit`.
-
-    text: a description. combines: how values of parts make one of the whole.
-    """
+    """How a metric is shown: values of the store times `factor` are in the base unit `unit`."""
 
     unit: str
     factor: float
-    text: str
-    combines: str
 
 
-UNKNOWN = ShownMetric("", 1.0, "", "mean")
+UNKNOWN = ShownMetric("", 1.0)
 
 
 @cache
@@ -40,5 +35,5 @@ def shown_metrics(preset: Preset) -> dict[str, ShownMetric]:
             # Pages show base units, with the prefix that fits.
             unit = metric.unit if output.factor else output.unit
             factor = 1.0 / output.factor if output.factor else 1.0
-            found[output.name] = ShownMetric(unit, factor, metric.description, metric.aggregation)
+            found[output.name] = ShownMetric(unit, factor)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.views.web.data.metric_units import ShownMetric
     from ccagent.views.web.data.node_series import NodeSeries, SeriesFinder
-
-NodeState = Literal["busy", "idle", "silent"]
 
 SILENT_AFTER = 3
 """Intervals without a value after which a node is silent."""

@@ -7,22 +7,18 @@ split as by the kernel: a reader of large files is charged for their cache, but 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.errors import CcagentError, NotHereError, VanishedError
+from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.cgroup.files import parse_fields, parse_io
 from ccagent.machine.cgroup.job_files import DETAILED_FILES, FILES
 from ccagent.machine.cgroup.jobs import V2, job_directories
-from ccagent.machine.parsed import read_parsed
+from ccagent.machine.parsed import FileErrors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ccagent.machine.node import Node
-
-T = TypeVar("T")
 
 _STEP = re.compile(r"step_[0-9a-z+]{1,22}", re.ASCII)
 _TASK = re.compile(r"task_[0-9a-z]{1,20}", re.ASCII)
@@ -93,7 +89,7 @@ def _parse_kills(content: bytes) -> dict[str, int]:
     return parse_fields(content, _OOM_KILLS)
 
 
-class JobCgroups:
+class JobCgroups(FileErrors):
     """Counters of each job; those of several slurmd on one machine add up.
 
     errors: of the last reading, the first of each kind. is_detailed: read more files, for fields of
@@ -101,10 +97,9 @@ class JobCgroups:
     """
 
     def __init__(self, *, is_detailed: bool = False) -> None:
+        super().__init__()
         self._files = DETAILED_FILES if is_detailed else FILES
         self._controllers = tuple(name for name in self._files if name != V2)
-        self.errors: list[str] = []
-        self._reported: set[str] = set()
         self._directories: dict[int, dict[str, list[str]]] = {}
         self._is_complete = False
         self._kills: dict[str, dict[str, int]] = {}
@@ -116,12 +111,11 @@ class JobCgroups:
 
     def read(self, node: Node) -> dict[int, JobCounters]:
         """Return the counters by job id. Raises NotHereError without a control group of Slurm."""
-        self.errors = []
-        self._reported = set()
+        self.forget_errors()
         before, self._directories = self._directories, {}
         was_complete, self._is_complete = self._is_complete, False
         try:
-            directories = job_directories(node, self._controllers, self._complain)
+            directories = job_directories(node, self._controllers, self.complain)
         except NotHereError:
             self._is_complete = True
             raise
@@ -158,9 +152,9 @@ class JobCgroups:
     def _values(self, node: Node, kind: str, path: str) -> dict[str, int]:
         values: dict[str, int] = {}
         for name, parse in self._files[kind].items():
-            values |= self._read_parsed(node, f"{path}/{name}", parse) or {}
+            values |= self.try_parsed(node, f"{path}/{name}", parse) or {}
         for name in _IO_FILES.get(kind, ()):
-            devices = self._read_parsed(node, f"{path}/{name}", parse_io)
+            devices = self.try_parsed(node, f"{path}/{name}", parse_io)
             if devices is not None:
                 used = [io for device, io in devices.items() if not self._is_layer(node, device)]
                 values["io_read"] = sum(read for read, _ in used)
@@ -175,7 +169,7 @@ class JobCgroups:
 
         (memcg_memory_event() in include/linux/memcontrol.h.) Nothing before Linux 4.13.
         """
-        own = self._read_parsed(node, f"{path}/memory.oom_control", _parse_kills)
+        own = self.try_parsed(node, f"{path}/memory.oom_control", _parse_kills)
         if not own:
             return {}
         kills = self._kills.setdefault(path, {})
@@ -183,7 +177,7 @@ class JobCgroups:
         for step in self._names(node, path, _STEP):
             tasks = self._names(node, f"{path}/{step}", _TASK)
             for part in (step, *(f"{step}/{task}" for task in tasks)):
-                found = self._read_parsed(node, f"{path}/{part}/memory.oom_control", _parse_kills)
+                found = self.try_parsed(node, f"{path}/{part}/memory.oom_control", _parse_kills)
                 if found and found["oom_kills"]:
                     kills[part] = found["oom_kills"]
         return {"oom_kills": sum(kills.values())}
@@ -203,27 +197,11 @@ class JobCgroups:
             self._layered[device] = known
         return known
 
-    def _read_parsed(self, node: Node, path: str, parse: Callable[[bytes], T]) -> T | None:
-        """Read and parse a file; None if it does not exist, any more, or can't be parsed."""
-        try:
-            return read_parsed(node, path, parse)
-        except (NotHereError, VanishedError):
-            return None
-        except CcagentError as error:
-            self._complain(path.rpartition("/")[2], error)
-            return None
-
     def _names(self, node: Node, directory: str, form: re.Pattern[str]) -> list[str]:
         try:
             return sorted(filter(form.fullmatch, node.list(directory)))
         except NotHereError:
             return []
         except CcagentError as error:
-            self._complain(form.pattern, error)
+            self.complain(form.pattern, error)
             return []
-
-    def _complain(self, key: str, error: CcagentError) -> None:
-        """Add the first error of a kind of file."""
-        if key not in self._reported:
-            self._reported.add(key)
-            self.errors.append(str(error))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ccagent.agents.sysinfo.agent import SysinfoAgent, SysinfoSettings, read_memory
 from ccagent.config.configuration import check
 from ccagent.config.conversion import convert
-from ccagent.config.defaults import document
+from ccagent.config.defaults import defaults
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import logger
 from ccagent.machine.clock import Clock
@@ -233,7 +233,7 @@ def test_settings_are_checked_before_anything_runs(table: dict[str, object], rea
 
 def test_the_daemon_samples_at_once_by_default() -> None:
     assert SysinfoSettings().on_startup
-    text = document(SysinfoSettings, "agents.sysinfo")
+    text = defaults().partition("[agents.sysinfo]")[2].partition("\n[")[0] + "\n"
     for line in (
         "on-startup = true",
         'topo-svg-command = ""',

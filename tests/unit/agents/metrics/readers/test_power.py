@@ -14,14 +14,10 @@ from hypothesis import strategies as st
 
 from ccagent.agents.metrics.pipeline.rates import Rates
 from ccagent.agents.metrics.readers.base import NODE, Count, Scope
-from ccagent.agents.metrics.readers.power import (
-    PowerReader,
-    ZoneName,
-    parse_energy,
-    parse_zone_name,
-)
+from ccagent.agents.metrics.readers.power import PowerReader
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.machine.node import Node
+from ccagent.machine.powercap import ZoneName, parse_energy, parse_zone_name
 from ccagent.records.envelopes import LARGEST_UINT
 from tests.support.tree import StillClock
 
