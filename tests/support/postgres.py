@@ -53,7 +53,7 @@ class PostgresServer:
             self._process = subprocess.Popen(
                 [str(self._programs / "postgres"), "-D", str(self._data), "-k", str(self.directory),
                  "-c", "listen_addresses=", "-c", "max_connections=60", "-c", "fsync=off",
-                 "-c", "full_page_writes=off", "-c", "synchronous_commit=off",
+                 "-c", "full_page_writes=off",
                  "-c", "shared_buffers=256MB"],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=stderr,

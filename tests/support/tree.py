@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from pathlib import Path
 
 from ccagent.errors import NotHereError
@@ -40,6 +41,7 @@ class TreeNode(Node):
         self.owners: dict[int, int] = {}
         self.names = {0: "root", 1001: "ada", 1002: "bob"}
         self.path = root
+        self.hanging: dict[str, threading.Event] = {}
         super().__init__(root=str(root), hostname="c1-1", cluster="test.org", clock=self.still)
         self.clock_ticks, self.page_size = 100, 4096
         self.write("stat", STAT)
@@ -47,6 +49,15 @@ class TreeNode(Node):
         self.write("loadavg", "0.50 0.25 0.00 2/345 999\n")
         self.write("diskstats", "   8  0 sda 1 2 3 4\n   7  0 loop0 0 0 0 0\n")
         self.write("sys/kernel/pid_max", "32768\n")
+
+    def hang(self, path: str) -> threading.Event:
+        """Have whoever opens a file wait until an event, which is returned, is set."""
+        return self.hanging.setdefault(path, threading.Event())
+
+    def open(self, path: str, *, waits: bool = False) -> int:
+        if path in self.hanging:
+            self.hanging[path].wait()
+        return super().open(path, waits=waits)
 
     def write(self, name: str, content: str | bytes) -> None:
         path = self.path / "proc" / name

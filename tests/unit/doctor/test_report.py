@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -178,12 +177,11 @@ def test_what_hangs_is_left_behind() -> None:
 
 
 def test_a_file_that_hangs_costs_its_own_check_alone(node: TreeNode) -> None:
-    path = node.path / "proc/sys/kernel/perf_event_paranoid"
-    os.mkfifo(path)
+    is_over = node.hang("proc/sys/kernel/perf_event_paranoid")
     begin = time.monotonic()
     findings = examine(site(node), {"identity": GENERAL["identity"]}, 0.5)
     assert time.monotonic() - begin < 3
-    os.close(os.open(path, os.O_WRONLY))
+    is_over.set()
     states = {finding.subject: finding.state for finding in findings}
     assert states["hardware counters"] == "problem"
     assert states["user"] == "good"

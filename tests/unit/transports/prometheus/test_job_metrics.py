@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 
@@ -96,9 +95,7 @@ def test_a_job_of_version_2(node: TreeNode) -> None:
 def test_an_environment_that_hangs_costs_the_names_of_its_job(node: TreeNode) -> None:
     add_v2(node, 12, 100)
     add_v2(node, 13, 101, "SLURM_JOB_NAME=mine\0")
-    hanging = node.path / "proc/100/environ"
-    hanging.unlink()
-    os.mkfifo(hanging)
+    is_over = node.hang("proc/100/environ")
     collector = make(JobCollector)
     expected = [
         'ccagent_job_info{account="",jobid="12",name="",partition="",user="ada"}',
@@ -110,7 +107,8 @@ def test_an_environment_that_hangs_costs_the_names_of_its_job(node: TreeNode) ->
         assert [name for name in found if "job_info" in name] == expected
     threads = [each.name for each in threading.enumerate()]
     assert threads.count("exporter-environment") == 1
-    hanging.write_text("SLURM_JOB_NAME=late\0")
+    (node.path / "proc/100/environ").write_text("SLURM_JOB_NAME=late\0")
+    is_over.set()
 
     def is_late() -> bool:
         collector.sources.jobs._value = None
