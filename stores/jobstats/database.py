@@ -144,5 +144,10 @@ def _configure(connection: Connection[Any]) -> None:
     connection.execute("SET jit = off")
     _speak_iso(connection)
     connection.execute("SET lock_timeout = '30s'")
+    # What is acknowledged survives a crash of the database, whatever the role is set to.
+    connection.execute(
+        "SELECT set_config('synchronous_commit', 'on', false) "
+        "WHERE current_setting('synchronous_commit') = 'off'"
+    )
     connection.autocommit = False
     logger.debug("connected to the database")

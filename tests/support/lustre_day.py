@@ -18,7 +18,7 @@ from tests.support.tree import TreeNode
 
 EVERY = 120
 HOUR = 3600
-HOURS = 24 if IS_NIGHTLY else 12
+HOURS = 24 if IS_NIGHTLY else 8
 STEPS = HOURS * HOUR // EVERY
 BEGIN = 1_700_000_000.0
 OPERATIONS = {"obdfilter": ("read_bytes", "write_bytes", "setattr"), "mdt": ("open", "unlink")}

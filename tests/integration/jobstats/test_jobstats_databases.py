@@ -38,6 +38,21 @@ def test_names_are_utf8_whatever_the_role_is_set_to(server: PostgresServer, tmp_
         assert store.ask("GET", "/top").json()["rows"][0]["key"] == ENTRY["entry_id"]
 
 
+@pytest.mark.parametrize(("configured", "used"), [("off", "on"), ("remote_apply", "remote_apply")])
+def test_a_commit_is_on_disk_whatever_the_role_is_set_to(
+    server: PostgresServer, configured: str, used: str
+) -> None:
+    url = server.make_database()
+    with psycopg.connect(url, autocommit=True) as connection:
+        name = connection.info.dbname
+        connection.execute(f"ALTER DATABASE {name} SET synchronous_commit = {configured}".encode())
+    service = JobstatsService(JobstatsStoreSettings(database=url), url)
+    service.prepare()
+    with service.database.connection() as connection:
+        assert connection.execute("SHOW synchronous_commit").fetchone() == (used,)
+    service.close()
+
+
 def test_a_database_that_only_reads_is_waited_for(server: PostgresServer) -> None:
     url = server.make_database()
     with psycopg.connect(url, autocommit=True) as connection:

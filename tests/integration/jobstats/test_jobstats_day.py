@@ -192,7 +192,7 @@ def test_a_day_adds_up(tmp_path: Path, store: RunningJobstatsStore, database: st
     check_totals(day, database)
     assert set(day.resets) >= {"start_time", "absent", "decreased"}
     numbers = store.ask("GET", "/status").json()
-    assert numbers["repeated"] > 100
+    assert numbers["repeated"] > STEPS // 4
     assert not numbers["refused_arrays"]
 
 
@@ -201,15 +201,16 @@ def test_kills_and_an_outage_lose_nothing(
 ) -> None:
     KilledServer.url = store.url
     day = HarderDay(tmp_path, 4, KilledServer)
-    day.last = 345
+    day.last = STEPS - 15
+    outage = STEPS * 5 // 6
     chance = random.Random(9)
     killed = 0
     for step in day.live():
-        if step == 300:
+        if step == outage:
             server.stop(signal.SIGQUIT)
-        if step == 305:
+        if step == outage + 5:
             server.start()
-        if not 300 <= step < 305 and chance.random() < 0.02:
+        if not outage <= step < outage + 5 and chance.random() < 0.02:
             killed += 1
             store.kill()
             store.start(is_ready=False)

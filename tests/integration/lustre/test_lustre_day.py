@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.effort import IS_NIGHTLY
-from tests.support.lustre_day import BEGIN, LustreDay, LustreServer
+from tests.support.lustre_day import BEGIN, HOURS, LustreDay, LustreServer
 from tests.support.lustre_server import SimulatedTarget
 
 
@@ -19,7 +19,7 @@ def test_records_add_up_to_what_was_done(tmp_path: Path, seed: int) -> None:
     for _ in day.live():
         pass
     assert day.integrated() == day.truth()
-    assert len(day.truth()) > 250
+    assert len(day.truth()) > 20 * HOURS
     # Little is lost between observations.
     assert sum(day.unseen.values()) < 0.1 * sum(day.truth().values())
     assert set(day.resets) >= {"start_time", "absent", "decreased"}
