@@ -27,7 +27,8 @@ import ccagent.log, ccagent.cli.options
 import ccagent.config.registry, ccagent.transports.stdout
 import ccagent.machine.program
 import ctypes, selectors, tomllib, difflib, ccagent.log_handlers
-import ccagent.transports.http.transport, ccagent.machine.system_state
+import ccagent.transports.http.server, ccagent.transports.http.transport
+import ccagent.machine.system_state
 import ccagent.agents.fast.kpis.node_kpis
 import ccagent.agents.lustre.checks, ccagent.agents.metrics.perf.checks
 import ccagent.agents.metrics.readers.infiniband_checks, ccagent.agents.metrics.readers.power_checks
