@@ -87,7 +87,8 @@ class QueueDatabase:
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
             # Deleted messages are overwritten, so that none is recovered from a damaged file.
-            self._database.execute("PRAGMA secure_delete = ON")
+            overwrite = "OFF" if path == MEMORY else "ON"
+            self._database.execute(f"PRAGMA secure_delete = {overwrite}")
             prepare(self._database, self._wall_clock())
             if path == MEMORY:
                 # So that no number is that of one message in memory and of another one on disk.
