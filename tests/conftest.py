@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.slurm_cluster import tracking_here
+
 MOST_RERUNS = 10
 """A loaded machine must not fail a sound change; a suite that flakes more often is not sound."""
 
@@ -34,8 +36,10 @@ _SLOW = (
 _ONE_WORKER = ("packages", "slurm", "kernel")
 """Directories whose tests share a server, the package manager or the kernel.
 
-Slurm and the kernel's tests are one group: both make control groups of jobs.
+Where Slurm makes control groups of jobs, its tests and those of the kernel are one group.
 """
+
+_SLURM_TRACKING = tracking_here()
 
 _ALONE = (
     "daemon", "http/test_receivers", "commands/test_doctor", "lustre/test_lustre_day",
@@ -83,7 +87,8 @@ def _group(nodeid: str) -> str:
     place = file.removeprefix(_INTEGRATION)
     shared = _begins_with(place, _ONE_WORKER)
     if shared is not None and not place.startswith(_OTHER_KERNEL):
-        return "packages" if _ONE_WORKER[shared] == "packages" else "slurm, kernel"
+        name = _ONE_WORKER[shared]
+        return "slurm, kernel" if name != "packages" and _SLURM_TRACKING == "cgroup" else name
     return file if _begins_with(place, _ALONE) is None else nodeid
 
 
