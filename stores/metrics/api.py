@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from ccagent.stores.metrics.commit import MessageCommit
     from ccagent.stores.metrics.ingest import LineIngest
-    from ccagent.stores.metrics.job_table import JobEvents, JobTable
+    from ccagent.stores.metrics.job_events import JobEvents
+    from ccagent.stores.metrics.job_table import JobTable
     from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog
     from ccagent.stores.metrics.query_answers import ValueSource
     from ccagent.stores.metrics.store import MetricStore
@@ -236,19 +237,21 @@ class StoreApi:
 
     async def _write_each(self, cluster: str, body: bytes) -> IngestResult:
         stored, bad, bad_count, lines, begin = 0, list[BadLine](), 0, 0, 0
+        unkept = ""
         while begin < len(body):
             end = body.find(b"\n", begin + _PIECE) + 1 or len(body)
             piece = body[begin:end]
             result = self._ingest.write(piece, cluster)
             stored += result.stored
             bad_count += result.bad_count
+            unkept = unkept or result.unkept
             bad += [one._replace(number=one.number + lines) for one in result.bad]
             if result.is_ended:
                 break
             lines += piece.count(b"\n")
             begin = end
             await asyncio.sleep(0)
-        return IngestResult(stored, bad[:MOST_REPORTED], bad_count)
+        return IngestResult(stored, bad[:MOST_REPORTED], bad_count, unkept=unkept)
 
     def _commit_result(self, result: IngestResult, done: Callable[[StoreResponse], None]) -> None:
         """Answer a message when its values are in the log."""
@@ -256,6 +259,8 @@ class StoreApi:
         def committed(problem: StoreLogError | None) -> None:
             if problem is not None:
                 done(fail(503, f"the values are not kept: {problem}; send them again"))
+            elif result.unkept:
+                done(fail(503, f"events are not kept: {result.unkept}; send them again"))
             else:
                 done(complain(result.bad, result.bad_count, result.stored))
 

@@ -51,6 +51,8 @@ class IngestResult(NamedTuple):
     bad_count: int
     is_ended: bool = False
     """True if the first bad line ended the message."""
+    unkept: str = ""
+    """Why events of the message are in memory only: it must be sent again."""
 
 
 class IngestCounters:
@@ -70,7 +72,8 @@ class LineIngest:
     """Writes lines into a store and its log.
 
     future, past: seconds that a time may be ahead of the clock, and behind; None: any. is_strict:
-    end at the first bad line, as the reference does. others: gets the lines of events.
+    end at the first bad line, as the reference does. others: gets the lines of events, and returns
+    why one is not kept.
     parts: limits of mounts and the like.
     """
 
@@ -83,7 +86,7 @@ class LineIngest:
         past: int | None = None,
         is_strict: bool = False,
         most_series: int = 10_000_000,
-        others: Callable[[Line], None] | None = None,
+        others: Callable[[Line], str] | None = None,
         parts: PartLimits | None = None,
     ) -> None:
         self.counters = IngestCounters()
@@ -197,7 +200,7 @@ class LineIngest:
         if not taken.bad_count and self._store.generation == self._generation:
             known.remember(taken.found)
         is_ended = self._is_strict and taken.bad_count > 0
-        return IngestResult(len(taken.points), taken.bad, taken.bad_count, is_ended)
+        return IngestResult(len(taken.points), taken.bad, taken.bad_count, is_ended, taken.unkept)
 
     def _put(self, points: list[tuple[SeriesGroup, int, int, float]]) -> None:
         pool = self._store.pool

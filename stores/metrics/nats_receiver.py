@@ -120,8 +120,8 @@ class NatsReceiver:
             pending_bytes_limit=_WAITING_BYTES,
         )
 
-    def _take(self, one: SubscriptionSettings, message: Msg) -> None:
-        """Write the lines of a message."""
+    def _take(self, one: SubscriptionSettings, message: Msg) -> bool:
+        """Write the lines of a message; return whether all can be kept as soon as values are."""
         self.messages += 1
         result = self._ingest.write(message.data, one.cluster)
         if result.bad_count:
@@ -130,6 +130,7 @@ class NatsReceiver:
                 "nats %s: %d bad lines; line %d: %s",
                 printable(message.subject), result.bad_count, first.number, first.reason,
             )  # fmt: skip
+        return not result.unkept
 
 
 async def _watch(client: NatsClient, closed: asyncio.Event) -> None:

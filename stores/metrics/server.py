@@ -21,8 +21,9 @@ from ccagent.stores.metrics.checkpointing import Checkpointer
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.housekeeping import REPLAYED, Housekeeper
 from ccagent.stores.metrics.ingest import LineIngest
+from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_queries import FootprintKeeper
-from ccagent.stores.metrics.job_table import JobEvents, find_ended_jobs, open_jobs
+from ccagent.stores.metrics.job_table import find_ended_jobs, open_jobs
 from ccagent.stores.metrics.listening import ListeningServer
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog
@@ -85,7 +86,10 @@ class StoreServer(ListeningServer):
             disk_cap=parse_size(settings.disk_cap),
         )
         self.commit = GroupCommit(self.log, settings.sync)
-        self._jobs = open_jobs(os.path.join(settings.data, "jobs.sqlite"))
+        self._jobs = open_jobs(
+            os.path.join(settings.data, "jobs.sqlite"),
+            survives_power_failure=settings.sync == "disk",
+        )
         self.events = JobEvents(self._jobs)
         self.events.ended += find_ended_jobs(self._jobs, int(now()) - retention)
         self._footprints = FootprintKeeper(self.store, self._jobs, self.events.ended)
@@ -140,6 +144,7 @@ class StoreServer(ListeningServer):
             logger.error("log: %s; the last values are lost", error)
         if self.checkpointer is not None:
             self.checkpointer.write_at_once()
+        self.events.close()
         self._jobs.close()
         self._lock.release()
 
@@ -147,10 +152,12 @@ class StoreServer(ListeningServer):
         """Keep footprints of ended jobs, and keep within the caps."""
         self.housekeeper.limit_memory()
         self.housekeeper.limit_disk()
+        if not self.events.retry():
+            return
         try:
             await self._footprints.keep()
         except sqlite3.Error as error:
-            logger.error("table of jobs: %s", error)
+            logger.error("table of jobs: %s; footprints are kept later", error)
 
     async def _retain(self) -> None:
         """Release what is too old, each half of the retention."""
@@ -165,7 +172,10 @@ class StoreServer(ListeningServer):
                 self.housekeeper.remove_segment(segment)
         if self.checkpointer is not None:
             await asyncio.to_thread(self.checkpointer.remove_old)
-        self._jobs.remove_before(now - _JOBS_KEPT)
+        try:
+            self._jobs.remove_before(now - _JOBS_KEPT)
+        except sqlite3.Error as error:
+            logger.error("table of jobs: %s; old jobs are removed later", error)
 
     def _make_archive(self) -> ArchiveQueries | None:
         """Return who answers queries of archived values, if there is an archive."""
