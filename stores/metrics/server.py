@@ -15,7 +15,6 @@ from ccagent.log import logger
 from ccagent.machine.lock import Lock
 from ccagent.stores.metrics.api import StoreApi
 from ccagent.stores.metrics.archive_query import ArchiveQueries
-from ccagent.stores.metrics.archiving import archive_segment
 from ccagent.stores.metrics.checkpoint_files import read_checkpoints
 from ccagent.stores.metrics.checkpointing import Checkpointer
 from ccagent.stores.metrics.commit import GroupCommit
@@ -26,7 +25,7 @@ from ccagent.stores.metrics.job_queries import FootprintKeeper
 from ccagent.stores.metrics.job_table import find_ended_jobs, open_jobs
 from ccagent.stores.metrics.listening import ListeningServer
 from ccagent.stores.metrics.log_replay import Replay
-from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog
+from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog, largest_segment
 from ccagent.stores.metrics.own_metrics import StoreParts, describe_store
 from ccagent.stores.metrics.query import QueryLimits
 from ccagent.stores.metrics.settings import log_directory, parse_size
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from ccagent.views.web.serving import PageServer
 
 _LONGEST_RETENTION_PERIOD = 3600.0
+_LIMIT_DISK_EVERY = 5.0
 _JOBS_KEPT = 366 * 86400
 
 
@@ -76,14 +76,16 @@ class StoreServer(ListeningServer):
         changed = self.store.changed_steps.describe()
         if changed:
             logger.warning("%s", changed)
-        self.log = WriteAheadLog(directory)
+        disk_cap = parse_size(settings.disk_cap)
+        self.log = WriteAheadLog(directory, largest=largest_segment(disk_cap))
         self.log.closed += closed
         self.housekeeper = Housekeeper(
             self.store,
             self.log,
             retention=retention,
             memory_cap=parse_size(settings.memory_cap),
-            disk_cap=parse_size(settings.disk_cap),
+            disk_cap=disk_cap,
+            archive=settings.archive.directory,
         )
         self.commit = GroupCommit(self.log, settings.sync)
         self._jobs = open_jobs(
@@ -125,7 +127,11 @@ class StoreServer(ListeningServer):
     def work(self) -> list[Coroutine[Any, Any, None]]:
         """Return what is to run besides."""
         period = min(self.settings.retention.seconds / 2, _LONGEST_RETENTION_PERIOD)
-        found: list[Coroutine[Any, Any, None]] = [self.repeat(period, self._retain)]
+        found: list[Coroutine[Any, Any, None]] = [
+            self.repeat(period, self._retain),
+            # Archiving takes long: nothing else may wait for it.
+            self.repeat(_LIMIT_DISK_EVERY, self.housekeeper.limit_disk),
+        ]
         if self.checkpointer is not None:
             seconds = self.settings.checkpoints.interval.seconds
             found.append(self.repeat(seconds, self.checkpointer.write))
@@ -149,9 +155,8 @@ class StoreServer(ListeningServer):
         self._lock.release()
 
     async def tick(self) -> None:
-        """Keep footprints of ended jobs, and keep within the caps."""
+        """Keep footprints of ended jobs, and keep within the cap of memory."""
         self.housekeeper.limit_memory()
-        self.housekeeper.limit_disk()
         if not self.events.retry():
             return
         try:
@@ -166,10 +171,7 @@ class StoreServer(ListeningServer):
         spared = await asyncio.to_thread(find_used_nodes, self.settings.backend_url, limit)
         if spared is not None:
             self.housekeeper.retain(spared)
-        old = self.housekeeper.old_segments(is_spared=spared is None or bool(spared))
-        for segment in old:
-            if await archive_segment(segment, self.settings.archive.directory):
-                self.housekeeper.remove_segment(segment)
+        await self.housekeeper.remove_old(is_spared=spared is None or bool(spared))
         if self.checkpointer is not None:
             await asyncio.to_thread(self.checkpointer.remove_old)
         try:
