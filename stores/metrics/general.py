@@ -69,7 +69,7 @@ class _Decoding:
     def skip(self, line: bytes) -> None:
         """Note a line that is not stored, unless the fast paths would see another key in it."""
         key = _key(line)
-        if not key.endswith(b"\\"):
+        if _is_remembered(key):
             self.skipped.append(key)
 
     def complain(self, number: int, reason: str) -> None:
@@ -202,12 +202,12 @@ class GeneralIngest:
                 decoding.complain(number, self._refusal())
                 continue
             points.append((series, time, value))
-            # The fast paths end a word at each blank, this one not at an escaped blank.
-            if not key.endswith(b"\\"):
+            if _is_remembered(key):
                 found[key] = series
         return points, found
 
 
+_LONGEST_KEY = 2048
 _OTHER_FIELDS = {"event", "log", "control", "query"}
 
 
@@ -227,6 +227,14 @@ def _measurement(line: bytes) -> str:
     """Return the measurement of a line that can't be read, as far as it can be told."""
     text = line.partition(b" ")[0].partition(b",")[0]
     return text.decode("utf-8", "replace")
+
+
+def _is_remembered(key: bytes) -> bool:
+    """Return whether the fast paths may know a key; a long one must not stay in memory.
+
+    They end a word at each blank, the decoder not at an escaped blank.
+    """
+    return len(key) <= _LONGEST_KEY and not key.endswith(b"\\")
 
 
 def _key(line: bytes) -> bytes:

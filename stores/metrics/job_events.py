@@ -6,29 +6,27 @@ restart loses nothing that was acknowledged.
 
 from __future__ import annotations
 
-import json
 import sqlite3
-from datetime import datetime
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.config.settings import as_list, as_table
 from ccagent.errors import UnparsableError
 from ccagent.log import logger
-from ccagent.machine.hostlist import expand
-from ccagent.stores.metrics.job_details import StartedJob, read_details
+from ccagent.stores.metrics.job_details import StartedJob
+from ccagent.stores.metrics.job_envelopes import read_envelope
 from ccagent.stores.metrics.job_table import MOST_ENDED, StoredJob
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ccagent.records.line_protocol.lines import Line
     from ccagent.stores.metrics.job_table import JobTable
 
 _MOST_WAITING = 16 << 20
 """Bytes of events that wait for the table."""
+
+_MANY_NODES, _MOST_NODES = 1000, 5_000_000
+"""Nodes of ended jobs that wait for their footprints: of a large job, and of all together."""
 
 _TRY_EVERY = 1.0
 _NEVER = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
@@ -91,23 +89,22 @@ class JobEvents:
 
         Raises UnparsableError, and sqlite3.Error if they can't be kept now.
         """
-        try:
-            jobs = list(read_envelope(json.loads(text)))
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-            raise UnparsableError(f"no envelope of jobs: {error}") from error
         if not self.retry():
             raise sqlite3.OperationalError(self._problem)
+        self._open()
+        count, ended = 0, list[StoredJob]()
         try:
-            self._open()
             with self._table.transaction():
-                for job in jobs:
+                for job in read_envelope(text):
                     self._table.start(job)
-        except (ValueError, TypeError, OverflowError) as error:
+                    count += 1
+                    if job.stop is not None:
+                        ended.append(job)
+        except (ValueError, OverflowError) as error:
             raise UnparsableError(f"no envelope of jobs: {error}") from error
-        for job in jobs:
-            if job.stop is not None:
-                self._end(job)
-        return len(jobs)
+        for job in ended:
+            self._end(job)
+        return count
 
     def retry(self) -> bool:
         """Write the events that wait; return whether none does any more."""
@@ -219,27 +216,8 @@ class JobEvents:
     def _end(self, job: StoredJob) -> None:
         self.ended.append(job)
         del self.ended[:-MOST_ENDED]
-
-
-def read_envelope(envelope: object) -> Iterable[StoredJob]:
-    """Yield the jobs of an envelope of the agent `jobs`; steps belong to their job."""
-    attributes = as_table(as_table(as_table(envelope).get("data")).get("attributes"))
-    cluster = str(attributes.get("cluster", ""))
-    for each in as_list(attributes.get("slurm_jobs")):
-        job = as_table(each)
-        if job.get("job_step") or not job.get("start_time"):
-            continue
-        yield _envelope_job(cluster, job)
-
-
-def _envelope_job(cluster: str, job: dict[str, Any]) -> StoredJob:
-    def seconds(text: object) -> int:
-        return int(datetime.fromisoformat(str(text)).timestamp())
-
-    end = job.get("end_time")
-    nodes = tuple(name for one in as_list(job.get("nodes")) for name in expand(str(one)))
-    return StoredJob(
-        cluster, str(job["job_id"]), str(job.get("user_name", "")),
-        str(job.get("job_state", "")).lower(), seconds(job["start_time"]),
-        seconds(end) if end else None, nodes, details=read_details(job),
-    )  # fmt: skip
+        if len(job.nodes) > _MANY_NODES:
+            # The table has them, too: the next start computes what is left out here.
+            nodes = sum(len(one.nodes) for one in self.ended)
+            while nodes > _MOST_NODES:
+                nodes -= len(self.ended.pop(0).nodes)
