@@ -19,7 +19,7 @@ from ccagent.views.web.access import PageAccess
 from ccagent.views.web.application import PageApplication
 from ccagent.views.web.context import PageSources
 from ccagent.views.web.data.job_search import JobSearch
-from ccagent.views.web.slow_clients import TimedProtocol
+from ccagent.views.web.slow_clients import limit_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -61,8 +61,14 @@ class PageServer:
                 "pages: everybody who reaches %s sees the jobs of all; set jwt-public-key or"
                 " web.proxies", settings.web.listen,
             )  # fmt: skip
-        elif not is_local and not settings.tls.certificate and access.takes_tokens:
-            logger.warning("pages: tokens are sent without TLS; set tls, or use a proxy with it")
+        elif (
+            not (is_local or settings.tls.certificate or settings.web.behind_tls)
+            and access.takes_tokens
+        ):
+            logger.warning(
+                "pages: tokens are sent without TLS; set tls, or use a proxy with it and set"
+                " web.behind-tls"
+            )
         try:
             self._jobs = JobSearch(os.path.join(settings.data, "jobs.sqlite"))
         except sqlite3.Error as error:
@@ -78,7 +84,7 @@ class PageServer:
         self._server = _Uvicorn(
             uvicorn.Config(
                 self.application.app, host=self._host, port=self._port, lifespan="off", ws="none",
-                http=TimedProtocol,
+                http=limit_addresses(frozenset(settings.web.proxies)),
                 log_config=None, log_level="error", access_log=False,
                 server_header=False, proxy_headers=False,
                 limit_concurrency=_MOST_AT_ONCE, timeout_keep_alive=60,
