@@ -25,6 +25,7 @@ _LARGEST_REQUEST = 128 << 10
 class TimedProtocol(HttpToolsProtocol):
     """A connection that must get on: with its request, and with reading the answer."""
 
+    most: ClassVar[int] = MOST_CONNECTIONS
     unlimited: ClassVar[frozenset[str]] = frozenset()
     """Addresses with any number of connections: those of proxies."""
 
@@ -40,7 +41,7 @@ class TimedProtocol(HttpToolsProtocol):
         """Begin to wait for the first request."""
         super().connection_made(transport)
         self._reading = self.loop.call_later(SECONDS, transport.abort)
-        if len(self.connections) > MOST_CONNECTIONS:
+        if len(self.connections) > self.most:
             transport.abort()
         else:
             self._limit_address(transport)
@@ -112,9 +113,9 @@ class TimedProtocol(HttpToolsProtocol):
             self._writing = None
 
 
-def limit_addresses(unlimited: frozenset[str]) -> type[TimedProtocol]:
-    """Return the class of connections with a limit for each address but these."""
-    return type("LimitedProtocol", (TimedProtocol,), {"unlimited": unlimited})
+def limit_addresses(unlimited: frozenset[str], most: int = MOST_CONNECTIONS) -> type[TimedProtocol]:
+    """Return the class of connections with a limit for all, and for each address but these."""
+    return type("LimitedProtocol", (TimedProtocol,), {"unlimited": unlimited, "most": most})
 
 
 def _network(address: str) -> str:

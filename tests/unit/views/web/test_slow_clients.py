@@ -96,7 +96,7 @@ def test_a_header_without_an_end_ends() -> None:
 
 
 def test_too_many_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slow_clients, "MOST_CONNECTIONS", 0)
+    monkeypatch.setattr(TimedProtocol, "most", 0)
 
     async def talk(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> bytes:
         return await _read(reader)
