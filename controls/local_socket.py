@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import socket
 import stat
 import struct
@@ -21,6 +20,7 @@ from ccagent.controls.messages import encode_answer, read_lines
 from ccagent.errors import ConfigurationError, ControlError, EncodingError
 from ccagent.log import logger
 from ccagent.machine.private_directories import make_directory, open_directory
+from ccagent.machine.user_names import UserNames, look_up_user
 
 if TYPE_CHECKING:
     from ccagent.controls.responder import Responder
@@ -39,6 +39,7 @@ class LocalSocket:
         self.responder = responder
         self._path = path
         self._is_closed = False
+        self._names = UserNames(look_up_user)
         self._connections = threading.BoundedSemaphore(_MOST_CONNECTIONS)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
@@ -101,7 +102,7 @@ class LocalSocket:
     def _answer(self, connection: socket.socket) -> None:
         raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         _, uid, _ = _CREDENTIALS.unpack(raw)
-        sender = local_sender(uid, _name(uid))
+        sender = local_sender(uid, self._names.find(uid) or f"user {uid}")
         received = bytearray()
         while part := connection.recv(65536):
             received += part
@@ -131,10 +132,3 @@ def ask_locally(path: str, body: bytes, seconds: float) -> bytes:
                 f"{path}: {reason}: is ccagent-control.service running, and are you root?"
             ) from error
     return b"".join(parts)
-
-
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"

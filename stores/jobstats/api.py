@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _RETRY_AFTER = "2"
 _QUERY_THREADS = 2
 _MOST_EXPORTS = 2
+_WARN_EVERY = 60.0
 _LONGEST_EXPORT = 3600.0
 _encode = msgspec.json.Encoder().encode
 
@@ -50,6 +52,7 @@ class JobstatsApi:
         )
         self._writers = ThreadPoolExecutor(service.settings.connections, "ingest")
         self._exports = 0
+        self._warned = -_WARN_EVERY
         self._readers = ThreadPoolExecutor(_QUERY_THREADS, "query")
 
     def application(self) -> Starlette:
@@ -176,6 +179,16 @@ class JobstatsApi:
 
         return guarded
 
+    def _note_unavailable(self, error: DatabaseAwayError) -> None:
+        """Count a request that has to be repeated; log one a minute.
+
+        The file that a full disk has no room for is another one each time.
+        """
+        self._service.count_unavailable()
+        if monotonic() - self._warned >= _WARN_EVERY:
+            self._warned = monotonic()
+            logger.warning("%s; senders are told to send again", error)
+
     def _explain(self, error: Exception, request: Request) -> Response:
         reason = {"error": str(error)}
         match error:
@@ -200,8 +213,7 @@ class JobstatsApi:
                 # The rest of the body is not read.
                 return _answer(error.status, reason, {"Connection": "close", **more})
             case DatabaseAwayError():
-                self._service.count_unavailable()
-                logger.warning("%s", error)
+                self._note_unavailable(error)
                 return _answer(503, reason, {"Retry-After": _RETRY_AFTER})
             case psycopg.errors.QueryCanceled():
                 return _answer(503, {"error": "the query took too long (limits.query)"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -29,6 +30,20 @@ class DatabaseAwayError(CcagentError):
     """The database can't be asked now; later it may be."""
 
 
+class _Attempts(logging.Handler):
+    """Remembers why the pool could not connect last: its error says only that it took long."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.problem = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a message of the pool."""
+        errors = [one for one in record.args or () if isinstance(one, psycopg.OperationalError)]
+        if errors:
+            self.problem = describe_error(errors[0])
+
+
 class Database:
     """A pool of connections to one database.
 
@@ -46,9 +61,13 @@ class Database:
             open=False,
             timeout=_WAIT,
             reconnect_timeout=1.0,
-            configure=_configure,
+            configure=self._configure,
             name="jobstats",
         )
+        self._attempts = _Attempts()
+        attempts = logging.getLogger("psycopg.pool")
+        attempts.propagate = False
+        attempts.addHandler(self._attempts)
 
     def open(self) -> None:
         """Start connecting, in the background."""
@@ -56,6 +75,7 @@ class Database:
 
     def close(self) -> None:
         """Close all connections."""
+        logging.getLogger("psycopg.pool").removeHandler(self._attempts)
         self._pool.close(timeout=5.0)
 
     @contextlib.contextmanager
@@ -68,11 +88,16 @@ class Database:
             with self._pool.connection() as connection:
                 yield connection
         except (PoolTimeout, PoolClosed) as error:
-            raise DatabaseAwayError(f"database {self.place}: no connection") from error
+            reason = self._attempts.problem or "all are in use"
+            raise DatabaseAwayError(f"database {self.place}: no connection: {reason}") from error
         except psycopg.Error as error:
             if not is_transient(error):
                 raise
             raise DatabaseAwayError(f"database {self.place}: {describe_error(error)}") from error
+
+    def _configure(self, connection: Connection[Any]) -> None:
+        _configure(connection)
+        self._attempts.problem = ""
 
     def connect_alone(self) -> Connection[Any]:
         """Open a connection beside the pool, in autocommit. Raises DatabaseAwayError."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -44,6 +45,10 @@ _NUMBERS = frozenset({"job_id", "user_id", "group_id", "process_id"})
 _INTEGERS = {int}
 _KNOWN = {kind: FIELDS | {*COLUMNS[kind]} for kind in KINDS}
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_PLACE = re.compile(r"\$\[([0-9]{1,9})\]")
+_MOST_EXPLAINED = 400_000
+"""Commas of a body of which more than the first bad record is looked for."""
+
 _NO_DELTA = UTC.utcoffset(None)
 
 _decode_array = msgspec.json.Decoder(list[JobstatsRecord]).decode
@@ -77,13 +82,14 @@ class JobstatsObservation(NamedTuple):
 
 def decode_records(body: bytes, most: int) -> list[JobstatsRecord]:
     """Return the objects of a JSON array. Raises RefusedArrayError."""
+    # Tiny objects take thirty times the memory of their text: they are counted before. Names may
+    # have braces, too.
+    if body.count(b"{") > most:
+        _check_count(body, most)
     try:
-        records = _decode_array(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise _explain(body) from None
-    if len(records) > most:
-        raise RefusedArrayError(f"{len(records)} records, more than {most} (limits.records)")
-    return records
+        return _decode_array(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _explain(body, str(error)) from None
 
 
 def check_records(
@@ -284,13 +290,42 @@ def _uuid(value: JsonValue) -> str:
     return value
 
 
-def _explain(body: bytes) -> RefusedArrayError:
+class _CountedObject(msgspec.Struct):
+    """An object of which nothing is kept. The decoder makes them one after the other."""
+
+    def __post_init__(self) -> None:
+        _counted.left -= 1
+        if _counted.left < 0:
+            raise ValueError("too many")
+
+
+_counted = threading.local()
+_count_objects = msgspec.json.Decoder(list[_CountedObject]).decode
+
+
+def _check_count(body: bytes, most: int) -> None:
+    """Raise RefusedArrayError if an array has more than `most` objects, without building them."""
+    _counted.left = most
+    try:
+        _count_objects(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        if _counted.left < 0:
+            raise RefusedArrayError(f"more than {most} records (limits.records)") from None
+
+
+def _explain(body: bytes, problem: str) -> RefusedArrayError:
     """Return why a body is no array of flat objects, with the numbers of the records."""
+    refused: list[RefusedRecord] = []
+    if body.count(b",") > _MOST_EXPLAINED:
+        found = _PLACE.search(problem)
+        if found is None:
+            return RefusedArrayError(f"not a JSON array: {printable(problem[:200])}")
+        refused.append(RefusedRecord(int(found[1]) + 1, printable(problem[:200])))
+        return RefusedArrayError("not an array of flat objects", refused)
     try:
         items = _decode_items(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return RefusedArrayError(f"not a JSON array: {printable(str(error)[:200])}")
-    refused: list[RefusedRecord] = []
     for number, item in enumerate(items, 1):
         try:
             _decode_record(item)

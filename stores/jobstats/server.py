@@ -16,10 +16,11 @@ import uvicorn
 from ccagent.daemon.notify import Notifier
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
+from ccagent.stores.accepting import handle_accept_errors, plan_connections
 from ccagent.stores.jobstats.api import JobstatsApi
 from ccagent.stores.jobstats.database import DatabaseAwayError
 from ccagent.stores.jobstats.service import JobstatsService
-from ccagent.stores.jobstats.slow_connections import SlowConnections
+from ccagent.stores.jobstats.slow_connections import SlowConnections, limit_connections
 from ccagent.stores.jobstats.tokens import TokenTable
 from ccagent.stores.metrics.settings import split_address
 
@@ -77,22 +78,24 @@ class JobstatsServer:
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         listening = _listen(self._settings.listen)
         notifier = Notifier()
+        handle_accept_errors(loop)
+        plan = plan_connections(self._settings.limits.connections, _BACKLOG)
         config = uvicorn.Config(
             self._api.application(),
-            http="httptools",
+            http=limit_connections(plan.most),
+            backlog=plan.backlog,
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=self._settings.limits.connections,
+            limit_concurrency=plan.most,
             timeout_keep_alive=_IDLE,
             timeout_graceful_shutdown=_END_WITHIN,
         )
-        # Requests that can't be parsed, and each attempt to connect: the store logs what matters.
-        for name in ("uvicorn.error", "psycopg.pool"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+        # Requests that can't be parsed: the store logs what matters.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         config.load()
         config.ssl = self._context
         server = _HttpServer(config)

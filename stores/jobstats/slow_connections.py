@@ -1,12 +1,15 @@
-"""Connections that send no whole request: uvicorn would keep them for ever."""
+"""Connections that send no whole request, or are too many: uvicorn would keep them for ever."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterable
 
 
@@ -37,3 +40,25 @@ def _is_unserved(protocol: Any) -> bool:
     if cycle is None:
         return True
     return bool(cycle.response_complete) and protocol.timeout_keep_alive_task is None
+
+
+class CountedProtocol(HttpToolsProtocol):
+    """A connection that is closed at once if there are too many.
+
+    uvicorn would answer with 503 and keep it: each takes a descriptor.
+    """
+
+    most: ClassVar[int] = 1000
+    _SPARE: ClassVar[int] = 8
+    """Connections beyond the limit that are answered with 503."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin, unless there are too many already."""
+        super().connection_made(transport)
+        if len(self.connections) > self.most + self._SPARE:
+            transport.abort()
+
+
+def limit_connections(most: int) -> type[CountedProtocol]:
+    """Return the class of connections of which there are at most so many."""
+    return type("LimitedProtocol", (CountedProtocol,), {"most": most})

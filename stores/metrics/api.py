@@ -11,8 +11,7 @@ import msgspec
 from ccagent.errors import UnparsableError
 from ccagent.log import logger
 from ccagent.stores.metrics.debugging import describe_buffers
-from ccagent.stores.metrics.general import MOST_REPORTED, BadLine
-from ccagent.stores.metrics.ingest import IngestResult
+from ccagent.stores.metrics.ingest import PIECE, IngestResult
 from ccagent.stores.metrics.job_queries import describe_jobs
 from ccagent.stores.metrics.own_jobs import OthersJobError, may_read
 from ccagent.stores.metrics.query import QueryLimits
@@ -32,7 +31,8 @@ if TYPE_CHECKING:
 
     from ccagent.stores.metrics.commit import MessageCommit
     from ccagent.stores.metrics.ingest import LineIngest
-    from ccagent.stores.metrics.job_table import JobEvents, JobTable
+    from ccagent.stores.metrics.job_events import JobEvents
+    from ccagent.stores.metrics.job_table import JobTable
     from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog
     from ccagent.stores.metrics.query_answers import ValueSource
     from ccagent.stores.metrics.store import MetricStore
@@ -45,8 +45,6 @@ _LARGEST_QUESTION = 16 << 20
 """Bytes of the body of a request that is no write."""
 
 _BODIES = 1 << 30
-_PIECE = 1 << 20
-"""Bytes of a body after which others get their turn."""
 
 
 _selectors: msgspec.json.Decoder[list[list[str]] | None] = msgspec.json.Decoder(
@@ -209,7 +207,7 @@ class StoreApi:
 
     def _write(self, url: bytes, body: bytes, done: Callable[[StoreResponse], None]) -> None:
         cluster = self._cluster(url)
-        if len(body) > _PIECE:
+        if len(body) > PIECE:
             if self._held + len(body) > self._bodies:
                 done(fail(503, "too many large bodies at once; try again"))
                 return
@@ -235,20 +233,10 @@ class StoreApi:
             self._commit_result(result, done)
 
     async def _write_each(self, cluster: str, body: bytes) -> IngestResult:
-        stored, bad, bad_count, lines, begin = 0, list[BadLine](), 0, 0, 0
-        while begin < len(body):
-            end = body.find(b"\n", begin + _PIECE) + 1 or len(body)
-            piece = body[begin:end]
-            result = self._ingest.write(piece, cluster)
-            stored += result.stored
-            bad_count += result.bad_count
-            bad += [one._replace(number=one.number + lines) for one in result.bad]
-            if result.is_ended:
-                break
-            lines += piece.count(b"\n")
-            begin = end
+        found = IngestResult(0, [], 0)
+        for found in self._ingest.write_large(body, cluster):  # noqa: B007 - the last is wanted
             await asyncio.sleep(0)
-        return IngestResult(stored, bad[:MOST_REPORTED], bad_count)
+        return found
 
     def _commit_result(self, result: IngestResult, done: Callable[[StoreResponse], None]) -> None:
         """Answer a message when its values are in the log."""
@@ -256,6 +244,8 @@ class StoreApi:
         def committed(problem: StoreLogError | None) -> None:
             if problem is not None:
                 done(fail(503, f"the values are not kept: {problem}; send them again"))
+            elif result.unkept:
+                done(fail(503, f"events are not kept: {result.unkept}; send them again"))
             else:
                 done(complain(result.bad, result.bad_count, result.stored))
 
@@ -283,11 +273,14 @@ class StoreApi:
         if len(digits) > _MOST_DIGITS:
             return fail(400, f"to={until[:40]}: expected seconds since 1970, as of today's clocks")
         time = int(until)
+        # Lists of a body of empty ones take thirty times its memory.
+        if body.count(b"[") > _MOST_SELECTORS:
+            return text(400, f"there are more than {_MOST_SELECTORS} selectors")
         try:
             selectors = _selectors.decode(body) or []
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return text(400, f"expected a list of lists of names: {error}")
-        if len(selectors) > _MOST_SELECTORS or not all(selectors):
+        if not all(selectors):
             return text(400, "a selector names a cluster at least")
         freed = sum(self._store.free(selector, time) for selector in selectors)
         logger.info("freed %d buffers before %d on request", freed, time)

@@ -5,6 +5,8 @@ It reads a segment of the log, so that the store needs neither the library nor i
 
 from __future__ import annotations
 
+import asyncio
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from ccagent.errors import ProgramError
@@ -14,18 +16,50 @@ from ccagent.stores.metrics.programs import run_program
 if TYPE_CHECKING:
     from ccagent.stores.metrics.log_writer import Segment
 
-_SECONDS = 3600.0
+_SECONDS = 600.0
+"""For a segment. While the log is larger than its cap, it grows as long as that."""
+
+_AGAIN_AFTER = 60.0
+"""Seconds until a segment is tried again that could not be archived."""
 
 
-async def archive_segment(segment: Segment, directory: str) -> bool:
-    """Write a segment into the archive; return whether it may be deleted."""
-    if not directory:
-        return True
-    try:
-        arguments = segment.path, directory, str(segment.newest)
-        await run_program("archive_writer", *arguments, seconds=_SECONDS)
-    except (OSError, ProgramError, TimeoutError) as error:
-        reason = str(error) or "it takes too long"
-        logger.error("archive %s: %s: %s; trying again later", directory, segment.path, reason)
-        return False
-    return True
+class SegmentArchive:
+    """Archives segments, one at a time, and remembers which ones it has.
+
+    directory: empty if there is no archive; then every segment counts as archived.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self._archived: set[str] = set()
+        self._failed: dict[str, float] = {}
+        self._turn = asyncio.Lock()
+
+    def has(self, segment: Segment) -> bool:
+        """Return whether a segment may be deleted."""
+        return not self.directory or segment.path in self._archived
+
+    async def add(self, segment: Segment) -> bool:
+        """Archive a segment; return whether it may be deleted."""
+        async with self._turn:
+            if self.has(segment):
+                return True
+            if monotonic() < self._failed.get(segment.path, 0.0):
+                return False
+            try:
+                arguments = segment.path, self.directory, str(segment.newest)
+                await run_program("archive_writer", *arguments, seconds=_SECONDS)
+            except (OSError, ProgramError, TimeoutError) as error:
+                self._failed[segment.path] = monotonic() + _AGAIN_AFTER
+                reason = str(error) or "it takes too long"
+                logger.error(
+                    "archive %s: %s: %s; trying again later", self.directory, segment.path, reason
+                )
+                return False
+            self._archived.add(segment.path)
+            return True
+
+    def forget(self, segment: Segment) -> None:
+        """Forget a segment that is deleted."""
+        self._archived.discard(segment.path)
+        self._failed.pop(segment.path, None)

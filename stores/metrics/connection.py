@@ -62,7 +62,7 @@ class StoreConnection(asyncio.BufferedProtocol):
         limits = self._limits
         if len(limits.open) >= limits.most:
             limits.refused += 1
-            logger.warning("refused a connection: there are %d already", limits.most)
+            limits.warn()
             transport.abort()
             return
         limits.open.add(self)

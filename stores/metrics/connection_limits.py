@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Protocol
 
+from ccagent.log import logger
+
+_WARN_EVERY = 60.0
 _READ_AT_ONCE = 256 << 10
 
 
@@ -39,3 +43,13 @@ class ConnectionLimits:
         self.open: set[OpenConnection] = set()
         self.requests = 0
         self.refused = 0
+        self._warned = -_WARN_EVERY
+
+    def warn(self) -> None:
+        """Log, once a minute, that connections are refused."""
+        if monotonic() - self._warned >= _WARN_EVERY:
+            self._warned = monotonic()
+            logger.warning(
+                "refused a connection: there are %d already; %d were refused so far",
+                self.most, self.refused,
+            )  # fmt: skip

@@ -13,8 +13,9 @@ from ccagent.machine.lock import Lock
 from ccagent.stores.metrics.engine_commit import EngineCommit
 from ccagent.stores.metrics.engine_ingest import EngineIngest
 from ccagent.stores.metrics.gateway import EngineSource, GatewayApi
+from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_queries import FootprintKeeper
-from ccagent.stores.metrics.job_table import JobEvents, find_ended_jobs, open_jobs
+from ccagent.stores.metrics.job_table import find_ended_jobs, open_jobs
 from ccagent.stores.metrics.listening import ListeningServer
 from ccagent.stores.metrics.own_metrics import describe_gateway
 from ccagent.stores.metrics.part_limits import PartLimits
@@ -48,7 +49,10 @@ class GatewayServer(ListeningServer):
         if settings.data:
             os.makedirs(settings.data, 0o750, exist_ok=True)
             self._lock = Lock(os.path.join(settings.data, "lock"), "data")
-            self._jobs = open_jobs(os.path.join(settings.data, "jobs.sqlite"))
+            self._jobs = open_jobs(
+                os.path.join(settings.data, "jobs.sqlite"),
+                survives_power_failure=settings.sync == "disk",
+            )
             self._events = JobEvents(self._jobs)
             since = int(time.time() - settings.retention.seconds)
             self._events.ended += find_ended_jobs(self._jobs, since)
@@ -89,7 +93,7 @@ class GatewayServer(ListeningServer):
 
     async def tick(self) -> None:
         """Keep footprints of ended jobs."""
-        if self._footprints is None:
+        if self._footprints is None or self._events is None or not self._events.retry():
             return
         try:
             await self._footprints.keep()
@@ -99,6 +103,8 @@ class GatewayServer(ListeningServer):
     async def end(self) -> None:
         """Wait for the engine, and close the table of jobs."""
         await self.commit.close()
+        if self._events is not None:
+            self._events.close()
         if self._jobs is not None:
             self._jobs.close()
         if self._lock is not None:

@@ -38,6 +38,8 @@ class DecodedLines(NamedTuple):
     """Series by the text before the first blank."""
     bad: list[BadLine]
     bad_count: int
+    unkept: str
+    """Why events are in memory only."""
 
 
 class DecodedPoint(NamedTuple):
@@ -62,11 +64,12 @@ class _Decoding:
         self.skipped: list[bytes] = []
         self.bad: list[BadLine] = []
         self.bad_count = 0
+        self.unkept = ""
 
     def skip(self, line: bytes) -> None:
         """Note a line that is not stored, unless the fast paths would see another key in it."""
         key = _key(line)
-        if not key.endswith(b"\\"):
+        if _is_remembered(key):
             self.skipped.append(key)
 
     def complain(self, number: int, reason: str) -> None:
@@ -85,7 +88,7 @@ class GeneralIngest:
         future: int,
         is_strict: bool,
         most_series: int,
-        others: Callable[[Line], None] | None,
+        others: Callable[[Line], str] | None,
         parts: PartLimits,
         past: int | None = None,
     ) -> None:
@@ -107,7 +110,9 @@ class GeneralIngest:
                 break
         points, found = self._place(decoding)
         found |= dict.fromkeys(decoding.skipped)
-        return DecodedLines(points, found, sorted(decoding.bad), decoding.bad_count)
+        return DecodedLines(
+            points, found, sorted(decoding.bad), decoding.bad_count, decoding.unkept
+        )
 
     def _decode_line(self, decoding: _Decoding, number: int, text: bytes) -> bool:
         """Read one line; return whether it is good."""
@@ -127,7 +132,7 @@ class GeneralIngest:
         known = self._store.catalogue.get(line.measurement)
         if line.field in _OTHER_FIELDS and not self._store.catalogue.is_listed(line.measurement):
             if self._others is not None:
-                self._others(line)
+                decoding.unkept = self._others(line) or decoding.unkept
             return True
         if known is None:
             decoding.skip(stripped)
@@ -197,12 +202,12 @@ class GeneralIngest:
                 decoding.complain(number, self._refusal())
                 continue
             points.append((series, time, value))
-            # The fast paths end a word at each blank, this one not at an escaped blank.
-            if not key.endswith(b"\\"):
+            if _is_remembered(key):
                 found[key] = series
         return points, found
 
 
+_LONGEST_KEY = 2048
 _OTHER_FIELDS = {"event", "log", "control", "query"}
 
 
@@ -222,6 +227,14 @@ def _measurement(line: bytes) -> str:
     """Return the measurement of a line that can't be read, as far as it can be told."""
     text = line.partition(b" ")[0].partition(b",")[0]
     return text.decode("utf-8", "replace")
+
+
+def _is_remembered(key: bytes) -> bool:
+    """Return whether the fast paths may know a key; a long one must not stay in memory.
+
+    They end a word at each blank, the decoder not at an escaped blank.
+    """
+    return len(key) <= _LONGEST_KEY and not key.endswith(b"\\")
 
 
 def _key(line: bytes) -> bytes:

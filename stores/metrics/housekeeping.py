@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ccagent.log import logger
+from ccagent.stores.metrics.archiving import SegmentArchive
 
 if TYPE_CHECKING:
     from ccagent.stores.metrics.log_writer import Segment, WriteAheadLog
@@ -15,6 +16,9 @@ REPLAYED = 2
 
 _PARTS = (75, 50, 25)
 """Percent of the retention that are kept when memory is short, step by step."""
+
+_ARCHIVED_FROM = 0.8
+"""Part of the disk cap from which on the oldest segments are archived."""
 
 
 class Housekeeper:
@@ -28,10 +32,14 @@ class Housekeeper:
         retention: int,
         memory_cap: int = 0,
         disk_cap: int = 0,
+        archive: str = "",
     ) -> None:
-        """Take the retention in seconds, and caps in bytes; 0: none."""
+        """Take the retention in seconds, caps in bytes, 0: none, and the archive's directory."""
         self.released = 0
         """Buffers that were released."""
+        self.unarchived = 0
+        """Segments that the disk cap deleted before they were archived."""
+        self.archive = SegmentArchive(archive)
         self._store = store
         self._log = log
         self._retention = retention
@@ -82,26 +90,50 @@ class Housekeeper:
         limit = int(self._store.now()) - self._retention * (REPLAYED if is_spared else 1)
         return [segment for segment in self._log.closed if segment.newest < limit]
 
-    def remove_segment(self, segment: Segment) -> None:
-        """Delete a segment."""
-        if self._log is None:
-            return
-        try:
-            self._log.remove(segment)
-        except OSError as error:
-            logger.error("log %s can't be deleted: %s", segment.path, error.strerror)
+    async def remove_old(self, *, is_spared: bool = False) -> None:
+        """Archive and delete the segments of which no value is within the retention."""
+        for segment in self.old_segments(is_spared=is_spared):
+            if await self.archive.add(segment):
+                self._remove(segment)
 
-    def limit_disk(self) -> None:
-        """Delete the oldest segments while the log is larger than its cap."""
-        log = self._log
-        while log is not None and self._disk_cap and log.closed and log.size > self._disk_cap:
+    async def limit_disk(self) -> None:
+        """Delete the oldest segments while the log is larger than its cap, archived ones if it can.
+
+        The archive gets them before that. What it can't take then is deleted all the same, with an
+        error: others need the disk, too.
+        """
+        log, cap = self._log, self._disk_cap
+        if log is None or not cap:
+            return
+        excess = log.size - int(cap * _ARCHIVED_FROM)
+        for segment in list(log.closed):
+            if excess <= 0 or not await self.archive.add(segment):
+                break
+            excess -= segment.size
+        while log.closed and log.size > cap:
             oldest = log.closed[0]
-            logger.warning(
-                "the log has more than its cap of %d bytes: deleting %s, values until %d",
-                self._disk_cap, oldest.path, oldest.newest,
-            )  # fmt: skip
-            try:
-                log.remove(oldest)
-            except OSError as error:
-                logger.error("log %s can't be deleted: %s", oldest.path, error.strerror)
+            if await self.archive.add(oldest):
+                logger.warning(
+                    "the log has more than its cap of %d bytes: deleting %s, values until %d",
+                    cap, oldest.path, oldest.newest,
+                )  # fmt: skip
+            else:
+                self.unarchived += 1
+                logger.error(
+                    "the log has more than its cap of %d bytes: deleting %s, values until %d, which"
+                    " the archive %s could not take: they are lost", cap, oldest.path,
+                    oldest.newest, self.archive.directory,
+                )  # fmt: skip
+            if not self._remove(oldest):
                 return
+
+    def _remove(self, segment: Segment) -> bool:
+        """Delete a segment; return whether it is gone."""
+        if self._log is not None and segment in self._log.closed:
+            try:
+                self._log.remove(segment)
+            except OSError as error:
+                logger.error("log %s can't be deleted: %s", segment.path, error.strerror)
+                return False
+            self.archive.forget(segment)
+        return True

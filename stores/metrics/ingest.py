@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ccagent.stores.metrics.general import GeneralIngest
+from ccagent.stores.metrics.general import MOST_REPORTED, GeneralIngest
 from ccagent.stores.metrics.line_times import seconds
 from ccagent.stores.metrics.part_limits import PartLimits
 from ccagent.stores.metrics.templates import KnownKeys, MessageTemplate, is_plain, parse_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ccagent.records.line_protocol.lines import Line
     from ccagent.stores.metrics.general import BadLine
@@ -27,7 +27,11 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.store import MetricStore
 
 _MOST_CLUSTERS = 1000
+_MOST_UNKNOWN = 100_000
 _ANY = 10**12
+PIECE = 1 << 20
+"""Bytes of a large message that are taken at a time."""
+
 _SHORTEST = 4
 """Lines from which on a message has a template."""
 
@@ -51,6 +55,8 @@ class IngestResult(NamedTuple):
     bad_count: int
     is_ended: bool = False
     """True if the first bad line ended the message."""
+    unkept: str = ""
+    """Why events of the message are in memory only: it must be sent again."""
 
 
 class IngestCounters:
@@ -70,7 +76,8 @@ class LineIngest:
     """Writes lines into a store and its log.
 
     future, past: seconds that a time may be ahead of the clock, and behind; None: any. is_strict:
-    end at the first bad line, as the reference does. others: gets the lines of events.
+    end at the first bad line, as the reference does. others: gets the lines of events, and returns
+    why one is not kept.
     parts: limits of mounts and the like.
     """
 
@@ -83,7 +90,7 @@ class LineIngest:
         past: int | None = None,
         is_strict: bool = False,
         most_series: int = 10_000_000,
-        others: Callable[[Line], None] | None = None,
+        others: Callable[[Line], str] | None = None,
         parts: PartLimits | None = None,
     ) -> None:
         self.counters = IngestCounters()
@@ -94,6 +101,8 @@ class LineIngest:
         self._is_strict = is_strict
         self._generation = store.generation
         self._known: dict[str, KnownKeys] = {}
+        self._remembered = 0
+        """Keys of all of them."""
         self.parts = parts or PartLimits(store)
         self.general = GeneralIngest(
             store, future=future, past=past, is_strict=is_strict, most_series=most_series,
@@ -106,11 +115,11 @@ class LineIngest:
         store = self._store
         if store.generation != self._generation:
             self._generation = store.generation
-            self._known.clear()
+            self._forget()
         known = self._known.get(cluster)
         if known is None:
             if len(self._known) >= _MOST_CLUSTERS:
-                self._known.clear()
+                self._forget()
             known = self._known[cluster] = KnownKeys()
         count = self._write_repeated(known, body)
         if count is None:
@@ -119,6 +128,25 @@ class LineIngest:
             self.counters.points += count
             return IngestResult(count, [], 0)
         return self._write_any(known, body, cluster)
+
+    def write_large(self, body: bytes, cluster: str = "") -> Iterator[IngestResult]:
+        """Take a message in pieces, whose lines alone need memory at a time.
+
+        Yield the result of all pieces so far after each of them.
+        """
+        found, lines, begin = IngestResult(0, [], 0), 0, 0
+        while begin < len(body) and not found.is_ended:
+            end = body.find(b"\n", begin + PIECE) + 1 or len(body)
+            piece = body[begin:end]
+            one = self.write(piece, cluster)
+            bad = [line._replace(number=line.number + lines) for line in one.bad]
+            found = IngestResult(
+                found.stored + one.stored, [*found.bad, *bad][:MOST_REPORTED],
+                found.bad_count + one.bad_count, one.is_ended, found.unkept or one.unkept,
+            )  # fmt: skip
+            lines += piece.count(b"\n")
+            begin = end
+            yield found
 
     def _write_repeated(self, known: KnownKeys, body: bytes) -> int | None:
         """Take a message that follows a template, all lines at one time; None if it is not one."""
@@ -195,9 +223,17 @@ class LineIngest:
         self.counters.points += len(taken.points)
         self.counters.bad_lines += taken.bad_count
         if not taken.bad_count and self._store.generation == self._generation:
-            known.remember(taken.found)
+            self._remembered += known.remember(taken.found)
+            if self._remembered > 2 * self._store.series + _MOST_UNKNOWN:
+                # The same series under many keys, or many metrics that nobody stores.
+                self._forget()
         is_ended = self._is_strict and taken.bad_count > 0
-        return IngestResult(len(taken.points), taken.bad, taken.bad_count, is_ended)
+        return IngestResult(len(taken.points), taken.bad, taken.bad_count, is_ended, taken.unkept)
+
+    def _forget(self) -> None:
+        """Forget the keys of all messages."""
+        self._known.clear()
+        self._remembered = 0
 
     def _put(self, points: list[tuple[SeriesGroup, int, int, float]]) -> None:
         pool = self._store.pool

@@ -1,29 +1,25 @@
 """The table of jobs: who ran where and when, in SQLite.
 
-Two sources fill it: events of ClusterCockpit (`job,function=start_job event="..."`), and the `job`
-envelopes of ccagent's agent.
+Two sources fill it through `job_events`: events of ClusterCockpit (`job,function=start_job
+event="..."`), and the `job` envelopes of ccagent's agent.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from ccagent.config.settings import as_list, as_table
-from ccagent.errors import ConfigurationError, UnparsableError
+from ccagent.errors import ConfigurationError
 from ccagent.log import logger
-from ccagent.machine.hostlist import expand
-from ccagent.stores.metrics.job_details import StartedJob, StoredJobDetails, read_details
+from ccagent.stores.metrics.job_details import StoredJobDetails
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ccagent.records.line_protocol.lines import Line
+    from collections.abc import Iterator
 
 _SCHEMA = """
 create table if not exists jobs (
@@ -37,16 +33,11 @@ create index if not exists jobs_by_number on jobs (job);
 
 _ALL = "select cluster, job, user, state, start, stop, nodes, footprint, details from jobs"
 
-_MOST_ENDED = 100_000
+MOST_ENDED = 100_000
 """Ended jobs that wait for their footprints."""
 
-
-class _StopEvent(msgspec.Struct, frozen=True, rename="camel"):
-    job_id: int
-    cluster: str = ""
-    start_time: int = 0
-    stop_time: int = 0
-    job_state: str = "completed"
+_LOCKED, _LOCKED_AT_START = 0.1, 5.0
+"""Seconds to wait for another program that writes to the table."""
 
 
 class StoredJob(NamedTuple):
@@ -64,27 +55,67 @@ class StoredJob(NamedTuple):
 
 
 class JobTable:
-    """Jobs by cluster, number and start."""
+    """Jobs by cluster, number and start.
 
-    def __init__(self, path: str) -> None:
+    survives_power_failure: a change that has returned is on disk.
+    """
+
+    def __init__(self, path: str, *, survives_power_failure: bool = False) -> None:
         """Open or make the table. Raises sqlite3.Error."""
-        self._database = sqlite3.connect(path, isolation_level=None)
-        self._database.execute("pragma journal_mode = wal")
-        self._database.execute("pragma synchronous = normal")
-        self._database.executescript(_SCHEMA)
-        columns = {row[1] for row in self._database.execute("pragma table_info(jobs)")}
-        if "details" not in columns:  # a table of an earlier release
-            self._database.execute("alter table jobs add column details text")
-        (found,) = self._database.execute("pragma quick_check(1)").fetchone()
-        if found != "ok":
-            raise sqlite3.DatabaseError(found)
+        self._path = path
+        self._synchronous = "full" if survives_power_failure else "normal"
+        self._open(_LOCKED_AT_START)
+        # Another program that has locked the table must not keep the running store waiting.
+        self._database.execute(f"pragma busy_timeout = {int(1000 * _LOCKED)}")
+
+    def _open(self, seconds: float) -> None:
+        self._database = sqlite3.connect(self._path, isolation_level=None, timeout=seconds)
+        try:
+            self._database.execute("pragma journal_mode = wal")
+            self._database.execute(f"pragma synchronous = {self._synchronous}")
+            self._database.executescript(_SCHEMA)
+            columns = {row[1] for row in self._database.execute("pragma table_info(jobs)")}
+            if "details" not in columns:  # a table of an earlier release
+                self._database.execute("alter table jobs add column details text")
+            _check(self._database)
+            self._file = _identify(self._path)
+        except BaseException:
+            self._database.close()
+            raise
+
+    def reopen(self) -> None:
+        """Open the table again; a damaged file is set aside. Raises sqlite3.Error."""
+        self._database.close()
+        try:
+            self._open(_LOCKED)
+        except sqlite3.OperationalError:
+            raise  # a full disk or missing rights: the file itself is good
+        except sqlite3.DatabaseError as error:
+            _set_aside(self._path, error)
+            self._open(_LOCKED)
+
+    def check_file(self) -> None:
+        """Raise sqlite3.OperationalError if the file is gone: changes would be lost with it."""
+        if _identify(self._path) != self._file:
+            raise sqlite3.OperationalError(f"{self._path} was removed or replaced")
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Make changes together, or none of them. Raises sqlite3.Error."""
+        self._database.execute("begin immediate")
+        try:
+            yield
+            self._database.execute("commit")
+        finally:
+            if self._database.in_transaction:
+                self._database.execute("rollback")
 
     def close(self) -> None:
         """Close the file."""
         self._database.close()
 
     def start(self, job: StoredJob) -> None:
-        """Add a job, or replace what is known of it; details that it lacks are kept."""
+        """Add a job, or replace what is known of it; details and an end that it lacks are kept."""
         known = self._database.execute(
             "select details from jobs where cluster = ? and job = ? and start = ?",
             (job.cluster, job.job, job.start),
@@ -92,8 +123,11 @@ class JobTable:
         details = job.details if known is None else _details(known[0]).merged(job.details)
         self._database.execute(
             "insert into jobs values (?, ?, ?, ?, ?, ?, ?, null, ?)"
-            " on conflict do update set user = excluded.user, state = excluded.state,"
-            " stop = excluded.stop, nodes = excluded.nodes, details = excluded.details",
+            # Messages that are sent again must not start a job again that has ended.
+            " on conflict do update set user = excluded.user, state ="
+            " case when excluded.stop is null and stop is not null then state"
+            " else excluded.state end, stop = coalesce(excluded.stop, stop),"
+            " nodes = excluded.nodes, details = excluded.details",
             (
                 job.cluster, job.job, job.user, job.state, job.start, job.stop,
                 json.dumps(job.nodes), msgspec.json.encode(details).decode(),
@@ -132,7 +166,7 @@ class JobTable:
     def find_ended(self, since: int) -> list[StoredJob]:
         """Return the jobs that ended since a time and have no footprint, the earliest first."""
         return self._select(
-            "stop >= ? and footprint is null order by stop limit ?", (since, _MOST_ENDED)
+            "stop >= ? and footprint is null order by stop limit ?", (since, MOST_ENDED)
         )
 
     def _select(self, condition: str, values: tuple[str | int, ...]) -> list[StoredJob]:
@@ -149,22 +183,49 @@ class JobTable:
         return self._database.execute("delete from jobs where stop < ?", (time,)).rowcount
 
 
-def open_job_table(path: str) -> JobTable:
+def _check(database: sqlite3.Connection) -> None:
+    """Raise sqlite3.DatabaseError if a table is damaged."""
+    (found,) = database.execute("pragma quick_check(1)").fetchone()
+    if found != "ok":
+        raise sqlite3.DatabaseError(found)
+
+
+def _identify(path: str) -> tuple[int, int]:
+    """Return what tells a file from another one of its name. Raises sqlite3.OperationalError."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise sqlite3.OperationalError(f"{path}: {error.strerror}") from error
+    return found.st_dev, found.st_ino
+
+
+def _set_aside(path: str, error: sqlite3.Error) -> None:
+    """Rename a damaged table. Raises sqlite3.OperationalError."""
+    logger.error("%s: %s; set aside as %s.damaged", path, error, path)
+    try:
+        os.replace(path, f"{path}.damaged")
+        for suffix in ("-wal", "-shm"):  # they belong to the damaged file
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{path}{suffix}")
+    except OSError as problem:
+        raise sqlite3.OperationalError(f"{path}: {problem.strerror}") from problem
+
+
+def open_job_table(path: str, *, survives_power_failure: bool = False) -> JobTable:
     """Open the table; a damaged file is set aside. Raises sqlite3.Error."""
     try:
-        return JobTable(path)
+        return JobTable(path, survives_power_failure=survives_power_failure)
     except sqlite3.OperationalError:
         raise  # a full disk or missing rights: the file itself is good
     except sqlite3.DatabaseError as error:
-        logger.error("%s: %s; set aside as %s.damaged", path, error, path)
-        os.replace(path, f"{path}.damaged")
-        return JobTable(path)
+        _set_aside(path, error)
+        return JobTable(path, survives_power_failure=survives_power_failure)
 
 
-def open_jobs(path: str) -> JobTable:
+def open_jobs(path: str, *, survives_power_failure: bool = False) -> JobTable:
     """Open the table of jobs. Raises ConfigurationError."""
     try:
-        return open_job_table(path)
+        return open_job_table(path, survives_power_failure=survives_power_failure)
     except sqlite3.Error as error:
         raise ConfigurationError(f"{path}: {error}; check the disk and the rights") from error
 
@@ -176,77 +237,6 @@ def find_ended_jobs(table: JobTable, since: int) -> list[StoredJob]:
     except sqlite3.Error as error:
         logger.error("table of jobs: %s; some footprints are missing", error)
         return []
-
-
-class JobEvents:
-    """Takes events out of lines, and writes them to a table.
-
-    ended: called with each job that has ended.
-    """
-
-    def __init__(self, table: JobTable) -> None:
-        self.ended: list[StoredJob] = []
-        self.refused = 0
-        self._table = table
-
-    def take(self, line: Line) -> None:
-        """Take the line of an event; others are passed over. A bad one is logged."""
-        if line.measurement != "job" or line.field != "event" or not isinstance(line.value, str):
-            return
-        try:
-            self._take(line.tags.get("function", ""), line.value.encode("utf-8", "replace"))
-        except (sqlite3.Error, ValueError, OverflowError, RecursionError) as error:
-            self.refused += 1
-            logger.warning("job event: %s; left out", error)
-
-    def take_envelope(self, text: bytes) -> int:
-        """Take the jobs of an envelope of kind `job`; return their number.
-
-        Raises UnparsableError, and sqlite3.Error if they can't be kept now.
-        """
-        try:
-            jobs = list(read_envelope(json.loads(text)))
-            for job in jobs:
-                self._table.start(job)
-                if job.stop is not None:
-                    self._end(job)
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-            raise UnparsableError(f"no envelope of jobs: {error}") from error
-        return len(jobs)
-
-    def _take(self, function: str, text: bytes) -> None:
-        if function == "start_job":
-            started = msgspec.json.decode(text, type=StartedJob)
-            nodes = tuple(dict.fromkeys(one.hostname for one in started.resources))
-            self._table.start(
-                StoredJob(
-                    started.cluster,
-                    str(started.job_id),
-                    started.user,
-                    "running",
-                    started.start_time,
-                    None,
-                    nodes,
-                    details=started.details(),
-                )
-            )
-        elif function == "stop_job":
-            stopped = msgspec.json.decode(text, type=_StopEvent)
-            if stopped.stop_time < max(1, stopped.start_time):
-                raise ValueError(f"job {stopped.job_id} ends at {stopped.stop_time}")
-            job = self._table.stop(
-                stopped.cluster, str(stopped.job_id), stopped.start_time, stopped.stop_time,
-                stopped.job_state or "completed",
-            )  # fmt: skip
-            if job is None:
-                self.refused += 1
-                logger.warning("job event: job %d does not run; left out", stopped.job_id)
-            else:
-                self._end(job)
-
-    def _end(self, job: StoredJob) -> None:
-        self.ended.append(job)
-        del self.ended[:-_MOST_ENDED]
 
 
 def _job(row: tuple[Any, ...]) -> StoredJob:
@@ -264,27 +254,3 @@ def _details(text: str | None) -> StoredJobDetails:
         return msgspec.json.decode(text or "{}", type=StoredJobDetails)
     except msgspec.DecodeError:
         return StoredJobDetails()
-
-
-def read_envelope(envelope: object) -> Iterable[StoredJob]:
-    """Yield the jobs of an envelope of the agent `jobs`; steps belong to their job."""
-    attributes = as_table(as_table(as_table(envelope).get("data")).get("attributes"))
-    cluster = str(attributes.get("cluster", ""))
-    for each in as_list(attributes.get("slurm_jobs")):
-        job = as_table(each)
-        if job.get("job_step") or not job.get("start_time"):
-            continue
-        yield _envelope_job(cluster, job)
-
-
-def _envelope_job(cluster: str, job: dict[str, Any]) -> StoredJob:
-    def seconds(text: object) -> int:
-        return int(datetime.fromisoformat(str(text)).timestamp())
-
-    end = job.get("end_time")
-    nodes = tuple(name for one in as_list(job.get("nodes")) for name in expand(str(one)))
-    return StoredJob(
-        cluster, str(job["job_id"]), str(job.get("user_name", "")),
-        str(job.get("job_state", "")).lower(), seconds(job["start_time"]),
-        seconds(end) if end else None, nodes, details=read_details(job),
-    )  # fmt: skip

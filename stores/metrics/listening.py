@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import resource
 import signal
 import time
 from typing import TYPE_CHECKING
 
 from ccagent.daemon.notify import Notifier
 from ccagent.log import logger
+from ccagent.stores.accepting import handle_accept_errors, plan_connections
 from ccagent.stores.metrics.checking import make_tls_context
 from ccagent.stores.metrics.connection import StoreConnection
 from ccagent.stores.metrics.connection_limits import ConnectionLimits
@@ -38,8 +38,12 @@ class ListeningServer:
 
     def __init__(self, settings: StoreSettings) -> None:
         self.settings = settings
+        plan = plan_connections(
+            settings.limits.connections, _BACKLOG, parts=2 if settings.web.listen else 1
+        )
+        self._backlog = plan.backlog
         self.connections = ConnectionLimits(
-            most=settings.limits.connections,
+            most=plan.most,
             bodies=parse_size(settings.limits.bodies),
             seconds=settings.limits.time.seconds,
         )
@@ -49,6 +53,7 @@ class ListeningServer:
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT. Raises ConfigurationError, OSError."""
         loop = asyncio.get_running_loop()
+        handle_accept_errors(loop)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         notifier = Notifier()
@@ -60,12 +65,11 @@ class ListeningServer:
             port,
             ssl=context,
             ssl_handshake_timeout=self.connections.seconds if context else None,
-            backlog=_BACKLOG,
+            backlog=self._backlog,
         )
         self.port = server.sockets[0].getsockname()[1]
         logger.info("listening on %s, port %d", host or "every address", self.port)
         # What was read at the start stays: looking through it again and again would cost much.
-        _raise_limits()
         gc.collect()
         gc.freeze()
         gc.set_threshold(100_000, 20, 100)
@@ -131,9 +135,3 @@ class ListeningServer:
             await asyncio.sleep(0.01)
         for one in list(self.connections.open):
             one.close()
-
-
-def _raise_limits() -> None:
-    """Allow as many connections as the system does."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"([0-9]{12})\.log")
 _LARGEST = 256 << 20
 _LONGEST = 3600.0
+_SEGMENTS = 16
+"""Segments of a full log that has a cap."""
+
 _WIDTH = 8
 _APART = 1 << 20
 """Bytes between the two copies of a group's description: one bad place must not hit both."""
@@ -44,6 +47,14 @@ class Segment(NamedTuple):
     path: str
     size: int
     newest: int
+
+
+def largest_segment(cap: int) -> int:
+    """Return the size from which on a segment is closed, with a cap of the log; 0: none.
+
+    The cap deletes whole segments.
+    """
+    return min(_LARGEST, max(cap // _SEGMENTS, 1)) if cap else _LARGEST
 
 
 def list_segments(directory: str) -> list[tuple[int, str]]:

@@ -49,11 +49,14 @@ class PullConsumer:
         self,
         client: NatsClient,
         settings: SubscriptionSettings,
-        take: Callable[[Msg], None],
+        take: Callable[[Msg], bool],
         commit: MessageCommit,
         lost: Callable[[str], None],
     ) -> None:
-        """Take who is called when the consumer or its stream is gone."""
+        """Take who writes a message, and returns whether it may be acknowledged then.
+
+        lost: called when the consumer or its stream is gone.
+        """
         self._lost = lost
         self._client = client
         self._settings = settings
@@ -99,8 +102,8 @@ class PullConsumer:
             self._end_request(headers)
         else:
             self._asked -= 1
-            self._take(message)
-            if message.reply:
+            # A message that is not acknowledged comes again.
+            if self._take(message) and message.reply:
                 if not self._pending:
                     self._commit.wait(self._committed)
                 self._pending.append(message.reply)

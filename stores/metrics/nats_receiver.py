@@ -16,6 +16,7 @@ import nats.errors
 from ccagent.config.secret import read_secret, secret_text
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger, printable
+from ccagent.stores.metrics.ingest import PIECE, IngestResult
 from ccagent.stores.metrics.nats_pull import PullConsumer
 from ccagent.transports.nats.client import NatsClient, explain_error
 from ccagent.transports.nats.login import NatsLogin, parse_credentials
@@ -120,16 +121,22 @@ class NatsReceiver:
             pending_bytes_limit=_WAITING_BYTES,
         )
 
-    def _take(self, one: SubscriptionSettings, message: Msg) -> None:
-        """Write the lines of a message."""
+    def _take(self, one: SubscriptionSettings, message: Msg) -> bool:
+        """Write the lines of a message; return whether all can be kept as soon as values are."""
         self.messages += 1
-        result = self._ingest.write(message.data, one.cluster)
+        result = IngestResult(0, [], 0)
+        if len(message.data) <= PIECE:
+            result = self._ingest.write(message.data, one.cluster)
+        else:
+            for result in self._ingest.write_large(message.data, one.cluster):  # noqa: B007
+                pass
         if result.bad_count:
             first = result.bad[0]
             logger.warning(
                 "nats %s: %d bad lines; line %d: %s",
                 printable(message.subject), result.bad_count, first.number, first.reason,
             )  # fmt: skip
+        return not result.unkept
 
 
 async def _watch(client: NatsClient, closed: asyncio.Event) -> None:

@@ -42,6 +42,9 @@ def describe_store(parts: StoreParts) -> bytes:
         ("blocks_reused_total", "counter", "Blocks of memory used again.", store.pool.reused),
         ("values_bytes", "gauge", "Memory reserved for values.", store.pool.in_use),
         ("log_bytes", "gauge", "Size of the log.", log.size),
+        ("segments_unarchived_total", "counter",
+         "Parts of the log that the disk cap deleted before they were archived.",
+         housekeeper.unarchived),
         ("log_failures_total", "counter", "Writes of the log that failed.", log.failures),
         *_process(connections),
     ])  # fmt: skip

@@ -15,17 +15,17 @@ from ccagent.log import logger
 from ccagent.machine.lock import Lock
 from ccagent.stores.metrics.api import StoreApi
 from ccagent.stores.metrics.archive_query import ArchiveQueries
-from ccagent.stores.metrics.archiving import archive_segment
 from ccagent.stores.metrics.checkpoint_files import read_checkpoints
 from ccagent.stores.metrics.checkpointing import Checkpointer
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.housekeeping import REPLAYED, Housekeeper
 from ccagent.stores.metrics.ingest import LineIngest
+from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_queries import FootprintKeeper
-from ccagent.stores.metrics.job_table import JobEvents, find_ended_jobs, open_jobs
+from ccagent.stores.metrics.job_table import find_ended_jobs, open_jobs
 from ccagent.stores.metrics.listening import ListeningServer
 from ccagent.stores.metrics.log_replay import Replay
-from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog
+from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog, largest_segment
 from ccagent.stores.metrics.own_metrics import StoreParts, describe_store
 from ccagent.stores.metrics.query import QueryLimits
 from ccagent.stores.metrics.settings import log_directory, parse_size
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ccagent.views.web.serving import PageServer
 
 _LONGEST_RETENTION_PERIOD = 3600.0
+_LIMIT_DISK_EVERY = 5.0
 _JOBS_KEPT = 366 * 86400
 
 
@@ -75,17 +76,22 @@ class StoreServer(ListeningServer):
         changed = self.store.changed_steps.describe()
         if changed:
             logger.warning("%s", changed)
-        self.log = WriteAheadLog(directory)
+        disk_cap = parse_size(settings.disk_cap)
+        self.log = WriteAheadLog(directory, largest=largest_segment(disk_cap))
         self.log.closed += closed
         self.housekeeper = Housekeeper(
             self.store,
             self.log,
             retention=retention,
             memory_cap=parse_size(settings.memory_cap),
-            disk_cap=parse_size(settings.disk_cap),
+            disk_cap=disk_cap,
+            archive=settings.archive.directory,
         )
         self.commit = GroupCommit(self.log, settings.sync)
-        self._jobs = open_jobs(os.path.join(settings.data, "jobs.sqlite"))
+        self._jobs = open_jobs(
+            os.path.join(settings.data, "jobs.sqlite"),
+            survives_power_failure=settings.sync == "disk",
+        )
         self.events = JobEvents(self._jobs)
         self.events.ended += find_ended_jobs(self._jobs, int(now()) - retention)
         self._footprints = FootprintKeeper(self.store, self._jobs, self.events.ended)
@@ -121,7 +127,11 @@ class StoreServer(ListeningServer):
     def work(self) -> list[Coroutine[Any, Any, None]]:
         """Return what is to run besides."""
         period = min(self.settings.retention.seconds / 2, _LONGEST_RETENTION_PERIOD)
-        found: list[Coroutine[Any, Any, None]] = [self.repeat(period, self._retain)]
+        found: list[Coroutine[Any, Any, None]] = [
+            self.repeat(period, self._retain),
+            # Archiving takes long: nothing else may wait for it.
+            self.repeat(_LIMIT_DISK_EVERY, self.housekeeper.limit_disk),
+        ]
         if self.checkpointer is not None:
             seconds = self.settings.checkpoints.interval.seconds
             found.append(self.repeat(seconds, self.checkpointer.write))
@@ -140,17 +150,19 @@ class StoreServer(ListeningServer):
             logger.error("log: %s; the last values are lost", error)
         if self.checkpointer is not None:
             self.checkpointer.write_at_once()
+        self.events.close()
         self._jobs.close()
         self._lock.release()
 
     async def tick(self) -> None:
-        """Keep footprints of ended jobs, and keep within the caps."""
+        """Keep footprints of ended jobs, and keep within the cap of memory."""
         self.housekeeper.limit_memory()
-        self.housekeeper.limit_disk()
+        if not self.events.retry():
+            return
         try:
             await self._footprints.keep()
         except sqlite3.Error as error:
-            logger.error("table of jobs: %s", error)
+            logger.error("table of jobs: %s; footprints are kept later", error)
 
     async def _retain(self) -> None:
         """Release what is too old, each half of the retention."""
@@ -159,13 +171,13 @@ class StoreServer(ListeningServer):
         spared = await asyncio.to_thread(find_used_nodes, self.settings.backend_url, limit)
         if spared is not None:
             self.housekeeper.retain(spared)
-        old = self.housekeeper.old_segments(is_spared=spared is None or bool(spared))
-        for segment in old:
-            if await archive_segment(segment, self.settings.archive.directory):
-                self.housekeeper.remove_segment(segment)
+        await self.housekeeper.remove_old(is_spared=spared is None or bool(spared))
         if self.checkpointer is not None:
             await asyncio.to_thread(self.checkpointer.remove_old)
-        self._jobs.remove_before(now - _JOBS_KEPT)
+        try:
+            self._jobs.remove_before(now - _JOBS_KEPT)
+        except sqlite3.Error as error:
+            logger.error("table of jobs: %s; old jobs are removed later", error)
 
     def _make_archive(self) -> ArchiveQueries | None:
         """Return who answers queries of archived values, if there is an archive."""

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.groups import SeriesGroup, StoredSeries
 
 _INTEGERS = re.compile(rb"(?<=,)(-?[0-9]{1,18})i(?=,)")
-_MOST_UNKNOWN = 100_000
+_MOST_KEYS = 4
+"""Keys of templates for each key that is known, beyond the first `_FEW_KEYS`."""
+
+_FEW_KEYS = 100_000
 _MOST_MISSES = 5
 _WIDTH = 8
 
@@ -81,7 +84,8 @@ class KnownKeys:
         """By the key of a line; None: a metric that the store does not take."""
         self._templates: dict[tuple[bytes, int], MessageTemplate] = {}
         self._misses: dict[tuple[bytes, int], int] = {}
-        self._stored = 0
+        self._keys = 0
+        """Keys of all templates."""
 
     def template(self, first: bytes, lines: int) -> MessageTemplate | None:
         """Return the template of messages with this first key and number of lines."""
@@ -100,6 +104,12 @@ class KnownKeys:
             places = [self.series[key] for key in keys]
         except KeyError:
             return None
+        if self._keys > _MOST_KEYS * len(self.series) + _FEW_KEYS:
+            # Parts of one message make many templates.
+            self._templates.clear()
+            self._misses.clear()
+            self._keys = 0
+        self._keys += len(keys)
         self._misses[name] = misses + 1
         template = MessageTemplate(keys, places)
         if len(template.runs) > len(keys) // 2:
@@ -107,18 +117,12 @@ class KnownKeys:
         self._templates[name] = template
         return template
 
-    def remember(self, found: dict[bytes, StoredSeries | None]) -> None:
-        """Remember the series of keys."""
-        if len(self.series) > 2 * self._stored + _MOST_UNKNOWN:
-            # The same series under many keys, or many metrics that nobody stores.
-            self.series.clear()
-            self._templates.clear()
-            self._misses.clear()
-            self._stored = 0
+    def remember(self, found: dict[bytes, StoredSeries | None]) -> int:
+        """Remember the series of keys; return the number of new keys."""
+        before = len(self.series)
         for key, series in found.items():
-            if key not in self.series:
-                self.series[key] = series
-                self._stored += series is not None
+            self.series.setdefault(key, series)
+        return len(self.series) - before
 
 
 def is_plain(body: bytes, count: int) -> bool:

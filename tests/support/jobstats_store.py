@@ -31,10 +31,14 @@ BEGIN = datetime.now(UTC).replace(hour=10, minute=0, second=0, microsecond=0) - 
 class RunningJobstatsStore:
     """`options` follow `ccagent store jobstats`."""
 
-    def __init__(self, directory: Path, *options: str, is_ready: bool = True) -> None:
+    def __init__(
+        self, directory: Path, *options: str, is_ready: bool = True, files: int = 0
+    ) -> None:
         directory.mkdir(exist_ok=True)
         self.log = directory / "store.log"
         self.options = options
+        self.files = files
+        """Descriptors that the process may have; 0: as many as this one."""
         self.port = 0
         self.process: subprocess.Popen[bytes] | None = None
         self.start(is_ready=is_ready)
@@ -44,10 +48,11 @@ class RunningJobstatsStore:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self, *, is_ready: bool = True) -> None:
+        limit = ("prlimit", f"--nofile={self.files}", "--") if self.files else ()
         begin = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "ccagent", "store", "jobstats", "-v",
+                [*limit, sys.executable, "-m", "ccagent", "store", "jobstats", "-v",
                  "--listen", f"127.0.0.1:{self.port}", *self.options],
                 stderr=stderr,
             )  # fmt: skip

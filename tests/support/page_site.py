@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ccagent.records.line_protocol.lines import Line
 from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
-from ccagent.stores.metrics.job_table import JobEvents, JobTable
+from ccagent.stores.metrics.job_events import JobEvents
+from ccagent.stores.metrics.job_table import JobTable
 from ccagent.stores.metrics.store import MetricStore
 from ccagent.stores.metrics.tokens import TokenVerifier
 from ccagent.views.demo.history import CLUSTER, SimulatedCluster

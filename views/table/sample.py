@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pwd
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from ccagent.machine.user_names import local_users
 from ccagent.views.table.layout import TableColumn, format_rows
 from ccagent.views.units import short_pair, short_percent, short_size, short_time
 
@@ -81,7 +81,7 @@ def format_sample(sample: SampleAttributes, width: int, style: Style) -> list[st
 def _group(jobs: Iterable[SampleJob]) -> list[_Group]:
     """Return a group for each job, each user without one, and the system."""
     found: dict[tuple[str, str], _Group] = {}
-    # Each name is looked up once: on clusters a server answers.
+    # Each name is looked up once.
     of_system = cache(is_system_user)
     for job in jobs:
         if not job.epoch:
@@ -104,11 +104,8 @@ def _group(jobs: Iterable[SampleJob]) -> list[_Group]:
 
 
 def is_system_user(user: str) -> bool:
-    """Return whether a user is one of the system. Unknown names are not."""
-    try:
-        return pwd.getpwnam(user).pw_uid < _FIRST_USER
-    except (KeyError, ValueError):
-        return False
+    """Return whether a user is one of the system: those are in /etc/passwd."""
+    return any(name == user and uid < _FIRST_USER for uid, name in local_users().items())
 
 
 def _describe_node(sample: SampleAttributes) -> str:

@@ -53,6 +53,7 @@ class PageAccess:
         self._proxies = frozenset(settings.proxies)
         self._header = settings.proxy_header
         self._secret = _read_secret(settings) if settings.proxies else ""
+        self._is_behind_tls = settings.behind_tls
 
     @property
     def is_open(self) -> bool:
@@ -63,6 +64,15 @@ class PageAccess:
     def takes_tokens(self) -> bool:
         """Return whether a token logs a person in."""
         return self._verifier is not None
+
+    def is_encrypted(self, request: HTTPConnection) -> bool:
+        """Return whether the browser sent a request over TLS, as far as it can be known."""
+        if request.url.scheme == "https" or self._is_behind_tls:
+            return True
+        return (
+            self._is_from_proxy(request)
+            and request.headers.get("x-forwarded-proto", "").strip().lower() == "https"
+        )
 
     def find_viewer(self, request: HTTPConnection) -> Viewer | None:
         """Return who sends a request; None for a person who has to log in."""
@@ -98,15 +108,17 @@ class PageAccess:
         return Viewer(name, is_staff=is_staff)
 
     def _named_by_proxy(self, request: HTTPConnection) -> Viewer | None:
-        if request.client is None or request.client.host not in self._proxies:
-            return None
         name = request.headers.get(self._header, "")
-        given = request.headers.get("x-ccagent-secret", "")
-        # Everybody on the proxy's own machine has its address.
-        is_proxy = hmac.compare_digest(given.encode(), self._secret.encode())
-        if not name or not is_proxy or len(name) > _LONGEST_NAME:
+        if not name or len(name) > _LONGEST_NAME or not self._is_from_proxy(request):
             return None
         return Viewer(name, is_staff=name in self._staff)
+
+    def _is_from_proxy(self, request: HTTPConnection) -> bool:
+        if request.client is None or request.client.host not in self._proxies:
+            return False
+        # Everybody on the proxy's own machine has its address.
+        given = request.headers.get("x-ccagent-secret", "")
+        return hmac.compare_digest(given.encode(), self._secret.encode())
 
 
 def _person(token: bytes) -> _Person:

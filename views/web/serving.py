@@ -13,13 +13,14 @@ import uvicorn
 
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
+from ccagent.stores.accepting import plan_connections
 from ccagent.stores.metrics.settings import split_address
 from ccagent.transports.urls import is_loopback
 from ccagent.views.web.access import PageAccess
 from ccagent.views.web.application import PageApplication
 from ccagent.views.web.context import PageSources
 from ccagent.views.web.data.job_search import JobSearch
-from ccagent.views.web.slow_clients import TimedProtocol
+from ccagent.views.web.slow_clients import MOST_CONNECTIONS, limit_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.tokens import TokenVerifier
 
 _MOST_AT_ONCE = 1024
+_BACKLOG = 256
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -61,8 +63,14 @@ class PageServer:
                 "pages: everybody who reaches %s sees the jobs of all; set jwt-public-key or"
                 " web.proxies", settings.web.listen,
             )  # fmt: skip
-        elif not is_local and not settings.tls.certificate and access.takes_tokens:
-            logger.warning("pages: tokens are sent without TLS; set tls, or use a proxy with it")
+        elif (
+            not (is_local or settings.tls.certificate or settings.web.behind_tls)
+            and access.takes_tokens
+        ):
+            logger.warning(
+                "pages: tokens are sent without TLS; set tls, or use a proxy with it and set"
+                " web.behind-tls"
+            )
         try:
             self._jobs = JobSearch(os.path.join(settings.data, "jobs.sqlite"))
         except sqlite3.Error as error:
@@ -75,13 +83,16 @@ class PageServer:
         # A name that leads here from elsewhere matters only where nobody has to log in.
         hosts = _LOCAL if is_local and access.is_open else ()
         self.application = PageApplication(sources, access, hosts=hosts, is_demo=bool(simulated))
+        # The other half is for the store.
+        plan = plan_connections(MOST_CONNECTIONS, _BACKLOG, parts=2)
         self._server = _Uvicorn(
             uvicorn.Config(
                 self.application.app, host=self._host, port=self._port, lifespan="off", ws="none",
-                http=TimedProtocol,
+                http=limit_addresses(frozenset(settings.web.proxies), plan.most),
+                backlog=plan.backlog,
                 log_config=None, log_level="error", access_log=False,
                 server_header=False, proxy_headers=False,
-                limit_concurrency=_MOST_AT_ONCE, timeout_keep_alive=60,
+                limit_concurrency=min(_MOST_AT_ONCE, plan.most), timeout_keep_alive=60,
                 timeout_graceful_shutdown=3, ssl_certfile=settings.tls.certificate or None,
                 ssl_keyfile=settings.tls.key or None,
             )

@@ -57,7 +57,7 @@ class Sessions:
         # something are forms, whose origin is checked.
         answer.set_cookie(
             COOKIE, token, max_age=_SECONDS, httponly=True, samesite="lax",
-            secure=request.url.scheme == "https",
+            secure=self._access.is_encrypted(request),
         )  # fmt: skip
         return answer
 
@@ -66,7 +66,9 @@ class Sessions:
         if not is_own_form(request):
             return Response("this form was sent by another site\n", 403, media_type="text/plain")
         answer = RedirectResponse("/login", 303)
-        answer.delete_cookie(COOKIE, httponly=True, samesite="lax")
+        answer.delete_cookie(
+            COOKIE, httponly=True, samesite="lax", secure=self._access.is_encrypted(request)
+        )
         return answer
 
     @staticmethod

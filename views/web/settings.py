@@ -30,6 +30,9 @@ class WebSettings(Settings, frozen=True, kw_only=True):
     proxy_secret_file: Annotated[
         str, Meta(description="file with what a proxy sends as X-Ccagent-Secret")
     ] = ""
+    behind_tls: Annotated[
+        bool, Meta(description="a proxy ends TLS: browsers send the session's cookie over it alone")
+    ] = False
     preset: Annotated[
         Literal["clustercockpit", "spec", "base"],
         Meta(description="unit preset with which the agents send"),

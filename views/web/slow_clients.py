@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import ipaddress
+import itertools
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -13,24 +15,57 @@ SECONDS = 30.0
 """For a whole request, and until a client takes more of its answer."""
 
 MOST_CONNECTIONS = 2048
+MOST_OF_ADDRESS = 256
+"""Connections of one address, of IPv6 of one network; a quarter of those that are answered."""
+
+_NUMBERS = itertools.count()
 _LARGEST_REQUEST = 128 << 10
 
 
 class TimedProtocol(HttpToolsProtocol):
     """A connection that must get on: with its request, and with reading the answer."""
 
+    most: ClassVar[int] = MOST_CONNECTIONS
+    unlimited: ClassVar[frozenset[str]] = frozenset()
+    """Addresses with any number of connections: those of proxies."""
+
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self._reading: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
         self._received = 0
+        self._number = next(_NUMBERS)
+        self._address = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
         super().connection_made(transport)
         self._reading = self.loop.call_later(SECONDS, transport.abort)
-        if len(self.connections) > MOST_CONNECTIONS:
+        if len(self.connections) > self.most:
             transport.abort()
+        else:
+            self._limit_address(transport)
+
+    def _limit_address(self, transport: asyncio.Transport) -> None:
+        """Close a connection of the same address, if that has too many: it locks out nobody else.
+
+        The oldest goes that waits for a request, so that many viewers at one address go on.
+        """
+        peer = transport.get_extra_info("peername")
+        if peer is None or peer[0] in self.unlimited:
+            return
+        self._address = _network(peer[0])
+        same = [
+            one
+            for one in self.connections
+            if isinstance(one, TimedProtocol) and one._address == self._address  # noqa: SLF001
+        ]
+        if len(same) > MOST_OF_ADDRESS:
+            oldest = min(same, key=lambda one: (one._is_answering(), one._number))  # noqa: SLF001
+            oldest.transport.abort()
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing more."""
@@ -76,3 +111,19 @@ class TimedProtocol(HttpToolsProtocol):
         if self._writing is not None:
             self._writing.cancel()
             self._writing = None
+
+
+def limit_addresses(unlimited: frozenset[str], most: int = MOST_CONNECTIONS) -> type[TimedProtocol]:
+    """Return the class of connections with a limit for all, and for each address but these."""
+    return type("LimitedProtocol", (TimedProtocol,), {"unlimited": unlimited, "most": most})
+
+
+def _network(address: str) -> str:
+    """Return what one client may have many addresses of: of IPv6 a network of 64 bits."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if found.version == 4 or found.ipv4_mapped is not None:
+        return address
+    return str(ipaddress.ip_network((int(found), 64), strict=False))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
     from ccagent.counters import DaemonCounters
     from ccagent.machine.helper import Helper
+    from ccagent.machine.user_names import UserNames
 
 HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
 """Names of hosts and clusters that the envelopes permit."""
@@ -25,9 +25,6 @@ LARGEST_FILE = 16 * 1024 * 1024
 
 _SINGLE_FILE = 16 * 1024
 _PIECE = 256 * 1024
-_USERS_REMEMBERED = 10_000
-_USER_KNOWN_FOR = 3600.0
-_USER_UNKNOWN_FOR = 300.0
 
 
 class Node:
@@ -53,7 +50,7 @@ class Node:
         self.clock_ticks = os.sysconf("SC_CLK_TCK")
         self.page_size = os.sysconf("SC_PAGE_SIZE")
         self.own_counters: Callable[[], DaemonCounters] | None = None
-        self._users: dict[int, tuple[str, float]] = {}
+        self._users: UserNames | None = None
 
     @property
     def is_live(self) -> bool:
@@ -232,23 +229,12 @@ class Node:
         return os.access(self.root + path, os.W_OK)
 
     def user(self, uid: int) -> str:
-        """Return the name of a user, `_user_<uid>` if there is none.
+        """Return the name of a user, `_user_<uid>` if there is none or no answer in time."""
+        if self._users is None:
+            from ccagent.machine.user_names import UserNames
 
-        Names are looked up again after an hour, missing ones after five minutes.
-        """
-        now = self.clock.monotonic()
-        known = self._users.get(uid)
-        if known is not None and now < known[1]:
-            return known[0]
-        name = self._look_up_user(uid)
-        if len(self._users) >= _USERS_REMEMBERED:
-            self._users.clear()
-        if name:
-            self._users[uid] = (name, now + _USER_KNOWN_FOR)
-        else:
-            name = f"_user_{uid}"
-            self._users[uid] = (name, now + _USER_UNKNOWN_FOR)
-        return name
+            self._users = UserNames(self._look_up_user, self.clock.monotonic)
+        return self._users.find(uid) or f"_user_{uid}"
 
     def run(
         self,
@@ -310,12 +296,9 @@ class Node:
         return self.clock.time() - self.clock.uptime()
 
     def _look_up_user(self, uid: int) -> str:
-        try:
-            name = pwd.getpwuid(uid).pw_name
-        except (KeyError, OverflowError):
-            return ""
-        # The C library returns bytes; those that are not UTF-8 must not damage an envelope.
-        return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        from ccagent.machine.user_names import look_up_user
+
+        return look_up_user(uid)
 
     def _domain(self) -> str:
         _, _, domain = self.hostname.partition(".")

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from ccagent.records.line_protocol.lines import ReadPrecision
 
+MOST_TAGS = 1000
+"""Tags that a line may have: memory for more would be the sender's to take."""
+
 _LATEST_SECOND = SIGNED.stop // SECOND
 _EARLIEST_NANOSECOND = 10**17
 
@@ -117,6 +120,9 @@ class _LineReader:
             if key in tags:
                 self._position = begin
                 raise self.error("a tag that the line doesn't have yet")
+            if len(tags) == MOST_TAGS:
+                self._position = begin
+                raise self.error(f"a field after at most {MOST_TAGS} tags")
             tags[key] = value
         self._take(_SPACES, "',' and a tag or ' ' and a field")
         field = self._read_name(_WORD, "the key of a field")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -61,8 +62,26 @@ def test_records_of_another_server_are_forbidden() -> None:
 
 
 def test_too_many_records_are_refused_before_they_are_checked() -> None:
-    with pytest.raises(RefusedArrayError, match="101 records, more than 100"):
+    with pytest.raises(RefusedArrayError, match="more than 100 records"):
         decode_records(b"[" + b",".join([b"{}"] * 101) + b"]", 100)
+
+
+@pytest.mark.parametrize("element", ["{}", "[]", "1", '{"a":1}', '{"a":{}}', '"{"', "{}{"])
+def test_a_body_of_tiny_elements_takes_little_memory(element: str) -> None:
+    body = ("[" + ",".join([element] * (4_000_000 // len(element))) + "]").encode()
+    tracemalloc.start()
+    with pytest.raises(RefusedArrayError):
+        decode_records(body, 20_000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8_000_000
+
+
+def test_braces_in_names_are_no_records() -> None:
+    entry = "{" * 50
+    assert [one["entry_id"] for one in decode_records(
+        json.dumps([record(entry_id=entry)] * 90).encode(), 100
+    )] == [entry] * 90  # fmt: skip
 
 
 def test_twenty_reasons_are_enough() -> None:

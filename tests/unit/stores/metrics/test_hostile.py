@@ -251,7 +251,7 @@ def test_a_table_of_jobs_that_is_only_locked_stays(
     path = tmp_path / "jobs.sqlite"
     open_job_table(str(path)).close()
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     monkeypatch.setattr("ccagent.stores.metrics.job_table.JobTable.__init__", refuse)

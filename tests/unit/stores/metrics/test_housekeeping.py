@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import urllib.error
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ccagent.stores.metrics.housekeeping import Housekeeper
-from ccagent.stores.metrics.log_writer import WriteAheadLog
+from ccagent.stores.metrics.log_writer import WriteAheadLog, largest_segment
 from ccagent.stores.metrics.used_nodes import find_used_nodes
 from tests.unit.stores.metrics.support import NOW, new_ingest, new_store
 from tests.unit.stores.metrics.test_ingest import message, stored
@@ -70,12 +71,14 @@ def test_many_names_take_no_more_than_the_memory_cap(caplog: pytest.LogCaptureFi
 
 def filled_log(directory: Path) -> WriteAheadLog:
     """Three segments, with values of 50, 30 and 1 hours ago."""
+    directory.mkdir(exist_ok=True)
     log = WriteAheadLog(str(directory))
     ingest = new_ingest(new_store(), log=log)
     for hours in (50, 30, 1):
         ingest.write(message(["1", "2"], NOW - 3600 * hours))
         log.flush()
         log.rotate()
+    log.sync()
     return log
 
 
@@ -84,8 +87,7 @@ def test_segments_without_a_value_within_the_retention_are_old(tmp_path: Path) -
     keeper = Housekeeper(new_store(), log, retention=DAY)
     old = keeper.old_segments()
     assert [segment.newest for segment in old] == [NOW - 50 * 3600, NOW - 30 * 3600]
-    for segment in old:
-        keeper.remove_segment(segment)
+    asyncio.run(keeper.remove_old())
     assert (len(log.closed), len(list(tmp_path.iterdir()))) == (1, 1)
 
 
@@ -99,8 +101,51 @@ def test_the_log_of_spared_nodes_has_an_end(tmp_path: Path) -> None:
 def test_a_disk_cap_takes_the_oldest_segments(tmp_path: Path) -> None:
     log = filled_log(tmp_path)
     keeper = Housekeeper(new_store(), log, retention=DAY, disk_cap=log.size - 1)
-    keeper.limit_disk()
+    asyncio.run(keeper.limit_disk())
     assert [segment.newest for segment in log.closed] == [NOW - 30 * 3600, NOW - 3600]
+
+
+def test_the_archive_gets_segments_before_the_disk_cap(tmp_path: Path) -> None:
+    log, archive = filled_log(tmp_path / "log"), tmp_path / "archive"
+    keeper = Housekeeper(new_store(), log, retention=DAY, disk_cap=log.size, archive=str(archive))
+    asyncio.run(keeper.limit_disk())
+    assert len(log.closed) == 3  # the cap is not reached
+    assert [one.name for one in archive.glob("*/*")] == [f"{NOW - 50 * 3600}.parquet"]
+    keeper = Housekeeper(new_store(), log, retention=DAY, disk_cap=1, archive=str(archive))
+    asyncio.run(keeper.limit_disk())
+    assert (log.closed, keeper.unarchived, len(list(archive.glob("*/*")))) == ([], 0, 3)
+
+
+def test_the_disk_cap_says_what_the_archive_could_not_take(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = filled_log(tmp_path / "log")
+    (tmp_path / "file").write_text("no directory")
+    keeper = Housekeeper(
+        new_store(), log, retention=DAY, disk_cap=log.size - 1, archive=str(tmp_path / "file")
+    )
+    oldest = log.closed[0]
+    asyncio.run(keeper.limit_disk())
+    assert (len(log.closed), keeper.unarchived) == (2, 1)
+    lost = f"deleting {oldest.path}, values until {oldest.newest}, which the archive"
+    assert lost in caplog.text
+
+
+def test_a_log_with_a_cap_has_segments_to_delete(tmp_path: Path) -> None:
+    cap = 1 << 20
+    log = WriteAheadLog(str(tmp_path), largest=largest_segment(cap))
+    keeper = Housekeeper(new_store(), log, retention=DAY, disk_cap=cap)
+    ingest = new_ingest(new_store(), log=log)
+    for step in range(20_000):
+        ingest.write(message([str(step), "2"], NOW + step % 60))
+        if step % 10 == 0:
+            log.flush()
+        if step % 1000 == 0:
+            log.sync()
+            asyncio.run(keeper.limit_disk())
+            assert sum(one.stat().st_size for one in tmp_path.iterdir()) <= cap
+    assert len(log.closed) > 10
+    log.close()
 
 
 def test_nodes_of_running_jobs_are_asked_of_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:

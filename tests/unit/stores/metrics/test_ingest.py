@@ -92,7 +92,8 @@ def test_the_default_cluster_and_the_tag_host(store: MetricStore, ingest: LineIn
 def test_what_the_store_does_not_take_is_skipped(
     text: str, store: MetricStore, ingest: LineIngest
 ) -> None:
-    assert ingest.write(f"{text}\n{line('load', 1)}".encode())[::2] == (1, 0)
+    result = ingest.write(f"{text}\n{line('load', 1)}".encode())
+    assert (result.stored, result.bad_count) == (1, 0)
     assert list(stored(store)) == [("fox", "n1", "load")]
 
 

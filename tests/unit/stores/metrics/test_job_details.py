@@ -10,7 +10,8 @@ import pytest
 
 from ccagent.records.line_protocol.lines import Line
 from ccagent.stores.metrics.job_details import StoredJobDetails, read_details
-from ccagent.stores.metrics.job_table import JobEvents, JobTable
+from ccagent.stores.metrics.job_events import JobEvents
+from ccagent.stores.metrics.job_table import JobTable
 
 if TYPE_CHECKING:
     from pathlib import Path

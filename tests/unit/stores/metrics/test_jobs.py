@@ -13,8 +13,9 @@ from ccagent.errors import UnparsableError
 from ccagent.records.line_protocol.lines import Line
 from ccagent.stores.metrics.api import ROUTES, StoreApi
 from ccagent.stores.metrics.commit import GroupCommit
+from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_queries import FootprintKeeper, expand_job
-from ccagent.stores.metrics.job_table import JobEvents, JobTable, StoredJob, open_job_table
+from ccagent.stores.metrics.job_table import JobTable, StoredJob, open_job_table
 from ccagent.stores.metrics.query_request import BadRequestError, parse_request
 from tests.unit.stores.metrics.support import NOW, ask, new_ingest, new_store
 

@@ -19,7 +19,10 @@ from tests.support.page_site import public_key, token
 def request(client: str = "127.0.0.1", **headers: str) -> Request:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     found = [(name.encode(), value.encode()) for name, value in named.items()]
-    return Request({"type": "http", "headers": found, "client": (client, 1), "query_string": b""})
+    return Request({
+        "type": "http", "headers": found, "client": (client, 1), "query_string": b"",
+        "scheme": "http", "server": ("store", 80), "path": "/",
+    })  # fmt: skip
 
 
 def with_tokens(**settings: object) -> PageAccess:
@@ -105,3 +108,18 @@ def test_a_proxy_needs_a_secret_that_nobody_guesses(tmp_path: Path) -> None:
     os.chmod(short, 0o600)
     with pytest.raises(ConfigurationError, match="16 characters"):
         with_tokens(proxies=["10.0.0.1"], proxy_secret_file=str(short))
+
+
+def test_a_trusted_proxy_says_whether_the_browser_uses_tls(tmp_path: Path) -> None:
+    access = proxied(tmp_path)
+    secret = "0123456789abcdef"
+    told = {"x_forwarded_proto": "https", "x_ccagent_secret": secret}
+    assert access.is_encrypted(request("10.0.0.1", **told))
+    assert not access.is_encrypted(request("10.0.0.1", x_ccagent_secret=secret))
+    assert not access.is_encrypted(request("10.0.0.2", **told))
+    assert not access.is_encrypted(request("10.0.0.1", x_forwarded_proto="https"))
+
+
+def test_the_configuration_says_that_a_proxy_ends_tls() -> None:
+    assert with_tokens(behind_tls=True).is_encrypted(request())
+    assert not with_tokens().is_encrypted(request(x_forwarded_proto="https"))

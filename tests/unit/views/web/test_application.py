@@ -430,6 +430,13 @@ def test_a_login_keeps_the_token_where_no_script_reads_it(closed: PageSite) -> N
     assert 'ccagent-session=""' in out.headers["set-cookie"]
 
 
+def test_behind_tls_the_token_is_sent_over_it_alone(tmp_path: Path) -> None:
+    site = PageSite(tmp_path, has_key=True, settings=WebSettings(behind_tls=True))
+    reply = log_in(site, token(sub="bob"), sec_fetch_site="same-origin")
+    site.close()
+    assert "; Secure" in reply.headers["set-cookie"]
+
+
 @pytest.mark.parametrize(
     "headers",
     [{"sec_fetch_site": "cross-site"}, {"sec_fetch_site": "same-site"}, {"sec_fetch_site": "none"},

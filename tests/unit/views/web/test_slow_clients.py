@@ -27,14 +27,14 @@ async def answer(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def talk_to_server(talk: Talk) -> bytes:
+def talk_to_server(talk: Talk, protocol: type[TimedProtocol] = TimedProtocol) -> bytes:
     """Return what a client reads until its connection ends."""
 
     async def main() -> bytes:
         config = uvicorn.Config(answer, lifespan="off", log_config=None, timeout_keep_alive=60)
         state = ServerState()
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: TimedProtocol(config, state, {}), "127.0.0.1", 0)
+        server = await loop.create_server(lambda: protocol(config, state, {}), "127.0.0.1", 0)
         async with server:
             reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
             try:
@@ -96,7 +96,7 @@ def test_a_header_without_an_end_ends() -> None:
 
 
 def test_too_many_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slow_clients, "MOST_CONNECTIONS", 0)
+    monkeypatch.setattr(TimedProtocol, "most", 0)
 
     async def talk(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> bytes:
         return await _read(reader)
@@ -112,3 +112,48 @@ def test_a_client_in_time_is_answered() -> None:
         return first + await _read(reader)
 
     assert talk_to_server(talk).count(b"200 OK") == 2
+
+
+def test_one_address_locks_out_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow_clients, "MOST_OF_ADDRESS", 3)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        peer = writer.get_extra_info("peername")[:2]
+        slow = [await asyncio.open_connection(*peer) for _ in range(20)]
+        # The oldest are closed, this one among them: new requests are answered.
+        assert await _read(reader) == b""
+        other = await asyncio.open_connection(*peer, local_addr=("127.0.0.2", 0))
+        found = b""
+        for each in (slow[-1], other):
+            each[1].write(ASK)
+            found += await each[0].readuntil(b"xx")
+        for _, each_writer in (*slow, other):
+            each_writer.close()
+        return found
+
+    assert talk_to_server(talk).count(b"200 OK") == 2
+
+
+def test_a_proxy_has_the_connections_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow_clients, "MOST_OF_ADDRESS", 3)
+    protocol = slow_clients.limit_addresses(frozenset({"127.0.0.1"}))
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        peer = writer.get_extra_info("peername")[:2]
+        more = [await asyncio.open_connection(*peer) for _ in range(20)]
+        writer.write(ASK)
+        found = await reader.readuntil(b"xx")
+        for _, each_writer in more:
+            each_writer.close()
+        return found
+
+    assert b"200 OK" in talk_to_server(talk, protocol)
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [("10.0.0.1", "10.0.0.1"), ("2001:db8::1", "2001:db8::/64"), ("fe80::1%eth0", "fe80::/64"),
+     ("::ffff:10.0.0.1", "::ffff:10.0.0.1"), ("nonsense", "nonsense")],
+)  # fmt: skip
+def test_a_client_may_have_a_network_of_addresses(address: str, network: str) -> None:
+    assert slow_clients._network(address) == network

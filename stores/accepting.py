@@ -1,0 +1,65 @@
+"""Accepting connections within the number of files that this process may have open.
+
+asyncio accepts as many connections at once as its backlog is long. Without a free descriptor it
+logs a traceback for each of them, again and again: so some stay free.
+"""
+
+from __future__ import annotations
+
+import errno
+import resource
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ccagent.log import logger
+from ccagent.machine.descriptors import raise_limit
+
+if TYPE_CHECKING:
+    import asyncio
+
+_RESERVED = 32
+"""Descriptors for the log, the database and what else is open."""
+
+_PART = 8
+_LOG_EVERY = 60.0
+_SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class ConnectionPlan(NamedTuple):
+    """How many connections may be open, and how many are accepted at once."""
+
+    most: int
+    backlog: int
+
+
+def plan_connections(wanted: int, backlog: int, *, parts: int = 1) -> ConnectionPlan:
+    """Raise the limit of open files, and return what it permits to one of so many servers."""
+    raise_limit()
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return ConnectionPlan(wanted, backlog)
+    share = max(2, (files - _RESERVED) // parts)
+    backlog = max(1, min(backlog, share // _PART))
+    most = max(1, min(wanted, share - 2 * backlog))
+    if most < wanted:
+        logger.warning(
+            "connections: %d at a time instead of %d: %d files may stay open (LimitNOFILE)",
+            most, wanted, files,
+        )  # fmt: skip
+    return ConnectionPlan(most, backlog)
+
+
+def handle_accept_errors(loop: asyncio.AbstractEventLoop) -> None:
+    """Log once a minute that no connection can be accepted; other errors as before."""
+    logged = -_LOG_EVERY
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal logged
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in _SHORT:
+            loop.default_exception_handler(context)
+        elif monotonic() - logged >= _LOG_EVERY:
+            logged = monotonic()
+            logger.error("no connection can be accepted: %s; trying again", error.strerror)
+
+    loop.set_exception_handler(handle)

@@ -1,0 +1,45 @@
+"""Connections within the number of files that the process may have open."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import resource
+
+import pytest
+
+from ccagent.stores.accepting import ConnectionPlan, handle_accept_errors, plan_connections
+
+
+@pytest.mark.parametrize(
+    ("files", "parts", "plan"),
+    [
+        (65_536, 1, ConnectionPlan(20_000, 4096)),
+        (65_536, 2, ConnectionPlan(20_000, 4094)),
+        (1024, 1, ConnectionPlan(744, 124)),
+        (64, 1, ConnectionPlan(24, 4)),
+        (8, 1, ConnectionPlan(1, 1)),
+        (resource.RLIM_INFINITY, 1, ConnectionPlan(20_000, 4096)),
+    ],
+)
+def test_some_descriptors_stay_free(
+    files: int, parts: int, plan: ConnectionPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+    assert plan_connections(20_000, 4096, parts=parts) == plan
+
+
+def test_a_lack_of_descriptors_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        handle_accept_errors(loop)
+        for number in (errno.EMFILE, errno.EMFILE, errno.ENFILE):
+            error = OSError(number, os.strerror(number))
+            loop.call_exception_handler({"message": "accept", "exception": error})
+        loop.call_exception_handler({"message": "another error"})
+
+    asyncio.run(main())
+    assert caplog.text.count("no connection can be accepted: Too many open files") == 1
+    assert "Too many open files in system" not in caplog.text
+    assert "another error" in caplog.text
