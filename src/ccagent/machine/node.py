@@ -233,7 +233,8 @@ class Node:
         if self._users is None:
             from ccagent.machine.user_names import UserNames
 
-            self._users = UserNames(self._look_up_user, self.clock.monotonic)
+            passwd = self.root + "etc/passwd"
+            self._users = UserNames(self._look_up_user, self.clock.monotonic, local=passwd)
         return self._users.find(uid) or f"_user_{uid}"
 
     def run(

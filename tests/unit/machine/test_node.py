@@ -49,12 +49,12 @@ class Moved(Clock):
 
 
 class Asked(Node):
-    """A node that counts how often it asks for users; there are `root` and `fox`."""
+    """A node that counts how often it asks the name service, which knows `eve` and `fox`."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(hostname="c1-1", cluster="fox", clock=clock)
         self.asked: list[int] = []
-        self.known = {0: "root", 1000: "fox"}
+        self.known = {70_000: "eve", 71_000: "fox"}
 
     def _look_up_user(self, uid: int) -> str:
         self.asked.append(uid)
@@ -167,14 +167,14 @@ def test_any_list_of_hosts_gives_a_domain_or_none(hosts: str) -> None:
 def test_users_are_asked_for_once_an_hour() -> None:
     clock = Moved()
     node = Asked(clock)
-    assert [node.user(uid) for uid in (0, 1000, 0, 1000)] == ["root", "fox", "root", "fox"]
-    assert node.asked == [0, 1000]
+    assert [node.user(uid) for uid in (70_000, 71_000) * 2] == ["eve", "fox"] * 2
+    assert node.asked == [70_000, 71_000]
     clock.now = 3599
-    node.known[1000] = "renamed"
-    assert node.user(1000) == "fox"
+    node.known[71_000] = "renamed"
+    assert node.user(71_000) == "fox"
     clock.now = 3600
-    assert node.user(1000) == "renamed"
-    assert node.asked == [0, 1000, 1000]
+    assert node.user(71_000) == "renamed"
+    assert node.asked == [70_000, 71_000, 71_000]
 
 
 def test_unknown_users_are_asked_for_every_five_minutes() -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ccagent.machine import user_names
 from ccagent.machine.user_names import UserNames, local_users
 from tests.support.running import until
 
@@ -32,8 +31,8 @@ class Directory:
         self.answers.wait(120)
         return self.known.get(uid, "")
 
-    def names(self) -> UserNames:
-        return UserNames(self.look_up, lambda: self.now)
+    def names(self, local: str = "/nowhere") -> UserNames:
+        return UserNames(self.look_up, lambda: self.now, local=local)
 
 
 @pytest.fixture
@@ -75,21 +74,28 @@ def test_a_directory_that_denies_what_it_knew_is_not_believed(directory: Directo
     assert names.find(70_000) == "wolf"
 
 
-def test_local_users_need_no_answer(
-    directory: Directory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_local_users_need_no_answer(directory: Directory, tmp_path: Path) -> None:
     (tmp_path / "passwd").write_bytes(
-        b"root:x:0:0::/root:/bin/sh\n\xff:x\n+::::::\neve:x:70:70::/:\n"
+        b"root:x:0:0::/root:/bin/sh\n\xff:x\n+::::::\nbig:x:99999999999:1::/:\neve:x:70:70::/:\n"
     )
-    monkeypatch.setattr(user_names, "_LOCAL", str(tmp_path / "passwd"))
     directory.answers.clear()
-    names = directory.names()
-    assert [names.find(uid) for uid in (0, 70, 71)] == ["root", "eve", ""]
+    names = directory.names(str(tmp_path / "passwd"))
+    assert [names.find(uid) for uid in (0, 70)] == ["root", "eve"]
+    assert directory.asked == 0
+    assert local_users(str(tmp_path / "passwd")) == {0: "root", 70: "eve"}
 
 
-def test_a_missing_list_of_local_users_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_names, "_LOCAL", "/nowhere")
-    assert local_users() == {}
+def test_a_changed_list_of_local_users_is_read_again(directory: Directory, tmp_path: Path) -> None:
+    passwd = tmp_path / "passwd"
+    names = directory.names(str(passwd))
+    assert names.find(70) == ""
+    passwd.write_text("eve:x:70:70::/:\n")
+    directory.now = 300
+    assert names.find(70) == "eve"
+
+
+def test_a_missing_list_of_local_users_is_empty() -> None:
+    assert local_users("/nowhere") == {}
 
 
 def test_users_are_looked_up_one_after_the_other(directory: Directory) -> None:
