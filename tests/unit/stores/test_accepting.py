@@ -27,7 +27,10 @@ from ccagent.stores.accepting import ConnectionPlan, handle_accept_errors, plan_
 def test_some_descriptors_stay_free(
     files: int, others: int, plan: ConnectionPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+    def limits(_: int) -> tuple[int, int]:
+        return files, files
+
+    monkeypatch.setattr(resource, "getrlimit", limits)
     assert plan_connections(20_000, 4096, others=others) == plan
 
 
