@@ -81,6 +81,7 @@ OURS = {
     "ccagent.machine.procfs.meminfo",
     "ccagent.machine.procfs.stat",
     "ccagent.machine.system_state",
+    "ccagent.machine.user_names",
     "ccagent.records",
     "ccagent.records.envelopes",
     "ccagent.records.events",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import _thread  # threading would cost a one-shot sample its import
 import pwd
-import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING
@@ -40,9 +40,10 @@ class UserNames:
         self._look_up = look_up
         self._monotonic = monotonic
         self._known: dict[int, tuple[str, float]] = {}
-        self._lock = threading.Lock()
+        self._lock = _thread.allocate_lock()
         self._queue: deque[int] = deque()
-        self._asked: dict[int, threading.Event] = {}
+        self._asked: dict[int, _thread.LockType] = {}
+        """Locks that are free as soon as the answer is there."""
         self._threads = 0
         self._progress = 0.0
         self._patience, self._counted = _PATIENCE, time.monotonic()
@@ -61,7 +62,9 @@ class UserNames:
             answered = self._ask(uid)
             patience = self._refill()
         began = time.monotonic()
-        is_answered = answered is not None and answered.wait(patience)
+        is_answered = answered is not None and answered.acquire(timeout=patience)
+        if is_answered and answered is not None:
+            answered.release()  # others wait, too
         with self._lock:
             self._patience -= time.monotonic() - began
             if not is_answered and not self._is_slow:
@@ -82,19 +85,20 @@ class UserNames:
         self._counted = now
         return max(0.0, self._patience)
 
-    def _ask(self, uid: int) -> threading.Event | None:
-        """Have a user looked up; return what is set then, None if nobody can ask."""
+    def _ask(self, uid: int) -> _thread.LockType | None:
+        """Have a user looked up; return what is free then, None if nobody can ask."""
         answered = self._asked.get(uid)
         if answered is None:
             if len(self._asked) >= _REMEMBERED:
                 return None
-            answered = self._asked[uid] = threading.Event()
+            answered = self._asked[uid] = _thread.allocate_lock()
+            answered.acquire()
             self._queue.append(uid)
         now = time.monotonic()
         is_stuck = now - self._progress > _STUCK_AFTER and self._threads < _MOST_THREADS
         if not self._threads or is_stuck:
             try:
-                threading.Thread(target=self._work, name="users", daemon=True).start()
+                _thread.start_new_thread(self._work, ())
             except RuntimeError as error:
                 logger.debug("users: %s", error)
                 return answered if self._threads else None
@@ -118,7 +122,7 @@ class UserNames:
                 name = ""
             with self._lock:
                 self._remember(uid, name)
-                self._asked.pop(uid).set()
+                self._asked.pop(uid).release()
 
     def _remember(self, uid: int, name: str) -> None:
         now = self._monotonic()
