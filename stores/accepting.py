@@ -7,6 +7,7 @@ logs a traceback for each of them, again and again: so some stay free.
 from __future__ import annotations
 
 import errno
+import logging
 import resource
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,17 +33,22 @@ class ConnectionPlan(NamedTuple):
     backlog: int
 
 
-def plan_connections(wanted: int, backlog: int, *, parts: int = 1) -> ConnectionPlan:
-    """Raise the limit of open files, and return what it permits to one of so many servers."""
+def plan_connections(wanted: int, backlog: int, *, others: int = 0) -> ConnectionPlan:
+    """Raise the limit of open files, and return what it permits to a server.
+
+    others: connections of another server of this process, which may have half of all.
+    """
     raise_limit()
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return ConnectionPlan(wanted, backlog)
-    share = max(2, (files - _RESERVED) // parts)
+    left = files - _RESERVED
+    share = max(2, left - min(others, left // 2))
     backlog = max(1, min(backlog, share // _PART))
     most = max(1, min(wanted, share - 2 * backlog))
     if most < wanted:
-        logger.warning(
+        logger.log(
+            logging.WARNING if most < wanted // 2 else logging.INFO,
             "connections: %d at a time instead of %d: %d files may stay open (LimitNOFILE)",
             most, wanted, files,
         )  # fmt: skip

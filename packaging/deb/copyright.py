@@ -33,15 +33,28 @@ MODULES = (
     Module("py-cpuinfo", "cpuinfo/*", "Expat-cpuinfo", "py_cpuinfo-*.dist-info/LICENSE"),
 )
 STORE = (
+    Module("anyio", "anyio/*", "Expat-anyio", "anyio-*.dist-info/licenses/LICENSE"),
     Module("cffi", "cffi/* usr/lib/ccagent-store/_cffi_backend*", "MIT-0-cffi",
            "cffi-*.dist-info/licenses/LICENSE", "Armin Rigo, Maciej Fijalkowski"),
     Module("cryptography", "cryptography/*", "Apache-2.0", "", "Individual contributors"),
+    Module("h11", "h11/*", "Expat-h11", "h11-*.dist-info/licenses/LICENSE.txt"),
     Module("httptools", "httptools/*", "Expat-httptools", "httptools-*.dist-info/licenses/LICENSE"),
+    Module("idna", "idna/*", "BSD-3-clause-idna", "idna-*.dist-info/licenses/LICENSE.md"),
+    Module("jinja2", "jinja2/*", "BSD-3-clause-jinja2",
+           "jinja2-*.dist-info/licenses/LICENSE.txt"),
+    Module("markupsafe", "markupsafe/*", "BSD-3-clause-markupsafe",
+           "markupsafe-*.dist-info/licenses/LICENSE.txt"),
     Module("numpy", "numpy/* usr/lib/ccagent-store/numpy.libs/*", "BSD-3-clause-numpy",
            "numpy-*.dist-info/licenses/LICENSE.txt"),
     Module("orjson", "orjson/*", "MPL-2.0", "", "ijl"),
     Module("pycparser", "pycparser/*", "BSD-3-clause-pycparser",
            "pycparser-*.dist-info/licenses/LICENSE"),
+    Module("starlette", "starlette/*", "BSD-3-clause-starlette",
+           "starlette-*.dist-info/licenses/LICENSE.md", "Encode OSS Ltd"),
+    Module("typing-extensions", "typing_extensions.py", "PSF-2.0",
+           "typing_extensions-*.dist-info/licenses/LICENSE", "Python Software Foundation"),
+    Module("uvicorn", "uvicorn/*", "BSD-3-clause-uvicorn",
+           "uvicorn-*.dist-info/licenses/LICENSE.md", "Encode OSS Ltd"),
 )  # fmt: skip
 """The modules of the package ccagent-store."""
 

@@ -6,6 +6,7 @@ It reads a segment of the log, so that the store needs neither the library nor i
 from __future__ import annotations
 
 import asyncio
+import os
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,9 @@ class SegmentArchive:
         """Archive a segment; return whether it may be deleted."""
         async with self._turn:
             if self.has(segment):
+                return True
+            if not await asyncio.to_thread(os.path.exists, segment.path):
+                logger.error("log %s was removed before it was archived", segment.path)
                 return True
             if monotonic() < self._failed.get(segment.path, 0.0):
                 return False

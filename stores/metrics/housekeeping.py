@@ -90,6 +90,14 @@ class Housekeeper:
         limit = int(self._store.now()) - self._retention * (REPLAYED if is_spared else 1)
         return [segment for segment in self._log.closed if segment.newest < limit]
 
+    def check_log(self) -> None:
+        """Go on in a new segment if the last one was removed: it would be lost with what comes."""
+        if self._log is not None and not self._log.check_file():
+            logger.error(
+                "log: the newest segment was removed by somebody: its values are in memory only,"
+                " and lost at the next start"
+            )
+
     async def remove_old(self, *, is_spared: bool = False) -> None:
         """Archive and delete the segments of which no value is within the retention."""
         for segment in self.old_segments(is_spared=is_spared):

@@ -19,7 +19,7 @@ from ccagent.log import logger
 from ccagent.stores.metrics.job_details import StoredJobDetails
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 _SCHEMA = """
 create table if not exists jobs (
@@ -100,7 +100,7 @@ class JobTable:
             raise sqlite3.OperationalError(f"{self._path} was removed or replaced")
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self) -> Generator[None]:
         """Make changes together, or none of them. Raises sqlite3.Error."""
         self._database.execute("begin immediate")
         try:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 _SWEEP_EVERY = 5.0
 _BACKLOG = 4096
+_OF_PAGES = 2560
+"""Connections of the pages, with those that are accepted at once."""
+
 _END_WITHIN = 10.0
 
 
@@ -39,7 +42,7 @@ class ListeningServer:
     def __init__(self, settings: StoreSettings) -> None:
         self.settings = settings
         plan = plan_connections(
-            settings.limits.connections, _BACKLOG, parts=2 if settings.web.listen else 1
+            settings.limits.connections, _BACKLOG, others=_OF_PAGES if settings.web.listen else 0
         )
         self._backlog = plan.backlog
         self.connections = ConnectionLimits(

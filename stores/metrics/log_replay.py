@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
+import stat
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -71,8 +73,13 @@ class Replay:
         self._described.clear()
         self._is_searched = False
         self._newest = 0
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
+        # A link would be another's file, and a pipe would hold up the start.
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        with open(os.open(path, flags), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "no regular file")
+            size = status.st_size
             if not size:
                 return Segment(path, 0, 0)
             # Closed when its last part is forgotten.

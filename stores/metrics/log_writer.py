@@ -149,6 +149,21 @@ class WriteAheadLog:
         except OSError as error:
             raise StoreLogError(f"{self._directory}: {error.strerror}") from error
 
+    def check_file(self) -> bool:
+        """Begin a new segment if somebody has removed this one; return whether it was there."""
+        if self._descriptor < 0:
+            return True
+        try:
+            found, own = os.stat(self._path), os.fstat(self._descriptor)
+            if os.path.samestat(found, own):
+                return True
+        except OSError:
+            pass
+        self._unsynced.append(self._descriptor)
+        self._descriptor = -1
+        self.rotate()
+        return False
+
     def rotate(self) -> None:
         """Begin a new segment with the next record."""
         if self._descriptor >= 0:

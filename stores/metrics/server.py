@@ -156,6 +156,7 @@ class StoreServer(ListeningServer):
 
     async def tick(self) -> None:
         """Keep footprints of ended jobs, and keep within the cap of memory."""
+        self.housekeeper.check_log()
         self.housekeeper.limit_memory()
         if not self.events.retry():
             return

@@ -83,8 +83,7 @@ class PageServer:
         # A name that leads here from elsewhere matters only where nobody has to log in.
         hosts = _LOCAL if is_local and access.is_open else ()
         self.application = PageApplication(sources, access, hosts=hosts, is_demo=bool(simulated))
-        # The other half is for the store.
-        plan = plan_connections(MOST_CONNECTIONS, _BACKLOG, parts=2)
+        plan = plan_connections(MOST_CONNECTIONS, _BACKLOG, others=settings.limits.connections)
         self._server = _Uvicorn(
             uvicorn.Config(
                 self.application.app, host=self._host, port=self._port, lifespan="off", ws="none",

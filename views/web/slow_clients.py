@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import itertools
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -35,7 +35,8 @@ class TimedProtocol(HttpToolsProtocol):
         self._writing: asyncio.TimerHandle | None = None
         self._received = 0
         self._number = next(_NUMBERS)
-        self._address = ""
+        self.address = ""
+        """The client's address or network."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
@@ -54,18 +55,16 @@ class TimedProtocol(HttpToolsProtocol):
         peer = transport.get_extra_info("peername")
         if peer is None or peer[0] in self.unlimited:
             return
-        self._address = _network(peer[0])
-        same = [
-            one
-            for one in self.connections
-            if isinstance(one, TimedProtocol) and one._address == self._address  # noqa: SLF001
-        ]
+        self.address = _network(peer[0])
+        open_ones = cast("set[TimedProtocol]", self.connections)
+        same = [one for one in open_ones if one.address == self.address]
         if len(same) > MOST_OF_ADDRESS:
-            oldest = min(same, key=lambda one: (one._is_answering(), one._number))  # noqa: SLF001
-            oldest.transport.abort()
+            min(same, key=TimedProtocol.rank).transport.abort()
 
-    def _is_answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+    def rank(self) -> tuple[bool, int]:
+        """Return how much a connection is worth to stay: one that is answered, the newest."""
+        cycle: Any = self.cycle
+        return cycle is not None and not cycle.response_complete, self._number
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing more."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from tests.support.jobstats_store import RunningJobstatsStore, record
 from tests.support.postgres import PostgresServer
@@ -92,7 +93,7 @@ def test_connections_that_end_in_the_middle_lose_nothing(
                 " WHERE application_name = 'ccagent' AND datname = %s"
             )
             while not is_over.wait(0.2):
-                connection.execute(query, [psycopg.conninfo.conninfo_to_dict(url)["dbname"]])
+                connection.execute(query, [conninfo_to_dict(url)["dbname"]])
 
     with RunningJobstatsStore(tmp_path / "store", "--database", url) as store:
         killer = threading.Thread(target=kill)

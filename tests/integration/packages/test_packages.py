@@ -441,7 +441,7 @@ def test_a_lustre_server_gets_its_agent_alone_and_needs_lctl_alone(
 SERVE = """
 ccagent store metrics -v 2>/tmp/log & store=$!
 for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-    grep -q listening /tmp/log && break
+    grep -q "pages at" /tmp/log && grep -q listening /tmp/log && break
     sleep 0.5
 done
 cat /tmp/log
@@ -472,8 +472,11 @@ def test_a_store_can_be_started_as_soon_as_it_is_installed(
     configuration = root.path / "etc/ccagent/store.toml"
     key = "dGVzdHRlc3R0ZXN0dGVzdHRlc3R0ZXN0dGVzdHRlc3Q="
     text = configuration.read_text().replace("127.0.0.1", "0.0.0.0")
-    configuration.write_text(f'{text}\njwt-public-key = "{key}"\n')
-    assert "listening on 0.0.0.0, port 8082" in root.run("sh", "-euc", SERVE, user="ccagent")
+    pages = '[web]\nlisten = "0.0.0.0:8083"'
+    configuration.write_text(f'{text}\njwt-public-key = "{key}"\n{pages}\n')
+    told = root.run("sh", "-euc", SERVE, user="ccagent")
+    assert "listening on 0.0.0.0, port 8082" in told
+    assert "pages at http://0.0.0.0:8083/" in told
     assert list((root.path / "var/lib/ccagent-store/log").iterdir()) == []
     unit = "ccagent-store.service"
     folder = "/usr/lib/systemd/system"
@@ -680,13 +683,18 @@ def test_a_wheel_that_is_not_the_pinned_one_is_refused(tmp_path: Path, first: Bu
 
 def test_every_dependency_is_pinned_and_nothing_else() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    # Of the extra `store` the metric store needs these; cryptography needs two more.
-    store = {"cryptography", "httptools", "numpy", "orjson"}
-    extra = project["optional-dependencies"]["store"]
+    # Of the extras `store` and `web` the metric store and its pages need these, but for Bokeh.
+    store = {"cryptography", "httptools", "jinja2", "numpy", "orjson", "starlette", "uvicorn"}
+    extras = project["optional-dependencies"]
+    extra = [*extras["store"], *extras["web"]]
+    # cryptography needs two more, starlette and uvicorn four, jinja2 one.
+    more_of_store = {
+        "cffi", "pycparser", "anyio", "h11", "idna", "typing-extensions", "markupsafe",
+    }  # fmt: skip
     assert store <= {re.split(r"[\[<>=]", each)[0] for each in extra}
     for listed, needed, more in (
         ("wheels.txt", project["dependencies"], {"setuptools"}),
-        ("wheels-store.txt", store, {"cffi", "pycparser"}),
+        ("wheels-store.txt", store, more_of_store),
     ):
         wanted = {re.split("[<>=]", each)[0] for each in needed}
         lines = (ROOT / "packaging" / listed).read_text().splitlines()

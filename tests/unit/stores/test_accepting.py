@@ -13,21 +13,25 @@ from ccagent.stores.accepting import ConnectionPlan, handle_accept_errors, plan_
 
 
 @pytest.mark.parametrize(
-    ("files", "parts", "plan"),
+    ("files", "others", "plan"),
     [
-        (65_536, 1, ConnectionPlan(20_000, 4096)),
-        (65_536, 2, ConnectionPlan(20_000, 4094)),
-        (1024, 1, ConnectionPlan(744, 124)),
-        (64, 1, ConnectionPlan(24, 4)),
-        (8, 1, ConnectionPlan(1, 1)),
-        (resource.RLIM_INFINITY, 1, ConnectionPlan(20_000, 4096)),
+        (65_536, 0, ConnectionPlan(20_000, 4096)),
+        (65_536, 2560, ConnectionPlan(20_000, 4096)),
+        (1024, 0, ConnectionPlan(744, 124)),
+        (1024, 2560, ConnectionPlan(372, 62)),
+        (64, 0, ConnectionPlan(24, 4)),
+        (8, 0, ConnectionPlan(1, 1)),
+        (resource.RLIM_INFINITY, 0, ConnectionPlan(20_000, 4096)),
     ],
 )
 def test_some_descriptors_stay_free(
-    files: int, parts: int, plan: ConnectionPlan, monkeypatch: pytest.MonkeyPatch
+    files: int, others: int, plan: ConnectionPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
-    assert plan_connections(20_000, 4096, parts=parts) == plan
+    def limits(_: int) -> tuple[int, int]:
+        return files, files
+
+    monkeypatch.setattr(resource, "getrlimit", limits)
+    assert plan_connections(20_000, 4096, others=others) == plan
 
 
 def test_a_lack_of_descriptors_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

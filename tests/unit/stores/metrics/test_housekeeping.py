@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import urllib.error
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ccagent.stores.metrics.housekeeping import Housekeeper
+from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.log_writer import WriteAheadLog, largest_segment
 from ccagent.stores.metrics.used_nodes import find_used_nodes
 from tests.unit.stores.metrics.support import NOW, new_ingest, new_store
@@ -129,6 +131,53 @@ def test_the_disk_cap_says_what_the_archive_could_not_take(
     assert (len(log.closed), keeper.unarchived) == (2, 1)
     lost = f"deleting {oldest.path}, values until {oldest.newest}, which the archive"
     assert lost in caplog.text
+
+
+def test_a_removed_segment_holds_up_no_archive(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = filled_log(tmp_path / "log")
+    Path(log.closed[0].path).unlink()
+    keeper = Housekeeper(new_store(), log, retention=40 * 3600, archive=str(tmp_path / "archive"))
+    asyncio.run(keeper.remove_old())
+    assert len(log.closed) == 2
+    assert "was removed before it was archived" in caplog.text
+
+
+def test_a_log_that_is_removed_goes_on_elsewhere(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = WriteAheadLog(str(tmp_path))
+    ingest = new_ingest(new_store(), log=log)
+    keeper = Housekeeper(new_store(), log, retention=DAY)
+
+    def write() -> None:
+        ingest.write(message(["1", "2"], NOW))
+        log.flush()
+        keeper.check_log()
+
+    write()
+    (segment,) = tmp_path.iterdir()
+    segment.unlink()
+    write()
+    assert "was removed by somebody" in caplog.text
+    write()
+    log.close()
+    store = new_store()
+    Replay(store).read_directory(str(tmp_path), 0)
+    assert len(stored(store)) == 2
+
+
+def test_links_and_pipes_in_the_log_are_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled_log(tmp_path / "log")
+    (tmp_path / "log/000000000008.log").symlink_to("/etc/passwd")
+    os.mkfifo(tmp_path / "log/000000000009.log")
+    found = Replay(new_store()).read_directory(str(tmp_path / "log"), 0)
+    assert len(found) == 3
+    assert "000000000008.log: Too many levels of symbolic links" in caplog.text
+    assert "000000000009.log: no regular file" in caplog.text
 
 
 def test_a_log_with_a_cap_has_segments_to_delete(tmp_path: Path) -> None:
