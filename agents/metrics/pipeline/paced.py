@@ -33,7 +33,7 @@ class PacedReader:
         return is_first
 
     def values(self, node: Node, metrics: dict[str, Metric]) -> list[Value]:
-        """Return the values of a reading. Log errors, rate-limited; each costs its metrics."""
+        """Return the values of a reading. Log errors, rate-limited; failed metrics are omitted."""
         values: list[Value] = []
         counts: list[Count] = []
         name = self.reader.name
@@ -41,7 +41,7 @@ class PacedReader:
         wanted = self.reader.wanted
         try:
             for each in self.reader.read(node):
-                # Unused metrics need no rate: NFS alone counts some ninety operations.
+                # Skip the rates of unused metrics: NFS alone counts about 90 operations.
                 if wanted is not None and each.metric not in wanted:
                     continue
                 if isinstance(each, Count):
