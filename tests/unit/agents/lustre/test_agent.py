@@ -499,9 +499,7 @@ class TestSources:
         assert len(server.records(agent)) == 2
         dump.write_text((SEED + other)[:-90])
         assert [record["nodename"] for record in server.records(agent)] == ["r01c01"]
-        assert (
-            "breaks off in this entry; entry skipped: 11317854:17627127:r02c01" in caplog.text
-        )
+        assert "breaks off in this entry; entry skipped: 11317854:17627127:r02c01" in caplog.text
         dump.write_text(SEED + other.replace("7754", "7755"))
         assert [(r["nodename"], "reset" in r) for r in server.records(agent)] == [
             ("r01c01", False), ("r02c01", False),
