@@ -50,7 +50,7 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
         str, Meta(description="file with the API token for meta.token (some consumers refuse it)")
     ] = ""
 
-    def for_receivers(self, receivers: set[str]) -> Self:  # noqa: ARG002 - for those that differ
+    def for_receivers(self, receivers: set[str]) -> Self:  # noqa: ARG002 - used by overrides
         """Return the settings adapted to these receivers of envelopes."""
         return self
 
@@ -98,7 +98,7 @@ class Agent(ABC, Generic[S]):
     is_only_sample = False
     """True for the only sample of this process. No state has to be kept then."""
 
-    def prepare(self, node: Node) -> float:  # noqa: ARG002 - for those that have rates
+    def prepare(self, node: Node) -> float:  # noqa: ARG002 - used by overrides
         """Take a first reading for rates; return the seconds after which a sample has them."""
         return 0.0
 
@@ -106,7 +106,7 @@ class Agent(ABC, Generic[S]):
     def sample(self, node: Node) -> Iterable[Record]:
         """Read the machine once. Must not raise on any content of /proc or /sys."""
 
-    def checks(self, node: Node) -> Iterable[Check]:  # noqa: ARG002 - for those that need something
+    def checks(self, node: Node) -> Iterable[Check]:  # noqa: ARG002 - used by overrides
         """Return the checks of `ccagent doctor` for this agent with these settings."""
         return ()
 

@@ -51,16 +51,16 @@ class EnergySource(ABC):
         on a machine without this source, CcagentError if reading fails.
         """
 
-    def poll(self, node: Node) -> None:  # noqa: B027 - for those that need it
+    def poll(self, node: Node) -> None:  # noqa: B027 - overridden by sources that need it
         """Read wrapping counters between two calls of `read`.
 
         Runs in another thread, under a lock.
         """
 
-    def prepare_reading(self, node: Node) -> None:  # noqa: B027 - for those that are slow
+    def prepare_reading(self, node: Node) -> None:  # noqa: B027 - overridden by slow sources
         """Start slow queries. Called before the sources are read."""
 
-    def checks(self, node: Node) -> Iterable[Check]:  # noqa: ARG002 - for those that need something
+    def checks(self, node: Node) -> Iterable[Check]:  # noqa: ARG002 - used by overrides
         """Return the checks for `ccagent doctor`."""
         return ()
 
@@ -72,7 +72,7 @@ class EnergySource(ABC):
         """Continue after readings of an earlier process of the same boot."""
         del kept
 
-    def close(self) -> None:  # noqa: B027 - for those that have something open
+    def close(self) -> None:  # noqa: B027 - overridden by sources with open files
         """Close open files and processes."""
 
 

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 _BANDWIDTHS = {"lustre_read_bytes": "lustre_read_bw", "lustre_write_bytes": "lustre_write_bw"}
 
 METRICS = {
-    f"{name}_diff": Quantity(metric.unit, f"{metric.description}, since the sample before")
+    f"{name}_diff": Quantity(metric.unit, f"{metric.description}, since the previous sample")
     for name, metric in COUNTERS.items()
 } | {
-    name: Quantity("B/s", f"{COUNTERS[counter].description}, since the sample before")
+    name: Quantity("B/s", f"{COUNTERS[counter].description}, since the previous sample")
     for counter, name in _BANDWIDTHS.items()
 }
 

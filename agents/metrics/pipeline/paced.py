@@ -53,7 +53,7 @@ class PacedReader:
         except CcagentError as error:
             logger.warning("agent metrics: %s: %s", name, error)
             is_known = False
-        except Exception:  # noqa: BLE001 - whatever a reader does, the others go on
+        except Exception:  # noqa: BLE001 - a failing reader must not stop others
             logger.exception("agent metrics: %s: unforeseen error", name)
             is_known = False
         for problem in self.reader.errors:

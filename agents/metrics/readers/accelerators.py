@@ -165,7 +165,7 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
         if not self._is_asked:
             self.begin(node)
         if self._gpus is None:
-            raise NotHereError("no accelerator with a loaded driver")
+            raise NotHereError("no driver has an accelerator")
         self._is_asked = False
         values = [*card_values(self._gpus.reading(self.errors))]
         self._of_parts |= {value.metric for value in values if value.scope.stype}

@@ -119,7 +119,7 @@ class Reader(ABC, Generic[S]):
         """Return whether any metric of the reader is sent or used in an expression."""
         return self.wanted is None or not self.wanted.isdisjoint(self.metrics)
 
-    def checks(self, node: Node) -> Iterable[Check]:  # noqa: ARG002 - for those that need something
+    def checks(self, node: Node) -> Iterable[Check]:  # noqa: ARG002 - used by overrides
         """Return the checks of the machine for `ccagent doctor`."""
         return ()
 
@@ -140,7 +140,7 @@ class Reader(ABC, Generic[S]):
         """
         return self.read(node)
 
-    def list_pending(self, node: Node) -> dict[str, ScopeType]:  # noqa: ARG002 - for those that differ
+    def list_pending(self, node: Node) -> dict[str, ScopeType]:  # noqa: ARG002 - used by overrides
         """Return the types of metrics without a value yet that will be sent, by metric."""
         return {}
 

@@ -79,7 +79,7 @@ class GpfsReader(ProgramReader[GpfsSettings]):
     def collect(
         self,
         programs: Programs,
-        targets: list[str],  # noqa: ARG002 - there is one
+        targets: list[str],  # noqa: ARG002 - only one target
     ) -> tuple[list[Gauge | Count], list[str]]:
         """Run mmpmon, and parse the counters of each file system."""
         try:

@@ -81,7 +81,7 @@ class IpmiReader(ProgramReader[IpmiSettings]):
     def collect(
         self,
         programs: Programs,
-        targets: list[str],  # noqa: ARG002 - there is one
+        targets: list[str],  # noqa: ARG002 - only one target
     ) -> tuple[list[Gauge | Count], list[str]]:
         """Run the program and parse its output."""
         output = self._run(programs)

@@ -26,7 +26,7 @@ _MEANINGS = {
     "samples": "completed samples",
     "errors": "failed samples",
     "skipped": "samples skipped because the previous sample still ran",
-    "cpu": "CPU time of samples, percent of one cpu",
+    "cpu": "CPU time of samples",
     "queued": "messages added to the queues",
     "sent": "messages passed to the transport, including repetitions",
     "acknowledged": "messages acknowledged by the receiver",
@@ -47,7 +47,7 @@ def _metrics() -> dict[str, Metric]:
         "ccagent_cpu": Metric(
             unit="%",
             type="node",
-            description="CPU time of ccagent's process, percent of one cpu",
+            description="CPU time of ccagent's process; 100 is one cpu",
             source="clock_gettime, CLOCK_PROCESS_CPUTIME_ID",
             scale=100 / _MICRO,
         ),
