@@ -171,7 +171,7 @@ class DomainCounters:
         }
 
     def restore(self, kept: Kept) -> None:
-        """Let counters defined later continue after these readings."""
+        """Store these readings for counters defined later."""
         self._restored = dict(list(kept.items())[:_MOST_COUNTERS])
 
 

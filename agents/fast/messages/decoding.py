@@ -65,7 +65,7 @@ def decode(subject: Subject, payload: bytes, hint: str = "") -> FastMessage | Re
         name = fields.text("id", "")
         if len(name) > LONGEST_ID:
             name = ""
-            raise UnparsableError(f"id: longer than {LONGEST_ID} characters")  # noqa: TRY301 - handled like other errors below
+            raise UnparsableError(f"id: longer than {LONGEST_ID} characters")  # noqa: TRY301
         task = fields.text("task", task).replace("_", " ")
         return _DECODERS[subject](fields, task, name)
     except UnparsableError as error:

@@ -117,7 +117,7 @@ class FastSession:
         return is_sent
 
     def look(self) -> None:
-        """Let the session check answers and subscriptions now."""
+        """Wake the session to check answers and subscriptions now."""
         self._wake_up.set()
 
     def close(self) -> None:

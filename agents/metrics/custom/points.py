@@ -41,7 +41,7 @@ def parse_points(
     """
     from ccagent.records.line_protocol.decoding import decode_lines
 
-    # Bytes that are not UTF-8 become surrogates, which make a line invalid.
+    # Bytes that are not UTF-8 become surrogates; these make a line invalid.
     text = content.decode("utf-8", "surrogateescape")
     for line in decode_lines(text, complain=lambda error: complain(str(error))):
         try:

@@ -73,7 +73,7 @@ class MemoryEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     step: int = 0
 
     def events(self) -> list[str]:
-        """Return the event of each channel in perf's notation, which begins with `event=`."""
+        """Return the event of each channel in perf's notation, starting with `event=`."""
         name, _, rest = self.event.partition(",")
         if self.channels == 1:
             return [self.event]

@@ -67,8 +67,8 @@ def make_output(
 ) -> Output | None:
     """Return the output of a metric; None if it is excluded.
 
-    Raise ConfigurationError for an unknown unit. is_custom: the metric of a command or a file has
-    no unit, so that the configured unit is a label only.
+    Raise ConfigurationError for an unknown unit. is_custom: the metric of a command or file has no
+    unit; a configured unit is only a label.
     """
     own = settings.metrics.get(name)
     wanted = metric.is_default or name in settings.include or own is not None

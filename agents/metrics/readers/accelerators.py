@@ -171,7 +171,7 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
         self._of_parts |= {value.metric for value in values if value.scope.stype}
         return values
 
-    def list_pending(self, node: Node) -> dict[str, ScopeType]:  # noqa: ARG002 - known from readings
+    def list_pending(self, node: Node) -> dict[str, ScopeType]:  # noqa: ARG002 - from readings
         """Return the metrics of links and instances; they have no value per card."""
         return dict.fromkeys(sorted(self._of_parts), "accelerator")
 

@@ -53,7 +53,7 @@ class NfsMount(NamedTuple):
 def parse_nfs_mounts(content: bytes) -> tuple[list[NfsMount], list[str]]:
     """Return the mounts in file order; the last mount of a mount point is visible.
 
-    Also return a message for each incomplete or damaged mount, which is skipped.
+    Skip incomplete or damaged mounts, and return a message for each.
     """
     mounts: list[NfsMount] = []
     problems: list[str] = []

@@ -65,7 +65,7 @@ class ProcessAttribution:
     def attribute(self, entry: ProcessEntry, reading: int) -> None:
         """Look up owner, job and container. Raise VanishedError if the process has ended."""
         was_attributed = entry.attribute_at > 0
-        # Staggered by pid, so that the processes of one job are not all due at once.
+        # Staggered by pid: the processes of one job are not all due at once.
         entry.attribute_at = reading + EVERY - (reading + int(entry.name)) % EVERY
         if was_attributed and entry.status.state == ZOMBIE:
             return

@@ -41,7 +41,7 @@ Also the maximum number of users with a record of the remaining groups.
 
 
 class _OwnerGroup(NamedTuple):
-    """Owner of ended processes whose records are shared.
+    """Owner of ended processes with shared records.
 
     group: process group outside of jobs; 0 in jobs, and for groups without separate records.
     """

@@ -95,7 +95,7 @@ class ProcessFiles:
             raise
 
     def read_memory(self, entry: FileEntry) -> Statm:
-        """Read statm of a process; kernel threads have no memory of their own."""
+        """Read statm of a process; kernel threads have no memory."""
         if entry.status.flags & KERNEL_THREAD:
             entry.statm = UNUSED
             return _NO_MEMORY
