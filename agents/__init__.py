@@ -1,1 +1,1 @@
-"""Agents: each samples one part of what a machine knows."""
+"""Agents: each samples one part of a machine or cluster."""

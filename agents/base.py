@@ -35,27 +35,27 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
             "minutes that divide an hour, hours that divide a day, or days"
         ),
     ] = None
-    on_startup: Annotated[bool, Meta(description="also when the daemon starts")] = False
+    on_startup: Annotated[bool, Meta(description="also sample when the daemon starts")] = False
     sinks: Annotated[
-        list[str], Meta(description="names of [sinks.NAME]; empty: all whose format it has")
+        list[str], Meta(description="names of [sinks.NAME]; empty: all with a matching format")
     ] = []
     time_limit: Annotated[
-        Duration, Meta(description="after this long an agent counts as hanging")
+        Duration, Meta(description="time after which a running sample counts as hung")
     ] = Duration("60s")
     extras: Annotated[
         list[str],
-        Meta(description="fields that some consumers refuse, so they are sent only on demand"),
+        Meta(description="optional fields to send; some consumers refuse them"),
     ] = []
     token_file: Annotated[
         str, Meta(description="file with the API token for meta.token (some consumers refuse it)")
     ] = ""
 
-    def for_receivers(self, receivers: set[str]) -> Self:  # noqa: ARG002 - for those that differ
-        """Return the settings for these receivers of envelopes."""
+    def for_receivers(self, receivers: set[str]) -> Self:  # noqa: ARG002 - used by overrides
+        """Return the settings adapted to these receivers of envelopes."""
         return self
 
     def beside(self, agents: Mapping[str, AgentSettings]) -> AgentSettings:  # noqa: ARG002
-        """Return the settings for a configuration that has these agents, by name."""
+        """Return the settings adapted to the other agents of the configuration, by name."""
         return self
 
 
@@ -70,9 +70,9 @@ class Agent(ABC, Generic[S]):
     """
 
     name: ClassVar[str]
-    """The name of its table in the configuration and of its command."""
+    """Name of the agent's table in the configuration and of its command."""
     formats: ClassVar[frozenset[Format]]
-    """Formats of its records."""
+    """Formats of the agent's records."""
     extras: ClassVar[frozenset[str]] = frozenset({"attrs", "counters", "format"})
     """Values that `extras` may list."""
     Settings: ClassVar[type[AgentSettings]]
@@ -90,15 +90,15 @@ class Agent(ABC, Generic[S]):
         self._unencodable: UnencodableRecords | None = None
 
     is_blind = False
-    """True if the last sample could read none of its values, which was logged.
+    """True if the last sample read no value at all. The agent has logged the reason.
 
     A one-shot command then ends with exit status 1.
     """
 
     is_only_sample = False
-    """True if no sample will follow in this process, so that no state has to be kept."""
+    """True for the only sample of this process. No state has to be kept then."""
 
-    def prepare(self, node: Node) -> float:  # noqa: ARG002 - for those that have rates
+    def prepare(self, node: Node) -> float:  # noqa: ARG002 - used by overrides
         """Take a first reading for rates; return the seconds after which a sample has them."""
         return 0.0
 
@@ -106,17 +106,17 @@ class Agent(ABC, Generic[S]):
     def sample(self, node: Node) -> Iterable[Record]:
         """Read the machine once. Must not raise on any content of /proc or /sys."""
 
-    def checks(self, node: Node) -> Iterable[Check]:  # noqa: ARG002 - for those that need something
-        """Return what the agent with these settings needs of the machine, for `ccagent doctor`."""
+    def checks(self, node: Node) -> Iterable[Check]:  # noqa: ARG002 - used by overrides
+        """Return the checks of `ccagent doctor` for this agent with these settings."""
         return ()
 
     def commit_sample(self) -> None:
         """Called after every record of the last sample was queued or delivered."""
 
     def save_state(self) -> None:
-        """Called when every record handed on so far is acknowledged or in a queue on disk.
+        """Called when every record so far is acknowledged or in a queue on disk.
 
-        An agent writes its state file here: records in memory alone are lost with the process, and
+        Agents write their state files here. Records in memory are lost when the process ends, and
         the next process must send them again.
         """
 
@@ -129,24 +129,27 @@ class Agent(ABC, Generic[S]):
         self._unencodable.add(record, error)
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close all files, connections and programs of the agent."""
 
     @classmethod
     def has_own_peer(cls, table: Mapping[str, object]) -> bool:
-        """Return whether an agent with this table is of use without any sink."""
+        """Return whether an agent with this table works without any sink."""
         del table
         return False
 
     def describe(self) -> dict[str, Any]:
-        """Return what `ccagent status --json` shows besides counters. Any thread may call it."""
+        """Return the fields of `ccagent status --json` besides counters.
+
+        Any thread may call this.
+        """
         return {}
 
     def attributes(self) -> dict[str, str]:
-        """Return how the data were collected, for `extras = ["attrs"]`."""
+        """Return the `attrs` of `meta`, such as the process source, for `extras = ["attrs"]`."""
         return {}
 
     def metadata(self) -> MetadataObject:
-        """Return the `meta` object of this agent's envelopes."""
+        """Return the `meta` object of this agent's envelopes. Raise as read_secret does."""
         extras = self.settings.extras
         attributes = self.attributes() if "attrs" in extras else {}
         token = ""
@@ -164,7 +167,7 @@ class Agent(ABC, Generic[S]):
 
 
 def make_error(node: Node, detail: str) -> ErrorObject:
-    """Return an error in the form of the envelopes."""
+    """Return an error object for an envelope, with the time and this node."""
     return ErrorObject(
         time=timestamp(node.clock.time()),
         detail=detail,

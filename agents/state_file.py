@@ -1,4 +1,4 @@
-"""State files of agents, which outlast a restart."""
+"""State files of agents, kept across restarts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 def read_state(path: str, kind: type[T], limit: int, otherwise: str) -> T | None:
-    """Return the state that `write_state` wrote; None without a file.
+    """Return the state that `write_state` wrote, or None without a file.
 
-    For a file that can't be read, is damaged, larger than `limit` bytes or may belong to another
-    user, return None as well, and log a warning that ends with `otherwise`.
+    Also return None, and log a warning that ends with `otherwise`, if the file can't be read, is
+    damaged, exceeds `limit` bytes or may belong to another user.
     """
     try:
         with open(open_private(path, os.O_RDONLY), "rb") as file:

@@ -24,7 +24,7 @@ _TAIL = """\
 
 Metrics that the configuration adds. Those of commands and files have no unit and the type of the
 tag `type`. Expressions have the unit of their table and the type of their operands. See the
-[README](README.md#values-of-your-own).
+[README](README.md#site-metrics).
 """
 
 

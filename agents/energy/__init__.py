@@ -1,1 +1,1 @@
-"""The agent `energy`: energy of the node and of each job on it."""
+"""The agent `energy`: energy of the node and of each of its jobs."""

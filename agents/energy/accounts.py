@@ -1,4 +1,4 @@
-"""Accounts of energy in microjoules: each job, the node, its system and its unallocated parts."""
+"""Energy accounts in microjoules: jobs, and the node with its system and unallocated parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEYS: tuple[EnergyKey, ...] = tuple((part, share) for part in PARTS for share in
 
 
 class EnergyInterval(NamedTuple):
-    """Joules between which the energy of a job truly is, by the stated assumptions."""
+    """Bounds of the true energy of a job in J, under the stated assumptions."""
 
     least: float
     most: float
@@ -25,11 +25,11 @@ class EnergyInterval(NamedTuple):
 class JobAccount(msgspec.Struct, kw_only=True):
     """Energy of a job on this node.
 
-    first, last: seconds since 1970 of its first and last tick. seconds: that it was seen, in us;
-    covered: those with valid readings of all of its domains; exclusive: those alone on its sockets.
-    energy: uJ by part and share. counted: uJ of these by counters, and not by estimates. least,
-    most: bounds of its active uJ. of_parts, of_node: uJ of all domains and of the node while it
-    ran. power: uW in the last tick, None if unknown. methods: sources by part.
+    first, last: seconds since 1970 of the first and last tick. seconds: observed time in us.
+    covered: us weighted by the share of the job's domains with valid readings. exclusive: us alone
+    on its sockets. energy: uJ by part and share. counted: uJ measured by counters instead of
+    estimates. least, most: bounds of the active uJ. of_parts, of_node: uJ of all domains and of the
+    node while the job ran. power: uW in the last tick, None if unknown. methods: sources by part.
     """
 
     job: int
@@ -71,31 +71,31 @@ class JobAccount(msgspec.Struct, kw_only=True):
 
     @property
     def coverage(self) -> float:
-        """Return the share of its time with valid readings."""
+        """Return the share of the job's time with valid readings, weighted by its domains."""
         return self.covered / self.seconds if self.seconds else 0.0
 
     @property
     def alone(self) -> float:
-        """Return the share of its time in which it was alone on its sockets."""
+        """Return the share of the job's time in which it was alone on its sockets."""
         return self.exclusive / self.seconds if self.seconds else 0.0
 
     @property
     def measured(self) -> float | None:
-        """Return the share of the node's energy that its parts explain; None without a meter."""
+        """Return the measured parts' share of the node's energy; None without a node meter."""
         return min(1.0, self.of_parts / self.of_node) if self.of_node else None
 
     @property
     def method(self) -> str:
-        """Return how it was computed: `rapl+gpu/cpu-time`, `idle=unknown` behind it if so."""
+        """Return the method, `rapl+gpu/cpu-time`, with `idle=unknown` if idle power is unknown."""
         sources = "+".join(dict.fromkeys(self.methods.get(part, "") for part in PARTS if
                                          self.methods.get(part)))  # fmt: skip
         text = f"{sources or 'none'}/cpu-time"
         return f"{text} idle=unknown" if self.is_idle_unknown else text
 
     def interval(self, counter_error: float, estimate_error: float) -> EnergyInterval:
-        """Return the interval: bounds of the split, and the error of the sensors.
+        """Return the interval from the bounds of the split and the error of the sensors.
 
-        counter_error, estimate_error: relative, of counters and of estimates.
+        counter_error, estimate_error: relative errors of counters and of estimates.
         """
         whole = self.active + self.idle
         counted = min(1.0, self.counted / whole) if whole else 0.0
@@ -106,9 +106,9 @@ class JobAccount(msgspec.Struct, kw_only=True):
 
 
 class NodeAccount(msgspec.Struct, kw_only=True):
-    """Energy of the node: uJ by part; `system` and `unallocated` by part, included in these.
+    """Energy of the node: uJ by part; `system` and `unallocated` are included in the parts.
 
-    carried: uJ of the node that are owed: the meters are not read at one moment.
+    carried: uJ carried over to the next tick, because the meters are not read simultaneously.
     """
 
     energy: dict[str, int] = {}

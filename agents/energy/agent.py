@@ -20,7 +20,7 @@ _FIRST_INTERVAL = 2.0
 
 
 class EnergyAgent(Agent[EnergySettings]):
-    """Energy of the node and of each job on it: counters in joules, a record at the job's end."""
+    """Samples energy of the node and its jobs: counters in J, a record at the end of each job."""
 
     name = "energy"
     formats: ClassVar[frozenset[Format]] = frozenset(FORMATS)
@@ -34,7 +34,7 @@ class EnergyAgent(Agent[EnergySettings]):
         self.meter = EnergyMeter(settings)
 
     def checks(self, node: Node) -> Iterator[Check]:
-        """Yield the checks of each source, and of the control groups of jobs."""
+        """Yield the checks of each source, and of the cgroups of jobs."""
         from ccagent.machine.cgroup.checks import check_cgroups
 
         for source in self.meter.sources.all:
@@ -42,12 +42,12 @@ class EnergyAgent(Agent[EnergySettings]):
         yield from check_cgroups(node, "the split of energy between jobs")
 
     def prepare(self, node: Node) -> float:
-        """Take a first reading, from which energy is counted."""
+        """Take a first reading; energy counts from it."""
         self.meter.open(node, is_only_sample=self.is_only_sample)
         return _FIRST_INTERVAL
 
     def sample(self, node: Node) -> Iterator[Record]:
-        """Split the energy since the last sample. Yield counters, and records of ended jobs."""
+        """Split the energy since the last sample. Yield counters and records of ended jobs."""
         from ccagent.agents.energy.points import make_end_points, make_end_record, make_points
         from ccagent.records.json_array import JsonArray
 
@@ -56,9 +56,9 @@ class EnergyAgent(Agent[EnergySettings]):
             logger.warning("agent energy: %s", error)
         self.is_blind = tick.is_blind
         if self.is_blind:
-            logger.warning("agent energy: no energy could be read; see ccagent doctor")
+            logger.warning("agent energy: can't read any energy source; see ccagent doctor")
         if not self.meter.is_clock_steady:
-            logger.warning("agent energy: the clock jumped; nothing is sent until it is steady")
+            logger.warning("agent energy: the clock jumped; sending is paused until it is steady")
             return
         now = node.clock.time()
         ended = self.meter.take_ended(node)
@@ -84,5 +84,5 @@ class EnergyAgent(Agent[EnergySettings]):
         return self.meter.describe()
 
     def close(self) -> None:
-        """End the thread that follows counters, and close the sources."""
+        """Stop the polling thread, and close the sources."""
         self.meter.close()

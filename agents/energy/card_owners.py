@@ -1,4 +1,4 @@
-"""Jobs to which the cards of the node are allocated, or which use them."""
+"""Jobs that own or use the cards of the node."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ _V1 = ("memory", "cpuacct", "devices")
 class CardUse(NamedTuple):
     """Use of a card.
 
-    owners: jobs that it is allocated to; of a partitioned card those of its instances, with the
-    number of instances. activity: utilisation by job, in tenths of a percent. others: that of
-    processes in no job. is_busy: it works, has processes, or may work.
+    owners: jobs with an allocation of the card (or of its instances), with the number of
+    allocations. activity: utilisation by job, in tenths of a percent. others: utilisation by
+    processes outside of jobs. is_busy: the card works, has processes, or has an unknown
+    utilisation.
     """
 
     owners: dict[int, int]
@@ -39,7 +40,7 @@ class CardUse(NamedTuple):
 
 
 class CardOwners:
-    """Finds the owners of cards: by the device control group, the environment, or Slurm."""
+    """Finds the owners of cards by the device cgroup, the environment, or Slurm."""
 
     def __init__(self, scontrol: str, squeue: str) -> None:
         self._allocations = Allocations(scontrol, squeue)
@@ -85,8 +86,8 @@ class CardOwners:
 def make_card_use(use: CardUse, seen: Mapping[int, int], span: int) -> DomainUse:
     """Return the use of a card for the split.
 
-    seen: us for which a job was here. A card of one job is wholly its own. Of several jobs each has
-    the activity of its processes, or as much as the others where that is unknown.
+    seen: us on this node, by job. A card of one job belongs wholly to it. Several jobs share a card
+    by the activity of their processes, or by their allocations if activity is unknown.
     """
     owners = {job: count for job, count in use.owners.items() if job in seen}
     if not owners:
@@ -106,7 +107,7 @@ def make_card_use(use: CardUse, seen: Mapping[int, int], span: int) -> DomainUse
 
 
 def list_processes(node: Node) -> Iterator[Process]:
-    """Yield the processes in the control groups of jobs."""
+    """Yield the processes in the cgroups of jobs."""
     try:
         directories = job_directories(node, _V1)
     except CcagentError:

@@ -18,12 +18,12 @@ _PMU = "sys/bus/event_source/devices/power"
 _CRAY = "sys/cray/pm_counters"
 _HWMON = "sys/class/hwmon"
 _BMC = ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0")
-_CPU_IMPACT = "energy of packages and memory, if powercap cannot be read either"
+_CPU_IMPACT = "energy of packages and memory, if powercap is unreadable, too"
 _NODE_IMPACT = "energy of the node beyond its packages, memory and cards"
 
 
 def require_power_pmu(node: Node, read: Callable[[], object]) -> Check:
-    """Return the check of perf's PMU of energy. read: tries its counters once."""
+    """Return the check of perf's energy PMU. read: reads its counters once."""
     return Check(_AREA, "RAPL by perf", partial(find_power_pmu, node, read), _CPU_IMPACT)
 
 
@@ -33,13 +33,13 @@ def require_node_meter(node: Node) -> Check:
 
 
 def require_dcmi(node: Node, programs: tuple[str, ...], *, is_configured: bool) -> Check:
-    """Return the check of the BMC and of the program that asks it, one of `programs`."""
+    """Return the check of the BMC and of its client program, one of `programs`."""
     find = partial(find_dcmi, node, programs, is_configured=is_configured)
     return Check(_AREA, "DCMI", find, _NODE_IMPACT)
 
 
 def find_power_pmu(node: Node, read: Callable[[], object]) -> CheckResult:
-    """Return whether the PMU `power` is there, and may be used."""
+    """Check that the PMU `power` exists and this user may use it."""
     events = [name for name in list_names(node, f"{_PMU}/events") if "." not in name]
     if not events:
         fix = "on hardware: modprobe rapl (intel_rapl_perf before Linux 5.8); virtual machines"
@@ -59,7 +59,7 @@ def find_power_pmu(node: Node, read: Callable[[], object]) -> CheckResult:
 
 
 def find_node_meter(node: Node) -> CheckResult:
-    """Return the meter at the node's input."""
+    """Check for a meter at the node's input."""
     if "energy" in list_names(node, _CRAY):
         return CheckResult("good", f"/{_CRAY}")
     chips = [
@@ -78,7 +78,7 @@ def find_node_meter(node: Node) -> CheckResult:
 
 
 def find_dcmi(node: Node, programs: tuple[str, ...], *, is_configured: bool) -> CheckResult:
-    """Return whether there is a BMC, and a program that asks it."""
+    """Check for a BMC and a client program."""
     from shutil import which
 
     if not is_configured and not any(node.exists(path) for path in _BMC):
@@ -87,5 +87,5 @@ def find_dcmi(node: Node, programs: tuple[str, ...], *, is_configured: bool) -> 
     program = next((name for name in programs if which(name)), "")
     if not program:
         fix = "install freeipmi-tools or ipmitool, or set agents.energy.dcmi-command"
-        return CheckResult("missing", "no program that asks the BMC for its power", fix)
+        return CheckResult("missing", "no program that reads the power from the BMC", fix)
     return CheckResult("good", program)

@@ -24,7 +24,7 @@ def extend_command(
 ) -> click.Command:
     """Return the agent's command with `--format table` and `--seconds`.
 
-    `configure` returns the configuration of the agent.
+    configure: returns the configuration of the agent.
     """
     take_sample = command.callback
     if take_sample is None:
@@ -32,10 +32,10 @@ def extend_command(
 
     def run(*, shape: str | None, seconds: float, **options: Any) -> None:
         if shape is None and not options["sinks"] and not options["path"]:
-            # Sonar's format has nothing but ended jobs, which one sample does not see.
+            # Sonar's format has only ended jobs. A single sample has none.
             is_table = sys.stdout.isatty() and not options["every"] and not options["is_dry"]
             shape = "table" if is_table else "line"
-        if math.isnan(seconds):  # click takes it for a number in any range
+        if math.isnan(seconds):  # click accepts nan in any range
             raise click.BadParameter("nan is not in the range 0.1<=x<=3600", param_hint="--seconds")
         if shape != "table":
             take_sample(form=shape, **options)
@@ -55,7 +55,7 @@ def extend_command(
             type=click.FloatRange(0.1, 3600),
             default=2.0,
             show_default=True,
-            help="Measure for so long, for a table.",
+            help="Measure for this many seconds (for a table).",
         ),
     ]
     params = [each for each in command.params if each.name != "form"]
@@ -65,7 +65,7 @@ def extend_command(
 def _print_table(
     configure: Callable[[Options], Configuration], options: dict[str, Any], seconds: float
 ) -> None:
-    """Measure once, print the table, and end with status 1 if no energy is known."""
+    """Measure once and print the table. Exit with status 1 if no energy is known."""
     from ccagent.agents.energy.agent import EnergyAgent
     from ccagent.agents.energy.settings import EnergySettings
     from ccagent.agents.energy.table import format_table
@@ -97,7 +97,7 @@ def _print_table(
 def _configure(
     configure: Callable[[Options], Configuration], options: Options, assignments: tuple[str, ...]
 ) -> Configuration:
-    """Return the configuration of the agent, with keys of the command line."""
+    """Return the configuration of the agent, with the keys of the command line."""
     if not assignments:
         return configure(options)
     from ccagent.cli.options import load_configuration

@@ -1,4 +1,4 @@
-"""Domains: the parts of a node whose energy is measured together."""
+"""Energy domains: parts of a node with one measurement."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Literal, NamedTuple
 
 DomainKind = Literal["package", "dram", "card", "board", "node"]
 """package: processor of a socket. dram: memory of a socket, not part of its package. card: a GPU.
-board: a rail besides these, such as SysIO on Grace. node: all of it, at its input."""
+board: another rail, such as SysIO on Grace. node: the whole node, measured at its input.
+"""
 
 EnergyPart = Literal["cpu", "memory", "gpu", "other"]
 
@@ -19,17 +20,17 @@ PART_OF: dict[DomainKind, EnergyPart] = {
     "board": "other",
     "node": "other",
 }
-"""The part that the energy of a domain counts as; of a node, what its other domains lack."""
+"""Part of the energy of each kind of domain. For a node it is the rest beyond other domains."""
 
 
 class EnergyDomain(NamedTuple):
-    """A domain. number: of the socket or card; 0 of the node."""
+    """A domain. number: number of the socket or card; 0 for the node."""
 
     kind: DomainKind
     number: int = 0
 
     def __str__(self) -> str:
-        """Return its name for people."""
+        """Return the name for display."""
         return "node" if self.kind == "node" else f"{self.kind} {self.number}"
 
 
@@ -39,9 +40,9 @@ NODE_METER = EnergyDomain("node")
 class MeasuredEnergy(NamedTuple):
     """Energy of a domain in a tick.
 
-    energy: uJ. seconds: of the tick by this source. source: its name. is_estimate: integrated from
-    power, or computed by a model, and not counted. flaw: why the energy is unknown, empty if it is
-    known.
+    energy: uJ. seconds: length of the tick by this source. source: name of the source. is_estimate:
+    integrated from power or computed by a model instead of counted. flaw: reason for an unknown
+    energy, empty if known.
     """
 
     energy: int

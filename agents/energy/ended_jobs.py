@@ -1,4 +1,4 @@
-"""Ended jobs until their record is sent, and Slurm's own figure of each to compare with."""
+"""Ended jobs with unsent records, and Slurm's energy of each job for comparison."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 MOST_ENDED = 5000
 _ASKED_AFTER = 30.0
-"""Seconds until slurmctld has the energy of a job that has ended."""
+"""Seconds until slurmctld has the energy of an ended job."""
 _GIVEN_UP_AFTER = 300.0
 _MOST_ASKED = 200
 _TIME_LIMIT = 20.0
 _OUTPUT_LIMIT = 1 << 20
 _NO_ENERGY = 0xFFFFFFFE
-"""NO_VAL of slurm.h, from which on a number means that nothing is known."""
+"""NO_VAL of slurm.h: this and larger numbers mean unknown."""
 
 
 class EndedJob(NamedTuple):
-    """An ended job. slurm_joules: ConsumedEnergyRaw, None if unknown or not of this node alone."""
+    """An ended job. slurm_joules: ConsumedEnergyRaw; None if unknown or of several nodes."""
 
     account: JobAccount
     moment: float
@@ -35,7 +35,7 @@ class EndedJob(NamedTuple):
 
 
 def make_sacct_command(program: str, jobs: Sequence[int]) -> list[str]:
-    """Return the command that asks for the energy of jobs."""
+    """Return the sacct command for the energy of jobs."""
     return [
         program, "--allusers", "--noheader", "--parsable2", "--noconvert", "--allocations",
         "--format=JobIDRaw,NNodes,ConsumedEnergyRaw", f"--jobs={','.join(map(str, jobs))}",
@@ -43,7 +43,7 @@ def make_sacct_command(program: str, jobs: Sequence[int]) -> list[str]:
 
 
 def parse_consumed(content: bytes) -> dict[int, int]:
-    """Parse the rows `job|nodes|joules` of jobs on one node. Rows of other forms are skipped."""
+    """Parse the rows `job|nodes|joules` of jobs on one node. Skip other rows."""
     found: dict[int, int] = {}
     for line in content.splitlines():
         fields = line.split(b"|")
@@ -56,7 +56,7 @@ def parse_consumed(content: bytes) -> dict[int, int]:
 
 
 class EndedJobs:
-    """Holds ended jobs until they are taken, a bounded number of them."""
+    """Keeps a bounded number of ended jobs until they are taken."""
 
     def __init__(self, settings: EnergySettings) -> None:
         self._sacct = settings.sacct
@@ -66,20 +66,22 @@ class EndedJobs:
         self.lost = 0
 
     def add(self, account: JobAccount, moment: float) -> None:
-        """Add a job. If there are too many, the oldest one is lost, which is logged."""
+        """Add a job. If there are too many, drop and log the oldest one."""
         self._held.append(EndedJob(account, moment))
         if len(self._held) > MOST_ENDED:
             lost = self._held.pop(0)
             self.lost += 1
-            logger.warning("agent energy: the record of job %d is lost", lost.account.job)
+            logger.warning(
+                "agent energy: the record of job %d is lost: too many ended jobs", lost.account.job
+            )
 
     @property
     def accounts(self) -> list[JobAccount]:
-        """Return the accounts of the jobs that wait."""
+        """Return the accounts of the kept jobs."""
         return [each.account for each in self._held]
 
     def take(self, node: Node, *, waits: bool) -> list[EndedJob]:
-        """Return the jobs whose record is complete, and forget them."""
+        """Return and remove the jobs with a complete record."""
         if not self._sacct or not waits:
             held, self._held = self._held, []
             return held
@@ -98,11 +100,11 @@ class EndedJobs:
         return ready
 
     def close(self) -> None:
-        """Wait for a program that still runs; it has a time limit."""
+        """Wait for a running program; it has a time limit."""
         self._call.is_over()
 
     def _ask(self, node: Node, jobs: list[int]) -> None:
-        """Ask Slurm in the background; the answer is there at a later tick."""
+        """Query Slurm in the background; a later tick has the result."""
         errors: list[str] = []
         self._known |= self._call.result(0.0, errors) or {}
         for error in errors:

@@ -1,7 +1,7 @@
-"""CPU time of jobs that have ended since the last tick, by the kernel programs if loaded.
+"""CPU time of jobs that ended since the last tick, from the kernel programs if loaded.
 
-A job's control group is gone when its end is seen, and with it the CPU time since the last tick.
-All of its processes have ended, so the sum over them is its whole CPU time.
+The cgroup of an ended job no longer exists, and its CPU time since the last tick is lost. All
+processes of the job have ended, so the sum over them is its whole CPU time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _REMEMBERED = 1000
 
 
 class EndedTimes:
-    """Sums the CPU time of ended processes by job. path: of the pinned iterator."""
+    """Sums the CPU time of ended processes by job. path: pinned iterator."""
 
     def __init__(self, path: str = f"{pins.DIRECTORY}/{pins.ENDED}".lstrip("/")) -> None:
         self.errors: list[str] = []
@@ -30,10 +30,10 @@ class EndedTimes:
         self._closed: dict[int, None] = {}
 
     def read(self, node: Node, before: NodeSnapshot, now: NodeSnapshot) -> dict[int, int]:
-        """Return the us that jobs used between a snapshot and their end, where that is known.
+        """Return the known CPU time in us of jobs between a snapshot and their end.
 
-        That is the case for jobs whose begin was seen, also for those that began and ended between
-        two snapshots.
+        It is known for jobs with an observed start, and for jobs that started and ended between two
+        snapshots.
         """
         self.errors = []
         deltas: dict[int, int] = {}
@@ -70,7 +70,7 @@ class EndedTimes:
                 found[job] = max(0, self._sums[job] // 1000 - known)
         if before.is_complete:
             for job, runtime in deltas.items():
-                # What is left of a job that was closed before is no new job.
+                # The rest of an already closed job is not a new job.
                 is_known = job in before.jobs or job in now.jobs or job in self._closed
                 if not is_known and runtime >= 1000:
                     found[job] = runtime // 1000

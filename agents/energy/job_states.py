@@ -1,4 +1,4 @@
-"""State of the node and its jobs at one moment: CPU time, CPUs and memory of each."""
+"""Snapshot of the node and its jobs: CPU time, CPUs and memory."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 MOST_JOBS = 10_000
 _TRIES = 10
-"""Ticks in which the user of a job is looked for."""
+"""Ticks in which the user of a job is searched."""
 _ASKED_PIDS = 32
 _DEEPEST = 4
-"""Levels below a job: step_0/user/task_0."""
+"""Cgroup levels below a job: step_0/user/task_0."""
 _CPUS = "sys/devices/system/cpu"
 _V1 = ("cpuacct", "cpuset", "memory")
 _BUSY = (0, 1, 2, 5, 6)
-"""Indices of user, nice, system, irq and softirq in CPU_STATES: a busy CPU, without steal.
+"""Indices of user, nice, system, irq and softirq in CPU_STATES: busy time without steal.
 
-The root control group's cpu.stat adds up the same counters, and steal in addition
-(root_cgroup_cputime() in kernel/cgroup/rstat.c), so it is no better.
+cpu.stat of the root cgroup sums the same counters plus steal (root_cgroup_cputime() in
+kernel/cgroup/rstat.c), so it is no better.
 """
 
 
 class JobState(NamedTuple):
-    """A job. cpu_time: us so far, None if unknown. cpus: that it may use; empty: not confined.
+    """A job. cpu_time: us so far, None if unknown. cpus: allowed cpus; empty: not confined.
 
-    memory: B that are allocated to it, else used. uid: -1 if it is unknown.
+    memory: allocated B, else used B. uid: -1 if unknown.
     """
 
     cpu_time: int | None = None
@@ -49,10 +49,10 @@ class JobState(NamedTuple):
 
 
 class NodeSnapshot(NamedTuple):
-    """The node at a moment, in seconds since boot.
+    """A snapshot of the node. moment: seconds since boot.
 
-    jobs: by id. busy: us of work so far, by online cpu. sockets: by online cpu. memory: B of the
-    node. is_complete: all jobs could be listed.
+    jobs: by id. busy: us of busy time so far, by online cpu. sockets: by online cpu. memory: B of
+    the node. is_complete: all jobs are listed.
     """
 
     moment: float
@@ -64,7 +64,7 @@ class NodeSnapshot(NamedTuple):
 
 
 class StateReader(FileErrors):
-    """Reads the state of a node. errors: of the last reading, the first of each kind."""
+    """Reads snapshots of a node. errors: of the last reading, the first of each kind."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class StateReader(FileErrors):
         self._tries: dict[int, int] = {}
 
     def read(self, node: Node) -> NodeSnapshot:
-        """Read /proc/stat and the control groups of jobs, CPU times first."""
+        """Read /proc/stat and the cgroups of jobs, CPU times first."""
         self.forget_errors()
         moment = node.clock.uptime()
         directories, is_complete = self._list(node)
@@ -100,7 +100,7 @@ class StateReader(FileErrors):
         return NodeSnapshot(moment, jobs, busy, sockets, memory, is_complete)
 
     def _find_uid(self, node: Node, each: JobDirectory) -> int:
-        """Return the user of a job's processes if its control group has no user; else -1."""
+        """Return the uid of a job's processes if its cgroup has no user; -1 if unknown."""
         if each.uid >= 0 or each.job in self._uids or self._tries.get(each.job, 0) >= _TRIES:
             return self._uids.get(each.job, -1)
         self._tries[each.job] = self._tries.get(each.job, 0) + 1
@@ -173,7 +173,7 @@ class StateReader(FileErrors):
         }
 
     def _read_sockets(self, node: Node) -> dict[int, int]:
-        """Return the socket of each online cpu; read again after hotplug."""
+        """Return the socket of each online cpu. Read again after hotplug."""
         try:
             online = node.read(f"{_CPUS}/online")
             if online != self._online:
@@ -201,7 +201,7 @@ class StateReader(FileErrors):
 
 
 def list_pids(node: Node, path: str, depth: int = _DEEPEST) -> Iterator[int]:
-    """Yield the processes in a control group and those below it."""
+    """Yield the pids in a cgroup and the cgroups below it."""
     try:
         content = node.read(f"{path}/cgroup.procs")
         names = node.directories(path) if depth else ()

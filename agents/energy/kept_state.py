@@ -1,4 +1,4 @@
-"""State that outlasts a restart of the daemon: accounts, idle power, and the last readings."""
+"""State kept across a restart of the daemon: accounts, idle power, and last readings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LIMIT = 64 * 1024 * 1024
 _LATEST = 1e11
-"""Seconds since 1970: the year 5138."""
+"""Upper limit for seconds since 1970: the year 5138."""
 _MOST_IDLE = 1e6
 _OTHERWISE = "the accounts of jobs start at 0"
 
@@ -34,10 +34,10 @@ class KeptDomain(msgspec.Struct, frozen=True):
 
 
 class EnergyState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state. boot: id of the boot, without which readings and accounts of jobs are past.
+    """The state. boot: boot id; after another boot, readings and accounts of jobs are outdated.
 
-    moment: of the last tick, in seconds since boot. states: of jobs then. busy: us by cpu.
-    counters: last readings by source. ended: jobs whose record was not sent yet.
+    moment: last tick in seconds since boot. states: jobs at that tick. busy: us by cpu. counters:
+    last readings by source. ended: jobs with unsent records.
     """
 
     boot: str
@@ -52,7 +52,7 @@ class EnergyState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_boot(node: Node) -> str:
-    """Return the id of this boot, empty if it can't be read."""
+    """Return the id of this boot; empty if it can't be read."""
     try:
         return node.read("proc/sys/kernel/random/boot_id").decode("ascii", "replace").strip()
     except CcagentError:
@@ -69,7 +69,7 @@ def load_state(path: str) -> EnergyState | None:
 
 
 def _is_possible(state: EnergyState) -> bool:
-    """Return whether its numbers can be computed with: a damaged file may hold any, and NaN."""
+    """Return whether the numbers are plausible: a damaged file may contain any number, or NaN."""
     accounts = (*state.jobs, *state.ended)
     times = (state.moment, *(time for each in accounts for time in (each.first, each.last)))
     powers = (watts for each in state.idle for watts in each.windows)
@@ -83,7 +83,7 @@ def make_state(
     snapshot: NodeSnapshot | None,
     counters: dict[str, Kept],
 ) -> EnergyState:
-    """Return the state after a tick. ended: jobs whose record was not sent yet."""
+    """Return the state after a tick. ended: jobs with unsent records."""
     jobs = snapshot.jobs if snapshot is not None else {}
     return EnergyState(
         boot=boot,
@@ -107,11 +107,11 @@ def save_state(path: str, state: EnergyState) -> None:
 
 
 def restore_floor(state: EnergyState, ledger: Ledger) -> None:
-    """Have the ledger know the idle power again. It is that of the hardware, whatever the boot."""
+    """Restore the idle power of the ledger. It belongs to the hardware, so any boot may have it."""
     for each in state.idle:
         ledger.floor.windows[EnergyDomain(each.kind, each.number)] = [*each.windows]
 
 
 def restore_snapshot(state: EnergyState, now: NodeSnapshot) -> NodeSnapshot:
-    """Return the state at the last tick of the earlier process, with the CPUs of today."""
+    """Return the snapshot at the last tick of the earlier process, with the current CPUs."""
     return NodeSnapshot(state.moment, state.states, state.busy, now.sockets, now.memory)

@@ -1,4 +1,4 @@
-"""The ledger: splits the energy of a tick, and adds it to the accounts. Exact in uJ."""
+"""Ledger that splits the energy of each tick and adds it to accounts, exact in uJ."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TickTotals(NamedTuple):
 class Ledger:
     """The accounts of the node and of the jobs on it.
 
-    ratio: assumed ratio of watts per CPU second of what runs together, as a fraction.
+    ratio: assumed ratio of watts per CPU second of jobs that share a socket, as a fraction.
     """
 
     def __init__(self, floor: IdleFloor, ratio: tuple[int, int]) -> None:
@@ -113,7 +113,7 @@ class Ledger:
         )
 
     def close_job(self, number: int) -> JobAccount | None:
-        """Remove and return the account of a job that has ended."""
+        """Remove and return the account of an ended job."""
         return self.jobs.pop(number, None)
 
     def _open_accounts(self, use: NodeUse, time: float) -> None:
@@ -131,7 +131,7 @@ class Ledger:
     def _split(
         self, domain: EnergyDomain, each: MeasuredEnergy, use: DomainUse, *, is_idle: bool
     ) -> DomainSplit:
-        """Split a domain by its idle floor, and let the floor learn."""
+        """Split a domain by its idle floor, and update the floor."""
         if domain.kind == "board":
             return DomainSplit({}, split_held(each.energy, use), {}, {})
         is_free = is_idle if domain.kind != "card" else not use.busy and not use.claims
@@ -152,9 +152,9 @@ class Ledger:
         totals: TickTotals,
         parts: int,
     ) -> None:
-        """Book the node's energy beyond its domains; a negative rest is carried over."""
+        """Add the node's energy beyond its domains to `other`; carry over a negative rest."""
         if flaws:
-            return  # the energy of a domain that is not known would count as other
+            return  # the energy of an unknown domain would count as other
         rest = valid[NODE_METER].energy - parts + self.node.carried
         self.node.carried = min(0, rest)
         if rest <= 0:
@@ -164,7 +164,7 @@ class Ledger:
         node_use = use.use_of(NODE_METER)
         if any(domain.kind == "package" for domain in valid):
             split = DomainSplit({}, split_held(rest, node_use), {}, {})
-        else:  # the processors are in the rest, so it follows CPU time
+        else:  # the rest includes the processors, so split it by CPU time
             split = self._split(NODE_METER, each, node_use, is_idle=use.is_idle())
         self._book("other", each, split, totals, NODE_METER)
 
@@ -176,7 +176,7 @@ class Ledger:
         totals: TickTotals,
         domain: EnergyDomain,
     ) -> None:
-        """Add a split to the accounts. The energy of jobs without an account is the system's."""
+        """Add a split to the accounts. Energy of jobs without an account counts as system."""
         system = split.active.get(SYSTEM, 0)
         unallocated = split.idle.get(UNALLOCATED, 0)
         booked: dict[int, int] = {}
@@ -212,7 +212,7 @@ class Ledger:
         measured: Mapping[EnergyDomain, MeasuredEnergy],
         on_cards: Mapping[int, set[EnergyDomain]],
     ) -> None:
-        """Count the time of jobs for which all of their domains were valid."""
+        """Count the time of jobs, weighted by the share of their domains that are valid."""
         kinds = {"package", "dram"}
         if not any(domain.kind == "package" for domain in measured):
             kinds.add("node")

@@ -1,4 +1,4 @@
-"""The meter of a node: its sources, the state of its jobs, and the ledger, tick by tick."""
+"""Energy meter of a node: sources, snapshots of jobs, and the ledger."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 _SKEW = 2.0
-"""Seconds by which readings of one tick may be apart."""
+"""Maximum seconds between readings of one tick."""
 _MOST_OWED = 5
-"""Ticks of energy by which the parts may exceed the node: more is no error of timing."""
+"""Maximum excess of the parts over the node, in ticks of energy. More is no timing error."""
 _LONGEST_DOWN = 600.0
-"""Seconds between two processes over which energy is still split: jobs may have come and gone."""
+"""Maximum gap between two processes in seconds. In longer gaps, jobs may start and end unseen."""
 
 
 class EnergyTick(NamedTuple):
-    """Result of a tick. is_blind: no energy is known. absent: reasons of missing sources."""
+    """Result of a tick. is_blind: no energy is known. absent: reasons for missing sources."""
 
     totals: TickTotals
     seconds: float
@@ -56,7 +56,7 @@ class EnergyTick(NamedTuple):
 
 
 class EnergyMeter:
-    """Reads everything once per tick, and books it."""
+    """Reads all sources once per tick and adds the energy to the ledger."""
 
     def __init__(
         self, settings: EnergySettings, sources: Sequence[EnergySource] | None = None
@@ -110,7 +110,7 @@ class EnergyMeter:
         self._watch(node)
 
     def tick(self, node: Node) -> EnergyTick:
-        """Read everything, and book the energy since the last tick."""
+        """Read all sources, and add the energy since the last tick to the ledger."""
         if not self._is_open:
             self.open(node)
         keeper = self._keeper
@@ -130,7 +130,7 @@ class EnergyMeter:
 
         def use_of_card(index: int) -> DomainUse:
             seen = {number: span.seen for number, span in use.jobs.items()}
-            # A card of which nothing is known may work: its power is not taken for idle power.
+            # A card with unknown state may be busy: its power is not idle power.
             card = cards.get(index) or CardUse({}, {}, 0, is_busy=True)
             return make_card_use(card, seen, use.span)
 
@@ -155,7 +155,7 @@ class EnergyMeter:
         return self.last
 
     def take_ended(self, node: Node) -> list[EndedJob]:
-        """Return the jobs that have ended and whose record is complete."""
+        """Return the ended jobs with a complete record."""
         return self.ended.take(node, waits=not self._is_only_sample)
 
     def save(self) -> None:
@@ -168,7 +168,7 @@ class EnergyMeter:
             )
 
     def describe(self) -> dict[str, Any]:
-        """Return sources and flaws, for `ccagent status --json`."""
+        """Return sources and flaws for `ccagent status --json`."""
         last = self.last
         measured = {} if last is None else last.totals.measured
         return {
@@ -178,7 +178,7 @@ class EnergyMeter:
         }
 
     def close(self) -> None:
-        """End the thread, and close the sources."""
+        """Stop the thread and close the sources."""
         if self._keeper is not None:
             self._keeper.close()
         self.sources.close()
@@ -186,13 +186,13 @@ class EnergyMeter:
         publish_energy(None)
 
     def _watch(self, node: Node) -> None:
-        """Have a thread poll the sources that need it between ticks."""
+        """Start a thread to poll the sources that need it between ticks."""
         interval = self.sources.poll_interval
         if not interval:
             return
         if self._keeper is None:
             every = self.settings.every
-            # A tick that comes often enough needs no thread; for meters of power it never does.
+            # With short enough ticks no thread is needed. Meters of power always need it.
             if every is not None and every.seconds <= interval:
                 return
             self._keeper = Keeper(lambda: self.sources.poll(node), interval, "energy meters")
@@ -206,7 +206,10 @@ class EnergyMeter:
         return self._owners.read(node, reading)
 
     def _end_jobs(self, node: Node, state: NodeSnapshot) -> None:
-        """Close the accounts of jobs that have gone; while some can't be listed none has."""
+        """Close the accounts of ended jobs.
+
+        With an incomplete list of jobs, no job counts as ended.
+        """
         for number in [*self.ledger.jobs]:
             account = self.ledger.jobs[number]
             job = state.jobs.get(number)
@@ -219,7 +222,7 @@ class EnergyMeter:
                     self.ended.add(closed, state.moment)
 
     def _adopt(self, number: int, time: float, moment: float, kept: EnergyState | None) -> None:
-        """Open the account of an older job, or continue that of an earlier process."""
+        """Open the account of an older job, or continue the account of an earlier process."""
         from ccagent.agents.energy.accounts import JobAccount
 
         account = self.ledger.jobs.get(number)
@@ -250,9 +253,10 @@ class EnergyMeter:
 
 
 def check_spans(measured: Measured, seconds: float) -> Measured:
-    """Return the energies, with a flaw for those of another time than that of the tick.
+    """Return the energies, with a flaw for energies of another interval than the tick.
 
-    After an outage a counter has the energy of several ticks, and the jobs of then are unknown.
+    After an outage a counter has the energy of several ticks, and the jobs of that time are
+    unknown.
     """
     tolerance = max(_SKEW, seconds / 4)
     return {

@@ -1,4 +1,4 @@
-"""Use of a node between two states: CPU time by job and socket, and allocations."""
+"""Use of a node between two snapshots: CPU time by job and socket, and allocations."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class JobSpan(NamedTuple):
-    """A job between two states.
+    """A job between two snapshots.
 
-    cpu_time: us in between. seen: us for which it is assumed to have been here: half of the time
-    if it began or ended in it. cpus: that it had last; empty if it came and went between the
-    states. is_known: its CPU time is known. places: cpus on which it may have run: these, and those
-    that it had first.
+    cpu_time: us between the snapshots. seen: assumed us on the node; half of the interval if the
+    job started or ended in it. cpus: the last cpus; empty if the job started and ended between the
+    snapshots. is_known: the CPU time is known. places: cpus on which the job may have run: its
+    first and last cpus.
     """
 
     cpu_time: int
@@ -34,7 +34,7 @@ class JobSpan(NamedTuple):
 
 
 class SocketUse(NamedTuple):
-    """CPU time in us of a job on a socket, and its bounds."""
+    """CPU time of a job on a socket in us, and its bounds."""
 
     busy: int
     least: int
@@ -42,10 +42,10 @@ class SocketUse(NamedTuple):
 
 
 class NodeUse:
-    """CPU time and allocations between two states of a node, by job and socket.
+    """CPU time and allocations between two snapshots of a node, by job and socket.
 
-    ended: us of CPU time, by job, that ended jobs had used after the first state, where known.
-    span: us between the states. exclusive: jobs that were alone on their sockets.
+    ended: known CPU time in us of ended jobs after the first snapshot, by job. span: us between the
+    snapshots. exclusive: jobs that were alone on their sockets.
     """
 
     def __init__(
@@ -79,20 +79,20 @@ class NodeUse:
         return {self._sockets[cpu] for cpu in self.jobs[number].places or self._sockets}
 
     def busy_of(self, socket: int) -> int:
-        """Return the us in which the cpus of a socket did something."""
+        """Return the busy time of the cpus of a socket in us."""
         return sum(self._busy.get(cpu, 0) for cpu in self._cpus_of.get(socket, ()))
 
     def is_idle(self) -> bool:
-        """Return whether no job was here, and the cpus are known to be less than 1 % busy."""
+        """Return whether the node had no job and its cpus were less than 1 % busy."""
         whole = self.span * len(self._busy)
         return not self.jobs and self.busy_of(ALL_SOCKETS) * 100 < whole
 
     def use_package(self, socket: int) -> DomainUse:
-        """Return the use of a package: CPU time, and cpus held."""
+        """Return the use of a package: CPU time, and allocated cpus."""
         return self._use(socket, self._held_cpus(socket), len(self._cpus_of.get(socket, ())))
 
     def use_memory(self, socket: int) -> DomainUse:
-        """Return the use of the memory of a socket: CPU time, and memory held."""
+        """Return the use of the memory of a socket: CPU time, and allocated memory."""
         cpus = self._cpus_of.get(socket, ())
         whole = self._memory * len(cpus) // max(1, len(self._sockets))
         held: dict[int, int] = {}
@@ -102,7 +102,7 @@ class NodeUse:
         return self._use(socket, held, whole, unit=1)
 
     def use_of(self, domain: EnergyDomain) -> DomainUse:
-        """Return the use of a domain that is no card."""
+        """Return the use of a domain other than a card."""
         if domain.kind == "dram":
             return self.use_memory(domain.number)
         return self.use_package(ALL_SOCKETS if domain.kind == "node" else domain.number)
@@ -117,7 +117,7 @@ class NodeUse:
         return DomainUse(claims, self.busy_of(socket), whole * (unit or self.span))
 
     def _held_cpus(self, socket: int) -> dict[int, int]:
-        """Return us of cpus by job; jobs that share a cpu share its time."""
+        """Return allocated cpu time in us by job; jobs on a shared cpu share its time."""
         here = {*self._cpus_of.get(socket, ())}
         return {
             number: sum(
@@ -142,7 +142,7 @@ class NodeUse:
             if new is None:
                 time = ended.get(number)
             elif old is not None and new.cpu_time is not None and old.cpu_time is not None:
-                # A job that was requeued has a new control group, which began at 0.
+                # A requeued job has a new cgroup that started at 0.
                 has_restarted = new.cpu_time < old.cpu_time
                 time = new.cpu_time if has_restarted else new.cpu_time - old.cpu_time
             elif old is None and before.is_complete:

@@ -1,4 +1,4 @@
-"""Accounts as points of line protocol, and as records at the end of a job."""
+"""Points of line protocol and records of ended jobs, from accounts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make_points(
 def make_end_points(
     node: Node, accounts: Iterable[JobAccount], settings: EnergySettings, time: float
 ) -> Iterator[Point]:
-    """Yield the last counters of ended jobs, with their interval and coverage."""
+    """Yield the final counters of ended jobs, with interval and coverage."""
     names = _Names(node, is_flat=settings.names == "flat")
     for account in accounts:
         yield from job_energy_points(names, account, time)
@@ -102,7 +102,7 @@ def make_end_record(
 
 
 class _Names:
-    """Tags and names of points. is_flat: part and share are in the name."""
+    """Builder of points. is_flat: part and share are in the name instead of tags."""
 
     def __init__(self, node: Node, *, is_flat: bool) -> None:
         self._is_flat = is_flat

@@ -22,27 +22,27 @@ class EnergySettings(GpuSettings, frozen=True, kw_only=True):
 
     rapl: Annotated[
         RaplWay,
-        Meta(description="how RAPL is read; auto: by perf where that is permitted, else powercap"),
+        Meta(description="access to RAPL; auto: perf if permitted, else powercap"),
     ] = "auto"
     meters: Annotated[
         tuple[MeterName, ...],
         Meta(
-            description="meters of the node that are used if they are there; dcmi runs a program"
-            " that asks the BMC"
+            description="meters of the node to use if present; dcmi runs a program that queries"
+            " the BMC"
         ),
     ] = ("pm-counters", "hwmon")
     dcmi_command: Annotated[
         tuple[str, ...],
         Meta(
-            description="program and arguments that print the power, in the form of ipmi-dcmi or"
-            " ipmitool; empty: the one that is installed"
+            description="program and arguments that print the power in the format of ipmi-dcmi or"
+            " ipmitool; empty: the installed one"
         ),
     ] = ()
     dcmi_every: Annotated[
-        Duration, Meta(description="how often the BMC is asked, at least 10s")
+        Duration, Meta(description="interval of queries of the BMC, at least 10s")
     ] = Duration("30s")
     dcmi_time_limit: Annotated[
-        Duration, Meta(description="after this long the program is killed")
+        Duration, Meta(description="time after which the program is killed")
     ] = Duration("20s")
     idle_package: Annotated[
         float,
@@ -60,7 +60,7 @@ class EnergySettings(GpuSettings, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=100,
-            description="assumption: watts per CPU second of what shares a socket differ at most"
+            description="assumption: watts per CPU second of jobs on one socket differ at most"
             " by this factor",
         ),
     ] = 2.0
@@ -83,17 +83,19 @@ class EnergySettings(GpuSettings, frozen=True, kw_only=True):
         ),
     ] = "tags"
     state_file: Annotated[
-        str, Meta(description="keeps accounts and idle power over a restart; empty: not kept")
+        str, Meta(description="file of accounts and idle power, kept across restarts; empty: none")
     ] = ""
-    scontrol: Annotated[str, Meta(description="asked for the cards of jobs as the last source")] = (
-        "scontrol"
-    )
-    squeue: Annotated[str, Meta(description="asked for the user of a job, likewise")] = "squeue"
+    scontrol: Annotated[
+        str, Meta(description="the program scontrol, the last source of a job's cards")
+    ] = "scontrol"
+    squeue: Annotated[
+        str, Meta(description="the program squeue, the last source of a job's user")
+    ] = "squeue"
     sacct: Annotated[
         str,
         Meta(
-            description="program that is asked for ConsumedEnergyRaw of ended jobs, to compare;"
-            " empty: not asked"
+            description="the program sacct, for ConsumedEnergyRaw of ended jobs, to compare;"
+            " empty: not used"
         ),
     ] = ""
 

@@ -1,4 +1,4 @@
-"""Energy of a node as a table for people, and the remedy for each missing source."""
+"""Table of a node's energy, with the fix for each missing source."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 def format_table(node: Node, meter: EnergyMeter, tick: EnergyTick, checks: Iterable[Check]) -> str:
-    """Return the domains, the jobs with their intervals, and remarks on missing values."""
+    """Return the table of domains, of jobs with intervals, and remarks on missing values."""
     lines = [f"energy of {node.hostname} in {tick.seconds:.1f} s", ""]
     if tick.totals.measured:
         lines += [*_domain_lines(meter, tick), "", *_job_lines(meter), ""]
         lines += [*_remarks(meter, tick), ""]
     else:
-        lines += ["no energy is known: this machine has no source that can be read", ""]
+        lines += ["no energy is known: this machine has no readable source", ""]
     lines += _problem_lines(tick, checks)
     return printable_lines(lines)
 
 
 def printable_lines(lines: Sequence[str]) -> str:
-    """Return lines as text, without blank ones at the end."""
+    """Return lines as text, without blank lines at the end."""
     text = "\n".join(printable(line) for line in lines)
     return f"{text.rstrip()}\n"
 
@@ -55,7 +55,7 @@ def _idle(meter: EnergyMeter, domain: EnergyDomain) -> str:
 
 def _job_lines(meter: EnergyMeter) -> Iterator[str]:
     if not meter.ledger.jobs:
-        yield "no job of Slurm is on this node"
+        yield "no Slurm job on this node"
         return
     yield (
         f"{'job':<12}{'user':<12}{'active J':>12}{'idle J':>12}{'W':>10}"
@@ -74,8 +74,8 @@ def _job_lines(meter: EnergyMeter) -> Iterator[str]:
 def _remarks(meter: EnergyMeter, tick: EnergyTick) -> Iterator[str]:
     settings = meter.settings
     if any(account.is_idle_unknown for account in meter.ledger.jobs.values()):
-        yield "idle power is not known yet, so all energy counts as active:"
-        yield "    the daemon learns it while no job runs; or set idle-package and so on"
+        yield "idle power is unknown so far; all energy counts as active:"
+        yield "    the daemon learns it while no job runs; or set idle-package etc."
     if meter.ledger.jobs:
         yield "between: the interval of active and idle J by these assumptions:"
         yield f"    watts per CPU second on one socket differ at most {settings.ratio:g}-fold,"
@@ -84,11 +84,11 @@ def _remarks(meter: EnergyMeter, tick: EnergyTick) -> Iterator[str]:
             f" {settings.estimate_error:.0%}"
         )
     if NODE_METER not in tick.totals.measured:
-        yield "no meter of the whole node: the energy of fans, network and losses is not known"
+        yield "no meter of the whole node: the energy of fans, network and losses is unknown"
 
 
 def _problem_lines(tick: EnergyTick, checks: Iterable[Check]) -> Iterator[str]:
-    """Yield errors, and each missing source with its remedy."""
+    """Yield errors, and each missing source with its fix."""
     for error in tick.errors:
         yield f"problem: {error}"
     seen: set[str] = set()

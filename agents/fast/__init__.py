@@ -1,1 +1,1 @@
-"""The agent `fast`: the node's side of the FAST protocol, over MQTT."""
+"""The agent `fast`: the node side of the FAST protocol over MQTT."""

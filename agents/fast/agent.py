@@ -23,7 +23,7 @@ _FIRST_INTERVAL = 1.0
 
 
 class FastAgent(Agent[FastSettings]):
-    """KPIs of the node and its jobs or virtual machines; tasks of a FAST scheduler, over MQTT."""
+    """Samples KPIs of the node, jobs and virtual machines; serves a FAST scheduler over MQTT."""
 
     name = "fast"
     formats: ClassVar[frozenset[Format]] = frozenset({"line"})
@@ -38,7 +38,7 @@ class FastAgent(Agent[FastSettings]):
         self._runtime: FastRuntime | None = None
 
     def prepare(self, node: Node) -> float:
-        """Read once, so that the first sample has rates; in the daemon start the session."""
+        """Take a first reading for rates. In the daemon also start the session."""
         from ccagent.agents.fast.kpis.applications import Applications
         from ccagent.agents.fast.kpis.kpi_reading import KpiReader
         from ccagent.agents.fast.session.kept_state import KeptState
@@ -54,7 +54,7 @@ class FastAgent(Agent[FastSettings]):
         return _FIRST_INTERVAL
 
     def sample(self, node: Node) -> Iterator[Point]:
-        """Read the KPIs once, and give them with what applications have sent."""
+        """Read the KPIs once. Yield their points, and those of KPIs that applications sent."""
         from ccagent.agents.fast.kpis.points import kpi_points
 
         if self._reader is None:
@@ -64,29 +64,29 @@ class FastAgent(Agent[FastSettings]):
         found = self._reader.read(node, self._monitored(node))
         self.is_blind = not found.node and not found.applications
         if self.is_blind:
-            logger.warning("agent fast: no KPI could be read")
+            logger.warning("agent fast: can't read any KPI")
         yield from kpi_points(node, found)
         protocol = self._runtime.protocol if self._runtime is not None else None
         if protocol is not None:
             yield from protocol.relay.take(node)
 
     def checks(self, node: Node) -> Iterator[Check]:
-        """Return the checks of what the KPIs of the node are read from."""
+        """Return the checks of the sources of the node's KPIs."""
         from ccagent.agents.fast.kpis.node_kpis import NodeKpis
 
         return NodeKpis().checks(node)
 
     @classmethod
     def has_own_peer(cls, table: Mapping[str, object]) -> bool:
-        """Return whether there is a broker to report to."""
+        """Return whether a broker is configured."""
         return bool(table.get("url"))
 
     def describe(self) -> dict[str, Any]:
-        """Return the configuration in force, the last KPIs and what is monitored."""
+        """Return the configuration in force, the last KPIs and the monitored applications."""
         return self._runtime.describe() if self._runtime is not None else {}
 
     def close(self) -> None:
-        """Take leave of the broker, and close what is held open."""
+        """Log off from the broker, and close all open files."""
         if self._runtime is not None:
             self._runtime.close()
         if self._reader is not None:

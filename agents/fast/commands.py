@@ -1,4 +1,4 @@
-"""What `ccagent fast` has besides what the command of every agent has."""
+"""Additional commands of `ccagent fast`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def extend_command(
 ) -> click.Command:
     """Return the agent's command as a group with `status`, `mmbwmon` and `reference`.
 
-    `configure` returns the configuration of the agent.
+    configure: returns the configuration of the agent.
     """
     group = make_group(command)
     for make in (_status_command, _bandwidth_command, _reference_command):
@@ -40,9 +40,9 @@ def _status_command(configure: Callable[[Options], Configuration]) -> click.Comm
     @click.option("--json", "as_json", is_flag=True, help="As JSON.")
     @add_common_options
     def status(as_json: bool, common: Common) -> None:
-        """Show the configuration in force, who set it, the last KPIs and what is monitored.
+        """Show the configuration in force, its sender, the last KPIs and monitored applications.
 
-        Exit status 1 if no daemon runs, or it has no [agents.fast].
+        Exit status 1 if no daemon runs, or if it has no [agents.fast].
         """
         from ccagent.agents.fast.status_text import read_details, status_text
 
@@ -62,9 +62,9 @@ def _bandwidth_command(configure: Callable[[Options], Configuration]) -> click.C
     @click.option("--cores", required=True, metavar="LIST", help="Cores such as 0,1 or 0-3.")
     @add_common_options
     def mmbwmon(cores: str, common: Common) -> None:
-        """Measure the memory bandwidth that is left on some cores; needs no broker.
+        """Measure the available memory bandwidth of cores; needs no broker.
 
-        Exit status 1 if nothing could be measured, or the result is invalid.
+        Exit status 1 if the measurement failed or is invalid.
         """
         from ccagent.agents.fast.bandwidth.service import measure_now
         from ccagent.agents.fast.settings import check_extra
@@ -85,7 +85,7 @@ def _reference_command(configure: Callable[[Options], Configuration]) -> click.C
     @click.command()
     @add_common_options
     def reference(common: Common) -> None:
-        """Measure the bandwidth of this idle node for each number of cores, and keep it.
+        """Measure and keep the bandwidth of this idle node, by number of cores.
 
         Takes about two seconds for each number of cores. Exit status 1 if the node is not idle.
         """
@@ -99,7 +99,7 @@ def _reference_command(configure: Callable[[Options], Configuration]) -> click.C
         check_extra("numpy", "reference")
         node, settings = _node_and_settings(configure(common.options))
         if not settings.state_directory:
-            raise ConfigurationError(f"{_KEPT_WHERE}: missing; where is the reference to be kept?")
+            raise ConfigurationError(f"{_KEPT_WHERE}: missing; set the directory for the reference")
         try:
             make_directory(settings.state_directory)
         except OSError as error:
@@ -129,7 +129,7 @@ def _node_and_settings(configuration: Configuration) -> tuple[Node, FastSettings
 
 
 def _core_list(text: str) -> list[int]:
-    """Return the cores of a list such as `0,2-3`. Raises ConfigurationError."""
+    """Return the cores of a list such as `0,2-3`. Raise ConfigurationError if invalid."""
     from ccagent.agents.fast.messages.decoding import MOST_CORES
     from ccagent.errors import UnparsableError
     from ccagent.machine.procfs.cpulist import parse_cpu_list

@@ -1,7 +1,7 @@
-"""The state machine: what each message changes, and what is answered.
+"""State machine of the protocol: effects of messages, and answers.
 
-CONNECT -> WAIT_CONFIG (init, repeated with backoff) -> MONITORING. A configuration that was
-accepted stays in force, across restarts too, until another one is accepted.
+CONNECT -> WAIT_CONFIG (init, repeated with backoff) -> MONITORING. An accepted configuration stays
+in force, also across restarts, until another one is accepted.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _JOBS_KNOWN_FOR = 10.0
 
 
 class FastProtocol:
-    """Decides on each message. Its methods are called by several threads."""
+    """Handles each message. Several threads call its methods."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class FastProtocol:
     ) -> None:
         self.relay = ApplicationRelay()
         self.lock = threading.RLock()
-        """Held while the state is read or changed; never while something is published."""
+        """Held while the state is read or changed, never during publishing."""
         self.publish: Callable[[str, bytes], object] = _nowhere
         self.on_configured: Callable[[], None] = _nothing
         self.on_answer: Callable[[], None] = _nothing
@@ -86,7 +86,7 @@ class FastProtocol:
         self._jobs_until: float | None = None
 
     def restore(self) -> None:
-        """Take up what the last process kept, and answer what it could not."""
+        """Restore the state of the last process, and answer its interrupted measurements."""
         with self.lock:
             state = self._keeper.state
             waiting = self._answers.keys()
@@ -107,26 +107,26 @@ class FastProtocol:
 
     @property
     def state(self) -> ProtocolState:
-        """What the agent is doing."""
+        """Current state of the agent."""
         return "waiting for a configuration" if self.configuration is None else "monitoring"
 
     def on_connected(self) -> None:
-        """Register with the scheduler, to which the last will has reported that we were gone."""
+        """Register with the scheduler; the last will has reported the agent as stopped."""
         self._init_pause = _FIRST_INIT_PAUSE
         self._send_init()
 
     def on_turn(self) -> None:
-        """Register again if no configuration has come for a while."""
+        """Register again if no configuration has arrived for some time."""
         if self.configuration is None and self._node.clock.monotonic() >= self._init_at:
             self._send_init()
 
     def list_monitored(self) -> list[MonitoredApplication]:
-        """Return the applications that are monitored now."""
+        """Return the currently monitored applications."""
         with self.lock:
             return self._applications.list_monitored(self._node)
 
     def filters(self) -> list[str]:
-        """Return the filters of topics to subscribe to now."""
+        """Return the topic filters to subscribe to."""
         found = self._topics.fixed(measures=True)
         match self._settings.relay:
             case "all":
@@ -139,10 +139,10 @@ class FastProtocol:
         return found
 
     def on_message(self, received: ReceivedMessage) -> None:
-        """Act on a message. What must be answered is on disk when this returns."""
+        """Handle a message. Answers are on disk when this returns."""
         topic = self._topics.find(received.topic)
         if topic is None:
-            logger.warning("agent fast: a message on %s was not asked for", received.topic[:200])
+            logger.warning("agent fast: an unexpected message on %s; ignored", received.topic[:200])
             return
         message = decode(topic.subject, received.payload, topic.hint)
         if isinstance(message, MachineResult):
@@ -160,12 +160,12 @@ class FastProtocol:
             self._on_request(received, message)
 
     def _on_request(self, received: ReceivedMessage, message: FastMessage | Refusal) -> None:
-        """Answer a request, unless it is one that was delivered before."""
+        """Answer a request, unless it was delivered and answered before."""
         key = _key(received, message.id)
         with self.lock:
             is_repeated = bool(message.id) or received.is_repeated
             if is_repeated and key in self._known:
-                logger.info("agent fast: %s: was answered already", received.topic)
+                logger.info("agent fast: %s: already answered", received.topic)
                 return
             if received.is_retained and self._is_in_force(message):
                 return
@@ -187,7 +187,7 @@ class FastProtocol:
                 self._known = {*self._keeper.state.handled}
 
     def _is_in_force(self, message: FastMessage | Refusal) -> bool:
-        """Return whether a retained message asks for what is in force already."""
+        """Return whether a retained message asks for the configuration already in force."""
         held = self.configuration
         return (
             isinstance(message, InitAgent)
@@ -267,7 +267,7 @@ class FastProtocol:
             self._keeper.save()
 
     def _refuse(self, message: Refusal, sender: str, key: str) -> None:
-        """Answer a request that is none, in the form that its sender waits for."""
+        """Answer an invalid request in the form that its sender expects."""
         logger.warning("agent fast: %s: refused: %s", sender, message.reason)
         source = self._node.hostname
         if message.task in {"request", "mmbwmon request"}:
@@ -317,9 +317,9 @@ class FastProtocol:
 
 
 def _key(received: ReceivedMessage, message_id: str) -> str:
-    """Return what a request is remembered by.
+    """Return the key that identifies a request.
 
-    One without an id counts as the same only if the broker delivers it again.
+    A request without an id counts as repeated only if the broker marks it so.
     """
     digest = hashlib.blake2b(received.topic.encode("utf-8", "replace"), digest_size=16)
     digest.update(b"\0" + received.payload)

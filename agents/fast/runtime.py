@@ -1,4 +1,4 @@
-"""What runs beside the samples of the agent: the session, and the rounds of KPIs."""
+"""Threads of the agent besides its samples: the session, and the rounds of KPIs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _JOIN = 3.0
 
 
 class FastRuntime:
-    """Owns the threads of the agent while it is connected to a broker."""
+    """Owns the threads of the agent with a broker."""
 
     def __init__(self, node: Node, settings: FastSettings) -> None:
         self._node = node
@@ -55,11 +55,11 @@ class FastRuntime:
         self._round_thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the session. Raises RuntimeError if no thread can be started."""
+        """Start the session. Raise RuntimeError if no thread can be started."""
         self._thread.start()
 
     def close(self) -> None:
-        """Take leave of the broker, and end all threads within a few seconds."""
+        """Log off from the broker, and stop all threads within a few seconds."""
         self._closing.set()
         if self._rounds is not None:
             self._rounds.close()
@@ -71,11 +71,11 @@ class FastRuntime:
 
     @property
     def protocol(self) -> FastProtocol | None:
-        """The state machine, once it was started."""
+        """The state machine; None before the start."""
         return self._protocol
 
     def describe(self) -> dict[str, Any]:
-        """Return what `ccagent fast status` shows."""
+        """Return the data of `ccagent fast status`."""
         session, protocol, rounds = self._session, self._protocol, self._rounds
         found: dict[str, Any] = {"broker": self._settings.url, "state": "starting"}
         if session is None or protocol is None or rounds is None or self._answers is None:
@@ -108,12 +108,12 @@ class FastRuntime:
         return found
 
     def _run(self) -> None:
-        """Take the lock of the directory, take up what is kept there, and serve the session."""
+        """Lock the state directory, restore its state, and serve the session."""
         try:
             if self._take_lock():
                 self._serve()
-        except Exception:  # noqa: BLE001 - the daemon goes on without it, and says so
-            logger.exception("agent fast: it can't be started")
+        except Exception:  # noqa: BLE001 - logged; the daemon continues without the agent
+            logger.exception("agent fast: can't start")
         finally:
             if self._answers is not None:
                 self._answers.close()
@@ -154,7 +154,7 @@ class FastRuntime:
         session.run()
 
     def _take_lock(self) -> bool:
-        """Make sure that nobody else has the directory; return False if the agent is to end."""
+        """Wait for the lock of the state directory; return False if the agent must stop."""
         directory = self._settings.state_directory
         if not directory:
             return True
@@ -178,7 +178,10 @@ class FastRuntime:
         return False
 
     def _options(self) -> MqttOptions:
-        """Return where and as whom to connect; secrets are read each time. Raises CcagentError."""
+        """Return the connection options; read secrets each time.
+
+        Raise CcagentError if that fails.
+        """
         broker = self._settings.broker()
         target = check_settings(broker)
         path = f"{target.path or '/mqtt'}{'?' if target.query else ''}{target.query}"

@@ -1,4 +1,4 @@
-"""The keys of [agents.fast], and what they must not be."""
+"""The keys of [agents.fast], and their checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ccagent.transports.mqtt.settings import MqttSettings
 
 _LIBRARIES = {"yaml": "PyYAML", "numpy": "numpy"}
-"""Names of the libraries of the extra `fast`, by the module that they bring."""
+"""Libraries of the extra `fast`, by the module that they provide."""
 
 _FASTEST = 10.0
 
@@ -25,23 +25,23 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
 
     every: Annotated[
         Cadence | None,
-        Meta(description="how often the KPIs go to the sinks as points, whatever a scheduler asks"),
+        Meta(description="interval of KPIs to the sinks as points, independent of the scheduler"),
     ] = Cadence("60s")
     url: Annotated[
         str,
         Meta(description="broker: mqtt://, mqtts://, ws:// or wss://; empty: no scheduler"),
     ] = ""
-    topic: Annotated[str, Meta(description="root of the tree of topics")] = "fast"
+    topic: Annotated[str, Meta(description="root of the topic tree")] = "fast"
     client_id: Annotated[
-        str, Meta(description="distinguishes this agent from all other clients of the broker")
+        str, Meta(description="client id, unique among all clients of the broker")
     ] = "ccagent-fast-{node}"
     protocol: Annotated[Literal["3.1.1", "5"], Meta(description="version of MQTT")] = "5"
-    user: Annotated[str, Meta(description="user that the password belongs to")] = ""
+    user: Annotated[str, Meta(description="user name for the password")] = ""
     password_file: Annotated[str, Meta(description="file with the password of that user")] = ""
     ca_file: Annotated[
-        str, Meta(description="certificates to trust; empty: those of the system")
+        str, Meta(description="CA certificates to trust; empty: those of the system")
     ] = ""
-    certificate_file: Annotated[str, Meta(description="our own certificate")] = ""
+    certificate_file: Annotated[str, Meta(description="client certificate of this agent")] = ""
     key_file: Annotated[str, Meta(description="the key of that certificate, not encrypted")] = ""
     insecure: Annotated[
         bool, Meta(description="do not verify the broker's certificate; logged at each start")
@@ -50,19 +50,19 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
         bool, Meta(description="send the password unencrypted to another machine")
     ] = False
     answer_limit: Annotated[
-        Duration, Meta(description="for connecting, and for each answer of the broker")
+        Duration, Meta(description="time limit for connecting and for each answer of the broker")
     ] = Duration("10s")
     state_directory: Annotated[
         str,
         Meta(
-            description="keeps the accepted configuration, answers that wait and the bandwidth"
+            description="directory of the accepted configuration, queued answers and the bandwidth"
             " reference; empty: in memory, lost with the process"
         ),
     ] = ""
     accept_from: Annotated[
         list[str],
         Meta(
-            description="topics that tasks are taken from, with {topic} and {node};"
+            description="topics of accepted tasks, with {topic} and {node};"
             " empty: {topic}/agent/{node}/task/#"
         ),
     ] = []
@@ -71,39 +71,38 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
         Meta(
             gt=0,
             le=_FASTEST,
-            description="most KPI rounds and bandwidth measurements a second that a scheduler"
-            " may ask for",
+            description="maximum KPI rounds and bandwidth measurements per second that a scheduler"
+            " may request",
         ),
     ] = 1.0
     mmbwmon: Annotated[
-        bool, Meta(description="allow bandwidth measurements on cores that no job owns")
+        bool, Meta(description="allow bandwidth measurements on cores without a job")
     ] = False
     jobs: Annotated[
-        bool, Meta(description="monitor Slurm's jobs on this node, beside virtual machines")
+        bool, Meta(description="monitor Slurm jobs on this node, besides virtual machines")
     ] = True
     relay: Annotated[
         Literal["jobs", "all", "none"],
         Meta(
-            description="applications whose KPIs are sent on as points: those of the jobs on this"
-            " node, all, or none"
+            description="applications with KPIs to relay as points: jobs on this node, all, or none"
         ),
     ] = "jobs"
     communication_medium: Annotated[
-        int, Meta(ge=1, description="B/s of the interconnect from which intensity is medium")
+        int, Meta(ge=1, description="B/s of the interconnect for medium communication intensity")
     ] = 10_000_000
     communication_high: Annotated[
-        int, Meta(ge=1, description="B/s of the interconnect from which intensity is high")
+        int, Meta(ge=1, description="B/s of the interconnect for high communication intensity")
     ] = 1_000_000_000
     runtime_medium: Annotated[
-        Duration, Meta(description="an application that has run so long is expected to run on")
+        Duration, Meta(description="run time so far for a medium expected runtime")
     ] = Duration("10m")
     runtime_high: Annotated[
         Duration,
-        Meta(description="an application that has run so long has a high expected runtime"),
+        Meta(description="run time so far for a high expected runtime"),
     ] = Duration("2h")
 
     def broker(self) -> MqttSettings:
-        """Return the keys of the broker as those of an MQTT sink, whose checks they pass."""
+        """Return the keys of the broker as settings of an MQTT sink, checked like them."""
         from ccagent.transports.mqtt.settings import MqttSettings
 
         return MqttSettings(
@@ -125,7 +124,7 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
 
 
 def check_settings(settings: FastSettings) -> None:
-    """Refuse what can't work. Raises ConfigurationError with the keys at fault."""
+    """Check the settings. Raise ConfigurationError with the invalid keys."""
     problems: list[str] = []
     if settings.state_directory and not settings.state_directory.startswith("/"):
         problems.append("agents.fast.state-directory: an absolute path is needed")
@@ -137,7 +136,7 @@ def check_settings(settings: FastSettings) -> None:
         if settings.url:
             _check_broker(settings)
         elif settings.accept_from or settings.user or settings.ca_file:
-            problems.append("agents.fast.url: missing; where is the broker?")
+            problems.append("agents.fast.url: missing; set the URL of the broker")
         if settings.mmbwmon:
             check_extra("numpy", "agents.fast.mmbwmon")
     except ConfigurationError as error:
@@ -160,7 +159,7 @@ def check_extra(module: str, key: str) -> None:
 
 
 def _check_broker(settings: FastSettings) -> None:
-    """Raise ConfigurationError for a broker that can't be used, or topics that are none."""
+    """Raise ConfigurationError for an unusable broker or invalid topics."""
     from ccagent.agents.fast.session.topics import check_filters, check_root
     from ccagent.transports.mqtt.settings import PORTS
     from ccagent.transports.mqtt.settings import check_settings as check_broker

@@ -1,4 +1,4 @@
-"""What `ccagent fast` prints."""
+"""Texts that `ccagent fast` prints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def read_details(socket: str) -> dict[str, Any]:
-    """Ask the running daemon for the state of its agent `fast`. Raises CcagentError."""
+    """Return the state of the agent `fast` from the running daemon.
+
+    Raise CcagentError if missing.
+    """
     from ccagent.daemon.status_socket import read_status
 
     if not socket:
@@ -27,7 +30,7 @@ def read_details(socket: str) -> dict[str, Any]:
 def status_text(found: dict[str, Any]) -> str:
     """Return the state of the agent for a terminal."""
     if not found:
-        return "no broker is configured; KPIs go to the sinks alone\n"
+        return "no broker is configured; KPIs go only to the sinks\n"
     lines = [f"broker         {found['broker']}", f"state          {found['state']}"]
     if found.get("error"):
         lines.append(f"error          {found['error']}")

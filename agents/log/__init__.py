@@ -1,1 +1,1 @@
-"""The agent `log`: what ccagent itself warns of, as log messages."""
+"""The agent `log`: ccagent's own warnings and errors as log messages."""

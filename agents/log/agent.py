@@ -1,4 +1,4 @@
-"""The agent `log`: sends the warnings and errors of ccagent as log messages."""
+"""The agent `log`: ccagent's own warnings and errors as log messages."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class LogSettings(AgentSettings, frozen=True, kw_only=True):
     component: Annotated[
         str,
         Meta(
-            description="the sender, by ClusterCockpit's ids",
+            description="the sender, an id of ClusterCockpit",
             pattern=r"^[A-Za-z0-9_]+\Z",
         ),
     ] = "ccnc"
-    level: Annotated[Literal["warning", "error"], Meta(description="lowest level that is sent")] = (
+    level: Annotated[Literal["warning", "error"], Meta(description="lowest level to send")] = (
         "warning"
     )
 
 
 class LogAgent(Agent[LogSettings]):
-    """Warnings and errors of ccagent itself, as log messages; a repeated one once an hour."""
+    """Sends ccagent's own warnings and errors as log messages, a repeated one once per hour."""
 
     name = "log"
     formats: ClassVar[frozenset[Format]] = frozenset({"line"})
@@ -47,13 +47,13 @@ class LogAgent(Agent[LogSettings]):
         self._keeper = MessageKeeper(settings.level)
 
     def prepare(self, node: Node) -> float:
-        """Keep messages from now on; a check of the settings does not call this."""
+        """Keep messages from now on. Not called by a check of the settings."""
         del node
         logger.library().addHandler(self._keeper)
         return 0.0
 
     def sample(self, node: Node) -> Iterator[LogMessage]:
-        """Yield the messages since the last sample, the latest thousand at most."""
+        """Yield the messages since the last sample, at most the latest thousand."""
         tags = {"cluster": node.cluster, "hostname": node.hostname, "type": "node"}
         for level, text, time in self._keeper.take():
             yield LogMessage(self.settings.component, tags | {"loglevel": level}, text, time)

@@ -1,4 +1,4 @@
-"""A handler of `logging` that keeps warnings and errors for the agent `log`."""
+"""Handler of `logging` that keeps warnings and errors for the agent `log`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _KEPT = 1000
 _LONGEST = 4096
 _LEVELS = {"WARNING": "warn", "CRITICAL": "error"}
-"""ClusterCockpit's words (debug, info, warn, error) where Python has others."""
+"""ClusterCockpit's names of levels (debug, info, warn, error) that differ from Python's."""
 
 
 class MessageKeeper(logging.Handler):
@@ -26,12 +26,12 @@ class MessageKeeper(logging.Handler):
         self._records: deque[tuple[str, str, float]] = deque(maxlen=_KEPT)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a message; called by any thread."""
+        """Keep a message. Any thread may call this."""
         text = record.getMessage()[:_LONGEST]
         level = _LEVELS.get(record.levelname, record.levelname.lower())
         self._records.append((level, text, record.created))
 
     def take(self) -> Iterator[tuple[str, str, float]]:
-        """Yield and remove the present messages."""
+        """Yield and remove the kept messages."""
         for _ in range(len(self._records)):
             yield self._records.popleft()

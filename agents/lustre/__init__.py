@@ -1,1 +1,1 @@
-"""The agent `lustre`: what jobs read and write, on the servers and clients of Lustre."""
+"""The agent `lustre`: I/O of jobs, on Lustre servers and clients."""

@@ -1,4 +1,4 @@
-"""The agent `lustre`: what jobs read and write, from the jobstats of this server's targets."""
+"""The agent `lustre`: I/O of jobs from the jobstats of this server's targets."""
 
 from __future__ import annotations
 
@@ -40,44 +40,40 @@ class LustreSettings(AgentSettings, frozen=True, kw_only=True):
     statistics: Annotated[
         tuple[str, ...],
         Meta(
-            description="line protocol: what else is collected: stats, md-stats, capacity, "
+            description="line protocol: further statistics: stats, md-stats, capacity, "
             "exports, recovery, health, locks, brw-stats, lnet, llite"
         ),
     ] = ()
     source: Annotated[
-        Source, Meta(description="job_stats files, lctl, or auto: files where there are some")
+        Source, Meta(description="job_stats files, lctl, or auto: files if present")
     ] = "auto"
     lctl: Annotated[str, Meta(description="the program lctl")] = "lctl"
     input: Annotated[
         str, Meta(description="a recorded dump of lctl get_param to read instead; empty: none")
     ] = ""
     target_time_limit: Annotated[
-        Duration, Meta(description="after this long a target is left for the next time")
+        Duration, Meta(description="time after which a target is skipped until the next reading")
     ] = Duration("20s")
     formats: Annotated[
-        tuple[str, ...], Meta(description="what clients' jobid_name may be, tried in order")
+        tuple[str, ...], Meta(description="formats of jobid_name on clients, tried in order")
     ] = ("%j:%u:%H", "%j:%u:%h", "%e.%u", "%j")
     namespaces: Annotated[
         dict[str, str],
-        Meta(
-            description="UUIDs under which time_series_id are made, by format; of others none are"
-        ),
+        Meta(description="namespace UUIDs of time_series_id, by format; without one no id is sent"),
     ] = {}
     malformed_namespace: Annotated[
-        str, Meta(description="UUID for time_series_id of ids in none of the formats; empty: none")
+        str, Meta(description="namespace UUID of time_series_id for ids in no format; empty: none")
     ] = ""
     short_hosts: Annotated[
         bool, Meta(description="cut nodename at the first dot; the series stay distinct")
     ] = False
     user_names: Annotated[
-        bool, Meta(description="names of users, where this server knows them; not of an input")
+        bool, Meta(description="add names of users that this server knows; not for an input")
     ] = True
-    sparse: Annotated[
-        bool, Meta(description="leave out counters that are zero; the receiver implies them")
-    ] = False
+    sparse: Annotated[bool, Meta(description="omit zero counters; the receiver assumes 0")] = False
     system_entries: Annotated[
         Treatment,
-        Meta(description="entries of system-users and system-executables; they are counted anyway"),
+        Meta(description="entries of system-users and system-executables; always counted"),
     ] = "keep"
     system_users: Annotated[tuple[int, ...], Meta(description="user ids of system entries")] = (0,)
     system_executables: Annotated[
@@ -89,13 +85,13 @@ class LustreSettings(AgentSettings, frozen=True, kw_only=True):
     )
     batch_size: Annotated[int, Meta(ge=1, description="records in one JSON array")] = 1000
     state_file: Annotated[
-        str, Meta(description="remembers the entries over restarts; empty: only while it runs")
+        str, Meta(description="file of known entries, kept across restarts; empty: only in memory")
     ] = ""
     max_entries: Annotated[
-        int, Meta(ge=1, description="entries that are remembered, those that have gone included")
+        int, Meta(ge=1, description="known entries to keep, including disappeared ones")
     ] = 1_000_000
     max_jobs: Annotated[
-        int, Meta(ge=1, description="line protocol: jobs and targets whose totals are kept")
+        int, Meta(ge=1, description="line protocol: jobs and targets with kept totals")
     ] = 100_000
 
     def __post_init__(self) -> None:
@@ -116,7 +112,7 @@ class LustreSettings(AgentSettings, frozen=True, kw_only=True):
 
 
 class LustreAgent(Agent[LustreSettings]):
-    """Jobstats of the targets of an OSS or MDS: records of each entry, counters of each job."""
+    """Samples jobstats of an OSS or MDS: records of each entry, counters of each job."""
 
     name = "lustre"
     formats: ClassVar[frozenset[Format]] = frozenset(FORMATS)
@@ -156,10 +152,10 @@ class LustreAgent(Agent[LustreSettings]):
         )
 
     def sample(self, node: Node) -> Iterator[Record]:
-        """Read all targets once: yield arrays of records as they come, and points at the end.
+        """Read all targets once. Yield arrays of records during reading, and points at the end.
 
-        Raise NotHereError where there is no Lustre server. If nothing at all could be read,
-        `is_blind` is True afterwards, and the reason was logged.
+        Raise NotHereError without a Lustre server. If nothing could be read, log the reason and set
+        `is_blind`.
         """
         now = node.clock.time()
         tags = {"cluster": node.cluster, "hostname": node.hostname, "type": "node"}
@@ -173,14 +169,14 @@ class LustreAgent(Agent[LustreSettings]):
                 failure = None
                 yield point
         self.is_blind = failure is not None
-        # A server that stands by has no targets, which is no error while it waits for some.
+        # A standby server has no targets. That is no error.
         if failure is not None and (self.is_only_sample or not isinstance(failure, NotHereError)):
             logger.error("agent lustre: %s", failure)
 
     def _jobstats(
         self, node: Node, now: float, tags: dict[str, str]
     ) -> Generator[Record, None, CcagentError | None]:
-        """Yield what jobstats say; return why nothing of them could be read, None if something."""
+        """Yield records and points of jobstats. Return the error if no target could be read."""
         from ccagent.agents.lustre.jobstats.observation import Observation
 
         wants_points = "line" in self.wanted
@@ -230,7 +226,7 @@ class LustreAgent(Agent[LustreSettings]):
             logger.warning("agent lustre: %s", error)
 
     def save_state(self) -> None:
-        """Write the state file: the records of what it holds are delivered or queued."""
+        """Write the state file. Its records are delivered or queued."""
         self._series.save()
 
     def _maker_for(self, node: Node) -> RecordMaker:
@@ -241,7 +237,7 @@ class LustreAgent(Agent[LustreSettings]):
             namespaces = {form: UUID(text) for form, text in settings.namespaces.items()}
             if settings.malformed_namespace:
                 namespaces[""] = UUID(settings.malformed_namespace)
-                # Half an id may look like a job id alone, and its series shall be the same.
+                # A part of an id may look like a job id alone; it must get the same series.
                 namespaces.setdefault("%j", namespaces[""])
             self._maker = RecordMaker(
                 node,

@@ -1,4 +1,4 @@
-"""Checks of Lustre: whether this node is a server or a client, and how it can be read."""
+"""Checks of Lustre: server or client, and access to its parameters."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def check_lustre(
     """Yield the checks of an agent with this source and these settings."""
     if has_jobstats:
         find = partial(find_targets, node, source)
-        impact = "what jobs read and write"
+        impact = "I/O of jobs"
         yield Check(_AREA, "targets with jobstats", find, impact, is_vital=not statistics)
     if has_jobstats or statistics:
-        yield require_program(node, lctl, "what isn't in files that this user may read")
+        yield require_program(node, lctl, "parameters without a file readable by this user")
     impact = "statistics of clients" if "llite" in statistics else ""
     yield Check(_AREA, "mounted Lustre", partial(find_clients, node), impact)
 
 
 def find_targets(node: Node, source: JobstatsSource) -> CheckResult:
-    """Return the targets with jobstats. Their texts are not read."""
+    """Return the result for the targets with jobstats, without reading their texts."""
     errors: list[CcagentError] = []
     targets: list[str] = []
     try:
@@ -51,21 +51,21 @@ def assess_targets(targets: Sequence[str], errors: Sequence[str]) -> CheckResult
     """Return the result for the targets of this server."""
     if errors:
         fix = (
-            "let this user run lctl as root does, or read the job_stats files; "
+            "let this user run lctl as root or read the job_stats files; "
             "`ccagent lustre check` shows more"
         )
         return CheckResult("problem", f"{len(targets)}; {'; '.join(errors)}", fix)
     if targets:
         more = f" and {len(targets) - _SHOWN} more" if len(targets) > _SHOWN else ""
-        fix = "`ccagent lustre check` shows whether anything is lost between observations"
+        fix = "run `ccagent lustre check` to see whether data are lost between observations"
         return CheckResult("good", f"{', '.join(targets[:_SHOWN])}{more}", fix)
     return CheckResult(
-        "missing", "this node serves none", "the agent lustre belongs on an OSS or MDS"
+        "missing", "this node has no targets", "run the agent lustre on an OSS or MDS"
     )
 
 
 def find_clients(node: Node) -> CheckResult:
-    """Return the file systems of Lustre that are mounted here."""
+    """Return the result for the Lustre file systems mounted on this node."""
     for directory in _CLIENT:
         if names := list_names(node, directory):
             return CheckResult("good", ", ".join(names[:_SHOWN]))

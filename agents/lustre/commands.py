@@ -1,4 +1,4 @@
-"""Options and commands of `ccagent lustre` beyond those of every agent."""
+"""Additional options and commands of `ccagent lustre`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def extend_command(
 ) -> click.Group:
     """Return the agent's command with `--input` and the command `check`.
 
-    `configure` returns the configuration of the agent.
+    configure: returns the configuration of the agent.
     """
     take_sample = command.callback
     if take_sample is None:
@@ -57,7 +57,7 @@ def extend_command(
     @click.option("--json", "is_json", is_flag=True, help="As JSON.")
     @add_file_options
     def check(is_json: bool, common: Common) -> None:
-        """Check whether jobstats are on, and what will be lost; exit status 1 for a problem."""
+        """Check the jobstats setup and possible data loss; exit status 1 for a problem."""
         from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
         from ccagent.agents.lustre.jobstats.setup import read_settings
         from ccagent.agents.lustre.jobstats.setup_check import (

@@ -1,13 +1,13 @@
-"""The parameters that `lctl get_param` prints, whatever they hold.
+"""Parser for the output of `lctl get_param`, with any parameters.
 
-Source: lctl(8), lctl-get_param(8). A value of one line stands behind its name, one of several
-lines follows it (an empty one may do either):
+Source: lctl(8), lctl-get_param(8). A one-line value is on the line of its name. A value of several
+lines follows it. An empty value may have either form:
 
     obdfilter.scratch-OST0000.num_exports=12
     obdfilter.scratch-OST0000.stats=
-    snapshot_time             1709306082.170995043 secs.nsecs
-    read_bytes                71482249 samples [bytes] 4096 1048576 58370831220736
-    ost.OSS.ost_seq.stats=snapshot_time             1709306082.171480402 secs.nsecs
+    snapshot_time 1709306082.170995043 secs.nsecs
+    read_bytes 71482249 samples [bytes] 4096 1048576 58370831220736
+    ost.OSS.ost_seq.stats=snapshot_time 1709306082.171480402 secs.nsecs
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _LEFT_OUT = b".job_stats"
 
 
 class Parameter(NamedTuple):
-    """One parameter: its name as lctl prints it, and its value without the outer line breaks."""
+    """One parameter: its name as lctl prints it, and its value without outer line breaks."""
 
     name: str
     value: bytes
 
 
 def parse_parameters(content: bytes) -> Iterator[Parameter]:
-    """Yield the parameters of a dump in its order, repeated ones included.
+    """Yield the parameters of a dump in order, including repeated ones.
 
-    Bodies of job_stats are left out; they are skipped without looking at their lines. What stands
-    before the first parameter belongs to none. Never raises, in linear time.
+    Values of job_stats are skipped without parsing their lines. Text before the first parameter is
+    ignored. Never raises; takes linear time.
     """
     name = ""
     start = 0
@@ -49,10 +49,10 @@ def parse_parameters(content: bytes) -> Iterator[Parameter]:
 
 
 def _names(content: bytes) -> Iterator[tuple[int, int]]:
-    """Yield where each line `name=...` begins, and where its `=` is.
+    """Yield the position of each line `name=...` and of its `=`.
 
-    Lines without a `=` are never looked at; of the others only the first one counts, so that no
-    byte is gone over more than a few times.
+    Lines without a `=` are skipped, and only the first `=` of a line counts. So no byte is searched
+    more than a few times.
     """
     position = 0
     while (equals := content.find(b"=", position)) >= 0:
@@ -65,7 +65,7 @@ def _names(content: bytes) -> Iterator[tuple[int, int]]:
 
 
 def show_text(text: str | bytes) -> str:
-    """Return what an error may show of text from outside: its beginning, escaped if need be."""
+    """Return external text for an error message: its beginning, escaped where needed."""
     if isinstance(text, bytes):
         text = text[:80].decode("utf-8", "backslashreplace")
     return text[:80] if text.isprintable() else repr(text[:80])

@@ -1,1 +1,1 @@
-"""The agent `metrics`: node metrics as ClusterCockpit shows them."""
+"""The agent `metrics`: node metrics for ClusterCockpit."""

@@ -29,7 +29,7 @@ _FIRST_INTERVAL = 1.0
 
 
 class MetricsAgent(Agent[MetricsSettings]):
-    """Metrics of this node: CPU, memory, network, storage, power, hardware counters, jobs."""
+    """Samples metrics of this node: CPU, memory, network, storage, power, perf counters, jobs."""
 
     name = "metrics"
     formats: ClassVar[frozenset[Format]] = frozenset({"line"})
@@ -61,7 +61,7 @@ class MetricsAgent(Agent[MetricsSettings]):
                 yield check._replace(impact=", ".join(sent), is_vital=len(self.readers) == 1)
 
     def prepare(self, node: Node) -> float:
-        """Read counters once, so that the first sample has rates."""
+        """Read counters once; the first sample then has rates."""
         self.custom.begin(node)
         for reader in self.readers:
             reader.is_patient = self.is_only_sample
@@ -82,16 +82,16 @@ class MetricsAgent(Agent[MetricsSettings]):
         others = [paced for paced in due if paced not in own]
         values = [value for paced in others for value in paced.values(node, self.metrics)]
         values += self.collect_custom(node, waits=self.is_only_sample)
-        # What ccagent knows of itself says nothing of the machine.
+        # ccagent's own counters are no evidence of a readable machine.
         self.is_blind = not values and bool(others)
         values += [value for paced in own for value in paced.values(node, self.metrics)]
         values += self.custom.compute(values)
         if self.is_blind:
-            logger.warning("agent metrics: none of the readers could read anything")
+            logger.warning("agent metrics: no reader could read any value")
         if not self._clock.accepts(now, node.clock.monotonic()):
-            logger.warning("agent metrics: the clock jumped; nothing is sent until it is steady")
+            logger.warning("agent metrics: the clock jumped; sending is paused until it is steady")
             return
-        # A single sample is not downsampled: nothing would wait for the end of its step.
+        # A single sample is not downsampled: the process ends before the step does.
         steps = Downsampler(0.0) if self.is_only_sample else self._downsampler
         for time, step in steps.add(now, combine_values(values, self.outputs)):
             for metric, value, scope in step:
@@ -101,7 +101,7 @@ class MetricsAgent(Agent[MetricsSettings]):
                     yield Point(output.name, self._tags_of(node, metric, scope), number, time)
 
     def collect_custom(self, node: Node, *, waits: bool) -> list[Gauge]:
-        """Return the values of commands and files. Add an output for each new metric of theirs."""
+        """Return the values of commands and files. Add an output for each new metric."""
         gauges = self.custom.collect(node, waits=waits)
         for name, metric in self.custom.metrics.items():
             if name not in self.metrics:
@@ -112,11 +112,11 @@ class MetricsAgent(Agent[MetricsSettings]):
         return gauges
 
     def describe(self) -> dict[str, Any]:
-        """Return what readers remember, for reports on this node."""
+        """Return the state of readers for reports on this node."""
         return {name: each for one in self.readers for name, each in one.describe().items()}
 
     def close(self) -> None:
-        """Close the readers and end running commands."""
+        """Close the readers and stop running commands."""
         self.custom.close()
         for reader in self.readers:
             reader.close()

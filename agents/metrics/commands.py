@@ -24,7 +24,7 @@ def extend_command(
 ) -> click.Command:
     """Return the agent's command with `--list` and `--cluster-config`.
 
-    `configure` returns the configuration of the agent.
+    configure: returns the configuration of the agent.
     """
     take_sample = command.callback
     if take_sample is None:
@@ -43,7 +43,7 @@ def extend_command(
             from ccagent.transports.prometheus.commands import print_scrape
 
             if options.get("every") or options.get("is_dry") or options.get("sinks"):
-                raise click.UsageError(f"--format {options['form']} goes with --once alone")
+                raise click.UsageError(f"--format {options['form']} works only with --once")
             form = str(options["form"])
             print_scrape(take_common(options).options._replace(form=None), form, names)
             return
@@ -80,12 +80,12 @@ def extend_command(
         click.Option(
             ["--list", "is_list"],
             is_flag=True,
-            help="List all metrics, and whether this machine has them.",
+            help="List all metrics and whether this machine has them.",
         ),
         click.Option(
             ["--cluster-config", "is_config"],
             is_flag=True,
-            help="Print metrics and topology of this node for cc-backend's cluster.json.",
+            help="Print metrics and topology of this node for cluster.json of cc-backend.",
         ),
         click.Option(
             ["--store-config", "is_store"],
@@ -96,7 +96,7 @@ def extend_command(
             ["--merge", "merged"],
             multiple=True,
             metavar="FILE",
-            help="Merge outputs of --cluster-config of several nodes (repeat it for each).",
+            help="Merge an output of --cluster-config; repeat for each node.",
         ),
     ]
     flags.append(
@@ -112,7 +112,7 @@ def extend_command(
 
 
 def _with_scrapes(param: click.Parameter) -> click.Parameter:
-    """Return the option `--format` with the formats of Prometheus, and others as they are."""
+    """Return the option `--format` with Prometheus formats added, and other options unchanged."""
     if param.name != "form":
         return param
     return click.Option(
@@ -123,7 +123,7 @@ def _with_scrapes(param: click.Parameter) -> click.Parameter:
 
 
 def _read_merged(paths: tuple[str, ...]) -> dict[str, Any]:
-    """Read the files of several nodes as one cluster. Raise ConfigurationError."""
+    """Read and merge the files of several nodes. Raise ConfigurationError for a bad file."""
     import json
     from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Output of `ccagent metrics --list`: each metric, and whether this machine has it."""
+"""Output of `ccagent metrics --list`: all metrics and their availability on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BETWEEN = 0.05
 
 
 def format_metrics(agent: MetricsAgent, node: Node) -> str:
-    """Return a table: name, unit, type, source, and whether the metric is here or why not."""
+    """Return a table: name, unit, type, source, and availability or the reason without it."""
     rows = [("metric", "unit", "type", "here", "source")]
     agent.custom.begin(node)
     everything: set[str] = set()
@@ -41,7 +41,7 @@ def format_metrics(agent: MetricsAgent, node: Node) -> str:
 
 
 class _Found:
-    """The metrics that a reader has on this machine, and why it lacks the others."""
+    """The available metrics of a reader on this machine, and the reasons for missing ones."""
 
     def __init__(self, reader: Reader[Any]) -> None:
         self.reader = reader
@@ -60,7 +60,7 @@ class _Found:
             self._reason = str(error)
 
     def state(self, name: str) -> str:
-        """Return whether a metric is here."""
+        """Return "yes", or "no" with the reason, for a metric."""
         if name in self.seen:
             return "yes"
         errors = self.reader.errors[0] if self.reader.errors else "not on this machine"

@@ -36,32 +36,30 @@ _RENAMED_METRICS = {
         )
     },
 }
-"""Metric names of earlier releases, and the present ones."""
+"""Metric names of earlier releases, and their current names."""
 
 _COLLECTOR_TABLES = {"cpu": {"of_node": "sum"}, "memory": {"used": "cc-metric-collector"}}
-"""Settings of readers whose values then have the meaning of cc-metric-collector."""
+"""Settings of readers that compute values as cc-metric-collector does."""
 
 
 class MetricSettings(Settings, frozen=True, kw_only=True):
     """A table [agents.metrics.metrics.NAME]: the output of one metric."""
 
     drop: Annotated[bool, Meta(description="do not send it")] = False
-    name: Annotated[str, Meta(description="output name; empty: that of the preset")] = ""
-    unit: Annotated[str, Meta(description="output unit; empty: that of the preset")] = ""
+    name: Annotated[str, Meta(description="output name; empty: name of the preset")] = ""
+    unit: Annotated[str, Meta(description="output unit; empty: unit of the preset")] = ""
     scale: Annotated[float, Meta(description="additional factor")] = 1.0
-    of_node: Annotated[
-        bool, Meta(description="send one value of the node instead of values of its parts")
-    ] = False
+    of_node: Annotated[bool, Meta(description="send one node value instead of values of parts")] = (
+        False
+    )
     aggregation: Annotated[
         Literal["", "sum", "mean", "max"],
-        Meta(
-            description="how to combine parts to a value of the node; empty: default of the metric"
-        ),
+        Meta(description="how to combine parts to a node value; empty: default of the metric"),
     ] = ""
     tags: Annotated[dict[str, str], Meta(description="additional tags")] = {}
 
     def problem(self) -> str:
-        """Return what line protocol cannot carry, empty if nothing."""
+        """Return an error for values that line protocol can't carry; empty if valid."""
         if self.name and NAME.fullmatch(self.name) is None:
             return f"name {self.name!r}: letters, digits and '_' only"
         if not math.isfinite(self.scale):
@@ -81,16 +79,16 @@ class MetricsSettings(ReaderTables, frozen=True, kw_only=True):
     preset: Annotated[
         Preset,
         Meta(
-            description="output names and units: of ClusterCockpit's front end, of its"
-            " specification, base units, or names, units and meaning of cc-metric-collector"
+            description="output names and units: ClusterCockpit's front end, its"
+            " specification, base units, or cc-metric-collector (values too)"
         ),
     ] = "clustercockpit"
     readers: Annotated[tuple[str, ...], Meta(description="readers to use; empty: all")] = ()
-    include: Annotated[tuple[str, ...], Meta(description="metrics on demand to send")] = ()
+    include: Annotated[tuple[str, ...], Meta(description="on-demand metrics to send")] = ()
     exclude: Annotated[tuple[str, ...], Meta(description="metrics not to send")] = ()
     resolution: Annotated[
         Duration,
-        Meta(description="time step of the store, to which values are downsampled; 0s: off"),
+        Meta(description="downsample values to this time step of the store; 0s: off"),
     ] = Duration("0s")
     metrics: Annotated[
         dict[str, MetricSettings],
@@ -111,7 +109,7 @@ class MetricsSettings(ReaderTables, frozen=True, kw_only=True):
 
     @property
     def has_jobs(self) -> bool:
-        """Return whether the control groups of jobs are read."""
+        """Return whether the reader of cgroups of jobs is on."""
         return not self.readers or "cgroup-jobs" in self.readers
 
     def __post_init__(self) -> None:
@@ -150,7 +148,7 @@ class MetricsSettings(ReaderTables, frozen=True, kw_only=True):
         structs.force_setattr(self, "exclude", tuple(map(present, self.exclude)))
 
     def make_readers(self) -> list[Reader[Any]]:
-        """Return the configured readers, all if none is named, each with its table."""
+        """Return the configured readers with their tables; all readers if none is named."""
         own = {name: getattr(self, name.replace("-", "_")) for name in self.readers or READERS}
         if self.preset == "cc-metric-collector":
             for name, changed in _COLLECTOR_TABLES.items():

@@ -1,1 +1,1 @@
-"""The agents `jobs` and `cluster`: what a Slurm master knows."""
+"""The agents `jobs` and `cluster`: data of a Slurm controller."""

@@ -1,4 +1,4 @@
-"""Values of texts that recur, parsed once."""
+"""Cache of parsed values of recurring texts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Value = TypeVar("Value")
 
 
 class Remembered(dict[Text, Value]):
-    """Results of a function by text, up to a number of texts; then all are forgotten.
+    """Results of a function by text. At the maximum number of texts, all are dropped.
 
-    What a function raises is not remembered. This takes half the time of functools.lru_cache.
+    Exceptions are not cached. This takes half the time of functools.lru_cache.
     """
 
     def __init__(self, function: Callable[[Text], Value]) -> None:
@@ -24,7 +24,7 @@ class Remembered(dict[Text, Value]):
         self._function = function
 
     def __missing__(self, text: Text) -> Value:
-        """Return what the function returns, and remember it."""
+        """Return and cache the result of the function. Raise as the function does."""
         value = self._function(text)
         if len(self) >= _LARGEST:
             self.clear()

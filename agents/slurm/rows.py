@@ -1,8 +1,8 @@
-"""Rows of fields out of what a Slurm tool prints, whatever users have put into it.
+"""Splitter of the output of Slurm tools into rows, safe against any text of users.
 
-The delimiter is made anew for each run, so that nobody can write it into a job's name. A row ends
-with the last line break before the first delimiter of the next: so only the first field must be
-without line breaks, and the last may hold any.
+Each run has a new random delimiter, so users can't write it into a job's name. A row ends with the
+last line break before the first delimiter of the next row. So only the first field must be without
+line breaks; the last field may contain any text.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ if TYPE_CHECKING:
 
 _LARGEST_FIELD = 1024 * 1024
 _PIECE = 24 * 1024
-"""Bytes that are split at once. In more than 30,000 Python prepares again for each delimiter."""
+"""Bytes to split at once. Above 30,000 bytes, Python prepares the search again for each
+delimiter.
+"""
 
 
 def new_delimiter() -> str:
-    """Make a delimiter that nobody can guess."""
+    """Return a random delimiter that users can't guess."""
     return f"\x1f{os.urandom(12).hex()}\x1f"
 
 
 def split_rows(parts: Iterable[bytes], delimiter: bytes, columns: int) -> Iterator[list[bytes]]:
-    """Yield the rows of `columns` fields, as the output comes.
+    """Yield the rows of `columns` fields while the output arrives.
 
-    Memory is bounded by the largest row. A last row that is cut short is given as it is, shorter.
+    Memory is bounded by the largest row. An incomplete last row is returned with fewer fields.
     """
     fields: list[bytes] = []
     rest = b""

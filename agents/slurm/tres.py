@@ -1,4 +1,4 @@
-"""Lists of trackable resources, `cpu=4,mem=400M,node=2,gres/gpu:a100=2,gres/gpu=2`."""
+"""Parsers for lists of trackable resources, `cpu=4,mem=400M,node=2,gres/gpu:a100=2,gres/gpu=2`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _MOST_DIGITS = 19
 def gres_detail(tres: str) -> list[str]:
     """Return the generic resources of a TRES list: `gpu:a100:1` of `cpu=1,gres/gpu:a100=1`.
 
-    Slurm lists those with a type once more without it: `gres/gpu=1` is left out if the types of
-    `gpu` account for all of them.
+    Slurm repeats typed resources without type: `gres/gpu=1` is omitted if the types of `gpu`
+    account for all of it.
     """
     counts = _count_gres(tres)
     typed: dict[str, int] = {}
@@ -34,12 +34,12 @@ def count_gpus(tres: str) -> int:
 
 
 def has_gpu_share(tres: str) -> bool:
-    """Return whether a TRES list has parts of GPUs: `gres/shard` or `gres/mps`."""
+    """Return whether a TRES list has shares of GPUs: `gres/shard` or `gres/mps`."""
     return any(name.partition(":")[0] in {"shard", "mps"} for name in _count_gres(tres))
 
 
 def count(tres: str, name: str) -> int:
-    """Return the number of `name` in a TRES list, 0 if there is none: `cpu` of `cpu=4,node=2`."""
+    """Return the number of `name` in a TRES list, 0 without one: `cpu` of `cpu=4,node=2`."""
     text = _value(tres, name)
     return int(text) if text.isdecimal() and len(text) < _MOST_DIGITS else 0
 
@@ -53,7 +53,7 @@ def total_memory(tres: str) -> int:
 
 
 def memory_per_node(tres: str) -> int:
-    """Return the KB of memory a node in a TRES list: half of 400M for `mem=400M,node=2`."""
+    """Return the KB of memory per node of a TRES list: half of 400M for `mem=400M,node=2`."""
     return total_memory(tres) // max(1, count(tres, "node"))
 
 

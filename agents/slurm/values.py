@@ -1,7 +1,7 @@
-"""Values as Slurm's tools print them: durations, sizes, exit codes, states, limits.
+"""Parsers for values of Slurm's tools: durations, sizes, exit codes, states, limits.
 
-Each function takes the text of one field and raises ValueError if it isn't of any known form.
-Source: sacct(1), job_state_codes; forms seen from 20.11 to 26.05.
+Each function takes the text of one field and raises ValueError for an unknown form. Source:
+sacct(1), job_state_codes; forms seen in Slurm 20.11 to 26.05.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 UNSET = 0
 INFINITE = 1
-"""How ExtendedUint expresses no value, and no limit; a value n is written as n + 2."""
+"""ExtendedUint for no value, and for no limit. A value n is n + 2."""
 _OFFSET = 2
 
 _NOTHING = frozenset(
@@ -28,7 +28,7 @@ _LATEST = 2**35
 
 
 class State(NamedTuple):
-    """A state as a single word, and what else Slurm says of it: `by 5002`."""
+    """A state as a single word, and its detail, such as `by 5002`."""
 
     word: str
     detail: str
@@ -39,17 +39,17 @@ def state(text: str) -> State:
     word, _, detail = text.partition(" ")
     word = word.rstrip("+")
     if not _STATE.fullmatch(word):
-        raise ValueError(f"{_show(text)} is no state")
+        raise ValueError(f"{_show(text)} is not a state")
     return State(word, detail)
 
 
 def seconds(text: str) -> int:
-    """Return whole seconds of `[DD-]HH:MM:SS` or `MM:SS.mmm`, rounded; 0 for nothing."""
+    """Return rounded seconds of `[DD-]HH:MM:SS` or `MM:SS.mmm`; 0 for empty text."""
     if text in _NOTHING:
         return 0
     found = _DURATION.fullmatch(text) if len(text) < _LONGEST else None
     if found is None:
-        raise ValueError(f"{_show(text)} is no duration")
+        raise ValueError(f"{_show(text)} is not a duration")
     days, hours, minutes, whole, fraction = found.groups()
     total = int(days or 0) * 86400 + int(hours or 0) * 3600 + int(minutes) * 60 + int(whole)
     return _uint(total + (fraction is not None and fraction[0] >= "5"))
@@ -69,7 +69,7 @@ def memory_per_node(text: str, cpus: int, nodes: int) -> int:
         return 0
     found = _MEMORY.fullmatch(text) if len(text) < _LONGEST else None
     if found is None:
-        raise ValueError(f"{_show(text)} is no amount of memory")
+        raise ValueError(f"{_show(text)} is not an amount of memory")
     amount = float(found[1]) * _KB[found[2] or "M"]
     if found[3] == "c":
         amount = amount * cpus / max(1, nodes)
@@ -79,13 +79,13 @@ def memory_per_node(text: str, cpus: int, nodes: int) -> int:
 
 
 def time_limit(text: str) -> int:
-    """Return the ExtendedUint of seconds of a limit in minutes, as receivers want it."""
+    """Return a limit in minutes as ExtendedUint of seconds, the form that receivers expect."""
     limit = parse_extended(text)
     return limit if limit <= INFINITE else _uint((limit - _OFFSET) * 60) + _OFFSET
 
 
 def exit_code(text: str) -> int:
-    """Return the exit code of `CODE:SIGNAL`, as JOB_INFO.exit_code.return_code has it."""
+    """Return the exit code of `CODE:SIGNAL`, equal to JOB_INFO.exit_code.return_code."""
     code, colon, signal = text.partition(":")
     return uint(code) if not colon or uint(signal) >= 0 else 0
 
@@ -100,29 +100,29 @@ def parse_extended(text: str) -> int:
 
 
 def uint(text: str) -> int:
-    """Return an unsigned integer; 0 for nothing."""
+    """Return an unsigned integer; 0 for empty text."""
     if text in _NOTHING:
         return 0
     if not (text.isascii() and text.isdecimal()) or len(text) >= _LONGEST:
-        raise ValueError(f"{_show(text)} is no number")
+        raise ValueError(f"{_show(text)} is not a number")
     return _uint(int(text))
 
 
 def moment(text: str) -> int:
-    """Return seconds since 1970, as SLURM_TIME_FORMAT=%s has them; 0 for none."""
+    """Return seconds since 1970, the format of SLURM_TIME_FORMAT=%s; 0 for no time."""
     seconds = uint(text)
     if seconds > _LATEST:
-        raise ValueError(f"{_show(text)} is no time")
+        raise ValueError(f"{_show(text)} is not a time")
     return seconds
 
 
 def _scale(text: str, form: re.Pattern[str]) -> float:
-    """Return KB."""
+    """Return the size in KB; 0 for no size."""
     if text in _NOTHING:
         return 0.0
     found = form.fullmatch(text) if len(text) < _LONGEST else None
     if found is None:
-        raise ValueError(f"{_show(text)} is no size")
+        raise ValueError(f"{_show(text)} is not a size")
     return float(found[1]) * _KB[found[2]]
 
 

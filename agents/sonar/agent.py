@@ -1,4 +1,4 @@
-"""The agent `sample`: one sample envelope of the node, its jobs and their processes."""
+"""The agent `sample`: a sample envelope of the node, its jobs and their processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _BOOT_TOLERANCE = 60
 
 
 class SampleAgent(Agent[SampleSettings]):
-    """Processes and jobs of this node: CPU, memory, I/O; CPUs, load, memory, disks of the node."""
+    """Samples the processes and jobs of this node, and CPUs, load, memory and disks of the node."""
 
     name = "sample"
     formats: ClassVar[frozenset[Format]] = frozenset(FORMATS)
@@ -68,7 +68,7 @@ class SampleAgent(Agent[SampleSettings]):
         self._boot = 0
 
     def checks(self, node: Node) -> Iterator[Check]:
-        """Yield the checks of processes, the kernel program, cards, and what is wanted of jobs."""
+        """Yield the checks of processes, kernel programs, cards, and wanted data of jobs."""
         from ccagent.agents.sonar.sources.checks import check_sources
         from ccagent.machine.bpf.checks import require_task_iterator
         from ccagent.machine.cgroup.checks import check_cgroups
@@ -89,7 +89,7 @@ class SampleAgent(Agent[SampleSettings]):
             yield require_program(node, settings.squeue, "users of jobs without processes")
 
     def prepare(self, node: Node) -> float:
-        """Read CPU times, so that the first sample 100 ms later has utilisation."""
+        """Read CPU times; a sample 100 ms later then has utilisation."""
         self._open_source(node).begin()
         self._read_accounts(node, [])
         gpus = self._cards(node)
@@ -98,7 +98,7 @@ class SampleAgent(Agent[SampleSettings]):
         return _FIRST_INTERVAL
 
     def sample(self, node: Node) -> Iterator[Record]:
-        """Read the machine once: a SampleEnvelope, and points if a sink wants them."""
+        """Return a SampleEnvelope, and points if a sink wants them."""
         now = node.clock.time()
         gpus = self._cards(node)
         if gpus is not None:
@@ -164,7 +164,7 @@ class SampleAgent(Agent[SampleSettings]):
             self._gpus.close()
 
     def attributes(self) -> dict[str, str]:
-        """Return the source and the filters."""
+        """Return the process source and the filters."""
         settings = self.settings
         return {
             "source": self._source.name if self._source is not None else self.settings.source,
@@ -178,11 +178,11 @@ class SampleAgent(Agent[SampleSettings]):
     def _note_blindness(self, errors: list[str], *, is_blind: bool) -> None:
         self.is_blind = is_blind
         if is_blind:
-            errors.append("nothing of /proc could be read: is it mounted?")
+            errors.append("can't read anything below /proc: is it mounted?")
             logger.error("agent sample: %s", "; ".join(errors[-3:]))
 
     def _open_source(self, node: Node) -> ProcessSource:
-        """Make the process source at its first use."""
+        """Open the process source at its first use."""
         if self._source is None:
             settings = self.settings
             selection = ProcessSelection(
@@ -196,7 +196,7 @@ class SampleAgent(Agent[SampleSettings]):
         return self._source
 
     def _cards(self, node: Node) -> Gpus | None:
-        """Return the readers of cards, None without a card; they are loaded with the first card."""
+        """Return the readers of cards; None, and no import, without a card."""
         if self._gpus is None and is_any_present(node, self.settings.gpu_vendors):
             from ccagent.machine.gpu.gpus import Gpus
 
@@ -219,7 +219,7 @@ class SampleAgent(Agent[SampleSettings]):
     def _read_accounts(
         self, node: Node, errors: list[str]
     ) -> tuple[dict[int, JobCounters], dict[int, dict[str, float]]]:
-        """Return the counters of control groups by job, and their metrics, if wanted."""
+        """Return the cgroup counters by job, and their metrics, if wanted."""
         if "line" not in self.wanted and "job-cgroups" not in self.settings.extras:
             return {}, {}
         if self._accounts is None:
@@ -230,7 +230,7 @@ class SampleAgent(Agent[SampleSettings]):
         return counters, self._accounts.values(node, counters)
 
     def _read_pss(self, node: Node, processes: list[Process], errors: list[str]) -> dict[int, int]:
-        """Return the proportional set size of jobs in KB, if it is wanted."""
+        """Return the proportional set size of jobs in KB, if wanted."""
         if not self.settings.job_pss:
             return {}
         if self._pss is None:
@@ -240,10 +240,10 @@ class SampleAgent(Agent[SampleSettings]):
         return self._pss.read(node, processes, errors)
 
     def _epoch(self, boot: int) -> int:
-        """Return the `epoch` of jobs outside of Slurm: boot time since 2020, never 0.
+        """Return the `epoch` of jobs outside of Slurm: boot time in seconds since 2020, never 0.
 
-        Setting the clock shifts the kernel's boot time. Jobs keep their identity over small steps;
-        a large step corrects a clock that was wrong.
+        A step of the clock shifts the kernel's boot time. After a small step, jobs keep their
+        identity. A large step corrects a wrong clock and changes the epoch.
         """
         if abs(boot - self._boot) > _BOOT_TOLERANCE:
             self._boot = boot

@@ -1,4 +1,4 @@
-"""Points of the GPUs of each Slurm job: what it was given, uses and leaves idle."""
+"""Points of the GPUs of each Slurm job: allocated, used and idle cards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def gpu_points(
 ) -> Iterator[Point]:
     """Return the points of a sample: utilisation in percent of one card, memory in GB.
 
-    A job whose cards all don't tell their utilisation has no `job_gpu_util`: that is not 0.
+    A job without any card that reports utilisation has no `job_gpu_util`, instead of 0.
     """
     used: dict[int, dict[int, float]] = {}
     memory: dict[int, int] = {}

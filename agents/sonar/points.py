@@ -1,6 +1,6 @@
-"""The sample as points of line protocol: each Slurm job on the node, on demand the node itself.
+"""The sample as points of line protocol, for each Slurm job and optionally the node.
 
-Process groups have no points: each would begin a time series of its own in the store.
+Process groups have no points: each would start a new time series in the store.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from ccagent.records.envelopes import SampleAttributes, SampleProcess
 
 _GB = 1024 / 1e9
-"""A KB of the envelope, in GB."""
+"""GB per KB of the envelope."""
 
 
 def node_points(sample: SampleAttributes, time: float) -> Iterator[Point]:
-    """Return load, memory (GB) and threads of the node, which the agent `metrics` sends too."""
+    """Return load, memory (GB) and threads of the node. The agent `metrics` sends them too."""
     tags = _tags(sample)
     system = sample.system
     yield Point("cpu_load", tags, system.load1, time)
@@ -38,8 +38,8 @@ def job_points(
 ) -> Iterator[Point]:
     """Return the points of jobs: memory in GB, utilisation in percent of one core, time in s.
 
-    of_cgroups: by job, metrics of its control group that replace those of its processes; None for
-    those that the agent `metrics` sends. pss: KB by job, where it was read.
+    of_cgroups: by job, metrics of the cgroup. They replace the metrics of the processes; None
+    removes a metric that the agent `metrics` sends. pss: KB by job, if it was read.
     """
     tags = _tags(sample)
     of_processes: dict[int, list[SampleProcess]] = {job: [] for job in of_cgroups}
@@ -56,9 +56,9 @@ def job_points(
 
 
 def find_owned_elsewhere(counters: JobCounters) -> dict[str, float | None]:
-    """Return the metrics of processes that a job's control group has too, each with None.
+    """Return the metrics of processes that a job's cgroup has too, each with None.
 
-    A metric has one owner: with a control group it is the agent `metrics`, else `sample`.
+    One agent sends each metric: `metrics` for a job with a cgroup, else `sample`.
     """
     owned: dict[str, float | None] = {}
     if counters.mem_rss is not None:

@@ -1,4 +1,4 @@
-"""One process at one reading, made of the files of /proc, and the sources of processes."""
+"""One process at one reading, from the files of /proc, and the protocol of process sources."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ if TYPE_CHECKING:
     from ccagent.machine.procfs.process_files import Io, ProcessStat, Statm
 
 FIRST_PID_OF_ENDED = 2**30
-"""Pids from here on are of records of ended processes: real ones are below 2**22."""
+"""First synthetic pid for records of ended processes; real pids are below 2**22."""
 
 UNKNOWN_USER = "_user_unknown"
-"""Owner of processes whose user can't be found out."""
+"""Owner of processes with an unknown user."""
 
 ENDED = " <ended>"
-"""Stands behind the command of a record of ended processes."""
+"""Suffix of the command in records of ended processes."""
 
 
 class Process(msgspec.Struct, frozen=True, gc=False):
     """One process at one reading. A source returns the same object while nothing has changed.
 
     job: Slurm's raw job id, 0 outside of Slurm.
-    start_time, cpu_seconds: seconds after boot; user and system time without children.
-    cpu_time: seconds, waited-for children included, rounded.
+    start_time: seconds after boot.
+    cpu_seconds: user and system time without children.
+    cpu_time: rounded seconds, including waited-for children.
     cpu_util: percent of one core since the previous reading.
     resident_memory, virtual_memory, data_*: KB.
     num_threads: threads besides the first.
-    rolledup: how many processes this stands for besides one.
-    is_ended: it stands for processes that have ended. Then cpu_seconds is what they used since the
-    previous reading, start_time and cpu_time are 0, and the pid is above all that are real.
-    A field with a default is one that a source may not know.
+    rolledup: number of further processes in this record.
+    is_ended: this is a record of ended processes. Then cpu_seconds is their CPU time since the
+    previous reading, start_time and cpu_time are 0, and the pid is above all real pids.
+    A source may lack the fields with a default.
     """
 
     pid: int
@@ -60,11 +61,11 @@ class Process(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProcessEntry:
-    """One process, and what follows from its files.
+    """One process, and the values derived from its files.
 
-    status: /proc/PID/stat, as it was at `read_at` (monotonic seconds).
+    status: /proc/PID/stat at `read_at` (monotonic seconds).
     attribute_at: number of the next reading that looks up job and container.
-    descent: the Slurm job that its ancestors named, even if they have ended since; 0 for none.
+    descent: the Slurm job found through ancestors, even if they have ended since; 0 for none.
     """
 
     __slots__ = (
@@ -86,7 +87,7 @@ class ProcessEntry:
 
 
 def make_process(entry: ProcessEntry, used: float, memory: Statm, io: Io, node: Node) -> Process:
-    """Return the process of an entry whose job is known; used: percent of one core."""
+    """Return the process of an attributed entry. used: percent of one core."""
     stat = entry.status
     ticks, page = node.clock_ticks, node.page_size
     return Process(
@@ -111,48 +112,48 @@ def make_process(entry: ProcessEntry, used: float, memory: Statm, io: Io, node: 
 
 
 class ProcessSource(Protocol):
-    """A reader of all processes that the selection wants."""
+    """A reader of all processes that the selection admits."""
 
     @property
     def name(self) -> str:
-        """Return the name that the configuration has for it."""
+        """Return the name of the source in the configuration."""
         ...
 
     @property
     def counts_ended(self) -> bool:
-        """Return whether the last reading had what processes used that have ended."""
+        """Return whether the last reading included the CPU time of ended processes."""
         ...
 
     @property
     def errors(self) -> list[str]:
-        """Return what could not be read or parsed at the last reading, a sentence each."""
+        """Return the errors of the last reading, one sentence each."""
         ...
 
     def begin(self) -> None:
-        """Take a first reading of CPU times, from which the next `read` counts."""
+        """Take a first reading of CPU times; the next `read` returns utilisation since then."""
         ...
 
     def read(self) -> list[Process]:
-        """Read all wanted processes. Those that end meanwhile are omitted without an error."""
+        """Return all wanted processes. Omit processes that end meanwhile, without an error."""
         ...
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close all open files."""
         ...
 
 
 def utilization(ticks: int, seconds: float, clock_ticks: int) -> float:
-    """Return the percentage of one core that `ticks` are of `seconds`; never negative."""
+    """Return `ticks` of CPU time in `seconds` as a percentage of one core; never negative."""
     if ticks <= 0 or seconds <= 0:
         return NO_FLOAT
     return round(100.0 * ticks / clock_ticks / seconds, 3) or NO_FLOAT
 
 
 def first_utilization(node: Node, start: float, own_ticks: int, seconds: float) -> float:
-    """Return the utilization of a process by its first reading, in percent of a core.
+    """Return the utilisation of a process at its first reading, in percent of one core.
 
     start: seconds after boot. seconds: since the previous reading; 0 if there was none. For an
-    older process, which could not be read before, the result is the mean over its life.
+    older process that could not be read before, return the mean over its life.
     """
     if not seconds:
         return NO_FLOAT

@@ -26,7 +26,7 @@ class SampleSettings(GpuSettings, frozen=True, kw_only=True):
 
     source: Annotated[
         SourceName,
-        Meta(description="where processes come from; auto: the cheapest that works here"),
+        Meta(description="source of processes; auto: the cheapest that works here"),
     ] = "auto"
     exclude_system_jobs: Annotated[
         bool, Meta(description="exclude processes of users below 1000, unless in a container")
@@ -35,9 +35,9 @@ class SampleSettings(GpuSettings, frozen=True, kw_only=True):
     exclude_commands: Annotated[
         list[str], Meta(description="commands to exclude, by the beginning of their name")
     ] = []
-    min_cpu_time: Annotated[
-        Duration, Meta(description="exclude processes that have used less CPU time")
-    ] = Duration("0s")
+    min_cpu_time: Annotated[Duration, Meta(description="exclude processes with less CPU time")] = (
+        Duration("0s")
+    )
     rollup: Annotated[
         bool,
         Meta(description="one record for childless processes of equal job, parent and command"),
@@ -68,24 +68,27 @@ class SampleSettings(GpuSettings, frozen=True, kw_only=True):
     ] = "auto"
     job_pss: Annotated[
         bool,
-        Meta(description="read how much memory jobs use with shared pages divided (PSS); costly"),
+        Meta(description="read memory of jobs with shared pages divided (PSS); costly"),
     ] = False
 
     scontrol: Annotated[
-        str, Meta(description="the program scontrol, asked for a job's cards as the last source")
+        str, Meta(description="the program scontrol, the last source of a job's cards")
     ] = "scontrol"
     squeue: Annotated[
-        str, Meta(description="the program squeue, asked for the user of a job without processes")
+        str, Meta(description="the program squeue, source of the user of a job without processes")
     ] = "squeue"
 
     def for_receivers(self, receivers: set[str]) -> Self:
-        """Return the settings with the preset of the receiver, if there is only one."""
+        """Return the settings with the preset of the only receiver, if it has one."""
         if not self.preset and receivers == {"jobanalyzer"}:
             return structs.replace(self, preset="jobanalyzer")
         return self
 
     def beside(self, agents: Mapping[str, AgentSettings]) -> SampleSettings:
-        """Return the settings with the metrics that no other agent of the configuration sends."""
+        """Return the settings with `points` resolved.
+
+        "own" if the agent `metrics` sends metrics of jobs, else "all".
+        """
         if self.points != "auto" or "metrics" not in agents:
             return self
         from ccagent.agents.metrics.settings import MetricsSettings

@@ -1,4 +1,4 @@
-"""The agent `sysinfo`: one envelope that describes the node."""
+"""The agent `sysinfo`: an envelope that describes the node."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 class SysinfoSettings(GpuSettings, frozen=True, kw_only=True):
     """The keys of the table `[agents.sysinfo]`."""
 
-    on_startup: Annotated[bool, Meta(description="also when the daemon starts")] = True
+    on_startup: Annotated[bool, Meta(description="also sample when the daemon starts")] = True
     topo_svg_command: Annotated[
         str,
         Meta(
@@ -61,15 +61,15 @@ class SysinfoSettings(GpuSettings, frozen=True, kw_only=True):
         ),
     ] = ""
     topo_time_limit: Annotated[
-        Duration, Meta(description="after this long a topology command is stopped")
+        Duration, Meta(description="time after which a topology command is stopped")
     ] = Duration("10s")
     topo_size_limit: Annotated[
-        int, Meta(description="bytes that a topology command may print", ge=1)
+        int, Meta(description="maximum output of a topology command in bytes", ge=1)
     ] = 2 * 1024 * 1024
     software: Annotated[
         tuple[SoftwareSettings, ...],
         Meta(
-            description="packages whose versions are sent with extras = ['software']: tables "
+            description="packages with versions to send with extras = ['software']: tables "
             "[[agents.sysinfo.software]] with key, name, and command or file"
         ),
     ] = ()
@@ -80,7 +80,7 @@ class SysinfoSettings(GpuSettings, frozen=True, kw_only=True):
         str, Meta(description="directory of ROCm, with .info/version; empty: none")
     ] = "/opt/rocm"
     software_time_limit: Annotated[
-        Duration, Meta(description="after this long a command of a software table is stopped")
+        Duration, Meta(description="time after which a command of a software table is stopped")
     ] = Duration("5s")
 
     def __post_init__(self) -> None:
@@ -171,7 +171,7 @@ class SysinfoAgent(Agent[SysinfoSettings]):
         )
 
     def _cards(self, node: Node, errors: list[CcagentError]) -> list[SysinfoGpuCard]:
-        """Describe the GPUs. Their libraries are closed again: the next sample is hours away."""
+        """Describe the GPUs. Close their libraries afterwards: the next sample is hours away."""
         if not is_any_present(node, self.settings.gpu_vendors):
             return []
         from ccagent.machine.gpu.gpus import Gpus
@@ -208,7 +208,7 @@ class SystemName(NamedTuple):
 
 
 def read_system_name(node: Node) -> SystemName:
-    """Read uname(2), or /proc/sys/kernel of a recording; `unknown` if that lacks it."""
+    """Return the fields of uname(2), or of /proc/sys/kernel of a recording, else `unknown`."""
     if node.is_live:
         system = os.uname()
         return SystemName(system.sysname, system.release, system.machine)
@@ -224,7 +224,7 @@ def read_system_name(node: Node) -> SystemName:
 
 
 def read_memory(node: Node, errors: list[CcagentError]) -> int:
-    """Return KB of memory, never 0: MemTotal of /proc/meminfo, else by the C library."""
+    """Return the memory in KB, never 0: MemTotal of /proc/meminfo, else from the C library."""
     try:
         return read_parsed(node, "proc/meminfo", _total_memory)
     except CcagentError as error:

@@ -1,4 +1,4 @@
-"""Versions of the software that is installed on the node."""
+"""Versions of software installed on the node."""
 
 from __future__ import annotations
 
@@ -27,14 +27,12 @@ _ROCM_FILE = re.compile(r"\.?version(?:-(.+))?", re.DOTALL)
 class SoftwareSettings(Settings, frozen=True):
     """One table of `software`: the source of the version of a package."""
 
-    key: Annotated[str, Meta(description="unique identifier of the package", min_length=1)]
-    name: Annotated[str, Meta(description="name for people")] = ""
+    key: Annotated[str, Meta(description="unique key of the package", min_length=1)]
+    name: Annotated[str, Meta(description="display name")] = ""
     command: Annotated[
-        str, Meta(description="prints the version in its first line that isn't empty")
+        str, Meta(description="command that prints the version in its first non-empty line")
     ] = ""
-    file: Annotated[
-        str, Meta(description="holds the version in its first line that isn't empty")
-    ] = ""
+    file: Annotated[str, Meta(description="file with the version in its first non-empty line")] = ""
 
     def __post_init__(self) -> None:
         if bool(self.file) == bool(split_command(self.command)):
@@ -47,9 +45,9 @@ class _Component(msgspec.Struct):
 
 
 def make_version(key: str, name: str, version: str) -> SysinfoSoftwareVersion:
-    """Return an entry, cut at 200 characters a field; a name that can't be printed is omitted.
+    """Return an entry, cut at 200 characters per field; omit an unprintable name.
 
-    Raises UnparsableError if the key or version is empty or can't be printed.
+    Raise UnparsableError if the key or version is empty or unprintable.
     """
     key, name, version = (text.strip()[:_LONGEST] for text in (key, name, version))
     for text in (key, version):
@@ -59,7 +57,7 @@ def make_version(key: str, name: str, version: str) -> SysinfoSoftwareVersion:
 
 
 def parse_first_line(content: bytes) -> str:
-    """Return the first line that isn't empty, stripped; empty if there is none."""
+    """Return the first non-empty line, stripped; empty without one."""
     for line in content.decode("utf-8", "replace").splitlines():
         if text := line.strip():
             return text
@@ -67,7 +65,7 @@ def parse_first_line(content: bytes) -> str:
 
 
 def parse_cuda(content: bytes) -> dict[str, msgspec.Raw]:
-    """Split version.json of CUDA into its components by key. Raises UnparsableError."""
+    """Split version.json of CUDA into components by key. Raise UnparsableError if invalid."""
     try:
         return msgspec.json.decode(content, type=dict[str, msgspec.Raw])
     except (ValueError, RecursionError) as error:
@@ -77,7 +75,7 @@ def parse_cuda(content: bytes) -> dict[str, msgspec.Raw]:
 def parse_component(key: str, content: msgspec.Raw) -> SysinfoSoftwareVersion:
     """Parse one component of version.json: `{"name": "CUDA SDK", "version": "12.2.20230823"}`.
 
-    Raises UnparsableError.
+    Raise UnparsableError if it is invalid.
     """
     try:
         component = msgspec.json.decode(content, type=_Component)
@@ -87,7 +85,7 @@ def parse_component(key: str, content: msgspec.Raw) -> SysinfoSoftwareVersion:
 
 
 def parse_rocm_file_name(file: str) -> str:
-    """Return the key for a file in .info of ROCm; empty if it is no version file.
+    """Return the key of a file in .info of ROCm; empty if it is no version file.
 
     `version` is `rocm` itself, `version-hip-libraries` its component `hip-libraries`.
     """
@@ -106,8 +104,8 @@ def read_software(
 ) -> list[SysinfoSoftwareVersion]:
     """Return the versions of configured packages, of CUDA and of ROCm, in this order.
 
-    Of equal keys the first counts. `time_limit` is in seconds, for each command. A version that
-    can't be read adds to `errors` and is omitted.
+    The first of equal keys counts. time_limit: seconds for each command. An unreadable version is
+    omitted, with a message in `errors`.
     """
     found: dict[str, SysinfoSoftwareVersion] = {}
     for entries in (

@@ -1,4 +1,4 @@
-"""Drawings of the machine by programs such as lstopo of hwloc."""
+"""Drawings of the machine's topology by programs such as lstopo of hwloc."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def split_command(command: str) -> list[str]:
-    """Split a configured command into words, as a shell would; empty for none.
+    """Split a configured command into words like a shell; empty for none.
 
-    Raises ValueError with the reason if that is impossible.
+    Raise ValueError with the reason if that is impossible.
     """
     if not command:
         return []
@@ -37,15 +37,16 @@ def read_drawing(
 ) -> str:
     """Run a command and return its output in base64 (RFC 4648, section 4).
 
-    Empty for no command, for no output, and for a program that is missing, fails, takes more
-    than `time_limit` seconds or prints more than `size_limit` bytes, which adds to `errors`.
+    Return an empty text without command or output. Also return an empty text, and add to `errors`,
+    if the program is missing, fails, exceeds `time_limit` seconds or prints more than `size_limit`
+    bytes.
     """
     if not command:
         return ""
     try:
         output = node.run(command, time_limit=time_limit, output_limit=size_limit)
     except CcagentError as error:
-        # A configured program is expected to exist, so its absence is a failure too.
+        # A configured program should exist, so a missing one is a failure, too.
         errors.append(ProgramError(str(error)))
         return ""
     import base64

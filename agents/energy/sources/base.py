@@ -1,4 +1,4 @@
-"""Base of sources of energy, and the counters that most of them have."""
+"""Base of energy sources, and their counters."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 _MOST_COUNTERS = 1000
 
 ALL_SOCKETS = -1
-"""Number of a domain that has all sockets together."""
+"""Number of a domain of all sockets together."""
 
 NOT_READABLE = "it could not be read"
 _NEW = "it was read for the first time"
 
 Kept = dict[str, tuple[int, float, float]]
-"""Last readings of counters: value, moment, steady."""
+"""Last readings of counters: value, moment (s since boot), steady clock (s)."""
 
 
 class EnergySource(ABC):
-    """Measures some domains of a node. State is bounded.
+    """Measures domains of a node. State is bounded.
 
-    name: in `method` of records. errors: of the last reading. poll_interval: seconds between two
-    calls of `poll` that it needs; 0: none. is_slow: it is read before the others, so that these
-    are read close to the CPU times of jobs. is_patient: no later sample follows, so that it waits
-    for slow programs.
+    name: name in `method` of records. errors: errors of the last reading. poll_interval: needed
+    seconds between two calls of `poll`; 0: none. is_slow: read this source first, so the other
+    readings are close to the CPU times of jobs. is_patient: no later sample follows; wait for slow
+    programs.
     """
 
     name: ClassVar[str]
@@ -47,30 +47,33 @@ class EnergySource(ABC):
     def read(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
         """Return the energy of each domain since the last call.
 
-        The first call returns none; a domain that appears later is invalid once. Raise NotHereError
-        on a machine without this source, else CcagentError.
+        The first call returns none. A domain that appears later is invalid once. Raise NotHereError
+        on a machine without this source, CcagentError if reading fails.
         """
 
-    def poll(self, node: Node) -> None:  # noqa: B027 - for those that need it
-        """Follow the counters between two calls of `read`, in another thread, under a lock."""
+    def poll(self, node: Node) -> None:  # noqa: B027 - overridden by sources that need it
+        """Read wrapping counters between two calls of `read`.
 
-    def prepare_reading(self, node: Node) -> None:  # noqa: B027 - for those that are slow
+        Runs in another thread, under a lock.
+        """
+
+    def prepare_reading(self, node: Node) -> None:  # noqa: B027 - overridden by slow sources
         """Start slow queries. Called before the sources are read."""
 
-    def checks(self, node: Node) -> Iterable[Check]:  # noqa: ARG002 - for those that need something
-        """Return its needs of the machine, for the doctor."""
+    def checks(self, node: Node) -> Iterable[Check]:  # noqa: ARG002 - used by overrides
+        """Return the checks for `ccagent doctor`."""
         return ()
 
     def keep(self) -> Kept:
-        """Return the last readings of counters that outlast this process."""
+        """Return the last readings of counters that continue after this process."""
         return {}
 
     def restore(self, kept: Kept) -> None:
-        """Continue after the readings of an earlier process, since the same boot."""
+        """Continue after readings of an earlier process of the same boot."""
         del kept
 
-    def close(self) -> None:  # noqa: B027 - for those that have something open
-        """Close what is open."""
+    def close(self) -> None:  # noqa: B027 - overridden by sources with open files
+        """Close open files and processes."""
 
 
 class DomainCounters:
@@ -93,11 +96,11 @@ class DomainCounters:
 
     @property
     def longest_gap(self) -> float:
-        """Return the seconds within which all must be read; 0 if none wraps."""
+        """Return the seconds within which all counters must be read; 0 if none wraps."""
         return min((gap for c in self._counters.values() if (gap := c.longest_gap)), default=0.0)
 
     def define(self, key: str, domain: EnergyDomain, wraps_at: int, most_watts: float) -> None:
-        """Add a counter, unless it is there already as it is."""
+        """Add a counter, unless an equal one exists."""
         known = self._counters.get(key)
         if known is not None and known.wraps_at == wraps_at and self._domains[key] == domain:
             return
@@ -109,13 +112,13 @@ class DomainCounters:
             self._counters[key].restore(EnergyReading(*self._restored.pop(key)))
 
     def keep_only(self, keys: Iterable[str]) -> None:
-        """Remove the counters of hardware that has gone."""
+        """Remove the counters of removed hardware."""
         wanted = {*keys}
         for key in [key for key in self._counters if key not in wanted]:
             del self._counters[key], self._domains[key]
 
     def add(self, node: Node, values: Mapping[str, int], missing: str = NOT_READABLE) -> None:
-        """Add a reading in uJ by key. missing: why keys are missing."""
+        """Add a reading in uJ by key. missing: reason for missing keys."""
         self._missing = missing
         self._moment = node.clock.uptime()
         steady = node.clock.monotonic()
@@ -129,7 +132,9 @@ class DomainCounters:
             counter.interrupt(reason)
 
     def take(self) -> dict[EnergyDomain, MeasuredEnergy]:
-        """Return the energy of the domains since the last call; a flaw of one part spoils all.
+        """Return the energy of the domains since the last call.
+
+        A flaw of a part is a flaw of all.
 
         A domain that appears after the first call is invalid once.
         """
@@ -166,7 +171,7 @@ class DomainCounters:
         }
 
     def restore(self, kept: Kept) -> None:
-        """Have counters that are defined later continue after these readings."""
+        """Store these readings for counters defined later."""
         self._restored = dict(list(kept.items())[:_MOST_COUNTERS])
 
 
@@ -181,7 +186,7 @@ def _join(one: MeasuredEnergy, other: MeasuredEnergy) -> MeasuredEnergy:
 def read_all(
     errors: list[str], keys: Iterable[str], read: Callable[[str], int | None]
 ) -> dict[str, int]:
-    """Return the values by key that can be read; the first error of the others is in `errors`."""
+    """Return the readable values by key; the first error of other keys is in `errors`."""
     from ccagent.errors import CcagentError, NotHereError
 
     values: dict[str, int] = {}

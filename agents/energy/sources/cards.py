@@ -1,4 +1,4 @@
-"""Energy of GPUs by NVML's and AMD SMI's counters, and the state of the cards."""
+"""Energy of GPUs from counters of NVML and AMD SMI, and the state of the cards."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 _MOST_WATTS = 3000.0
 _MOST_CARDS = 256
 _MOST_MILLIJOULES = 1 << 53
-"""More than a card can use in the life of a driver."""
+"""More mJ than a card can use while a driver is loaded."""
 _LONGEST_GAP = 90.0
 
 
 class CardSource(EnergySource):
-    """Counters of cards; of a card without one, its power is integrated.
+    """Counters of cards. The power of a card without a counter is integrated.
 
     reading: state of the cards at the last reading, None without cards.
     """
@@ -50,7 +50,7 @@ class CardSource(EnergySource):
         yield from check_vendors(node, self._settings.gpu_vendors)
 
     def prepare_reading(self, node: Node) -> None:
-        """Ask the libraries, which answer while files are read."""
+        """Start the calls of the libraries. They run while files are read."""
         self._was_asked = False
         if self._gpus is None:
             if not is_any_present(node, self._settings.gpu_vendors):
@@ -62,13 +62,13 @@ class CardSource(EnergySource):
         self._was_asked = True
 
     def read(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
-        """Return the energy of the cards. Energies are in mJ, since the driver was loaded."""
+        """Return the energy of the cards. The libraries return mJ since the driver was loaded."""
         self.errors = []
         if self._gpus is None or not self._was_asked:
             self.reading = None
             return {}
         reading = self.reading = self._gpus.reading(self.errors)
-        # The index of a card changes if one before it falls off the bus.
+        # The index of a card changes if an earlier card falls off the bus.
         keys = {card.index: f"card {card.uuid or card.index}" for card in reading.cards}
         values: dict[str, int] = {}
         for index, key in keys.items():
@@ -76,7 +76,7 @@ class CardSource(EnergySource):
                 if detail.name == "energy" and 0 <= detail.value < _MOST_MILLIJOULES:
                     values[key] = detail.value * 1000
                     self._counters.define(key, EnergyDomain("card", index), 0, _MOST_WATTS)
-        if keys:  # a library that does not answer names no card
+        if keys:  # a library that does not answer lists no card
             self._counters.keep_only(keys.values())
         self._counters.add(node, values)
         counted = {index for index, key in keys.items() if key in self._counters.keys}
@@ -102,6 +102,6 @@ class CardSource(EnergySource):
         self._counters.restore(kept)
 
     def close(self) -> None:
-        """End the processes of the libraries."""
+        """Stop the processes of the libraries."""
         if self._gpus is not None:
             self._gpus.close()

@@ -1,7 +1,7 @@
-"""Power at the node's input by DCMI: ipmi-dcmi or ipmitool, in a process of its own.
+"""Power at the node's input by DCMI, from ipmi-dcmi or ipmitool in a separate process.
 
-A call takes 10 ms to seconds, and some controllers fail now and then. Nodes of one chassis may
-share the reading.
+A call takes 10 ms to seconds, and some controllers sometimes fail. Nodes of one chassis may share
+the reading.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _STATE = re.compile(
 _ACTIVE = frozenset({b"active", b"activated"})
 _OUTPUT_LIMIT = 64 * 1024
 _AGE = 3
-"""Intervals for which the last power counts while calls fail."""
+"""Intervals for which the last power is valid while calls fail."""
 
 
 class DcmiReading(NamedTuple):
-    """Power in uW, and the moment at which the program ended."""
+    """Power in uW, and the time at which the program ended."""
 
     microwatts: int
     moment: float
@@ -55,12 +55,12 @@ def parse_dcmi(content: bytes) -> int:
         raise UnparsableError(f"the measurement of power is {state[1].decode('ascii', 'replace')}")
     watts = int(power[1])
     if watts <= 0:
-        raise UnparsableError("the power is 0 W")  # what some controllers answer while they start
+        raise UnparsableError("the power is 0 W")  # some controllers return this during their start
     return watts * 1_000_000
 
 
 class DcmiSource(EnergySource):
-    """Asks the BMC at its own interval, in the background. Between answers the power is held."""
+    """Queries the BMC at its own interval in the background; power is constant in between."""
 
     name: ClassVar[str] = "dcmi"
     is_slow: ClassVar[bool] = True
@@ -89,7 +89,7 @@ class DcmiSource(EnergySource):
         )
 
     def read(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
-        """Return the energy up to now, by the last answer."""
+        """Return the energy up to now, by the last power."""
         wait = self._time_limit + GRACE if self.is_patient else PATIENCE
         answer = self._call.result(wait, self.errors)
         if answer is not None:
@@ -102,7 +102,7 @@ class DcmiSource(EnergySource):
         return {} if taken is None else {NODE_METER: taken}
 
     def close(self) -> None:
-        """Wait for a program that still runs; it has a time limit."""
+        """Wait for a running program; it has a time limit."""
         self._call.is_over()
 
     def _ask(self, node: Node) -> DcmiReading:

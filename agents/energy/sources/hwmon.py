@@ -1,4 +1,4 @@
-"""Meters among hwmon's chips: ACPI power meters, Grace's rails, and amd_energy.
+"""Meters among hwmon chips: ACPI power meters, Grace's rails, and amd_energy.
 
 Source: Documentation/hwmon/acpi_power_meter.rst of Linux. Grace's names in power1_oem_info: Module,
 Grace, CPU and SysIO Power Socket N.
@@ -36,7 +36,7 @@ _MOST_WATTS = 1000.0
 
 
 class MeterFile(NamedTuple):
-    """A file of power in uW. rail: of Grace's; empty for the input of the node."""
+    """A file of power in uW. rail: rail of Grace; empty for the input of the node."""
 
     path: str
     rail: str
@@ -52,10 +52,10 @@ def parse_microwatts(content: bytes) -> int:
 
 
 class HwmonEnergySource(EnergySource):
-    """Integrates the meters every second, and reads the counters of amd_energy.
+    """Integrates the meters every second and reads the counters of amd_energy.
 
-    Grace has a meter for each rail: CPU is a package; what Grace takes beyond CPU and SysIO is
-    memory. Module contains the GPU, which NVML counts.
+    Grace has a meter for each rail. CPU is a package; Grace minus CPU and SysIO is memory. Module
+    includes the GPU; NVML counts it.
     """
 
     name: ClassVar[str] = "hwmon"
@@ -93,7 +93,7 @@ class HwmonEnergySource(EnergySource):
         return found
 
     def poll(self, node: Node) -> None:
-        """Add a reading of each meter, and follow the counters."""
+        """Add a reading of each meter, and read the counters to detect wraps."""
         moment = node.clock.uptime()
         values = read_all(
             self.errors,
@@ -127,7 +127,7 @@ class HwmonEnergySource(EnergySource):
             yield EnergyDomain("dram", socket), grace._replace(energy=rest, flaw=flaw)
 
     def _find(self, node: Node, names: list[str]) -> None:
-        """Find the meters after chips have changed."""
+        """Find the meters after a change of chips."""
         meters: list[MeterFile] = []
         energies: list[str] = []
         self._names = names
@@ -175,7 +175,7 @@ def _read_chip(node: Node, directory: str) -> str:
 
 
 def _meters(node: Node, directory: str) -> Iterator[MeterFile]:
-    """Yield the meter of a chip of ACPI, which has one."""
+    """Yield the meter of an ACPI chip; a chip has one."""
     files = set(node.list(directory))
     for root, there in ((directory, files), (f"{directory}/device", None)):
         try:
@@ -186,7 +186,7 @@ def _meters(node: Node, directory: str) -> Iterator[MeterFile]:
         if not power:
             continue
         if "power1_is_battery" in have and node.read(f"{root}/power1_is_battery").strip() == b"1":
-            return  # it measures what a battery gives
+            return  # it measures the output of a battery
         rail, socket = "", 0
         if "power1_oem_info" in have:
             label = read_parsed(node, f"{root}/power1_oem_info", parse_label)

@@ -1,4 +1,4 @@
-"""Energy out of readings of power: trapezoids between readings that are close enough."""
+"""Energy from readings of power: trapezoids between close readings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ccagent.agents.energy.domains import MeasuredEnergy
 
 
 class PowerIntegral:
-    """Integrates the readings of one meter. longest_gap: seconds between readings that count."""
+    """Integrates the readings of one meter. longest_gap: maximum seconds between readings."""
 
     def __init__(self, source: str, longest_gap: float) -> None:
         self._source = source
@@ -23,11 +23,11 @@ class PowerIntegral:
 
     @property
     def microwatts(self) -> int:
-        """Return the last power."""
+        """Return the last power in uW."""
         return 0 if self._last is None else self._last[0]
 
     def add(self, microwatts: int, moment: float) -> None:
-        """Add a reading at a moment of the clock since boot. An earlier moment is ignored."""
+        """Add a reading at a time of the clock since boot. An earlier time is ignored."""
         before = self._last
         if before is None:
             self._last = microwatts, moment
@@ -43,7 +43,7 @@ class PowerIntegral:
         self._energy += (before[0] + microwatts) * round(seconds * 1e6) // 2_000_000
 
     def take(self) -> MeasuredEnergy | None:
-        """Return the energy since the last call; None before the second reading."""
+        """Return the energy since the last call in uJ; None before the second reading."""
         if self._last is None or self._taken is None or self._last[1] <= self._taken:
             return None
         seconds = self._last[1] - self._taken

@@ -1,4 +1,4 @@
-"""RAPL through perf's PMU `power`: counters of 64 bits, which the kernel keeps over all wraps."""
+"""RAPL through perf's PMU `power`: 64-bit counters; the kernel handles their wraps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_WATTS = 1000.0
 
 
 def parse_scale(content: bytes) -> float:
-    """Parse energy-*.scale: joules of a count. Raise UnparsableError."""
+    """Return the joules per count of energy-*.scale. Raise UnparsableError if invalid."""
     text = content.strip()
     try:
         scale = float(text) if _SCALE.fullmatch(text) else 0.0
@@ -43,12 +43,12 @@ def parse_scale(content: bytes) -> float:
 
 
 def as_microjoules(count: int, scale: float) -> int:
-    """Return a count in uJ, rounded down; exact for the kernel's unit, 2^-32 J."""
+    """Return a count in uJ, rounded down; exact for the kernel's unit of 2^-32 J."""
     return count * 1_000_000 >> 32 if scale == _UNIT else int(count * scale * 1e6)
 
 
 class PerfEnergySource(EnergySource):
-    """Packages and memory by perf events, which stay open. call: tests replace it."""
+    """Packages and memory by perf events; the events stay open. call: tests replace it."""
 
     name: ClassVar[str] = "rapl"
 
@@ -104,7 +104,7 @@ class PerfEnergySource(EnergySource):
         self._counters = DomainCounters(self.name)
 
     def _open_all(self, node: Node, pmu: Pmu, cpus: list[int]) -> None:
-        """Open a counter for each package and event. Raise NotHereError if it has none."""
+        """Open a counter for each package and event. Raise NotHereError without an event."""
         for kind, name in _EVENTS.items():
             try:
                 event = pmu.find_event(name)

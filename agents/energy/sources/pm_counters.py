@@ -28,12 +28,12 @@ _LINE = re.compile(rb"([0-9]{1,12}) J(?: [0-9]{1,20} us)?")
 _NUMBER = re.compile(rb"([0-9]{1,20})(?: .*)?")
 _FILE = re.compile(r"(?:(accel|cpu)([0-9]{1,3})_)?(cpu_|memory_)?energy", re.ASCII)
 _ATTEMPTS = 3
-_STALE = "the controller has made no new scan"
+_STALE = "the controller has no new scan"
 _MOST_WATTS = {"node": 20_000.0, "package": 2000.0, "dram": 1000.0, "card": 3000.0}
 
 
 def parse_joules(content: bytes) -> int:
-    """Parse `NUMBER J TIME us`. Return uJ. Raise UnparsableError."""
+    """Return the uJ of `NUMBER J TIME us`. Raise UnparsableError if invalid."""
     found = _LINE.fullmatch(content.strip())
     if found is None:
         raise UnparsableError(f"not an energy: {content[:80]!r}")
@@ -41,7 +41,7 @@ def parse_joules(content: bytes) -> int:
 
 
 def parse_scan(content: bytes) -> int:
-    """Parse `freshness` or `startup`: the number of a scan. Raise UnparsableError."""
+    """Return the scan number in `freshness` or `startup`. Raise UnparsableError if invalid."""
     found = _NUMBER.fullmatch(content.strip())
     if found is None:
         raise UnparsableError(f"not a number: {content[:80]!r}")
@@ -49,7 +49,7 @@ def parse_scan(content: bytes) -> int:
 
 
 def find_domain(name: str) -> EnergyDomain | None:
-    """Return the domain of a file, None if it has no energy of its own."""
+    """Return the domain of a file; None for a file of no separate domain."""
     found = _FILE.fullmatch(name)
     if found is None:
         return None
@@ -85,7 +85,7 @@ class PmCountersSource(EnergySource):
         names = sorted(node.list(PM_COUNTERS))
         domains = {name: domain for name in names if (domain := find_domain(name)) is not None}
         if any(name.startswith("cpu0_") for name in domains):
-            domains.pop("cpu_energy", None)  # the sum of those of the sockets
+            domains.pop("cpu_energy", None)  # this file is the sum over the sockets
         if not domains:
             raise NotHereError(f"/{PM_COUNTERS}: no energy")
         for name, domain in domains.items():
@@ -95,7 +95,7 @@ class PmCountersSource(EnergySource):
         values, freshness = self._read_scan(node)
         startup = self._number(node, "startup")
         if self._startup not in {-1, startup}:
-            self._counters.interrupt("the controller has started its counters again")
+            self._counters.interrupt("the controller has reset its counters")
         if freshness == self._freshness:
             values = {}
         self._freshness, self._startup = freshness, startup
@@ -111,7 +111,7 @@ class PmCountersSource(EnergySource):
         self._counters.restore(kept)
 
     def _read_scan(self, node: Node) -> tuple[dict[str, int], int]:
-        """Return values that were all scanned at once, and the number of the scan."""
+        """Return the values of one scan, and the number of the scan."""
         for _ in range(_ATTEMPTS):
             freshness = self._number(node, "freshness")
             values = read_all(

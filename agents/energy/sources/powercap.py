@@ -1,4 +1,4 @@
-"""RAPL through powercap: counters of packages and memory in microjoules, of 32 bits."""
+"""RAPL through powercap: 32-bit counters of packages and memory in microjoules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS: dict[str, DomainKind] = {"cpu_power": "package", "mem_power": "dram"}
 
 
 class PowercapSource(EnergySource):
-    """Packages and their memory. `psys` contains packages, `core` and `uncore` are part of one."""
+    """Packages and their memory. `psys` includes packages; `core` and `uncore` are parts of one."""
 
     name: ClassVar[str] = "rapl"
 
@@ -46,7 +46,7 @@ class PowercapSource(EnergySource):
         return self._counters.take()
 
     def poll(self, node: Node) -> None:
-        """Follow the counters over a wrap."""
+        """Read the counters to detect wraps."""
         self._add(node)
 
     def keep(self) -> Kept:
@@ -58,7 +58,7 @@ class PowercapSource(EnergySource):
         self._counters.restore(kept)
 
     def _find(self, node: Node, packages: dict[str, str]) -> None:
-        """Find the zones that count, with the socket of each."""
+        """Find the zones to count, with their sockets."""
         zones, is_complete = read_zones(node, packages, self.errors)
         self._packages = packages if is_complete else {}
         keys: list[str] = []
@@ -85,4 +85,4 @@ class PowercapSource(EnergySource):
             self.errors = []
             raise NotPermittedError(f"{error}: only root may read the counters; {FIX}") from error
         except CcagentError:
-            return  # it is in `errors`, or the zone has gone
+            return  # the error is in `errors`, or the zone was removed

@@ -1,4 +1,4 @@
-"""RAPL by perf where this user may use it, else by powercap."""
+"""RAPL through perf if permitted, else through powercap."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WITH_MODEL = frozenset({"AuthenticAMD", "HygonGenuine"})
 
 
 class RaplSource(EnergySource):
-    """Reads RAPL by one of the two ways. way: `auto`, or the only one to try."""
+    """Reads RAPL through perf or powercap. way: `auto`, or the only way to try."""
 
     name: ClassVar[str] = "rapl"
 
@@ -41,7 +41,7 @@ class RaplSource(EnergySource):
             yield from self._perf.checks(node)
 
     def read(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
-        """Read perf's counters, else those of powercap. Raise CcagentError if neither can be."""
+        """Read the counters of perf, else of powercap. Raise CcagentError if both fail."""
         found = self._read_way(node)
         if self._is_model is None:
             self._is_model = has_power_model(node)
@@ -62,7 +62,7 @@ class RaplSource(EnergySource):
             else:
                 self.errors = self._perf.errors
                 if found or self._way == "perf":
-                    self._powercap = PowercapSource()  # its counters are not followed any more
+                    self._powercap = PowercapSource()  # its counters are not polled any more
                     self.poll_interval = 0.0
                     return found
         try:
@@ -80,11 +80,11 @@ class RaplSource(EnergySource):
         return found
 
     def poll(self, node: Node) -> None:
-        """Follow the counters of powercap."""
+        """Read the counters of powercap to detect wraps."""
         self._powercap.poll(node)
 
     def keep(self) -> Kept:
-        """Return the last readings of powercap: perf's counters end with the process."""
+        """Return the last readings of powercap. Counters of perf end with the process."""
         return self._powercap.keep() if self.poll_interval else {}
 
     def restore(self, kept: Kept) -> None:
@@ -97,7 +97,7 @@ class RaplSource(EnergySource):
 
 
 def has_power_model(node: Node) -> bool:
-    """Return whether the processor computes its energy by a model, as AMD's do."""
+    """Return whether the processor computes its energy by a model (AMD)."""
     try:
         blocks = parse_cpuinfo(node.read("proc/cpuinfo"))
     except CcagentError:

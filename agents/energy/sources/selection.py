@@ -1,4 +1,4 @@
-"""All sources of a node, and which of them counts for which kind of domain. Never two of a kind."""
+"""All sources of a node, and the choice of one source for each kind of domain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Measured = dict["EnergyDomain", "MeasuredEnergy"]
 
 
 class SourceReadings(NamedTuple):
-    """The domains that count. errors: of all sources. absent: reasons of sources not here."""
+    """The chosen domains. errors: errors of all sources. absent: reasons for missing sources."""
 
     measured: Measured
     errors: list[str]
@@ -29,10 +29,10 @@ class SourceReadings(NamedTuple):
 
 
 def choose_domains(readings: Iterable[Measured]) -> Measured:
-    """Choose the source of each kind of domain: the first that has all of its domains.
+    """Choose the source of each kind of domain: the first source with all domains of the kind.
 
-    If none has, the first that has some, then the first that would have. Two sources of one kind
-    measure the same twice.
+    If there is none, choose the first source with some of them, then the first source that would
+    have them. Two sources for one kind would measure the same energy twice.
     """
     readings = list(readings)
     chosen: Measured = {}
@@ -54,7 +54,7 @@ def _quality(own: Measured) -> int:
 
 
 class Sources:
-    """The sources in order of preference."""
+    """The sources of a node, in order of preference."""
 
     def __init__(self, sources: Sequence[EnergySource]) -> None:
         self.all = sources
@@ -62,7 +62,7 @@ class Sources:
 
     @property
     def poll_interval(self) -> float:
-        """Return the seconds between two calls of `poll`, 0 if none is needed."""
+        """Return the seconds between two calls of `poll`; 0 if not needed."""
         return min((each.poll_interval for each in self.all if each.poll_interval), default=0.0)
 
     def poll(self, node: Node) -> None:
@@ -77,8 +77,8 @@ class Sources:
     def read(self, node: Node) -> SourceReadings:
         """Read all sources. A failing source is skipped, with its error.
 
-        Its domains are invalid meanwhile: else the node's meter would have their energy as `other`.
-        One that has gone is invalid once.
+        Its domains are invalid meanwhile: otherwise their energy would count as `other`. A removed
+        domain is invalid once.
         """
         errors: list[str] = []
         absent: dict[str, str] = {}
@@ -104,6 +104,6 @@ class Sources:
         return SourceReadings(choose_domains(readings), errors, absent)
 
     def close(self) -> None:
-        """Close all."""
+        """Close all sources."""
         for source in self.all:
             source.close()

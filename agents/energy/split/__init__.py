@@ -1,1 +1,1 @@
-"""The split of measured energy between the jobs of a node."""
+"""Split of measured energy between the jobs of a node."""

@@ -1,4 +1,4 @@
-"""Division of an amount into whole parts whose sum is exact: the method of largest remainders."""
+"""Division of an amount into integers with an exact sum: the method of largest remainders."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 def apportion(amount: int, weights: Mapping[int, int]) -> dict[int, int]:
     """Divide an amount in proportion to weights; the sum of the parts is the amount.
 
-    Each part is the exact one, rounded down or up. Of equal remainders the smaller key gets more,
-    so that the order of the weights is irrelevant. Raise ValueError if the weights are all 0, or
-    if one, or the amount, is negative.
+    Each part is the exact quotient, rounded down or up. Of equal remainders the smaller key gets
+    more, so the order of the weights is irrelevant. Raise ValueError if all weights are 0, or if a
+    weight or the amount is negative.
     """
     whole = sum(weights.values())
     if whole <= 0 or amount < 0 or min(weights.values()) < 0:

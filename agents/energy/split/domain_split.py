@@ -1,7 +1,7 @@
-"""The energy of one domain in one tick, split between jobs, system and unallocated.
+"""Split of the energy of a domain in a tick between jobs, system and unallocated.
 
-The sum is a measurement. Its split between jobs that share a socket is a convention: active energy
-in proportion to CPU time, idle energy in proportion to what is allocated.
+The sum is a measurement. The split between jobs on a shared socket is a convention: active energy
+is proportional to CPU time, idle energy to the allocation.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 SYSTEM = -1
 """Key of the processes outside of jobs."""
 UNALLOCATED = -2
-"""Key of the part that is allocated to no job."""
+"""Key of the unallocated part."""
 
 
 class DomainClaim(NamedTuple):
     """Use of a domain by a job in a tick.
 
-    busy: its CPU time there, in us; of a card its share of the activity. held: what is allocated
-    to it, in units of `DomainUse.held`. least, most: bounds of `busy`, where the job's threads are
-    not known to be in this domain.
+    busy: CPU time in the domain in us; for a card a share of the activity. held: allocation of the
+    job, in units of `DomainUse.held`. least, most: bounds of `busy` if the location of the job's
+    threads is unknown.
     """
 
     busy: int
@@ -36,7 +36,7 @@ class DomainClaim(NamedTuple):
 class DomainUse(NamedTuple):
     """Use of a domain in a tick.
 
-    claims: by job. busy: CPU time of everything there, `system` included. held: all there is.
+    claims: by job. busy: CPU time of all processes, including `system`. held: total to allocate.
     """
 
     claims: Mapping[int, DomainClaim]
@@ -47,8 +47,8 @@ class DomainUse(NamedTuple):
 class DomainSplit(NamedTuple):
     """Energy in uJ by job, SYSTEM and UNALLOCATED.
 
-    least, most: bounds of the active energy by job, if the watts per CPU second of what runs
-    together differ at most by the assumed ratio.
+    least, most: bounds of the active energy by job, if watts per CPU second in the domain differ at
+    most by the assumed ratio.
     """
 
     active: dict[int, int]
@@ -58,7 +58,7 @@ class DomainSplit(NamedTuple):
 
 
 def split_domain(energy: int, idle: int, use: DomainUse, ratio: tuple[int, int]) -> DomainSplit:
-    """Split energy, of which `idle` uJ are spent when nothing runs.
+    """Split energy in uJ. idle: uJ of the idle domain.
 
     The sums of `active` and `idle` together are exactly the energy. ratio: numerator and
     denominator of the assumed ratio, at least 1.
@@ -67,7 +67,7 @@ def split_domain(energy: int, idle: int, use: DomainUse, ratio: tuple[int, int])
     active = energy - idle
     claims = use.claims
     if not use.busy and not any(claim.busy for claim in claims.values()):
-        # Nothing ran, so all energy is idle energy.
+        # The domain was idle: all energy is idle energy.
         idle, active = energy, 0
     shares: dict[int, int] = {}
     least: dict[int, int] = {}
@@ -84,7 +84,7 @@ def split_domain(energy: int, idle: int, use: DomainUse, ratio: tuple[int, int])
 
 
 def split_held(energy: int, use: DomainUse) -> dict[int, int]:
-    """Split energy by allocation; the rest is unallocated. The sum is exact."""
+    """Split energy by allocation; the rest is UNALLOCATED. The sum is exact."""
     if not energy:
         return {}
     weights = {job: claim.held for job, claim in use.claims.items()}
@@ -95,10 +95,11 @@ def split_held(energy: int, use: DomainUse) -> dict[int, int]:
 
 
 def bounds(active: int, claim: DomainClaim, busy: int, ratio: tuple[int, int]) -> tuple[int, int]:
-    """Return the least and the most active energy that a job may truly have.
+    """Return the bounds of the true active energy of a job.
 
-    With a share x of the busy time, and watts per CPU second that differ at most r-fold from those
-    of the rest, its share of the energy is between x / (x + r (1 - x)) and r x / (r x + 1 - x).
+    Let x be the job's share of the busy time, and let watts per CPU second differ at most r-fold
+    from those of the rest. Then its share of the energy is between x / (x + r (1 - x)) and r x / (r
+    x + 1 - x).
     """
     r, unit = ratio
     low, high = min(claim.least, busy), min(claim.most, busy)

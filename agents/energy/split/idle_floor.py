@@ -1,4 +1,4 @@
-"""Power of idle domains, measured while nothing ran. It is never the minimum under load."""
+"""Power of idle domains, measured on the idle node. It is never the minimum under load."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ccagent.agents.energy.domains import DomainKind, EnergyDomain
 
 WINDOW = 60.0
-"""Seconds without a job that make a window."""
+"""Seconds without a job that form an idle window."""
 LEAST_WINDOWS = 3
 MOST_WINDOWS = 200
 _MOST_DOMAINS = 1000
@@ -20,7 +20,7 @@ _QUANTILE = 0.05
 class IdleFloor:
     """Learns the idle power of each domain: the 5 % quantile of means over idle windows.
 
-    configured: watts by kind of domain, which are not learned.
+    configured: watts by kind of domain; these are not learned.
     """
 
     def __init__(self, configured: Mapping[DomainKind, float]) -> None:
@@ -29,7 +29,7 @@ class IdleFloor:
         self._open: dict[EnergyDomain, tuple[int, float]] = {}
 
     def add(self, domain: EnergyDomain, energy: int, seconds: float, *, is_idle: bool) -> None:
-        """Add the uJ of a tick. A tick in which something ran ends the window."""
+        """Add the uJ of a tick. A busy tick ends the window."""
         if not is_idle:
             self._open.pop(domain, None)
             return
@@ -46,7 +46,7 @@ class IdleFloor:
         del known[:-MOST_WINDOWS]
 
     def watts(self, domain: EnergyDomain) -> float | None:
-        """Return the idle power, None while it is unknown."""
+        """Return the idle power in W; None while it is unknown."""
         configured = self._configured.get(domain.kind, 0.0)
         if configured > 0:
             return configured

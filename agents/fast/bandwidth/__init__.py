@@ -1,1 +1,1 @@
-"""Measurement of the memory bandwidth that is left (mmbwmon)."""
+"""Measurement of the available memory bandwidth (mmbwmon)."""

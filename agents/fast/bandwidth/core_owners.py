@@ -1,4 +1,4 @@
-"""Which cores a job or a virtual machine owns."""
+"""Owners of cores: jobs and virtual machines."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _VCPU = re.compile(rb"CPU [0-9]+/")
 def find_owners(
     node: Node, machines: Iterable[MonitoredMachine], cpus: Iterable[int]
 ) -> dict[int, str]:
-    """Return who owns cores, by core.
+    """Return the owner of each owned core, by core.
 
-    A job whose cores are not confined may run anywhere, and owns them all. A suspended machine
-    owns none, for that is how a scheduler frees cores for a measurement.
+    A job that is not confined to cores owns all of them. A suspended machine owns none: a scheduler
+    suspends machines to free cores for a measurement.
     """
     every = [*cpus]
     owners: dict[int, str] = {}
@@ -39,7 +39,7 @@ def find_owners(
     suspended: set[int] = set()
     for machine in machines:
         if read_start(node, machine.process_id) != machine.start:
-            continue  # it has ended, and its number may be another's now
+            continue  # the machine has ended, and another process may have its pid
         if machine.is_suspended:
             suspended.add(machine.process_id)
             continue
@@ -54,7 +54,7 @@ def find_owners(
 
 
 def machine_cores(node: Node, process: int) -> set[int]:
-    """Return the CPUs that a machine's virtual CPUs may run on, or else all of its threads."""
+    """Return the allowed CPUs of a machine's virtual CPUs, or else of all its threads."""
     vcpus: set[int] = set()
     all_threads: set[int] = set()
     path = f"proc/{process}/task"
@@ -76,7 +76,7 @@ def machine_cores(node: Node, process: int) -> set[int]:
 
 
 def _job_cores(node: Node) -> dict[int, set[int]]:
-    """Return the cores of each Slurm job; none for one that is not confined."""
+    """Return the cores of each Slurm job; an empty set for a job that is not confined."""
     found: dict[int, set[int]] = {}
     for controllers in (("cpuset",), ("memory", "cpuacct", "freezer")):
         try:

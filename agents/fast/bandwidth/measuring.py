@@ -1,4 +1,4 @@
-"""One measurement: how large the buffers are, and the process that reads them."""
+"""One measurement of memory bandwidth: size of the buffers, and the process that reads them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 WINDOW = 0.4
-"""Seconds in which all cores read at once."""
+"""Seconds in which all cores read simultaneously."""
 
 ENOUGH_SHARE = 0.9
-"""A probe that ran for less of its time measured somebody's load, not the memory."""
+"""Minimum share of CPU time of the probe. With less, other load disturbed the measurement."""
 
 _TIME_LIMIT = 30.0
 _OUTPUT_LIMIT = 1024 * 1024
@@ -35,14 +35,17 @@ _OF_PROCESS = 64 * 1024**2
 
 
 class Measured(NamedTuple):
-    """bandwidth: B/s of all cores together. share: the least share of time that a thread ran."""
+    """Result of a measurement.
+
+    bandwidth: B/s of all cores. share: minimum CPU share of a thread.
+    """
 
     bandwidth: float
     share: float
 
 
 def measure(node: Node, cores: Sequence[int], seconds: float = WINDOW) -> Measured:
-    """Measure the memory bandwidth that these cores reach now. Raises CcagentError."""
+    """Measure the current memory bandwidth of these cores. Raise CcagentError if it fails."""
     size = buffer_size(node, cores)
     program = "from ccagent.agents.fast.bandwidth.probe import main; main()"
     words = [",".join(map(str, cores)), str(size), f"{seconds:g}"]
@@ -52,16 +55,16 @@ def measure(node: Node, cores: Sequence[int], seconds: float = WINDOW) -> Measur
     try:
         results = msgspec.json.decode(output, type=list[tuple[int, float, float]])
     except msgspec.MsgspecError as error:
-        raise ProgramError(f"the probe printed something else: {error}") from error
+        raise ProgramError(f"the probe printed unknown output: {error}") from error
     if len(results) != len(cores):
         raise ProgramError(f"the probe measured {len(results)} cores of {len(cores)}")
     return Measured(sum(each[1] for each in results), min(each[2] for each in results))
 
 
 def buffer_size(node: Node, cores: Sequence[int]) -> int:
-    """Return the B of a core's buffer: four times its share of the last cache or more.
+    """Return the size of a core's buffer in B, usually four times its share of the last cache.
 
-    Raises ProgramError if there is not so much memory to spare.
+    The size is between 16 and 256 MiB. Raise ProgramError without enough spare memory.
     """
     wanted = _SMALLEST
     for core in cores:
@@ -72,14 +75,14 @@ def buffer_size(node: Node, cores: Sequence[int]) -> int:
     spare = _spare_memory(node)
     if spare < size * len(cores):
         raise ProgramError(
-            f"{size * len(cores) >> 20} MiB of buffers are needed, and {spare >> 20} MiB may be"
-            " used; see MemoryMax= of the unit"
+            f"{size * len(cores) >> 20} MiB of buffers are needed, but only {spare >> 20} MiB may"
+            " be used; see MemoryMax= of the unit"
         )
     return size
 
 
 def _spare_memory(node: Node) -> int:
-    """Return the B that buffers may take: a quarter of what is available, within our own limit."""
+    """Return the B allowed for buffers: a quarter of available memory, within the limit."""
     match = _AVAILABLE.search(node.read("proc/meminfo"))
     spare = int(match[1]) * 1024 // _OF_AVAILABLE if match is not None else _SMALLEST
     limit = _own_limit(node)
@@ -87,7 +90,7 @@ def _spare_memory(node: Node) -> int:
 
 
 def _own_limit(node: Node) -> int | None:
-    """Return the B that the control group of this process may still use; None for no limit."""
+    """Return the B that the cgroup of this process may still use; None without a limit."""
     from ccagent.agents.fast.kpis.control_groups import parse_groups
     from ccagent.machine.cgroup.jobs import ROOT, V2
 

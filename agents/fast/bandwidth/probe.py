@@ -1,8 +1,8 @@
-"""The probe of memory bandwidth, in a process of its own.
+"""Probe of memory bandwidth, run in a separate process.
 
-One thread a core is pinned to it, writes its buffer first, so that its pages are near, and then
-reads 8 B of each line of 64 B for as long as the window lasts. NumPy does that at the rate of a
-loop in C, and without the interpreter's lock.
+One thread is pinned to each core. It first writes its buffer, so the pages are local. Then it reads
+8 B of each line of 64 B until the end of the window. NumPy reads as fast as a loop in C, and
+without the interpreter lock.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 LINE = 64
-"""Bytes of a cache line, which is what a read moves."""
+"""Bytes of a cache line. A read moves a whole line."""
 
 _WORD = 8
 _PATIENCE = 30.0
 
 
 class ThreadResult(NamedTuple):
-    """What one thread measured. share: of its time on the CPU in the window."""
+    """Result of one thread. share: share of the window on the CPU."""
 
     core: int
     bandwidth: float
@@ -32,7 +32,7 @@ class ThreadResult(NamedTuple):
 
 
 def probe(cores: list[int], size: int, seconds: float) -> list[ThreadResult]:
-    """Read buffers of `size` B from all cores at once for some seconds. Raises OSError."""
+    """Read buffers of `size` B from all cores simultaneously. Raise OSError if that fails."""
     barrier = threading.Barrier(len(cores))
     results: list[ThreadResult] = []
     errors: list[OSError] = []
@@ -61,7 +61,7 @@ def _read_from(core: int, size: int, seconds: float, barrier: threading.Barrier)
     buffer: Any = np.empty(size // _WORD, dtype=np.int64)
     buffer.fill(core)
     lines = buffer[:: LINE // _WORD]
-    # Of NumPy's reductions this one waits least for its own result (max: a tenth slower).
+    # Of NumPy's reductions this one depends least on its own result (max is 10 % slower).
     read: Any = np.bitwise_or.reduce
     read(lines)
     barrier.wait(_PATIENCE)
@@ -77,7 +77,7 @@ def _read_from(core: int, size: int, seconds: float, barrier: threading.Barrier)
 
 
 def main() -> None:
-    """Probe as the arguments say (cores, bytes, seconds) and print the results as JSON."""
+    """Probe with the arguments cores, bytes and seconds, and print the results as JSON."""
     cores = [int(core) for core in sys.argv[1].split(",")]
     try:
         results = probe(cores, int(sys.argv[2]), float(sys.argv[3]))

@@ -1,4 +1,4 @@
-"""The bandwidth of an idle node, by number of cores: what a measurement is compared with."""
+"""Reference bandwidth of an idle node, by number of cores, for comparison with measurements."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _LARGEST = 1024 * 1024
 _EACH_UP_TO = 8
 _ATTEMPTS = 3
 LEAST_VALUE = 0.33
-"""The least that a response says, by the specification."""
+"""Minimum value of a response, by the specification."""
 
 
 class BandwidthReference(msgspec.Struct, frozen=True, kw_only=True):
-    """B/s by number of cores, and the processor that it was measured on."""
+    """B/s by number of cores, and the processor of the measurement."""
 
     model: str
     cpus: tuple[int, ...]
@@ -36,7 +36,7 @@ class BandwidthReference(msgspec.Struct, frozen=True, kw_only=True):
     time: float
 
     def expected(self, count: int) -> float:
-        """Return the B/s of so many idle cores; between two that were measured, in proportion."""
+        """Return the B/s of this number of idle cores, interpolated between measured numbers."""
         if count in self.by_count:
             return self.by_count[count]
         counts = sorted(self.by_count)
@@ -48,12 +48,12 @@ class BandwidthReference(msgspec.Struct, frozen=True, kw_only=True):
         return self.by_count[below] + part * (self.by_count[above] - self.by_count[below])
 
     def value_of(self, bandwidth: float, count: int) -> float:
-        """Return which part of the idle bandwidth was reached, 0.33 to 1."""
+        """Return the reached share of the idle bandwidth, 0.33 to 1."""
         return round(min(1.0, max(LEAST_VALUE, bandwidth / self.expected(count))), 3)
 
 
 def counts_to_measure(cpus: int) -> list[int]:
-    """Return the numbers of cores to measure: each up to eight, then half as many again."""
+    """Return the numbers of cores to measure: each up to eight, then in steps of 50 %."""
     counts = [*range(1, min(cpus, _EACH_UP_TO) + 1)]
     while counts[-1] < cpus:
         counts.append(min(cpus, counts[-1] * 3 // 2))
@@ -61,10 +61,10 @@ def counts_to_measure(cpus: int) -> list[int]:
 
 
 def measure_reference(node: Node, tell: Callable[[int, float, float], None]) -> BandwidthReference:
-    """Measure the reference; the middle one of three attempts counts for each number of cores.
+    """Measure the reference: the median of three attempts for each number of cores.
 
-    tell: called with cores, B/s and share of each. Raises CcagentError, also if the node is not
-    idle.
+    tell: called with cores, B/s and share of each measurement. Raise CcagentError if it fails or
+    the node is not idle.
     """
     processor = read_processor(node)
     order = compact_order(node, processor.cpus)
@@ -90,9 +90,9 @@ def measure_reference(node: Node, tell: Callable[[int, float, float], None]) -> 
 
 
 def read_reference(node: Node, directory: str) -> BandwidthReference:
-    """Return the reference of this node.
+    """Return the reference of this node from the state directory.
 
-    Raises NotHereError, with what to do, if there is none or it was measured on something else.
+    Raise NotHereError, with the fix, if it is missing or of another processor, CPUs or kernel.
     """
     found = None
     if directory:
@@ -101,7 +101,7 @@ def read_reference(node: Node, directory: str) -> BandwidthReference:
         )
     hint = "on the idle node, run: ccagent fast reference"
     if found is None or not found.by_count or min(found.by_count.values()) <= 0:
-        raise NotHereError(f"there is no reference; {hint}")
+        raise NotHereError(f"no reference; {hint}")
     now = read_processor(node)
     for what, old, new in (
         ("processor", found.model, now.model),
@@ -109,12 +109,12 @@ def read_reference(node: Node, directory: str) -> BandwidthReference:
         ("kernel", found.kernel, now.kernel),
     ):
         if old != new:
-            raise NotHereError(f"the reference is that of another {what}; {hint}")
+            raise NotHereError(f"the reference is of another {what}; {hint}")
     return found
 
 
 def write_reference(directory: str, reference: BandwidthReference) -> str:
-    """Keep a reference; return the file. Raises CcagentError."""
+    """Write a reference; return the file. Raise CcagentError if that fails."""
     path = os.path.join(directory, _FILE)
     try:
         replace_file(path, msgspec.msgpack.encode(reference))

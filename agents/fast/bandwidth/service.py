@@ -1,4 +1,4 @@
-"""Requests for measurements: which are refused, and the one that runs."""
+"""Service for requested measurements: refusals, and the running measurement."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _SHOWN = 4
 
 
 def check_cores(node: Node, cores: Sequence[int], machines: Iterable[MonitoredMachine]) -> str:
-    """Return why these cores must not be measured, or "". Raises CcagentError."""
+    """Return why these cores must not be measured, or "". Raise CcagentError without CPU data."""
     cpus = read_cpus(node)
     missing = sorted(set(cores) - set(cpus))
     if missing:
-        return f"there is no core {_listed(missing)} on this node"
+        return f"no core {_listed(missing)} on this node"
     owners = find_owners(node, machines, cpus)
     owned = [core for core in cores if core in owners]
     if owned:
@@ -38,7 +38,7 @@ def check_cores(node: Node, cores: Sequence[int], machines: Iterable[MonitoredMa
 def measure_now(
     node: Node, cores: Sequence[int], directory: str, machines: Iterable[MonitoredMachine]
 ) -> BandwidthResponse:
-    """Measure what is left on some cores, if that is allowed; else return why not."""
+    """Measure the available bandwidth of cores if allowed; else return the reason in `details`."""
     wanted = tuple(cores)
     try:
         reason = check_cores(node, wanted, machines)
@@ -66,7 +66,7 @@ def measure_now(
 
 
 class BandwidthService:
-    """Measures for a scheduler, one request at a time and no more often than allowed."""
+    """Measures for a scheduler, one request at a time and within the allowed rate."""
 
     def __init__(self, node: Node, directory: str, shortest_interval: float) -> None:
         self._node = node
@@ -82,11 +82,11 @@ class BandwidthService:
         machines: Sequence[MonitoredMachine],
         when_done: Callable[[BandwidthResponse], None],
     ) -> str:
-        """Start a measurement; return why there is none, or "". `when_done` gets its response."""
+        """Start a measurement; return why it is refused, or "". when_done: gets the response."""
         now = self._node.clock.monotonic()
         with self._lock:
             if self._is_busy:
-                return "another measurement runs"
+                return "another measurement is running"
             if now < self._next_at:
                 return f"the last measurement was less than {self._interval:g} s ago; see max-rate"
             self._is_busy = True
@@ -95,7 +95,7 @@ class BandwidthService:
         def work() -> None:
             try:
                 response = measure_now(self._node, cores, self._directory, machines)
-            except Exception as error:  # noqa: BLE001 - an answer is owed, whatever happened
+            except Exception as error:  # noqa: BLE001 - a request must be answered after any error
                 logger.exception("agent fast: a measurement failed")
                 response = BandwidthResponse(cores=tuple(cores), details=f"failed: {error}")
             with self._lock:
@@ -107,7 +107,7 @@ class BandwidthService:
         except RuntimeError as error:
             with self._lock:
                 self._is_busy = False
-            return f"no thread for it: {error}"
+            return f"can't start a thread: {error}"
         return ""
 
 

@@ -1,4 +1,4 @@
-"""What a measurement must know of the processor: its cores, their order, its last cache."""
+"""Topology of the processor for a measurement: cores, their order, last-level cache."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _LEVELS = 5
 
 
 class LastCache(NamedTuple):
-    """A last-level cache: B, and the CPUs that share it."""
+    """A last-level cache: size in B, and the CPUs that share it."""
 
     size: int
     cpus: frozenset[int]
 
 
 class MeasuredProcessor(NamedTuple):
-    """What a reference depends on: another model, other cores or another kernel make it void."""
+    """Identity of the processor. A reference of another model, cores or kernel is invalid."""
 
     model: str
     cpus: tuple[int, ...]
@@ -38,7 +38,7 @@ class MeasuredProcessor(NamedTuple):
 
 
 def parse_size(content: bytes) -> int:
-    """Parse the size of a cache, `32768K`: B. Raises UnparsableError."""
+    """Return the B of a cache size such as `32768K`. Raise UnparsableError if invalid."""
     match = _SIZE.fullmatch(content)
     if match is None:
         raise UnparsableError(f"not a size: {content[:80]!r}")
@@ -46,12 +46,12 @@ def parse_size(content: bytes) -> int:
 
 
 def read_cpus(node: Node) -> list[int]:
-    """Return the online CPUs. Raises CcagentError."""
+    """Return the online CPUs. Raise CcagentError if they can't be read."""
     return read_parsed(node, f"{_CPUS}/online", parse_cpu_list)
 
 
 def read_processor(node: Node) -> MeasuredProcessor:
-    """Return what a reference depends on. Raises CcagentError."""
+    """Return the identity of the processor. Raise CcagentError if it can't be read."""
     match = _MODEL.search(next(iter(node.pieces("proc/cpuinfo")), b""))
     model = match[1].decode("utf-8", "replace").strip() if match is not None else "unknown"
     kernel = node.read("proc/sys/kernel/osrelease").decode("utf-8", "replace").strip()
@@ -59,7 +59,7 @@ def read_processor(node: Node) -> MeasuredProcessor:
 
 
 def compact_order(node: Node, cpus: Sequence[int]) -> list[int]:
-    """Return CPUs in compact order: socket by socket, a thread of each core before the others."""
+    """Return CPUs in compact order: socket by socket, first the first thread of each core."""
     seen: set[tuple[int, int]] = set()
     first: list[tuple[int, int]] = []
     others: list[tuple[int, int]] = []
@@ -72,7 +72,7 @@ def compact_order(node: Node, cpus: Sequence[int]) -> list[int]:
 
 
 def last_cache(node: Node, cpu: int) -> LastCache:
-    """Return the last-level cache of a CPU; 32 MiB of its own where nothing is known."""
+    """Return the last-level cache of a CPU; if unknown, 32 MiB for this CPU alone."""
     found = LastCache(_USUAL_CACHE, frozenset({cpu}))
     for index in range(_LEVELS):
         path = f"{_CPUS}/cpu{cpu}/cache/index{index}"

@@ -1,1 +1,1 @@
-"""The KPIs of the node and of its applications."""
+"""KPIs of the node and of its applications."""

@@ -1,4 +1,4 @@
-"""The applications of a node that are monitored: Slurm's jobs, and virtual machines."""
+"""Monitored applications of a node: Slurm jobs and virtual machines."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 MOST_APPLICATIONS = 256
-"""So many of a node are monitored at most; a peer can name any number of machines."""
+"""Maximum of monitored applications: a peer can name any number of machines."""
 
 _ASKED = 50
 
 
 class MonitoredApplication(NamedTuple):
-    """An application: a Slurm job by its control groups, or a machine by its process.
+    """An application: a Slurm job with its cgroups, or a machine with its process.
 
     start: ticks since boot, None if it is unknown.
     """
@@ -44,7 +44,7 @@ class MonitoredApplication(NamedTuple):
 
 
 class Applications:
-    """Knows which applications are monitored, and changes that as messages say."""
+    """Keeps the list of monitored applications, changed by messages."""
 
     def __init__(self, state: KeptState, *, has_jobs: bool = True) -> None:
         self._state = state
@@ -52,7 +52,7 @@ class Applications:
         self._starts: dict[str, int | None] = {}
 
     def list_monitored(self, node: Node) -> list[MonitoredApplication]:
-        """Return those that are monitored now; machines that are gone are forgotten."""
+        """Return the monitored applications; forget ended machines."""
         self._forget_gone(node)
         machines = [
             MonitoredApplication("", each.process_id, each.name, each.start)
@@ -66,7 +66,7 @@ class Applications:
         return [*self._groups(node)][:MOST_APPLICATIONS]
 
     def stop(self, node: Node, task: StopMonitoring) -> str:
-        """Stop monitoring what a scheduler names; return what is wrong with it, or ""."""
+        """Stop monitoring the application of a task; return an error, or ""."""
         state = self._state
         kept = [each for each in state.machines if not _is_meant(each, task)]
         has_stopped = len(kept) < len(state.machines)
@@ -82,7 +82,7 @@ class Applications:
         return f"job {job or '(none)'}{process} is not monitored on this node"
 
     def follow(self, node: Node, result: MachineResult) -> None:
-        """Monitor what the migration framework started, and no longer what it stopped."""
+        """Add machines that the migration framework started; remove stopped ones."""
         for outcome in result.machines:
             if not outcome.is_success:
                 continue
@@ -92,7 +92,7 @@ class Applications:
                 is_suspended = result.event == "vm suspended"
                 self._add(node, outcome.name, outcome.process_id, is_suspended=is_suspended)
             elif result.event == "vm migrated":
-                # The process is at the destination, which may be this node.
+                # The process is at the destination. The destination may be this node.
                 self._remove(outcome.name)
                 if _is_machine(node, outcome.process_id, outcome.name):
                     self._add(node, outcome.name, outcome.process_id, is_suspended=False)
@@ -104,14 +104,14 @@ class Applications:
         start = read_start(node, process) if process else None
         if start is None:
             logger.warning(
-                "agent fast: machine %s: there is no process %d on this node; it is not monitored",
+                "agent fast: machine %s: no process %d on this node; not monitored",
                 name,
                 process,
             )
             return
         if known is None and len(state.machines) >= MOST_APPLICATIONS:
             logger.error(
-                "agent fast: machine %s: not monitored: there are %d already",
+                "agent fast: machine %s: not monitored: %d machines already",
                 name,
                 MOST_APPLICATIONS,
             )
@@ -152,7 +152,7 @@ class Applications:
         return found
 
     def _groups(self, node: Node) -> dict[str, Groups]:
-        """Return the control groups of Slurm's jobs, by job."""
+        """Return the cgroups of Slurm jobs, by job."""
         found: dict[str, Groups] = {}
         try:
             directories = job_directories(node, (MEMORY_CONTROLLER, CPU_CONTROLLER))
@@ -165,14 +165,14 @@ class Applications:
 
 
 def _is_meant(machine: MonitoredMachine, task: StopMonitoring) -> bool:
-    """Return whether a task names a machine: by its process, or by its name as the job's id."""
+    """Return whether a task names a machine: by process, or by name as job id."""
     if task.process_id:
         return machine.process_id == task.process_id
     return machine.name == task.job_id
 
 
 def _find_machine(node: Node, name: str) -> int:
-    """Return the process of a machine that libvirt knows, 0 if it knows none of this name."""
+    """Return the process of a libvirt machine; 0 if none has this name."""
     for directory in machine_scopes(node).get(name, []):
         for process in group_processes(node, directory):
             return process
@@ -192,7 +192,7 @@ def _is_machine(node: Node, process: int, name: str) -> bool:
 
 
 def _first_start(node: Node, groups: Groups) -> int | None:
-    """Return when the first process of a job started that still runs."""
+    """Return the start of the oldest running process of a job, in ticks since boot."""
     starts: list[int] = []
     for directory in _any(groups.values()):
         for count, process in enumerate(group_processes(node, directory)):
@@ -205,7 +205,7 @@ def _first_start(node: Node, groups: Groups) -> int | None:
 
 
 def _any(groups: Iterable[list[str]]) -> list[str]:
-    """Return the directories of one controller: all of them hold the same processes."""
+    """Return the directories of one controller; every controller has the same processes."""
     for directories in groups:
         return directories
     return []

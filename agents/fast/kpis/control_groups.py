@@ -1,4 +1,4 @@
-"""The control group of a process, where it accounts for that process alone, and what it counts."""
+"""Cgroups that account for a single process tree, and their counters."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _MOST_PROCESSES = 10_000
 _USAGE = {b"usage_usec": ("cpu", 1000)}
 
 Groups = dict[str, list[str]]
-"""Directories of control groups by controller of version 1, or by `v2`."""
+"""Directories of cgroups by controller of version 1, or by `v2`."""
 
 
 class GroupUsage(NamedTuple):
-    """cpu: ns so far; memory: B charged, page cache included. None: not known here."""
+    """Counters of cgroups. cpu: total ns. memory: charged B including page cache. None: unknown."""
 
     cpu: int | None
     memory: int | None
 
 
 def parse_groups(content: bytes) -> dict[str, str]:
-    """Parse /proc/PID/cgroup: path by controller of version 1, and by `v2`."""
+    """Return the paths in /proc/PID/cgroup by controller of version 1, and by `v2`."""
     found: dict[str, str] = {}
     for line in content.decode("utf-8", "surrogateescape").split("\n"):
         parts = line.split(":", 2)
@@ -48,9 +48,9 @@ def parse_groups(content: bytes) -> dict[str, str]:
 
 
 def find_own_groups(node: Node, process: int, tree: Collection[int]) -> Groups:
-    """Return the control groups that hold this process and its descendants and nothing else.
+    """Return the cgroups that contain only this process and its descendants.
 
-    The scope that libvirt made for a machine is its own, whatever runs in it.
+    A scope of libvirt belongs to its machine, whatever runs in it.
     """
     try:
         paths = parse_groups(node.read_single(f"proc/{process}/cgroup"))
@@ -70,7 +70,7 @@ def find_own_groups(node: Node, process: int, tree: Collection[int]) -> Groups:
 
 
 def read_groups(node: Node, groups: Mapping[str, list[str]]) -> GroupUsage:
-    """Read what control groups count; several of one kind add up."""
+    """Read the counters of cgroups; several directories of a controller are summed."""
     cpu = memory = None
     if CPU_CONTROLLER in groups:
         cpu = _sum(node, groups[CPU_CONTROLLER], "cpuacct.usage")
@@ -84,7 +84,7 @@ def read_groups(node: Node, groups: Mapping[str, list[str]]) -> GroupUsage:
 
 
 def machine_scopes(node: Node) -> dict[str, list[str]]:
-    """Return the directories of libvirt's machines, by name of the machine."""
+    """Return the cgroup directories of libvirt's machines, by name of the machine."""
     found: dict[str, list[str]] = {}
     for top in (ROOT, f"{ROOT}/{CPU_CONTROLLER}", f"{ROOT}/{MEMORY_CONTROLLER}", f"{ROOT}/cpuset"):
         try:
@@ -100,8 +100,8 @@ def machine_scopes(node: Node) -> dict[str, list[str]]:
 
 
 def group_processes(node: Node, directory: str, depth: int = _DEEPEST) -> Iterator[int]:
-    """Yield the processes in a control group and those below it."""
-    with contextlib.suppress(CcagentError):  # a threaded group of version 2 lists no processes
+    """Yield the processes in a cgroup and the cgroups below it."""
+    with contextlib.suppress(CcagentError):  # a threaded cgroup (v2) lists no processes
         yield from parse_processes(node.read(f"{directory}/cgroup.procs"))
     if depth:
         try:
@@ -113,7 +113,7 @@ def group_processes(node: Node, directory: str, depth: int = _DEEPEST) -> Iterat
 
 
 def _holds_only(node: Node, directory: str, tree: Collection[int]) -> bool:
-    """Return whether a control group holds processes of the tree and no others."""
+    """Return whether a cgroup contains processes of the tree and no others."""
     is_used = False
     for count, process in enumerate(group_processes(node, directory)):
         if process not in tree or count > _MOST_PROCESSES:
@@ -123,7 +123,7 @@ def _holds_only(node: Node, directory: str, tree: Collection[int]) -> bool:
 
 
 def _scope(path: str) -> str:
-    """Return the part of a path that ends with the scope of one of libvirt's machines."""
+    """Return the part of a path up to the scope of a libvirt machine; empty without one."""
     parts = path.split("/")
     if len(parts) > 2 and parts[1] == _MACHINES and _MACHINE.fullmatch(parts[2]):
         return "/".join(parts[:3])

@@ -1,4 +1,4 @@
-"""One round of KPIs, of the node and of each application."""
+"""Reading of one round of KPIs, of the node and of each application."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class KpiRound(NamedTuple):
 
 
 class _Counted(NamedTuple):
-    """CPU time at the round before. source: what counted it; moment: of the steady clock."""
+    """CPU time at the previous round. source: its counter. moment: seconds of a steady clock."""
 
     source: str
     cpu: int
@@ -55,7 +55,7 @@ class _Counted(NamedTuple):
 
 
 class KpiReader:
-    """Reads rounds of KPIs. Rates and shares are those since the round before."""
+    """Reads rounds of KPIs. Rates and shares are those since the previous round."""
 
     def __init__(self, settings: FastSettings) -> None:
         self._settings = settings
@@ -69,7 +69,7 @@ class KpiReader:
         applications: Collection[MonitoredApplication],
         wanted: Collection[str] = (),
     ) -> KpiRound:
-        """Read the wanted KPIs, all if none is named; what the machine lacks is left out."""
+        """Return the wanted KPIs, all if none is named. Omit KPIs that the machine lacks."""
         chosen = set(wanted or KPIS)
         needed = chosen | {NODE_INTERCONNECT} if COMMUNICATION in chosen else chosen
         values = self._node_kpis.read(node, needed)
@@ -91,7 +91,7 @@ class KpiReader:
         return KpiRound(node.clock.time(), of_node, found)
 
     def close(self) -> None:
-        """Close the counters that are held open."""
+        """Close the open counters."""
         self._node_kpis.close()
 
     def _application(
@@ -127,7 +127,7 @@ class KpiReader:
     def _usage(
         self, node: Node, application: MonitoredApplication, key: MonitoredKey
     ) -> tuple[str, int | None, int | None]:
-        """Return what counted the CPU time, that time in ns, and the memory in B."""
+        """Return the source of the CPU time, the time in ns, and the memory in B."""
         groups = application.groups or self._own_groups(node, application.process_id, key)
         cpu, memory = read_groups(node, groups)
         source = "group"
@@ -141,7 +141,7 @@ class KpiReader:
         return source, cpu, memory
 
     def _own_groups(self, node: Node, process: int, key: MonitoredKey) -> Groups:
-        """Return the control groups of a process alone; looked for again every minute."""
+        """Return the cgroups of a process alone; search them again every minute."""
         now = node.clock.monotonic()
         until, groups = self._groups.get(key, (0.0, {}))
         if now >= until:
@@ -161,7 +161,7 @@ def level(value: float, medium: float, high: float) -> str:
 
 
 def _count_cpus(node: Node) -> int:
-    """Return the number of online CPUs, of which 100 % are all."""
+    """Return the number of online CPUs; 100 % are all of them."""
     try:
         online = read_parsed(node, "sys/devices/system/cpu/online", parse_cpu_list)
     except CcagentError:

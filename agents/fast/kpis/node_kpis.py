@@ -1,4 +1,4 @@
-"""The KPIs of the node, by the readers of the agent `metrics`."""
+"""KPIs of the node, from the readers of the agent `metrics`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _IDLE = ("cpu_idle", "cpu_iowait")
 
 
 class NodeKpis:
-    """Reads each KPI in the first way that the machine has."""
+    """Reads each KPI from its first available source."""
 
     def __init__(self) -> None:
         self._cpu = CpuReader(CpuSettings(types=("node",)))
@@ -47,7 +47,7 @@ class NodeKpis:
         self._bandwidth_before: tuple[int, float] | None = None
 
     def read(self, node: Node, wanted: Collection[str]) -> dict[str, float | str]:
-        """Return the wanted KPIs that there are; shares and rates are those since the last call."""
+        """Return the available wanted KPIs; shares and rates are those since the last call."""
         found: dict[str, float | str] = {}
         if NODE_MEMORY in wanted:
             used = self._values(node, self._memory).get("mem_used")
@@ -76,7 +76,7 @@ class NodeKpis:
             yield check._replace(impact=NODE_MEMORY_BANDWIDTH, is_vital=False)
 
     def close(self) -> None:
-        """Close the counters that are held open."""
+        """Close the open counters."""
         for reader in (self._cpu, self._memory, self._infiniband, self._network, self._perf):
             reader.close()
 
@@ -85,7 +85,7 @@ class NodeKpis:
         if "ib_recv" in values and "ib_xmit" in values:
             return values["ib_recv"] + values["ib_xmit"]
         if self._infiniband.name not in self._retry:
-            return None  # its first reading has no rates yet
+            return None  # the first reading of InfiniBand has no rates yet
         return self._values(node, self._network).get("net_bw")
 
     def _read_bandwidth(self, node: Node) -> float | None:
@@ -101,7 +101,7 @@ class NodeKpis:
         return max(0, counter - before[0]) / (now - before[1])
 
     def _tried(self, node: Node, reader: Reader[Any]) -> dict[str, float]:
-        """Read with a reader that many machines can't use; then try it again after a while."""
+        """Read with a reader that many machines lack. After a failure, retry after ten minutes."""
         now = node.clock.monotonic()
         if now < self._retry.get(reader.name, 0.0):
             return {}
@@ -126,7 +126,7 @@ class NodeKpis:
             return {}
 
     def _read(self, node: Node, reader: Reader[Any]) -> dict[str, float]:
-        """Return the metrics of the node, or the sums of those of its sockets."""
+        """Return the metrics of the node, or the sums over its sockets."""
         found: dict[str, float] = {}
         counts: list[Count] = []
         for each in reader.read(node):

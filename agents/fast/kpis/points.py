@@ -1,4 +1,4 @@
-"""KPIs as points, for sites without a FAST scheduler."""
+"""Points of KPIs, for sites without a FAST scheduler."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ METRICS = {
     kpi_names.COMMUNICATION: "fast_communication_intensity",
     kpi_names.RUNTIME: "fast_expected_runtime",
 }
-"""Names of metrics by KPI."""
+"""Metric names by KPI."""
 
 LEVELS = {"low": 1.0, "medium": 2.0, "high": 3.0}
-"""Numbers of what is low, medium or high."""
+"""Numbers for low, medium and high."""
 
 
 def kpi_points(node: Node, found: KpiRound) -> Iterator[Point]:
-    """Yield the points of a round: of the node, and of each job (`stype=job`) or machine."""
+    """Yield the points of a round: of the node, and of each job (`stype=job`) or machine (`vm`)."""
     tags = {"cluster": node.cluster, "hostname": node.hostname, "type": "node"}
     yield from _points(Tags(tags), found.node, found.time)
     for application, values in found.applications:

@@ -1,4 +1,4 @@
-"""The processes that descend from one, and what they use."""
+"""Descendants of a process, and their resource use."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _MOST = 10_000
 
 
 class TreeUsage(NamedTuple):
-    """cpu: ns so far, that of ended and awaited children included. memory: B resident."""
+    """Use of processes. cpu: total ns including awaited children. memory: resident B."""
 
     cpu: int
     memory: int
 
 
 def read_start(node: Node, process: int) -> int | None:
-    """Return when a process started, in ticks since boot; None if there is none.
+    """Return the start of a process in ticks since boot; None without the process.
 
-    Together with the number it identifies the process: numbers are used again.
+    Pid and start together identify a process: pids are reused.
     """
     try:
         return parse_stat(node.read_single(f"proc/{process}/stat")).starttime
@@ -32,7 +32,7 @@ def read_start(node: Node, process: int) -> int | None:
 
 
 def list_tree(node: Node, process: int) -> list[int]:
-    """Return a process and its descendants, as far as they can be seen; empty if it is gone."""
+    """Return the pids of a process and its visible descendants; empty if it has ended."""
     if read_start(node, process) is None:
         return []
     found = [process]
@@ -49,7 +49,7 @@ def list_tree(node: Node, process: int) -> list[int]:
 
 
 def read_tree(node: Node, processes: list[int]) -> TreeUsage:
-    """Sum up what processes use; those that have gone meanwhile are left out."""
+    """Return the summed use of processes; skip ended ones."""
     ticks = pages = 0
     for process in processes:
         try:
@@ -62,7 +62,7 @@ def read_tree(node: Node, processes: list[int]) -> TreeUsage:
 
 
 def parse_resident(content: bytes) -> int:
-    """Parse the resident pages of /proc/PID/statm. Raises UnparsableError."""
+    """Return the resident pages of /proc/PID/statm. Raise UnparsableError if invalid."""
     fields = content.split(None, 2)
     if len(fields) < 2 or not fields[1].isdigit() or len(fields[1]) > 18:
         raise UnparsableError(f"not a number of pages: {content[:80]!r}")
@@ -70,12 +70,12 @@ def parse_resident(content: bytes) -> int:
 
 
 def parse_processes(content: bytes) -> list[int]:
-    """Parse numbers of processes, those of `children` and `cgroup.procs`; others are left out."""
+    """Parse the pids in `children` or `cgroup.procs`; skip other words."""
     return [int(word) for word in content.split() if word.isdigit() and len(word) <= 10]
 
 
 def _children(node: Node, process: int) -> list[int]:
-    """Return the children of a process. Raises NotHereError if the kernel does not list them."""
+    """Return the children of a process. Raise NotHereError if the kernel does not list them."""
     path = f"proc/{process}/task"
     try:
         threads = node.list(path)

@@ -1,4 +1,4 @@
-"""KPIs that applications publish, on their way to the sinks."""
+"""Relay of KPIs that applications publish to the sinks."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ _OTHERS = re.compile(r"[^a-z0-9]+")
 
 
 def metric_name(kpi: str) -> str:
-    """Return the name of a metric for a KPI that an application names; empty if none is left."""
+    """Return the metric name for an application's KPI; empty if no valid character is left."""
     name = _OTHERS.sub("_", kpi.casefold()).strip("_")[:_LONGEST_NAME]
     return f"fast_app_{name}" if name else ""
 
 
 class ApplicationRelay:
-    """Holds what applications sent until the next sample takes it."""
+    """Holds the messages of applications until the next sample."""
 
     def __init__(self) -> None:
         self.statuses: dict[str, ApplicationStatus] = {}
-        """What applications said of themselves, by job."""
+        """Last statuses of applications, by job."""
         self._values: dict[tuple[str, str], tuple[float, float]] = {}
         self._lock = threading.Lock()
 
     def add(self, message: ApplicationStatus | ApplicationKpis, job: str, time: float) -> None:
-        """Take a message of the job of a topic; one that speaks for another job is refused."""
+        """Accept a message for the job of its topic; refuse a message for another job."""
         if message.job != job:
             logger.warning(
-                "agent fast: job %s sends in the name of job %s; refused", job, message.job
+                "agent fast: job %s sends a message for job %s; refused", job, message.job
             )
             return
         with self._lock:
@@ -55,13 +55,13 @@ class ApplicationRelay:
                     self._values[job, name] = (value, time)
 
     def keep(self, jobs: Iterable[str]) -> None:
-        """Forget the statuses of all jobs but these."""
+        """Forget the statuses of all other jobs."""
         with self._lock:
             here = {*jobs}
             self.statuses = {job: each for job, each in self.statuses.items() if job in here}
 
     def take(self, node: Node) -> list[Point]:
-        """Return the latest values since the last call, and forget them."""
+        """Return and forget the latest values since the last call."""
         with self._lock:
             values, self._values = self._values, {}
         tags = {"cluster": node.cluster, "hostname": node.hostname, "type": "node"}

@@ -1,4 +1,4 @@
-"""Memory traffic as Linux counts it for the L3 caches (resctrl: Intel RDT, AMD PQoS).
+"""Reader of memory traffic per L3 cache, counted by Linux (resctrl: Intel RDT, AMD PQoS).
 
 Source: Documentation/filesystems/resctrl.rst of Linux.
 """
@@ -20,9 +20,9 @@ _MOST = 1000
 
 
 def read_bandwidth_counter(node: Node) -> int | None:
-    """Return the B of memory traffic so far, of all control groups; None if it is not counted.
+    """Return the total B of memory traffic of all control groups; None if not counted.
 
-    What the monitoring groups of a control group count is part of that group's own counter.
+    The counter of a control group includes its monitoring groups.
     """
     total, is_known = 0, False
     for group in _groups(node):
@@ -36,7 +36,7 @@ def read_bandwidth_counter(node: Node) -> int | None:
                     path = f"{group}/mon_data/{cache}/mbm_total_bytes"
                     total += read_parsed(node, path, parse_amount)
                 except CcagentError:
-                    continue  # `Unavailable`, or a group that has just been removed
+                    continue  # `Unavailable`, or the group was just removed
                 is_known = True
     return total if is_known else None
 

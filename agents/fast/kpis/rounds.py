@@ -1,4 +1,4 @@
-"""Rounds of KPIs for the scheduler, on a steady clock."""
+"""Periodic rounds of KPIs for the scheduler, on a steady clock."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class KpiRounds:
         report: Callable[[bytes], object],
     ) -> None:
         self.last: KpiRound | None = None
-        """The last round that was reported."""
+        """The last reported round."""
         self.skipped = 0
-        """Rounds that were not taken since the one before took too long."""
+        """Rounds skipped because the previous one took too long."""
         self._node = node
         self._protocol = protocol
         self._report = report
@@ -44,13 +44,13 @@ class KpiRounds:
         self._closing = False
 
     def look(self) -> None:
-        """Take up a configuration that has changed."""
+        """Apply a changed configuration."""
         with self._changed:
             self._generation += 1
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Ask `run` to end. Does not wait for it."""
+        """Stop `run`, without waiting for its end."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -60,13 +60,13 @@ class KpiRounds:
         while not self._closing:
             try:
                 self._follow_configuration()
-            except Exception:  # noqa: BLE001 - the rounds go on
-                logger.exception("agent fast: a round of KPIs failed; going on")
+            except Exception:  # noqa: BLE001 - the rounds continue
+                logger.exception("agent fast: a round of KPIs failed; retrying")
                 self._wait(_PAUSE_AFTER_FAILURE, self._generation)
         self._reader.close()
 
     def _follow_configuration(self) -> None:
-        """Report by the configuration that is in force now, until it is another one."""
+        """Report by the current configuration until it changes."""
         generation = self._generation
         configuration = self._protocol.configuration
         if configuration is None:
@@ -91,14 +91,14 @@ class KpiRounds:
         return self._reader.read(self._node, self._protocol.list_monitored(), categories)
 
     def _wait(self, seconds: float | None, generation: int) -> bool:
-        """Wait; return True if the configuration has changed or this is the end."""
+        """Wait; return True if the configuration has changed or `close` was called."""
         with self._changed:
             self._changed.wait_for(lambda: self._closing or self._generation != generation, seconds)
             return self._closing or self._generation != generation
 
 
 def reports(source: str, found: KpiRound) -> Iterator[bytes]:
-    """Yield a report for each application, which holds the node's KPIs as well; one without any."""
+    """Yield one report per application, with the node's KPIs; one report without applications."""
     if not found.applications:
         yield encode_fast(KpiReport(source=source, values=found.node))
     for application, values in found.applications:

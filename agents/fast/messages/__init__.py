@@ -1,1 +1,1 @@
-"""The messages of the FAST protocol, and their YAML."""
+"""Messages of the FAST protocol, and their YAML."""

@@ -1,6 +1,6 @@
-"""From payloads to messages: what the specification shows, and what programs really send.
+"""Decoder of payloads: the forms of the specification, and the forms that programs send.
 
-A map may come as a list of maps of one key, a document with a `---` behind it, a request without
+A map may be a list of one-key maps, a document may have a `---` after it, and a request may lack
 its `task`. `decode` returns a Refusal for anything else; it never raises.
 """
 
@@ -41,14 +41,14 @@ Subject = Literal[
     "machine task", "machine result", "connection request",
     "application status", "application kpis",
 ]  # fmt: skip
-"""What the messages of a topic are about."""
+"""Kinds of topics, by their messages."""
 
 LONGEST_ID = 128
 MOST_CORES = 4096
 _MOST_KPIS = 200
 _LONGEST_REASON = 200
 
-# The specification shows it on one line, which is not YAML.
+# The specification shows the list on one line; that is not YAML.
 _ONE_LINE = re.compile(
     rb"task:\s*stop[ _]monitoring\s+job-description:\s*job-id:\s*(\S{1,64})"
     rb"\s+process-id:\s*(\d{1,10})\s*"
@@ -57,7 +57,7 @@ _KPI_OFF = frozenset({"false", "no", "off"})
 
 
 def decode(subject: Subject, payload: bytes, hint: str = "") -> FastMessage | Refusal:
-    """Decode a payload. hint: the last level of its topic, which may name the task."""
+    """Decode a payload. hint: the last level of its topic; it may name the task."""
     task = hint.replace("_", " ")
     name = ""
     try:
@@ -65,7 +65,7 @@ def decode(subject: Subject, payload: bytes, hint: str = "") -> FastMessage | Re
         name = fields.text("id", "")
         if len(name) > LONGEST_ID:
             name = ""
-            raise UnparsableError(f"id: longer than {LONGEST_ID} characters")  # noqa: TRY301 - as all else that is wrong
+            raise UnparsableError(f"id: longer than {LONGEST_ID} characters")  # noqa: TRY301
         task = fields.text("task", task).replace("_", " ")
         return _DECODERS[subject](fields, task, name)
     except UnparsableError as error:
@@ -105,13 +105,13 @@ def _init_agent(fields: Fields, name: str) -> InitAgent:
         found = find_kpi(category)
         if found is None:
             raise UnparsableError(
-                f"KPI.categories: {shown(category)} is unknown; there are {', '.join(KPIS)}"
+                f"KPI.categories: {shown(category)} is unknown; allowed: {', '.join(KPIS)}"
             )
         is_off = isinstance(value, str) and value.strip().casefold() in _KPI_OFF
         if not is_off and found not in wanted:
             wanted.append(found)
     if chosen and not wanted:
-        raise UnparsableError("KPI.categories: all are switched off")
+        raise UnparsableError("KPI.categories: all are disabled")
     return InitAgent(id=name, categories=tuple(wanted), repeat=kpi.uint("repeat"))
 
 

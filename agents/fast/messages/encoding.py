@@ -1,4 +1,4 @@
-"""From messages to payloads that the specification and the programs which speak it both read."""
+"""Encoder of messages, for readers of the specification's form and of the programs' form."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def encode_fast(message: FastMessage) -> bytes:
 
 
 def _document(message: FastMessage) -> dict[str, Any]:
-    """Return the document of a message. Raises EncodingError for one that is none of FAST's."""
+    """Return the document of a message. Raise EncodingError if it is no FAST message."""
     found = _agent_document(message) or _peer_document(message)
     return machine_document(message) if found is None else found
 
 
 def _agent_document(message: FastMessage) -> dict[str, Any] | None:
-    """Return the document of a message that the agent sends; None for any other."""
+    """Return the document of a message of the agent; None for another message."""
     match message:
         case AgentInit(source=source):
-            # The specification and the scheduler need `source`, fast-lib `hostname`.
+            # The specification and the scheduler need `source`, fast-lib needs `hostname`.
             return {"task": "init", "source": source, "hostname": source}
         case AgentQuit(source=source):
             return {"task": "quit", "source": source, "hostname": source}
@@ -64,7 +64,7 @@ def _agent_document(message: FastMessage) -> dict[str, Any] | None:
 
 
 def _peer_document(message: FastMessage) -> dict[str, Any] | None:
-    """Return the document of a message of a scheduler or an application; None for any other."""
+    """Return the document of a message of a scheduler or application; None for another message."""
     match message:
         case InitAgent():
             kpi = {"categories": [{name: True} for name in message.categories]}
@@ -95,7 +95,7 @@ def _details(details: str) -> dict[str, str]:
 
 
 def _report(message: KpiReport) -> dict[str, Any]:
-    # No key `result`, at which fast-lib's scheduler takes it for another message.
+    # No key `result`: fast-lib's scheduler would take it for another message.
     found: dict[str, Any] = {"task": "KPI", "source": message.source}
     job: dict[str, Any] = {}
     if message.job_id:
@@ -110,7 +110,7 @@ def _report(message: KpiReport) -> dict[str, Any]:
 
 
 def _plain(value: float | str) -> float | str:
-    """Return a whole number as one: peers in C++ read no `5.0` as an integer."""
+    """Return a whole number as int: peers in C++ do not read `5.0` as an integer."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -118,7 +118,7 @@ def _response(message: BandwidthResponse) -> dict[str, Any]:
     found: dict[str, Any] = {"task": "mmbwmon response", "cores": [*message.cores]}
     if message.value is None:
         return found | {"status": "error"} | _details(message.details)
-    # The specification has `response`, fast-lib `result`.
+    # The specification has `response`, fast-lib has `result`.
     return (
         found
         | {"result": message.value, "response": message.value}

@@ -1,4 +1,4 @@
-"""Typed access to the fields of a document of YAML."""
+"""Typed access to the fields of a YAML document."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _SHOWN = 40
 
 
 def as_map(value: Document, where: str) -> dict[str, Document]:
-    """Return a map, or a list of maps of one key each as one map. Raises UnparsableError.
+    """Return a map; join a list of one-key maps. Raise UnparsableError for another value.
 
-    A text in such a list is a key without a value.
+    A text in such a list is a key without value.
     """
     if value is None:
         return {}
@@ -40,7 +40,7 @@ def as_map(value: Document, where: str) -> dict[str, Document]:
 
 
 def to_uint(value: Document, where: str) -> int:
-    """Return a whole number that is not negative. Raises UnparsableError."""
+    """Return a non-negative whole number. Raise UnparsableError for another value."""
     if isinstance(value, str) and _UINT.fullmatch(value.strip()):
         text = value.strip()
         return int(text, 16) if text.startswith("0x") else int(text)
@@ -48,7 +48,7 @@ def to_uint(value: Document, where: str) -> int:
 
 
 def to_uints(value: Document, where: str, most: int) -> tuple[int, ...]:
-    """Return a list of whole numbers; one alone is a list of one. Raises UnparsableError."""
+    """Return a list of whole numbers; accept a single number. Raise UnparsableError if invalid."""
     values = value if isinstance(value, list) else [value]
     if len(values) > most:
         raise UnparsableError(f"{where}: {len(values)} numbers, at most {most}")
@@ -56,7 +56,7 @@ def to_uints(value: Document, where: str, most: int) -> tuple[int, ...]:
 
 
 def to_value(value: Document, where: str) -> float | str:
-    """Return a number if it is one and finite, else text. Raises UnparsableError."""
+    """Return a finite number, or text. Raise UnparsableError for another value."""
     if not isinstance(value, str):
         raise UnparsableError(f"{where}: expected a number or text, not {shown(value)}")
     try:
@@ -69,7 +69,7 @@ def to_value(value: Document, where: str) -> float | str:
 
 
 def to_flag(value: Document, where: str) -> bool:
-    """Return yes or no. Raises UnparsableError."""
+    """Return a yes/no value as bool. Raise UnparsableError for another value."""
     text = value.strip().casefold() if isinstance(value, str) else ""
     if text in _TRUE or text in _FALSE:
         return text in _TRUE
@@ -77,7 +77,7 @@ def to_flag(value: Document, where: str) -> bool:
 
 
 def shown(value: object) -> str:
-    """Return a value for a sentence, of bounded length, printable."""
+    """Return a value for a message: printable, of bounded length."""
     if isinstance(value, list):
         return "a list"
     if isinstance(value, dict):
@@ -88,7 +88,7 @@ def shown(value: object) -> str:
 class Fields:
     """The fields of a map, by key; `supported_KPI` and `supported-kpi` are the same key.
 
-    Each method raises UnparsableError that names the field.
+    Each method raises UnparsableError with the name of the field.
     """
 
     def __init__(self, value: Document, where: str = "") -> None:
@@ -114,7 +114,7 @@ class Fields:
         return value.strip()
 
     def prose(self, key: str) -> str:
-        """Return a text for people, on one line; empty if there is none."""
+        """Return a text for people, on one line; empty without one."""
         value = self.get(key)
         if value is None:
             return ""
@@ -123,18 +123,18 @@ class Fields:
         return "".join(each if each.isprintable() else " " for each in value).strip()
 
     def uint(self, key: str, default: int | None = None) -> int:
-        """Return a whole number that is not negative."""
+        """Return a non-negative whole number."""
         value = self.get(key)
         if value is None and default is not None:
             return default
         return to_uint(value, self.name(key))
 
     def optional_uint(self, key: str) -> int | None:
-        """Return a whole number that is not negative; None if it is missing."""
+        """Return a non-negative whole number; None if it is missing."""
         return self.uint(key) if key in self else None
 
     def flag(self, key: str, *, default: bool) -> bool:
-        """Return yes or no."""
+        """Return a yes/no value as bool."""
         value = self.get(key)
         return default if value is None else to_flag(value, self.name(key))
 
@@ -147,7 +147,7 @@ class Fields:
         return [Fields(each, f"{self.name(key)}[{i}]") for i, each in enumerate(values)]
 
     def name(self, key: str) -> str:
-        """Return how errors call a field."""
+        """Return the name of a field in errors."""
         return f"{self._where}.{key}" if self._where else key
 
 

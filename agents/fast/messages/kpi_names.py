@@ -1,4 +1,4 @@
-"""The KPIs that a configuration can ask for, by the names of the specification."""
+"""KPIs of a configuration, by the names of the specification."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ _KNOWN = {" ".join(name.casefold().split()): name for name in KPIS} | {
 
 
 def find_kpi(name: str) -> str | None:
-    """Return the KPI of a name, whatever its case and spaces; None if there is none."""
+    """Return the KPI of a name, ignoring case and spaces; None if unknown."""
     return _KNOWN.get(" ".join(name.casefold().split()))

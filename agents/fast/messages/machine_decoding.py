@@ -1,4 +1,4 @@
-"""Decoding of the messages about virtual machines: tasks and results of the migration framework."""
+"""Decoder of messages about virtual machines: tasks and results of the migration framework."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_MACHINES = 1000
 _MOST_CPUS = 4096
 _MOST_PHASES = 100
 _LONGEST_NAME = 256
-"""Of a machine: names are kept on disk, and a peer can send any number of them."""
+"""Maximum length of machine names: they are kept on disk, and a peer can send many."""
 _EVENTS = get_args(MachineEvent)
 _ORDERS: dict[str, Literal["stop vm", "suspend vm", "resume vm"]] = {
     "stop vm": "stop vm",
@@ -43,7 +43,7 @@ _MIGRATIONS: dict[str, Literal["live", "warm", "offline"]] = {
 
 
 def decode_machine_task(fields: Fields, task: str, name: str) -> FastMessage:
-    """Decode what a scheduler asks of the migration framework. Raises UnparsableError."""
+    """Decode a task for the migration framework. Raise UnparsableError if invalid."""
     host = fields.text("host", "")
     if task == "start vm":
         parts = fields.maps("vm-configurations", _MOST_MACHINES)
@@ -68,7 +68,7 @@ def decode_machine_task(fields: Fields, task: str, name: str) -> FastMessage:
 
 
 def decode_machine_result(fields: Fields, task: str, name: str) -> MachineResult:
-    """Decode what the migration framework has done. Raises UnparsableError."""
+    """Decode a result of the migration framework. Raise UnparsableError if invalid."""
     del task
     event = fields.text("result").replace("_", " ")
     if event not in _EVENTS:

@@ -1,4 +1,4 @@
-"""Encoding of the messages about virtual machines."""
+"""Encoder of messages about virtual machines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def machine_document(message: FastMessage) -> dict[str, Any]:
-    """Return the document of a message about virtual machines. Raises EncodingError."""
+    """Return the document of a message about virtual machines. Raise EncodingError for others."""
     match message:
         case StartMachines():
             machines = [_configuration(each) for each in message.machines]

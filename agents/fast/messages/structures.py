@@ -1,7 +1,7 @@
-"""The messages of the FAST protocol.
+"""Messages of the FAST protocol.
 
-Both readings are held by one structure: that of the specification, and that of the programs which
-speak it. `decoding` and `encoding` know where they differ.
+One structure covers both forms of a message: that of the specification, and that of existing
+programs. `decoding` and `encoding` handle the differences.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import msgspec
 MachineEvent = Literal[
     "vm started", "vm stopped", "vm suspended", "vm resumed", "vm migrated", "vm repinned"
 ]
-"""What the migration framework has done."""
+"""Events of the migration framework."""
 
 VcpuMap = tuple[tuple[int, ...], ...]
-"""The CPUs of the host that each virtual CPU may run on."""
+"""The allowed host CPUs of each virtual CPU."""
 
 
 class FastMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of all messages. id: names a request, and comes back with its answer; may be empty."""
+    """Base of all messages. id: id of a request, repeated in its answer; may be empty."""
 
     id: str = ""
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A payload that is none of the messages.
+    """A payload that is not a valid message.
 
-    task: what it asked for, if that is clear; id: of the request, if it had one.
+    task: the requested task, if known. id: id of the request, if it had one.
     """
 
     reason: str
@@ -44,32 +44,32 @@ class InitAgent(FastMessage, frozen=True, kw_only=True):
 
 
 class StopMonitoring(FastMessage, frozen=True, kw_only=True):
-    """Scheduler to agent: stop monitoring a process of a job. process_id: 0 for all of the job."""
+    """Scheduler to agent: stop monitoring a process of a job. process_id: 0 for the whole job."""
 
     job_id: str
     process_id: int = 0
 
 
 class BandwidthRequest(FastMessage, frozen=True, kw_only=True):
-    """Scheduler to agent: measure the memory bandwidth that is left on these cores."""
+    """Scheduler to agent: measure the available memory bandwidth of these cores."""
 
     cores: tuple[int, ...]
 
 
 class AgentInit(FastMessage, frozen=True, kw_only=True):
-    """Agent to scheduler: this node is up and wants a configuration."""
+    """Agent to scheduler: this node is up and needs a configuration."""
 
     source: str
 
 
 class AgentQuit(FastMessage, frozen=True, kw_only=True):
-    """Agent to scheduler, also as last will: the agent of this node is gone."""
+    """Agent to scheduler, also as last will: the agent of this node has stopped."""
 
     source: str
 
 
 class ConfigurationAnswer(FastMessage, frozen=True, kw_only=True):
-    """Agent to scheduler: whether a configuration is accepted; details: why it is not."""
+    """Agent to scheduler: a configuration is accepted or denied. details: the reason."""
 
     source: str
     is_accepted: bool
@@ -77,7 +77,7 @@ class ConfigurationAnswer(FastMessage, frozen=True, kw_only=True):
 
 
 class TaskAnswer(FastMessage, frozen=True, kw_only=True):
-    """Agent to scheduler: the default result status of any other task."""
+    """Agent to scheduler: result of any other task."""
 
     source: str
     task: str
@@ -86,7 +86,7 @@ class TaskAnswer(FastMessage, frozen=True, kw_only=True):
 
 
 class KpiReport(FastMessage, frozen=True, kw_only=True):
-    """Agent to scheduler: KPIs of the node and, if `job_id` or `process_id`, of an application."""
+    """Agent to scheduler: KPIs of the node, and of an application if `job_id` or `process_id`."""
 
     source: str
     values: dict[str, float | str]
@@ -96,10 +96,10 @@ class KpiReport(FastMessage, frozen=True, kw_only=True):
 
 
 class BandwidthResponse(FastMessage, frozen=True, kw_only=True):
-    """Agent to scheduler: the bandwidth left, 0.33 to 1; None with `details` if none was measured.
+    """Agent to scheduler: the available bandwidth, 0.33 to 1; None with `details` if unmeasured.
 
-    is_valid: the probe had its cores for itself. cpu_share: the least share of time that a thread
-    of the probe ran. bandwidth: B/s of all cores together.
+    is_valid: the probe had its cores exclusively. cpu_share: minimum CPU share of a thread of the
+    probe. bandwidth: B/s of all cores together.
     """
 
     cores: tuple[int, ...]
@@ -111,7 +111,7 @@ class BandwidthResponse(FastMessage, frozen=True, kw_only=True):
 
 
 class MachineConfiguration(msgspec.Struct, frozen=True, kw_only=True):
-    """A virtual machine to start: by its name, or by the XML that defines it. memory: KiB."""
+    """A virtual machine to start, by name or by XML definition. memory: KiB."""
 
     name: str = ""
     xml: str = ""
@@ -122,7 +122,7 @@ class MachineConfiguration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MachineOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine in a task that stops, suspends or resumes several."""
+    """A machine in a task that stops, suspends or resumes machines."""
 
     name: str
     is_forced: bool = False
@@ -145,7 +145,7 @@ class OrderMachines(FastMessage, frozen=True, kw_only=True):
 
 
 class MigratingMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine that is migrated. hook_processes: those whose pscom connections are suspended."""
+    """A machine to migrate. hook_processes: processes with suspended pscom connections."""
 
     name: str
     hook_processes: int | None = None
@@ -166,14 +166,14 @@ class MigrateMachine(FastMessage, frozen=True, kw_only=True):
 
 
 class RepinMachine(FastMessage, frozen=True, kw_only=True):
-    """Scheduler to migration framework: assign the virtual CPUs to other CPUs."""
+    """Scheduler to migration framework: pin the virtual CPUs to other CPUs."""
 
     name: str
     vcpu_map: VcpuMap
 
 
 class MachineOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome for one machine. process_id: of the hypervisor, 0 if it is not known."""
+    """The outcome for one machine. process_id: process of the hypervisor, 0 if unknown."""
 
     name: str
     is_success: bool
@@ -182,7 +182,7 @@ class MachineOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MachineResult(FastMessage, frozen=True, kw_only=True):
-    """Migration framework to scheduler and agent: what was done. durations: seconds by phase."""
+    """Migration framework to scheduler and agent: an event. durations: seconds by phase."""
 
     event: MachineEvent
     machines: tuple[MachineOutcome, ...]
@@ -197,7 +197,7 @@ class ConnectionRequest(FastMessage, frozen=True, kw_only=True):
 
 
 class ApplicationStatus(FastMessage, frozen=True, kw_only=True):
-    """Application to all: whether it may be migrated, and which KPIs it will send."""
+    """Application to all: whether it may be migrated, and the KPIs that it will send."""
 
     job: str
     is_migratable: bool = True
@@ -205,7 +205,7 @@ class ApplicationStatus(FastMessage, frozen=True, kw_only=True):
 
 
 class ApplicationKpis(FastMessage, frozen=True, kw_only=True):
-    """Application to all: its own KPIs; those that are no numbers stay text."""
+    """Application to all: its KPIs; values that are no numbers stay text."""
 
     job: str
     values: dict[str, float | str]

@@ -1,7 +1,7 @@
-"""Bounded reading of YAML from peers, and writing of it.
+"""Bounded parser and writer of YAML for messages of peers.
 
-PyYAML's parser yields events; no object of Python is ever built from a tag. Every scalar stays
-text, so that a job `0123` or a core `1:30` keeps its digits.
+PyYAML's parser yields events; tags never build Python objects. Every scalar stays text, so a job
+`0123` or a core `1:30` keeps its digits.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Document = str | list["Document"] | dict[str, "Document"] | None
-"""What a document holds: text, lists and maps; None for an empty scalar or `null`."""
+"""Values of a document: text, lists and maps; None for an empty scalar or `null`."""
 
 LARGEST_PAYLOAD = 64 * 1024
-"""Bytes of a payload that are read."""
+"""Maximum bytes of a payload."""
 
 _MOST_EVENTS = 20_000
 _DEEPEST = 16
@@ -31,10 +31,10 @@ _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 def parse_document(payload: bytes) -> Document:
-    """Parse the first document of a payload. Raises UnparsableError.
+    """Parse the first document of a payload. Raise UnparsableError if it is invalid.
 
-    Peers frame a document with `---` before and behind it; what follows the first is ignored.
-    Anchors, aliases and tags are refused, and so is a key that occurs twice.
+    Peers put `---` before and after a document. Text after the first document is ignored. Anchors,
+    aliases, tags and duplicate keys are refused.
     """
     if len(payload) > LARGEST_PAYLOAD:
         raise UnparsableError(f"{len(payload)} bytes, at most {LARGEST_PAYLOAD} are read")
@@ -50,7 +50,7 @@ def parse_document(payload: bytes) -> Document:
 
 
 def write_document(value: object) -> bytes:
-    """Write a document between `---` lines, as FAST's programs do."""
+    """Write a document between `---` lines, like the FAST programs."""
     text = cast("Any", yaml).dump(
         value, Dumper=_DUMPER, sort_keys=False, default_flow_style=False, allow_unicode=True
     )
@@ -65,13 +65,13 @@ def _events(text: str) -> Iterator[Any]:
 
 
 class _Builder:
-    """Builds the first document of a stream of events."""
+    """Builds the first document from a stream of events."""
 
     def __init__(self, events: Iterator[Any]) -> None:
         self._events = events
 
     def build(self) -> Document:
-        """Return the first document; None if there is none."""
+        """Return the first document; None without one."""
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
                 return self._value(next(self._events), 0)
@@ -79,9 +79,9 @@ class _Builder:
 
     def _value(self, event: Any, depth: int) -> Document:
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise UnparsableError("anchors and aliases are not taken")
+            raise UnparsableError("anchors and aliases are refused")
         if getattr(event, "tag", None) not in {None, "!"}:
-            raise UnparsableError(f"the tag {str(event.tag)[:_SHOWN]!r} is not taken")
+            raise UnparsableError(f"the tag {str(event.tag)[:_SHOWN]!r} is refused")
         if depth > _DEEPEST:
             raise UnparsableError(f"nested more than {_DEEPEST} deep")
         if isinstance(event, yaml.ScalarEvent):
@@ -115,7 +115,7 @@ def _scalar(event: Any) -> str | None:
 
 
 def _sentence(error: yaml.YAMLError) -> str:
-    """Return what PyYAML complains of, in one line."""
+    """Return the error of PyYAML in one line."""
     problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
     mark = getattr(error, "problem_mark", None)
     place = f" in line {mark.line + 1}" if mark is not None else ""

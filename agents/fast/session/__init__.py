@@ -1,1 +1,1 @@
-"""The session with the broker, and what survives it."""
+"""The session with the broker, and its persistent state."""

@@ -1,4 +1,4 @@
-"""Answers that wait until the broker has them, in a queue on disk as those of a sink."""
+"""Queue of answers on disk, like the queue of a sink, until the broker confirms them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST = 10_000
 
 
 class QueuedAnswer(NamedTuple):
-    """An answer to send. key: of the request; number, batch: its place in the queue."""
+    """An answer to send. key: key of the request. number, batch: position in the queue."""
 
     key: str
     topic: str
@@ -30,7 +30,7 @@ class QueuedAnswer(NamedTuple):
 
 
 class AnswerQueue:
-    """Keeps answers in order, on disk below `directory` while that works, else in memory."""
+    """Keeps answers in order, on disk below `directory` if possible, else in memory."""
 
     def __init__(self, directory: str, cluster: str, node: str) -> None:
         self._cluster, self._node = cluster, node
@@ -44,7 +44,7 @@ class AnswerQueue:
         self._queue.put([message])
 
     def first(self) -> QueuedAnswer | None:
-        """Return the oldest answer; None if there is none."""
+        """Return the oldest answer; None without one."""
         batch = self._queue.next_batch(1)
         if not batch.messages:
             return None
@@ -53,20 +53,20 @@ class AnswerQueue:
         return QueuedAnswer(message.id, message.kind, message.body, waiting.number, batch)
 
     def keys(self) -> set[str]:
-        """Return the keys of all that wait."""
+        """Return the keys of all queued answers."""
         found = self._queue.next_batch(_MOST)
         return {waiting.message.id for waiting in found.messages}
 
     def remove(self, answer: QueuedAnswer) -> None:
-        """Delete an answer that the broker has confirmed."""
+        """Delete an answer after the broker's confirmation."""
         self._queue.remove(answer.batch, [answer.number])
 
     def reject(self, answer: QueuedAnswer, reason: str) -> None:
-        """Make a dead letter of an answer that the broker refuses for good."""
+        """Move a rejected answer to the dead letters."""
         self._queue.reject(answer.batch, answer.number, reason)
 
     def count(self) -> int:
-        """Return how many wait."""
+        """Return the number of queued answers."""
         return self._queue.count()
 
     def close(self) -> None:

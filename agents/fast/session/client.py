@@ -1,8 +1,7 @@
-"""paho's client for a session that subscribes, and that delivers each answer exactly once.
+"""MQTT client (paho) for a persistent session with exactly-once delivery of answers.
 
-An answer travels at QoS 2 under a packet identifier that is kept on disk: a process that takes over
-the session goes on with the handshake where the last one was killed. paho forgets identifiers with
-its process, so answers pass it by.
+An answer is sent at QoS 2 with a packet identifier that is kept on disk. So a new process continues
+the handshake of a killed one. paho does not keep identifiers, so answers bypass paho's bookkeeping.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ _FIRST_ANSWER = 60_000
 _LAST_ANSWER = 65_535
 _ANSWERS = frozenset({int(paho.PUBACK), int(paho.PUBREC), int(paho.PUBCOMP)})
 WANTED = AFTER_LOGIN | {int(paho.PUBLISH), int(paho.SUBACK), int(paho.UNSUBACK)}
-"""Types of the packets that a broker may send to a client that subscribes at QoS 1."""
+"""Types of packets that a broker may send to a client with subscriptions at QoS 1."""
 
 
 class AnswerReply(NamedTuple):
-    """What the broker says to an answer. is_released: it has taken it over, at QoS 2."""
+    """The broker's reply to an answer. is_released: PUBREC at QoS 2, the broker has the answer."""
 
     number: int
     is_released: bool
@@ -33,19 +32,22 @@ class AnswerReply(NamedTuple):
 
 
 class SubscribingClient(MqttClient):
-    """Takes messages that it subscribed to, and sends answers beside paho's bookkeeping."""
+    """Receives subscribed messages, and sends answers outside of paho's bookkeeping."""
 
     on_reply: Callable[[AnswerReply], None] | None = None
 
     def send_answer(
         self, number: int, topic: str, payload: bytes, qos: int, *, repeats: bool
     ) -> bool:
-        """Send an answer under its identifier; return whether there is a connection."""
+        """Send an answer with its identifier; return whether there is a connection."""
         code = self._send_publish(number, topic.encode(), payload, qos, retain=False, dup=repeats)
         return code == MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def release_answer(self, number: int) -> bool:
-        """Have the broker hand on an answer that it has; return whether there is a connection."""
+        """Send PUBREL: the broker then delivers the answer.
+
+        Return whether there is a connection.
+        """
         return self._send_pubrel(number) == MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def _mid_generate(self) -> int:
@@ -67,5 +69,5 @@ class SubscribingClient(MqttClient):
 
 
 def next_number(before: int) -> int:
-    """Return the packet identifier of the answer after one with the identifier `before`."""
+    """Return the packet identifier after the identifier `before`."""
     return before + 1 if _FIRST_ANSWER <= before < _LAST_ANSWER else _FIRST_ANSWER

@@ -1,4 +1,4 @@
-"""One connection of the session: from CONNECT to whatever ends it."""
+"""One connection of the session, from CONNECT to its end."""
 
 from __future__ import annotations
 
@@ -38,14 +38,17 @@ if TYPE_CHECKING:
 _CLOSED = "the broker closed the connection"
 _WINDOW = 100
 _UNKNOWN_WINDOW = 20
-"""Messages without an acknowledgement that a broker of MQTT 3.1.1, which names no limit, takes."""
+"""Limit of unacknowledged messages for a broker that announces none (MQTT 3.1.1)."""
 _MOST_WAITING = 1000
-"""Droppable messages that wait for room among those; further ones are dropped."""
+"""Limit of waiting droppable messages; further messages are dropped."""
 _LAST_WORDS = 1.0
 
 
 class ReceivedMessage(NamedTuple):
-    """A message that came. number: its packet identifier; is_repeated: it came before, perhaps."""
+    """A received message.
+
+    number: packet identifier. is_repeated: possibly delivered before (DUP).
+    """
 
     topic: str
     payload: bytes
@@ -56,14 +59,14 @@ class ReceivedMessage(NamedTuple):
 
 
 class LastWill(NamedTuple):
-    """What the broker publishes when the connection breaks."""
+    """Message that the broker publishes when the connection breaks."""
 
     topic: str
     payload: bytes
 
 
 class FastConnection:
-    """Connects, keeps the connection alive, and hands on what comes. Used under one lock."""
+    """Connects, keeps the connection alive, and passes on messages. Used under one lock."""
 
     def __init__(
         self,
@@ -74,12 +77,12 @@ class FastConnection:
         on_reply: Callable[[AnswerReply], None],
         forgets: bool,
     ) -> None:
-        """Connect and log in. forgets: begin a new session. Raises MqttLostError."""
+        """Connect and log in. forgets: start a new session. Raise MqttLostError if that fails."""
         self.has_session = False
-        """True if the broker has kept the session of the last connection."""
+        """True if the broker kept the session of the last connection."""
         self.answer_qos = 2
         self.is_oversized = False
-        """True if a message that is too large has ended the connection."""
+        """True if a too large message has ended the connection."""
         self._options = options
         self._ended = ""
         self._is_ready = False
@@ -109,23 +112,23 @@ class FastConnection:
 
     @property
     def descriptor(self) -> int:
-        """The socket, to wait for; -1 once it is closed."""
+        """The descriptor of the socket, for poll(2); -1 if closed."""
         connected = self._client.socket()
         return -1 if connected is None else connected.fileno()
 
     @property
     def wants_write(self) -> bool:
-        """Return whether something waits to be written."""
+        """Return whether bytes are waiting to be written."""
         return bool(self._client.want_write())
 
     @property
     def has_buffered(self) -> bool:
-        """Return whether TLS has read what the kernel does not know of."""
+        """Return whether TLS has buffered bytes that poll(2) does not report."""
         connected: Any = self._client.socket()
         return bool(connected is not None and hasattr(connected, "pending") and connected.pending())
 
     def subscribe(self, filters: Iterable[str]) -> None:
-        """Subscribe to these filters, and to no others any more."""
+        """Subscribe to these filters, and unsubscribe from others."""
         wanted = set(filters)
         added, removed = sorted(wanted - self._subscribed), sorted(self._subscribed - wanted)
         if added:
@@ -137,7 +140,7 @@ class FastConnection:
         self._subscribed = wanted
 
     def publish(self, topic: str, payload: bytes) -> bool:
-        """Publish at QoS 1, as soon as the broker has room; return False if it never will."""
+        """Publish at QoS 1, when the window has room; return False if the message is dropped."""
         if self._ended or len(self._waiting) >= _MOST_WAITING:
             return False
         self._waiting.append((topic, payload))
@@ -153,23 +156,26 @@ class FastConnection:
             self._unconfirmed.add(sent.mid)
 
     def send_answer(self, number: int, topic: str, payload: bytes, *, repeats: bool) -> None:
-        """Send an answer. Raises MqttLostError."""
+        """Send an answer. Raise MqttLostError if the connection is lost."""
         sent = self._client.send_answer(number, topic, payload, self.answer_qos, repeats=repeats)
         if not sent:
             raise self._lost()
 
     def release_answer(self, number: int) -> None:
-        """Release an answer, so that the broker hands it on. Raises MqttLostError."""
+        """Release an answer for delivery by the broker.
+
+        Raise MqttLostError if the connection is lost.
+        """
         if not self._client.release_answer(number):
             raise self._lost()
 
     def confirm(self, received: ReceivedMessage) -> None:
-        """Acknowledge a message, which the broker then forgets."""
+        """Acknowledge a message; the broker then forgets it."""
         if not self._ended:
             self._client.ack(received.number, received.qos)
 
     def turn(self, events: int, *, is_read: bool) -> None:
-        """Write and read as poll(2) has reported. Raises MqttLostError."""
+        """Write and read as reported by poll(2). Raise MqttLostError if the connection is lost."""
         client = self._client
         try:
             if events & select.POLLOUT:
@@ -179,15 +185,15 @@ class FastConnection:
             client.loop_misc()
         except UnwantedPacketError as error:
             self._ended = self._ended or str(error)
-        except Exception as error:  # noqa: BLE001 - paho 2.0 and 2.1 stumble over what isn't MQTT
-            self._ended = f"what it answers is not MQTT ({type(error).__name__})"
+        except Exception as error:  # noqa: BLE001 - paho 2.0 and 2.1 fail on data that isn't MQTT
+            self._ended = f"the answer is not MQTT ({type(error).__name__})"
         if client.socket() is None:
             self._ended = self._ended or _CLOSED
         if self._ended:
             raise self._lost()
 
     def close(self, topic: str, payload: bytes) -> None:
-        """Publish last words, take leave of the broker, and close the socket."""
+        """Publish a last message, disconnect from the broker, and close the socket."""
         with contextlib.suppress(MqttLostError, OSError):
             self._waiting.clear()
             if not self._ended and self.publish(topic, payload):
@@ -201,14 +207,17 @@ class FastConnection:
         self.abandon()
 
     def abandon(self) -> None:
-        """Close the socket without a word: the broker then publishes the last will."""
+        """Close the socket without DISCONNECT: the broker then publishes the last will."""
         self._ended = self._ended or _CLOSED
         for opened in (self._client.socket(), self._client.opened):
             if opened is not None:
                 opened.close()
 
     def _wait(self, seconds: float) -> None:
-        """Write the pending bytes, and read what arrives within `seconds`. Raises MqttLostError."""
+        """Write pending bytes, and read for `seconds`.
+
+        Raise MqttLostError if the connection is lost.
+        """
         poll = select.poll()
         if self.descriptor < 0:
             raise self._lost()
@@ -227,13 +236,13 @@ class FastConnection:
             rest = deadline - time.monotonic()
             if rest <= 0:
                 raise MqttLostError(
-                    f"the connection is accepted, but no answer came within {options.seconds:g} s"
+                    f"the connection was accepted, but no answer came within {options.seconds:g} s"
                 )
             self._wait(rest)
 
     def _with_options(self, filters: list[str]) -> Any:
         if self._options.protocol == "5":
-            # A retained message comes once, not with each connection.
+            # Receive retained messages once, not with each connection.
             options = SubscribeOptions(
                 qos=1, retainHandling=SubscribeOptions.RETAIN_SEND_IF_NEW_SUB
             )
@@ -263,7 +272,7 @@ class FastConnection:
             return
         self.answer_qos = most
         if self._options.protocol == "5":
-            # One is for the answer on its way.
+            # One place is for the answer in flight.
             self._window = max(1, min(_WINDOW, limits.get("ReceiveMaximum", _WINDOW)) - 1)
         self.has_session = bool(flags.session_present)
         self._client.wanted = WANTED
@@ -286,7 +295,7 @@ class FastConnection:
             self.is_oversized = self._is_ready and "more than" in str(error)
             self._ended = str(error)
         elif error is None or isinstance(error, ConnectionError):
-            self._ended = _CLOSED if self._is_ready else "no broker of MQTT answers there"
+            self._ended = _CLOSED if self._is_ready else "no MQTT broker answers there"
         else:
             self._ended = self._explained(error)
 

@@ -1,4 +1,4 @@
-"""Delivery of answers: one at a time, each once, whatever ends in between."""
+"""Delivery of answers: one at a time, exactly once, across connections and processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AnswerDelivery:
-    """Sends the answers of a queue over one connection after the other."""
+    """Sends the answers of a queue over successive connections."""
 
     def __init__(self, answers: AnswerQueue, keeper: StateKeeper) -> None:
         self._answers = answers
@@ -29,7 +29,7 @@ class AnswerDelivery:
         self._last_number = 0
 
     def resume(self, connection: FastConnection) -> None:
-        """Go on with the answer that was on its way when the last connection ended."""
+        """Continue with the answer in flight at the end of the last connection."""
         self._sending = None
         sending = self._keeper.state.sending
         answer = self._answers.first()
@@ -37,7 +37,7 @@ class AnswerDelivery:
             self._keeper.state.sending = None
             return
         self._sending, self._sent_at = answer, time.monotonic()
-        # A broker that has lost the session may have lost the answer with it.
+        # A broker without the session may have lost the answer, too.
         if sending.is_released and connection.has_session:
             connection.release_answer(sending.number)
         else:
@@ -47,7 +47,7 @@ class AnswerDelivery:
             )
 
     def send_next(self, connection: FastConnection, limit: float) -> None:
-        """Send the oldest answer, unless one is on its way. Raises MqttLostError."""
+        """Send the oldest answer, unless one is in flight. Raise MqttLostError after the limit."""
         if self._sending is not None:
             if time.monotonic() - self._sent_at > limit:
                 raise MqttLostError(f"no acknowledgement came within {limit:g} s")
@@ -64,7 +64,7 @@ class AnswerDelivery:
         connection.send_answer(number, answer.topic, answer.payload, repeats=False)
 
     def on_reply(self, reply: AnswerReply, connection: FastConnection) -> None:
-        """Note what the broker says to the answer that is on its way."""
+        """Handle the broker's reply to the answer in flight."""
         state, answer = self._keeper.state, self._sending
         sending = state.sending
         if answer is None or sending is None or sending.number != reply.number:
@@ -90,15 +90,15 @@ class AnswerDelivery:
         self._done()
 
     def _done(self) -> None:
-        """Forget the answer that was on its way. What is on disk is written with the next one."""
+        """Forget the answer in flight. The state file is written with the next answer."""
         self._sending = None
         self._keeper.state.sending = None
 
     def doubt_release(self) -> None:
-        """Have an answer sent again that the broker may have lost with the connection.
+        """Mark a released answer for repetition: the broker may have lost it.
 
-        A broker that was killed comes back with what it wrote last, and says of a message that it
-        lost that it is complete. One that still has the message knows it by its identifier.
+        A killed broker restarts from its last saved state and reports a lost message as complete. A
+        broker that still has the message recognises its identifier.
         """
         sending = self._keeper.state.sending
         if sending is not None and sending.is_released:

@@ -1,4 +1,4 @@
-"""What the agent keeps on disk, so that a restart takes up where it was."""
+"""State of the agent on disk, to continue after a restart."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ccagent.agents.state_file import read_state, write_state
 _FILE = "fast.state"
 _LARGEST = 1024 * 1024
 MOST_HANDLED = 1000
-"""Requests that are remembered, so that one delivered twice is answered once."""
+"""Number of remembered requests: a repeated one is answered only once."""
 
 
 class AcceptedConfiguration(msgspec.Struct, frozen=True, kw_only=True):
-    """The configuration in force. sender: the topic it came from; time: seconds since 1970."""
+    """The configuration in force. sender: topic of the message. time: seconds since 1970."""
 
     categories: tuple[str, ...]
     repeat: int
@@ -25,7 +25,7 @@ class AcceptedConfiguration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MonitoredMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """A virtual machine on this node. start: ticks since boot at which its process started."""
+    """A virtual machine on this node. start: start of its process in ticks since boot."""
 
     name: str
     process_id: int
@@ -34,7 +34,7 @@ class MonitoredMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingMeasurement(msgspec.Struct, frozen=True, kw_only=True):
-    """A measurement that was asked for and is not answered yet."""
+    """A requested measurement without an answer so far."""
 
     key: str
     id: str
@@ -42,9 +42,9 @@ class PendingMeasurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerOnItsWay(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer that the broker has not confirmed yet. key: of the message in the queue.
+    """The answer in flight, not yet confirmed. key: key of the message in the queue.
 
-    number: packet identifier; is_released: the broker has it, and must not get it again.
+    number: packet identifier. is_released: the broker has the answer and must not get it again.
     """
 
     key: str
@@ -53,7 +53,7 @@ class AnswerOnItsWay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptState(msgspec.Struct, kw_only=True):
-    """All that is kept. handled: keys of requests that were answered, the oldest first."""
+    """The kept state. handled: keys of answered requests, the oldest first."""
 
     node: str = ""
     configuration: AcceptedConfiguration | None = None
@@ -65,7 +65,7 @@ class KeptState(msgspec.Struct, kw_only=True):
 
 
 class StateKeeper:
-    """Holds the state and writes it after each change. Without a directory: in memory alone."""
+    """Holds the state and writes it after each change; without a directory only in memory."""
 
     def __init__(self, directory: str, node: str) -> None:
         self._path = os.path.join(directory, _FILE) if directory else ""
@@ -74,7 +74,7 @@ class StateKeeper:
         self.state = KeptState(node=node)
 
     def load(self) -> None:
-        """Read what the last process kept; that of another node, a cloned image, is left."""
+        """Read the state of the last process; ignore the state of another node (cloned image)."""
         if not self._path:
             return
         found = read_state(self._path, KeptState, _LARGEST, "starting without a configuration")
@@ -82,7 +82,7 @@ class StateKeeper:
             self.state = found
 
     def save(self) -> None:
-        """Write the state; a disk that refuses it is logged, and memory holds it."""
+        """Write the state. If that fails, log an error and keep it in memory."""
         with self._lock:
             state = self.state
             del state.handled[: max(0, len(state.handled) - MOST_HANDLED)]
@@ -90,6 +90,6 @@ class StateKeeper:
                 write_state(self._path, state)
 
     def note_handled(self, key: str) -> None:
-        """Remember a request that is answered."""
+        """Remember an answered request."""
         if key not in self.state.handled:
             self.state.handled.append(key)

@@ -1,4 +1,4 @@
-"""The session with the broker: it is made again for as long as the agent runs."""
+"""The session with the broker, renewed as long as the agent runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 60.0
 _LONGEST_PAUSE_OF_SERVED = 2.0
-"""Seconds before the next attempt if the broker had let us in."""
+"""Maximum seconds before the next attempt after an accepted connection."""
 _STEADY_AFTER = 10.0
 _SUSPICIOUS = 3
 _LONGEST_TURN = 1.0
@@ -36,16 +36,16 @@ _BURST = 100.0
 
 
 class SessionUser(Protocol):
-    """What the session serves."""
+    """The user of the session."""
 
     def on_connected(self) -> None:
-        """Called when a connection is there."""
+        """Called after each connection."""
 
     def on_message(self, received: ReceivedMessage) -> None:
-        """Called for each message; it is acknowledged afterwards."""
+        """Called for each message. The message is acknowledged afterwards."""
 
     def filters(self) -> Iterable[str]:
-        """Return what to subscribe to now."""
+        """Return the topic filters to subscribe to."""
         ...
 
     def on_turn(self) -> None:
@@ -53,7 +53,7 @@ class SessionUser(Protocol):
 
 
 class FastSession:
-    """Connects with backoff, subscribes, hands on what comes, and delivers answers in order."""
+    """Connects with backoff, subscribes, passes on messages, and delivers answers in order."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class FastSession:
         keeper: StateKeeper,
     ) -> None:
         self.error = ""
-        """Why there is no connection; empty while there is one."""
+        """Reason for a missing connection; empty while connected."""
         self.dropped = 0
-        """Messages that were not sent since the broker was slow or gone."""
+        """Messages dropped because the broker was slow or unreachable."""
         self._make_options = make_options
         self._will = will
         self._user = user
@@ -85,11 +85,11 @@ class FastSession:
 
     @property
     def is_connected(self) -> bool:
-        """Return whether the broker is there."""
+        """Return whether the session is connected."""
         return self._connection is not None
 
     def run(self) -> None:
-        """Serve until `close`; whatever happens, connect again."""
+        """Serve until `close`; connect again after any error."""
         pause = 0.0
         while not self._closing.is_set():
             self._served_since = None
@@ -97,17 +97,17 @@ class FastSession:
                 self._serve()
             except (MqttLostError, ConfigurationError, OSError, ValueError, RuntimeError) as error:
                 self._note_loss(str(error))
-            except Exception:  # noqa: BLE001 - the session goes on
+            except Exception:  # noqa: BLE001 - the session continues
                 self.error = "unforeseen error; see the log"
                 logger.exception("agent fast: the session failed; connecting again")
             self._leave()
             pause = self._next_pause(pause)
-            # Ten thousand agents lose a broker at the same moment.
+            # Random pause, because ten thousand agents lose a broker at the same time.
             self._closing.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311
         self._wake_up.close()
 
     def publish(self, topic: str, payload: bytes) -> bool:
-        """Publish what may be lost; return whether it was handed to a connection."""
+        """Publish a message that may be lost; return whether a connection accepted it."""
         with self._lock:
             connection = self._connection
             is_sent = connection is not None and connection.publish(topic, payload)
@@ -117,19 +117,19 @@ class FastSession:
         return is_sent
 
     def look(self) -> None:
-        """Have the session look at answers and subscriptions now."""
+        """Wake the session to check answers and subscriptions now."""
         self._wake_up.set()
 
     def close(self) -> None:
-        """Ask `run` to end. Does not wait for it."""
+        """Stop `run`, without waiting for its end."""
         self._closing.set()
         self._wake_up.set()
 
     def _next_pause(self, before: float) -> float:
-        """Return for how long to wait after a connection that has ended, or could not be made."""
+        """Return the seconds to wait after an ended or failed connection."""
         since = self._served_since
         if "taken over" in self.error:
-            return _LONGEST_PAUSE  # by an agent with the same client-id: don't take turns
+            return _LONGEST_PAUSE  # another agent has the same client-id: don't alternate
         if since is None:
             return min(max(2 * before, _FIRST_PAUSE), _LONGEST_PAUSE)
         if time.monotonic() - since > _STEADY_AFTER:
@@ -139,7 +139,7 @@ class FastSession:
         if self._short_lived == _SUSPICIOUS:
             logger.error(
                 "agent fast: the broker ended %d connections within seconds: perhaps another"
-                " client calls itself %s",
+                " client has the client-id %s",
                 _SUSPICIOUS,
                 self._client_id,
             )
@@ -147,26 +147,26 @@ class FastSession:
 
     def _note_loss(self, reason: str) -> None:
         if reason != self.error and not self._closing.is_set():
-            logger.warning("agent fast: no session with the broker: %s; trying again", reason)
+            logger.warning("agent fast: no session with the broker: %s; retrying", reason)
         self.error = reason
 
     def _serve(self) -> None:
-        """Connect, and serve until the connection ends. Raises MqttLostError and others."""
+        """Connect, and serve until the connection ends. Raise MqttLostError and other errors."""
         options = self._make_options()
         self._limit, self._client_id = options.seconds, options.client_id
         if self._is_poisoned:
-            # The broker would deliver it again and again: drop the session with it.
+            # The broker would deliver the message repeatedly: drop the session to drop the message.
             self._connect(options, forgets=True).close(*self._will)
             self._is_poisoned = False
         connection = self._connect(options, forgets=False)
         with self._lock:
             self._connection = connection
         if self.error:
-            logger.warning("agent fast: the broker is there again")
+            logger.warning("agent fast: connected to the broker again")
         self.error = ""
         self._served_since = time.monotonic()
         with self._lock:
-            # Before the scheduler learns that we are here, and answers at once.
+            # Subscribe before `init`: the scheduler answers it at once.
             connection.subscribe(self._user.filters())
         self._user.on_connected()
         with self._lock:
@@ -187,21 +187,21 @@ class FastSession:
         )
 
     def _leave(self) -> None:
-        """Drop the connection, if it is still there."""
+        """Drop the connection, if any."""
         with self._lock:
             connection, self._connection = self._connection, None
         if connection is not None:
             self._delivery.doubt_release()
             if connection.is_oversized:
                 logger.error(
-                    "agent fast: a message that is too large has ended the connection; messages"
-                    " that wait for this agent at the broker are dropped with it"
+                    "agent fast: a too large message has ended the connection; the broker drops all"
+                    " waiting messages for this agent"
                 )
                 self._is_poisoned = True
             connection.abandon()
 
     def _turn(self, connection: FastConnection) -> None:
-        """Do what is due, then wait for the broker or for somebody's call. Raises MqttLostError."""
+        """Do due work, then wait for the broker or `look`. Raise MqttLostError at the end."""
         with self._lock:
             connection.subscribe(self._user.filters())
             self._delivery.send_next(connection, self._limit)
@@ -223,7 +223,7 @@ class FastSession:
             connection.turn(events.get(descriptor, 0), is_read=is_read and not rest)
 
     def _rest(self) -> float:
-        """Return for how long to read nothing, since too much has come."""
+        """Return the seconds without reading, to limit the rate of messages."""
         now = time.monotonic()
         self._tokens = min(_BURST, self._tokens + (now - self._filled_at) * _MESSAGES_PER_SECOND)
         self._filled_at = now
@@ -235,7 +235,7 @@ class FastSession:
             self._user.on_message(received)
         except CcagentError as error:
             logger.error("agent fast: %s: %s", received.topic, error)
-        except Exception:  # noqa: BLE001 - a message that breaks us must not come again
+        except Exception:  # noqa: BLE001 - acknowledge a failing message: no repetition
             logger.exception("agent fast: a message on %s failed", received.topic)
         if (connection := self._connection) is not None:
             connection.confirm(received)

@@ -1,4 +1,4 @@
-"""The tree of topics: those of one node, and what a message on a topic is about."""
+"""Topic tree: topics of one node, and the kind of a message by its topic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _JOB = re.compile(r"[A-Za-z0-9_.+\-\[\]]{1,64}", re.ASCII)
 
 
 class Topic(NamedTuple):
-    """A topic that a message came from. hint: its last level; job: of an application."""
+    """Topic of a message. hint: last level. job: job of an application."""
 
     subject: Subject
     hint: str = ""
@@ -27,7 +27,7 @@ class Topic(NamedTuple):
 
 
 class FastTopics:
-    """The topics of one node below a root. accepted: filters of the topics of tasks."""
+    """Topics of one node below a root. accepted: filters for topics of tasks."""
 
     def __init__(self, root: str, node: str, accepted: Sequence[str] = ()) -> None:
         self._root = root
@@ -42,18 +42,18 @@ class FastTopics:
         self._application = re.compile(re.escape(f"{root}/application/") + r"([^/]+)/(status|KPIs)")
 
     def fixed(self, *, measures: bool) -> list[str]:
-        """Return the filters to subscribe to whatever jobs there are."""
+        """Return the filters to subscribe to, independent of jobs."""
         found = [*self.tasks, self.machine_result]
         return [*found, self.bandwidth_request] if measures else found
 
     def of_job(self, job: str) -> list[str]:
-        """Return the filters of an application; `+` is for all. None of a name that can't be."""
+        """Return the filters of an application; `+` means all. Return none for an invalid name."""
         if job != "+" and not _JOB.fullmatch(job):
             return []
         return [f"{self._root}/application/{job}/{part}" for part in ("status", "KPIs")]
 
     def find(self, topic: str) -> Topic | None:
-        """Return what a topic is about; None for one that was not subscribed to."""
+        """Return the kind of a topic; None for a topic without subscription."""
         if topic == self.bandwidth_request:
             return Topic("bandwidth request", "request")
         if topic == self.machine_result:
@@ -68,7 +68,7 @@ class FastTopics:
 
 
 def check_root(root: str) -> None:
-    """Raise ConfigurationError for what can't be the root of a tree of topics."""
+    """Raise ConfigurationError for an invalid root of the topic tree."""
     if not root or _UNUSABLE.search(root) or len(root.encode()) > _LONGEST or root[0] in "/$":
         raise ConfigurationError(
             "agents.fast.topic: one or more levels such as 'fast', without + # { }"
@@ -76,13 +76,13 @@ def check_root(root: str) -> None:
 
 
 def check_filters(filters: Sequence[str]) -> None:
-    """Raise ConfigurationError if one of them is no filter of topics."""
+    """Raise ConfigurationError for an invalid topic filter among them."""
     for each in filters:
         _check_filter(each)
 
 
 def _check_filter(text: str) -> None:
-    """Raise ConfigurationError for what is no filter of topics."""
+    """Raise ConfigurationError for an invalid topic filter."""
     plain = text.replace("{topic}", "t").replace("{node}", "n")
     if (
         not plain
@@ -98,7 +98,7 @@ def _check_filter(text: str) -> None:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """Return an expression for the topics of a filter; `a/#` is also for `a`."""
+    """Return a regular expression for the topics of a filter; `a/#` also matches `a`."""
     is_open = text.endswith("/#")
     levels = text.removesuffix("/#").split("/")
     parts = "/".join("[^/]*" if level == "+" else re.escape(level) for level in levels)

@@ -1,4 +1,4 @@
-"""Entries of job_stats: the operations of one job id on a target."""
+"""Entries of job_stats: operations of one job id on a target."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class OperationStat(NamedTuple):
-    """The numbers of one operation, as they are printed; None for those that aren't."""
+    """The printed numbers of one operation; None for numbers that are not printed."""
 
     samples: int
     unit: str
@@ -22,11 +22,11 @@ class OperationStat(NamedTuple):
 class JobstatsEntry(msgspec.Struct, gc=False):
     """The operations of one job id on a target.
 
-    job_id: canonical. snapshot, start: seconds as they are printed, empty if they aren't;
-    since_boot: they count from the server's boot (2.15.0 and 2.15.1), else from 1970.
-    lines: of each operation name, samples, unit, min, max, sum, sumsq and hist, as they are
-    printed, in the order of the text; without operations that have no samples, unless all were
-    asked for. is_broken: the text of the entry is damaged, so its numbers can't be used.
+    job_id: canonical. snapshot, start: seconds as printed, empty if not printed. since_boot: times
+    count from the server's boot (2.15.0 and 2.15.1), else from 1970. lines: name, samples, unit,
+    min, max, sum, sumsq and hist of each operation, as printed, in the order of the text.
+    Operations without samples are omitted unless requested. is_broken: the text of the entry is
+    damaged; its numbers are unusable.
     """
 
     job_id: str
@@ -38,7 +38,7 @@ class JobstatsEntry(msgspec.Struct, gc=False):
 
     @property
     def stats(self) -> dict[str, OperationStat]:
-        """The numbers by operation; of one that stands there twice the last."""
+        """The numbers by operation; of a duplicate operation the last."""
         return {line[0].decode("ascii", "replace"): parse_stat(line) for line in self.lines}
 
 

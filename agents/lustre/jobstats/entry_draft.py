@@ -1,4 +1,4 @@
-"""Entries that are read line by line, and what the entries of a target have in common."""
+"""Entries read line by line, and the common shape of the entries of a target."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _ALWAYS = (
     frozenset({b"setattr", b"punch", b"sync"}),
     frozenset({b"mknod", b"link", b"rmdir", b"samedir_rename"}),
 )
-"""Operations of OSTs and MDTs that every version prints, and hardly a job has all done."""
+"""Operations that every version prints for OSTs and MDTs. Few jobs have done all of them."""
 
 
 class EntryDraft:
     """The lines of an entry so far.
 
-    is_suspect: some line around it is damaged; it counts only if nothing of it is missing.
-    is_broken: it doesn't count, whatever else it has.
+    is_suspect: a line near the entry is damaged; the entry counts only if it is complete.
+    is_broken: the entry does not count.
     """
 
     def __init__(self, raw_id: bytes, line: int) -> None:
@@ -42,18 +42,18 @@ class EntryDraft:
 
     @property
     def is_bare(self) -> bool:
-        """True as long as nothing but the job id is known."""
+        """True while only the job id is known."""
         return not self._snapshot and not self.lines
 
     @property
     def job_id(self) -> str:
-        """The id as it is reported."""
+        """The canonical id."""
         escaped = is_escaped(self._snapshot, since_boot=self._since_boot)
         return canonical(self._raw_id, is_escaped=escaped)
 
     @property
     def shape(self) -> Shape:
-        """Its part that entries of a target share."""
+        """The shape of the entry, common to entries of a target."""
         return Shape(self._start != b"", tuple([line[0] for line in self.lines]))
 
     @property
@@ -69,7 +69,7 @@ class EntryDraft:
             self.is_broken = True
 
     def add_time(self, time: re.Match[bytes]) -> bool:
-        """Add a time; return False if it can't be one of this entry's."""
+        """Add a time; return False if it can't belong to this entry."""
         seconds = time[3]
         if time[1] == b"elapsed":
             return True
@@ -81,13 +81,13 @@ class EntryDraft:
         if known in {b"", seconds}:
             return True
         if self.lines:
-            self.is_suspect = True  # of an entry whose job id is damaged
+            self.is_suspect = True  # the time of an entry with a damaged job id
         else:
             self.is_broken = True
         return False
 
     def damage(self) -> None:
-        """Note that a line can't be understood; before the first time it belongs to the id."""
+        """Note an unparsable line. Before the first time it belongs to the id."""
         self.is_suspect = True
         if self.is_bare:
             self.is_broken = True
@@ -97,7 +97,7 @@ class EntryDraft:
         return len(set(self.lines)) != len({line[0] for line in self.lines})
 
     def entry(self, *, keeps_unused: bool) -> JobstatsEntry:
-        """Return the entry."""
+        """Return the entry, with unused operations if `keeps_unused`."""
         lines = self.lines
         if self.is_broken:
             lines = []
@@ -109,10 +109,10 @@ class EntryDraft:
 
 
 class TargetShape:
-    """The common shape of the entries of a target, known once enough entries were read.
+    """The common shape of the entries of a target, known after enough entries.
 
-    Where operations without samples are left out, as by grep, entries differ and prove nothing:
-    `is_whole` is True if the usual shape has what every version prints.
+    If operations without samples are missing (filtered by grep), entries differ and can't be
+    checked. is_whole: the usual shape has the operations that every version prints.
     """
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class TargetShape:
         self._number = 0
 
     def learn(self, draft: EntryDraft) -> bool:
-        """Learn from an entry; return True, and clear `is_open`, if there is no more to learn."""
+        """Learn from an entry. If the shape is decided, clear `is_open` and return True."""
         self._number += 1
         if not (draft.is_broken or draft.is_suspect or not draft.has_snapshot):
             shape = draft.shape
@@ -135,13 +135,13 @@ class TargetShape:
         return not self.is_open
 
     def has(self, draft: EntryDraft) -> bool:
-        """Return whether nothing of an entry is missing."""
+        """Return whether an entry is complete."""
         return self.usual is not None and draft.shape == self.usual
 
     def fault_of(self, draft: EntryDraft) -> str:
-        """Return why an entry does not count, empty if it does or this was reported already.
+        """Return why an entry does not count; empty if it counts or was already reported.
 
-        A suspect one whose shape can't be checked becomes broken.
+        A suspect entry becomes broken if its shape can't be checked.
         """
         if draft.is_broken:
             return ""
@@ -157,7 +157,7 @@ class TargetShape:
         return ""
 
     def cut_off_others(self, draft: EntryDraft) -> bool:
-        """Remove the lines behind a whole entry, which belong to one whose job id is damaged."""
+        """Remove the lines after a complete entry: they are of an entry with a damaged job id."""
         usual, own = self.usual, draft.shape
         if usual is None or not self.is_whole or own.has_start != usual.has_start:
             return False
@@ -168,7 +168,7 @@ class TargetShape:
         return True
 
     def is_cut(self, draft: EntryDraft) -> bool:
-        """Return whether an entry is the beginning of what others are."""
+        """Return whether an entry is the beginning of the shape of other entries."""
         if draft.shape in self._seen:
             return False
         own = draft.shape.operations

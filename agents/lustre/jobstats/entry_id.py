@@ -1,7 +1,7 @@
-"""Entry identifiers: what a client's `jobid_name` made of job, user, host and program.
+"""Entry identifiers: job, user, host and program in the format of a client's `jobid_name`.
 
-Formats per seed, "Entry identifier format": %e executable, %h host name, %H host name up to the
-first dot, %j job id, %u user id, %g group id, %p process id.
+Codes: %e executable, %h host name, %H host name up to the first dot, %j job id, %u user id, %g
+group id, %p process id.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _JOB_ALONE = re.compile(r"[^0-9\\]*[0-9][^\\]*")
 
 
 def canonical(raw: bytes, *, is_escaped: bool = True) -> str:
-    r"""Return the printable text that stands for an id, however a server's version prints it.
+    r"""Return the canonical printable text of an id, independent of the server's version.
 
-    `is_escaped`: the version prints ids with odd characters in double quotes, and these as `\xHH`.
-    Others print double quotes only where they are part of the id; some vendors' versions escape,
-    too. Two ids never get the same text: a backslash becomes two, and what is unprintable or no
-    UTF-8 `\xHH` for each byte.
+    is_escaped: the version prints ids with special characters in double quotes, escaped as `\xHH`.
+    Other versions print double quotes only if they are part of the id; some vendors' versions
+    escape, too. Different ids have different texts: a backslash is doubled, and each byte that is
+    unprintable or invalid UTF-8 becomes `\xHH`.
     """
     if len(raw) > 1 and raw[:1] == raw[-1:] == b'"' and (is_escaped or _is_escaped(raw)):
         return unquote(raw[1:-1])
@@ -40,14 +40,14 @@ def canonical(raw: bytes, *, is_escaped: bool = True) -> str:
 
 
 def unquote(raw: bytes) -> str:
-    """Return the printable text that stands for what a server prints between double quotes."""
+    """Return the printable text of an id that a server printed between double quotes."""
     if b"\\" in raw:
-        # Most often a colon; nothing that this leaves makes an escape of its own.
+        # The usual escape is a colon. Replacing it creates no new escape.
         raw = raw.replace(b"\\x3A", b":")
         if b"\\" in raw:
             raw = _ESCAPE.sub(_unescape, raw)
             return _as_text(raw)
-    # As _as_text, in a third of the time.
+    # Same result as _as_text, in a third of the time.
     if raw.isascii():
         text = raw.decode("ascii")
         if text.isprintable():
@@ -78,7 +78,7 @@ def _printable(character: str) -> str:
 
 
 class IdFormat:
-    """A format such as `%j:%u:%H`. Raises ValueError for one that can't be understood."""
+    """A format such as `%j:%u:%H`. Raise ValueError if it is invalid."""
 
     def __init__(self, text: str) -> None:
         pattern: list[str] = []
@@ -108,11 +108,11 @@ class IdFormat:
         self._has_job = "job_id" in used
 
     def parse(self, entry_id: str) -> dict[str, str | int] | None:
-        """Return the parts of an id by name, None if it has another form.
+        """Return the parts of an id by name; None if the id has another format.
 
-        An executable reaches as far as it can, since it may hold any character. A job id that is
-        a number is one; what only looks like one (`0123`) stays a text. A job id that stands alone
-        has a digit and no unprintable character: else it is half an id of another format.
+        An executable may contain any character, so it matches as much as possible. A numeric job id
+        becomes a number, but `0123` stays a text. A job id alone must have a digit and no
+        unprintable character; otherwise it is a part of an id of another format.
         """
         match = self._fullmatch(entry_id)
         if match is None or (self._is_free and not _JOB_ALONE.fullmatch(entry_id)):

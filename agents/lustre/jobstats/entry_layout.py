@@ -1,7 +1,7 @@
 """Patterns of the lines of an entry, and of a whole entry.
 
-All operations of a target stand in each of its entries, in the same order. So a pattern made from
-the first entries takes any other one at once, and checks that none of its lines is missing.
+All entries of a target have the same operations in the same order. So a pattern built from the
+first entries matches any other entry at once, and checks that no line is missing.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from ccagent.agents.lustre.jobstats.entry_id import canonical
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-# All quantifiers are possessive, so nothing is tried twice; those of groups only where Python
-# can: before 3.11.5 it goes on in the middle of a possessive group that has failed (gh-106052).
+# All quantifiers are possessive, so there is no backtracking. Group quantifiers are possessive only
+# from Python 3.11.5: before, matching continues in the middle of a failed possessive group
+# (gh-106052).
 _POSSESSIVE = b"+" if sys.version_info >= (3, 11, 5) else b""
 _NUMBER = rb"(\d{1,20}+)"
 _NUMBERS = (
@@ -37,34 +38,34 @@ _SECONDS = rb": *+([\d.]{1,41}+)(?: secs\.nsecs)?[ \r]*+\n"
 LINES = re.compile(
     rb"(?:" + _STAT + rb"|" + _JOB_ID.replace(rb")\n", rb"\n)") + rb"|([^\n]*+\n)|\Z)"
 )
-"""Any line: the eight groups of a stat, or a job id with its line's end, or another line."""
+"""Any line: the eight groups of a stat, or a job id with its line end, or another line."""
 
 STAT = re.compile(_STAT)
 _STATS = re.compile(rb"^" + _STAT, re.MULTILINE).findall
 _HEAD = (
-    # Most ids are printed as they are, or in quotes without escapes.
+    # Most ids are printed unquoted, or in quotes without escapes.
     rb"- job_id:(?: {10}|[ \t]*+)(?:([ !#-\[\]-~][ -\[\]-~]*+)|\"([ !#-\[\]-~]*+)\"|([^\n]*+))\n"
     + _INDENTATION + rb"snapshot_time( *+)" + _SECONDS
 )  # fmt: skip
 TIME = re.compile(_INDENTATION + rb"(snapshot|start|elapsed)_time( *+)" + _SECONDS)
-"""A time: which, the spaces before its colon, which are those of times since boot, and seconds."""
+"""A time: its name, the spaces before the colon (only for times since boot), and seconds."""
 
 NUMBERS = 7
-"""Of a stat without its name: samples, unit, min, max, sum, sumsq and hist."""
+"""Number of values of a stat: samples, unit, min, max, sum, sumsq and hist."""
 
 
 class Shape(NamedTuple):
-    """The shape that all entries of a target share: start time or none, and operations."""
+    """The common shape of the entries of a target: start time or none, and operations."""
 
     has_start: bool
     operations: tuple[bytes, ...]
 
 
 class EntryLayout:
-    """Takes whole entries of one shape.
+    """Matches whole entries of one shape.
 
-    Most operations have never been done: the pattern skips their lines, and leaves the numbers of
-    others to a second one.
+    Most operations have no samples: the pattern skips their lines. A second pattern reads the
+    numbers of the other operations.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -72,7 +73,7 @@ class EntryLayout:
         if shape.has_start:
             head += _INDENTATION + rb"start_time *+" + _SECONDS
             head += _INDENTATION + rb"elapsed_time *+: [^\n]*+\n"
-        # A set of characters instead of the look behind would take twice the time.
+        # A character class instead of the lookbehind takes twice the time.
         stats = (
             _INDENTATION + re.escape(name)
             + rb": *+\{ samples: *+(?:0,[^\n]*+(?<=\})\n|([^\n]*+\n))"
@@ -81,15 +82,15 @@ class EntryLayout:
         self._match = re.compile(head + b"".join(stats)).match
         self._has_start = shape.has_start
         self.lines = (4 if shape.has_start else 2) + len(shape.operations)
-        """How many lines an entry has."""
+        """Number of lines of an entry."""
         self._starts = [name + b": { samples: " for name in shape.operations]
 
     def take(
         self, text: bytes, position: int, end: int
     ) -> Generator[JobstatsEntry, None, tuple[int, int]]:
-        """Yield entries from a position on, as many as have the shape.
+        """Yield entries from a position on, while they have the shape.
 
-        Return where they end, and their number.
+        Return the end position and the number of entries.
         """
         number = 0
         match, starts, has_start = self._match, self._starts, self._has_start
@@ -104,7 +105,7 @@ class EntryLayout:
             done = [*map(add, compress(starts, stats), filter(None, stats))]
             lines = _STATS(b"".join(done))
             if len(lines) != len(done):
-                break  # one of them is damaged
+                break  # an operation is damaged
             if plain is not None:
                 job_id = plain.decode("ascii")
             elif quoted is not None and not since_boot and b"." in snapshot:
@@ -122,10 +123,10 @@ class EntryLayout:
 
 @lru_cache(maxsize=16)
 def entry_layout(shape: Shape) -> EntryLayout:
-    """Return the layout of a shape; making one takes milliseconds."""
+    """Return the layout of a shape. Building one takes milliseconds."""
     return EntryLayout(shape)
 
 
 def is_escaped(snapshot: bytes, *, since_boot: bool) -> bool:
-    """Return whether the version that prints such times quotes ids with odd characters."""
+    """Return whether the server version with such times quotes ids with special characters."""
     return not since_boot and b"." in snapshot

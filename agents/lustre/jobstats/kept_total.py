@@ -1,4 +1,4 @@
-"""The counters of a target or job that has no entries now, or before a restart."""
+"""Kept counters of a target or job that has no entries at present, or from before a restart."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class KeptTotal(msgspec.Struct, array_like=True):
-    """stype, stype_id: whose. seen: seconds since 1970. counters: by metric, as MessagePack."""
+    """stype, stype_id: scope. seen: seconds since 1970. counters: by metric, as MessagePack."""
 
     stype: str
     stype_id: str

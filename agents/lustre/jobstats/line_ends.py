@@ -1,4 +1,4 @@
-"""Line ends of dumps that went through a system with others."""
+"""Normalization of CR LF line ends in dumps."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _HEAD = 4096
 
 
 def normalize_line_ends(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    r"""Yield a text whose lines end with `\n`, if most of its first ones end with `\r\n`.
+    r"""Yield the text with line ends `\n` if most of its first lines end with `\r\n`.
 
-    Of other texts nothing is changed: an id may end with `\r`.
+    Other texts stay unchanged: an id may end with `\r`.
     """
     rest_of_chunks = iter(chunks)
     head = b""
@@ -30,7 +30,7 @@ def normalize_line_ends(chunks: Iterable[bytes]) -> Iterator[bytes]:
     rest = b""
     for chunk in chain((head,), rest_of_chunks):
         text = rest + chunk
-        # The \n of a \r at the end comes with the next chunk.
+        # The line feed after a final carriage return is in the next chunk.
         rest = b"\r" if text.endswith(b"\r") else b""
         yield text.removesuffix(b"\r").replace(b"\r\n", b"\n")
     yield rest

@@ -1,4 +1,4 @@
-"""One reading of all targets: from their texts to records and counters."""
+"""One observation of all targets: from texts to records and counters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TAG = re.compile(r"[A-Za-z0-9_.\[\]-]{1,128}")
 
 
 class Observation:
-    """Reads once, at `now`, seconds since 1970; `counters` is None if nobody wants points."""
+    """Reads all targets once, at `now` (seconds since 1970). counters: None without points."""
 
     def __init__(
         self,
@@ -53,13 +53,13 @@ class Observation:
         self._hides_of_target = False
         self._targets_read = 0
         self.failure: CcagentError | None = None
-        """Why no target could be read; NotHereError if there is none, None if one was read."""
+        """Error if no target could be read; NotHereError without a target; None if one was read."""
         self._entries = self._broken = self._malformed = self._system_entries = 0
 
     def records(self, source: JobstatsSource, node: Node) -> Iterator[dict[str, Value]]:
-        """Yield the records as they come. A failing target is skipped and logged.
+        """Yield the records during reading. A failing target is skipped and logged.
 
-        If no target could be read, `failure` says why afterwards.
+        If no target could be read, `failure` is set afterwards.
         """
         self._series.begin(self._now, self._maker.boot_time)
         self._maker.begin()
@@ -82,7 +82,7 @@ class Observation:
             self.failure = self.failure or NotHereError(source.without_targets)
 
     def _text(self, text: Text) -> Iterator[dict[str, Value]]:
-        """Read the text of one target, or of all. Raises CcagentError when it breaks off."""
+        """Read the text of one target or of all. Raise CcagentError if the text breaks off."""
         begun = bool(text.name)
         if begun:
             self._begin(Target(text.name, text.kind))
@@ -125,7 +125,7 @@ class Observation:
         wants_growth = counters is not None or treatment == "aggregate"
         seen = self._series.see(entry, wants_growth=wants_growth)
         if seen is None:
-            return ()  # the kernel printed it twice
+            return ()  # the kernel printed the entry twice
         self._entries += 1
         if is_system:
             self._system_entries += 1
@@ -150,7 +150,7 @@ class Observation:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many entries; of them broken ones, such in no configured format, of the system."""
+        """Number of entries, and of broken, malformed (no configured format) and system entries."""
         return {
             "entries": self._entries,
             "broken": self._broken,
@@ -170,10 +170,10 @@ class Observation:
 
 
 def timestamp(seconds: float) -> str:
-    """Write a time as the seed does: `2022-11-21T06:02:00.000+00:00`."""
+    """Return a time in the format of the records, `2022-11-21T06:02:00.000+00:00`."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def _tag(text: str) -> str:
-    """Return a text if it can stand in a tag, else an empty one."""
+    """Return a text if it is a valid tag value, else an empty text."""
     return text if _TAG.fullmatch(text) else ""

@@ -1,15 +1,15 @@
-"""Parsing job_stats: the text of the parameter on an OST or MDT, of Lustre 2.5 to 2.17.
+"""Parser for job_stats of an OST or MDT, Lustre 2.5 to 2.17.
 
-Source: lprocfs_jobstats.c of Lustre at those versions, as `lctl get_param` or the file prints it:
+Source: lprocfs_jobstats.c of these Lustre versions. Output of `lctl get_param` or of the file:
 
     obdfilter.scratch-OST0000.job_stats=
     job_stats:
-    - job_id:          11317854:17627127:r01c01
-      snapshot_time:   1669010520
-      write_bytes:     { samples: 25, unit: bytes, min: 1048576, max: 16777216, sum: 26214400 }
+    - job_id: 11317854:17627127:r01c01
+      snapshot_time: 1669010520
+      write_bytes: { samples: 25, unit: bytes, min: 1048576, max: 16777216, sum: 26214400 }
 
-Up to 2.7, an id is printed as it is, line breaks included. What a line of an id imitates must
-not take the entries of others to another target: an id has at most 31 bytes.
+Up to 2.7, ids are printed unescaped, including line breaks. An id that imitates a header line must
+not move entries of others to another target: an id has at most 31 bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ccagent.agents.lustre.jobstats.entry_layout import EntryLayout
 
 ENTRIES_BEFORE_LAYOUT = 64
-"""Entries of a target that are read line by line: fewer aren't worth a layout."""
+"""Entries of a target to read line by line before a layout is built."""
 
 _LONGEST_LINE = 4096
 _LONGEST_TEXT = 1 << 20
@@ -50,7 +50,7 @@ _STAT_STARTS = re.compile(rb"[ \t]*+[\w.]{1,64}+: *+\{ samples:[^{}]*+(?:\{[^{}]
 _HEADER = re.compile(rb"(mdt|obdfilter)\.([^\s=]{1,255}?)\.job_stats=(.*+)", re.DOTALL)
 _BODY = b"job_stats:"
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*+m")
-# Shorter names would fit into a job id together with all that an entry needs.
+# With shorter names, a whole fake entry would fit into a job id.
 _PARAMETER = re.compile(rb"[A-Za-z][^\s={}]{3,}+=")
 _WHOLE = (b"}", b"=", _BODY)
 _FIRST_WORDS = (b"- job_id:", b"obdfilter.", b"mdt.", _BODY)
@@ -59,12 +59,11 @@ _FIRST_WORDS = (b"- job_id:", b"obdfilter.", b"mdt.", _BODY)
 def parse(
     chunks: Iterable[bytes], target: str = "", kind: str = "", *, unused: bool = False
 ) -> Iterator[Target | JobstatsEntry | Problem]:
-    """Parse text in any pieces, with constant memory, and yield what it holds in its order.
+    """Parse text in pieces of any size, with constant memory. Yield its items in order.
 
-    `target` and `kind` are those that the text was asked for; it holds no others then. Without
-    them, lines name the targets, and text without such a line belongs to targets `unnamed-1`,
-    `unnamed-2`... Other parameters around are skipped. `unused`: operations without samples are
-    wanted too.
+    target, kind: the requested target; the text then has no other target. Without them, header
+    lines name the targets, and text without header belongs to targets `unnamed-1`, `unnamed-2`...
+    Other parameters are skipped. unused: also return operations without samples.
     """
     parser = _Parser(target, kind, unused=unused)
     rest = b""
@@ -72,7 +71,7 @@ def parse(
         text = rest + chunk if rest else chunk
         end = parser.whole(text)
         if not end and len(text) > _LONGEST_TEXT:
-            text += b"\n"  # nothing of ours has lines like that
+            text += b"\n"  # job_stats has no such long lines
             end = len(text)
         yield from parser.feed(text, end)
         rest = text[end:]
@@ -87,11 +86,11 @@ def parse(
 
 
 class _Parser:
-    """Goes from entry to entry where it knows their layout, else from line to line.
+    """Reads whole entries once their layout is known, else single lines.
 
-    draft: the entry whose lines come now. waiting: entries of a target whose shape isn't known.
-    framing: a line that ends an entry, unless the next one shows that it is part of an id.
-    held: the start of a line that a terminal has wrapped.
+    draft: the current entry. waiting: entries of a target with an unknown shape. framing: a line
+    that ends an entry, unless the next line shows that it is part of an id. held: the start of a
+    line that a terminal has wrapped.
     """
 
     def __init__(self, target: str, kind: str, *, unused: bool) -> None:
@@ -110,7 +109,7 @@ class _Parser:
         self._until_layout = ENTRIES_BEFORE_LAYOUT
 
     def whole(self, text: bytes) -> int:
-        """Return how much of a text may be fed: whole entries where they are taken as such."""
+        """Return how many bytes of a text to feed: whole entries with a layout, else lines."""
         if self._layout is not None:
             end = text.rfind(b"\n- job_id:", max(0, len(text) - _BLOCK)) + 1
             if end:
@@ -118,7 +117,7 @@ class _Parser:
         return text.rfind(b"\n") + 1
 
     def feed(self, text: bytes, end: int) -> Iterator[Target | JobstatsEntry | Problem]:
-        """Take the lines of a text up to `end`, which is behind a line's end."""
+        """Parse the lines of a text up to `end`, the position after a line break."""
         if b"\x1b" in text:
             text = _COLOUR.sub(b"", text[:end])
             end = len(text)
@@ -137,10 +136,10 @@ class _Parser:
             position = stop
 
     def end(self, *, is_cut: bool, starts_next: bool) -> Iterator[Target | JobstatsEntry | Problem]:
-        """Take the end of the text.
+        """Finish the text.
 
-        is_cut: its last line is not a whole one. starts_next: it would have started another entry
-        or target, and was not fed.
+        is_cut: the last line is incomplete. starts_next: that line starts another entry or target,
+        and was not fed.
         """
         if starts_next:
             yield from self._finish()
@@ -157,7 +156,7 @@ class _Parser:
         yield from self._end_entries()
 
     def _is_entry_next(self, text: bytes, position: int) -> bool:
-        """Return whether an entry starts at a position, and the lines before it are settled."""
+        """Return whether an entry starts at a position and no earlier line is pending."""
         return (
             text.startswith(b"- job_id:", position)
             and self._target is not None
@@ -192,7 +191,7 @@ class _Parser:
         self._draft = EntryDraft(raw_id, self._line)
 
     def _settle(self) -> Iterator[Target | JobstatsEntry | Problem]:
-        """Decide about the line before, when the next one doesn't continue it."""
+        """Decide about the pending line before, because the next line does not continue it."""
         if self._held:
             held, self._held = self._held, b""
             yield self._problem(held)
@@ -200,13 +199,13 @@ class _Parser:
             yield from self._frame(self._framing)
 
     def _other(self, line: bytes) -> Iterator[Target | JobstatsEntry | Problem]:
-        """Take a line that is neither a job id nor an operation."""
+        """Parse a line that is neither a job id nor an operation."""
         text = line.strip()
         if self._held and self._continue(line):
             return
         time = TIME.fullmatch(line)
         if self._framing and time is not None and time[1] == b"snapshot":
-            # An entry goes on: its id has a line break, and imitates a parameter.
+            # The entry continues: its id has a line break and imitates a parameter.
             framing, self._framing = self._framing, b""
             if self._draft is not None:
                 self._draft.is_broken = True
@@ -232,7 +231,7 @@ class _Parser:
             yield self._problem(line)
 
     def _check_framing(self, text: bytes) -> Iterator[Target | JobstatsEntry | Problem]:
-        """Take a line that starts a target or another parameter, or imitates one."""
+        """Parse a line that starts a target or another parameter, or imitates one."""
         header = _HEADER.fullmatch(text)
         target = _add_name(header) if header is not None else None
         is_started = self._draft is not None or (self._target is not None and not self._awaits_body)
@@ -243,7 +242,7 @@ class _Parser:
             and header[3] not in {b"", _BODY}
             and target in {self._target, self._given}
         ):
-            # `lctl get_param -H` prints the name before each line.
+            # `lctl get_param -H` prints the parameter name before each line.
             yield from self._frame(text)
         elif self._given is not None:
             is_own = text == _BODY or target == self._given
@@ -259,7 +258,7 @@ class _Parser:
             self._framing = text
 
     def _frame(self, text: bytes) -> Iterator[Target | JobstatsEntry | Problem]:
-        """Take a line that does start a target or another parameter."""
+        """Parse a line that really starts a target or another parameter."""
         self._framing = b""
         header = _HEADER.fullmatch(text)
         if header is None:
@@ -283,7 +282,7 @@ class _Parser:
             self._line = line
 
     def _continue(self, line: bytes) -> bool:
-        """Join a line with the one before it, which was wrapped; False if they don't fit."""
+        """Join a line with the wrapped line before it. Return False if they don't fit."""
         joined = self._held + line
         text = joined.rstrip(b"\r\n")
         match = STAT.fullmatch(joined)
@@ -309,7 +308,7 @@ class _Parser:
         return Target(f"unnamed-{self._unnamed}", "")
 
     def _finish(self) -> Iterator[JobstatsEntry | Problem]:
-        """End the entry whose lines came; it waits until the shape of the target is known."""
+        """End the current entry. It is held until the shape of the target is known."""
         draft, self._draft = self._draft, None
         if draft is None:
             return
@@ -330,7 +329,7 @@ class _Parser:
             yield from self._check(draft)
 
     def _check(self, draft: EntryDraft) -> Iterator[JobstatsEntry | Problem]:
-        """Yield an entry, and what is wrong with it."""
+        """Yield an entry and its problems."""
         shape = self._shape
         if not draft.is_broken and shape.cut_off_others(draft):
             yield Problem(self._name, draft.line, draft.job_id, LACKS_ID, hides_entries=True)
@@ -351,7 +350,7 @@ class _Parser:
         return Problem(self._name, self._line, shown, reason, hides_entries)
 
     def _of_entry(self, draft: EntryDraft, reason: str) -> Problem:
-        """Break an entry, and report it."""
+        """Mark an entry as broken and return the problem."""
         draft.is_broken = True
         return Problem(self._name, draft.line, draft.job_id, reason, reason == BREAKS_OFF)
 

@@ -1,7 +1,7 @@
 """Points of jobstats: counters of this server, its targets and the jobs on it.
 
-A counter of a job adds up the deltas of its entries: it never falls while entries of its many
-clients come, go and are reset.
+A counter of a job is the sum of the deltas of its entries. It never falls when entries of its
+clients appear, disappear or reset.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ NODE: Scope = ("", "")
 
 
 class JobTotals:
-    """Adds up, by scope and metric; a total is kept while its job or target has no entries.
+    """Sums by scope and metric. The total of a job or target without entries is kept.
 
-    At most `limit` scopes are kept, those that had entries last, for a week.
+    At most `limit` scopes are kept, the most recent ones, for a week.
     """
 
     def __init__(self, limit: int, totals: Iterable[KeptTotal] = ()) -> None:
@@ -50,7 +50,7 @@ class JobTotals:
         self._seen = {NODE}
 
     def see(self, target: str, job: str, since: dict[str, OperationCounters]) -> None:
-        """Add what an entry has grown by. job: empty for one that belongs to none."""
+        """Add the deltas of an entry. job: empty for an entry without a job."""
         scopes = [NODE, ("filesystem", target)]
         if job:
             scopes.append(("job", job))
@@ -64,9 +64,9 @@ class JobTotals:
                 grown[name] = grown.get(name, 0) + value
 
     def points(self, tags: dict[str, str], time: float, interval: float | None) -> Iterator[Point]:
-        """Yield the counters, and with an interval (s) since the observation before also rates.
+        """Yield the counters. With an interval (s) since the previous observation, also rates.
 
-        Jobs and targets without entries have none. The node comes last: a store that doesn't know
+        Jobs and targets without entries have no points. The node comes last: a store without
         `stype` keeps the last value of a name.
         """
         self._keep_unseen(time)
@@ -82,12 +82,12 @@ class JobTotals:
                     yield _rate(name, own, grown.get(name, 0) / interval, time)
 
     def kept(self, time: float) -> list[KeptTotal]:
-        """Return all totals, as the next JobTotals take them."""
+        """Return all totals, for the next JobTotals."""
         live = [_pack(scope, time, totals) for scope, totals in self._totals.items()]
         return [*self._kept.values(), *live]
 
     def _keep_unseen(self, time: float) -> None:
-        """Put totals of what has no entries aside, and take others back."""
+        """Keep the totals of scopes without entries; restore kept totals of scopes with entries."""
         for scope in self._totals.keys() - self._seen:
             self._kept[scope] = _pack(scope, time, self._totals.pop(scope))
         for scope in self._seen - self._totals.keys():
@@ -100,7 +100,7 @@ class JobTotals:
 
 
 def _pack(scope: Scope, seen: float, totals: dict[str, int]) -> KeptTotal:
-    # MessagePack has no larger integers; a point has smaller ones.
+    # Limit to the largest integer of a point: MessagePack stores integers below 2^64 only.
     counters = {name: min(value, _LARGEST) for name, value in totals.items()}
     return KeptTotal(*scope, seen, msgspec.msgpack.encode(counters))
 
@@ -113,9 +113,9 @@ def _unpack(counters: bytes) -> dict[str, int]:
 
 
 def growth(since: dict[str, OperationCounters]) -> dict[str, int]:
-    """Name the counters of one entry: `lustre_read_bytes`, `lustre_read_requests`, `lustre_open`...
+    """Return the deltas of an entry by metric: `lustre_read_bytes`, `lustre_open`...
 
-    Those whose operation is no name of a metric are left out.
+    Operations that are no valid metric name are omitted.
     """
     metrics: dict[str, int] = {}
     requests: dict[str, int] = {}
@@ -131,7 +131,7 @@ def growth(since: dict[str, OperationCounters]) -> dict[str, int]:
 
 
 def _rate(name: str, tags: dict[str, str], rate: float, time: float) -> Point:
-    """Return a rate: of bytes in B/s, of operations in 1/s."""
+    """Return a rate: bytes in B/s, operations in 1/s."""
     bandwidth = _BANDWIDTHS.get(name)
     if bandwidth is not None:
         return Point(bandwidth, tags, rate, time)

@@ -1,4 +1,4 @@
-"""Records of jobstats: flat JSON objects, as the seed has them ("Monitoring client")."""
+"""Records of jobstats: flat JSON objects, described in the agent's README."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPERATIONS = {
         "set_info", "quotactl",
     ),
 }  # fmt: skip
-"""The counters that a dense record always has, by kind of target: the seed's table."""
+"""Counters that a dense record always has, by kind of target."""
 
 _FIELDS = frozenset({
     "time_series_id", "target", "entry_id", "timestamp", "snapshot_time", "start_time", "server",
@@ -43,14 +43,14 @@ _NONE: dict[str, Value] = {}
 
 
 Identity = tuple[str, dict[str, str | int]]
-"""What an entry's id means: the format that it has (empty for none), and its parts."""
+"""The meaning of an entry id: its format (empty for none) and its parts."""
 
 
 class RecordMaker:
-    """Makes records.
+    """Builds records.
 
-    namespaces: of time_series_id, by the text of the format; that of ids without one under "".
-    is_recorded: the text may be another machine's, whose boot time is unknown.
+    namespaces: namespaces of time_series_id by format; key "" for ids without a format.
+    is_recorded: the text may be from another machine with an unknown boot time.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RecordMaker:
         self._names: dict[bytes, tuple[str, str, str, bool]] = {}
 
     def identity(self, entry_id: str) -> Identity:
-        """Return what an id means."""
+        """Return the meaning of an id."""
         for form in self._formats:
             parts = form.parse(entry_id)
             if parts is not None:
@@ -90,7 +90,7 @@ class RecordMaker:
     def make(
         self, target: Target, entry: JobstatsEntry, identity: Identity, timestamp: str, seen: Seen
     ) -> dict[str, Value]:
-        """Return the record of an entry as it is now."""
+        """Return the record of an entry with its current counters."""
         record: dict[str, Value] = {
             "target": target.name,
             "entry_id": entry.job_id,
@@ -112,7 +112,7 @@ class RecordMaker:
     def make_beginning(
         self, target: Target, entry: JobstatsEntry, identity: Identity, timestamp: str
     ) -> dict[str, Value]:
-        """Return the record that marks where a series starts: all counters are zero."""
+        """Return the record that marks the start of a series: all counters are 0."""
         counters: dict[str, Value] = {}
         self._count(entry, counters)
         record: dict[str, Value] = {
@@ -130,7 +130,7 @@ class RecordMaker:
     def make_system(
         self, target: Target, entry_id: str, timestamp: str, totals: dict[str, int]
     ) -> dict[str, Value]:
-        """Return the record of all entries that are counted together."""
+        """Return the record of all entries that are aggregated."""
         return {
             "target": target.name,
             "entry_id": entry_id,
@@ -142,10 +142,10 @@ class RecordMaker:
         }
 
     def _count(self, entry: JobstatsEntry, record: dict[str, Value]) -> None:
-        """Add the counters: samples of operations, and bytes of those that count them.
+        """Add the counters: samples of operations, and bytes if counted.
 
-        Lustre 2.5 counts bytes as `read` and `write`; where only `read_bytes` is printed, its
-        samples are the reads. An operation that has the name of a field is left out.
+        Lustre 2.5 counts bytes as `read` and `write`. If only `read_bytes` is printed, its samples
+        are the reads. An operation with the name of a field is omitted.
         """
         names = self._names
         for line in entry.lines:
@@ -165,9 +165,10 @@ class RecordMaker:
                 record[name] = int(samples) if len(samples) < _DIGITS else _uint(samples)
 
     def _name(self, operation: bytes) -> tuple[str, str, str, bool]:
-        """Return the names of an operation's counters, of samples (twice) and of bytes.
+        """Return the names of an operation's counters: samples (twice) and bytes.
 
-        The first is empty for one that isn't to be counted. And whether it always counts bytes.
+        The first name is empty for an operation that is not counted. Also return whether it always
+        counts bytes.
         """
         name = operation.decode("ascii", "replace")
         if name in _FIELDS:
@@ -179,7 +180,7 @@ class RecordMaker:
         return known
 
     def _identify(self, record: dict[str, Value], identity: Identity) -> None:
-        """Add what the id says, and the id of the series."""
+        """Add the parts of the id, and the id of the series."""
         form, parts = identity
         if form:
             record.update(parts)
@@ -199,15 +200,15 @@ class RecordMaker:
                 record["time_series_id"] = time_series_id(namespace, target, entry_id)
 
     def begin(self) -> None:
-        """Start an observation: names of users are asked for again."""
+        """Start an observation: look up names of users again."""
         self._users.clear()
         if self._boot is not None:
-            # Clocks are adjusted all the time; an entry's start must not move with them.
+            # Clocks are adjusted all the time; the start of an entry must not move with them.
             boot = self._node.boot_time()
             self._boot = boot if abs(boot - self._boot) > _CLOCK_STEP else self._boot
 
     def boot_time(self) -> float:
-        """Return seconds since 1970 when this server was started; 0 for a recorded text."""
+        """Return the boot time of this server in seconds since 1970; 0 for a recorded text."""
         if self._is_recorded:
             return 0.0
         if self._boot is None:
@@ -223,7 +224,7 @@ class RecordMaker:
 def time_series_id(namespace: bytes, target: str, entry_id: str) -> str:
     """Return the UUID (version 5) of `<target>:<entry_id>` in a namespace.
 
-    As uuid.uuid5 does, without its objects: this is done for every record.
+    Same result as uuid.uuid5, but faster: it is computed for every record.
     """
     name = f"{target}:{entry_id}".encode()
     digest = bytearray(sha1(namespace + name, usedforsecurity=False).digest()[:16])
@@ -238,14 +239,14 @@ def _uint(text: bytes) -> int:
 
 
 def _seconds(text: bytes, boot: float) -> Value:
-    """Return seconds since 1970: whole ones as they are printed, else to a microsecond."""
+    """Return seconds since 1970: whole seconds unchanged, else rounded to a microsecond."""
     if text.isdigit():
         return int(text) if len(text) < _DIGITS else _uint(text)
     if not text:
         return None
     try:
         if text[-10:-9] == b"." and not boot:
-            return float(text[:-3])  # nanoseconds, as all current versions have: round() is slow
+            return float(text[:-3])  # nanoseconds, in all current versions: round() is slow
         return round(float(text) + boot, 6)
     except ValueError:
         return None

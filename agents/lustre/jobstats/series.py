@@ -1,4 +1,4 @@
-"""The entries of each target as they were last read, to find where series start and are reset."""
+"""State of the entries of each target, to detect starts and resets of series."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from ccagent.agents.lustre.jobstats.entry import JobstatsEntry
 
 Reset = Literal["start_time", "absent", "decreased", "snapshot_gap"]
-"""Why the counters of an entry were reset; `snapshot_gap`: they may have been."""
+"""Reason for a reset of an entry's counters; `snapshot_gap`: a possible reset."""
 
 _VERSION = 1
 _LARGEST_FILE = 1024**3
 _WORDS = 5
 _DAY = 86400.0
 _SHORTEST = 0.001
-"""Seconds: the resolution of times in records."""
+"""Resolution of times in records, in seconds."""
 
 _MAY_RUN_OVER = 2**63
 _REMEMBERED = itemgetter(0, 1, 2, 5, 6)
-"""Of a line: operation, samples, unit, sum, sum of squares."""
+"""Kept fields of a line: operation, samples, unit, sum, sum of squares."""
 
 _BYTES = {b"read": b"read_bytes", b"write": b"write_bytes"}
-"""Lustre 2.5 counts bytes under the names that later count requests."""
+"""Lustre 2.5 counts bytes under names that count requests in later versions."""
 
 
 class OperationCounters(NamedTuple):
@@ -45,10 +45,10 @@ class OperationCounters(NamedTuple):
 class Seen(NamedTuple):
     """An entry compared with the previous observation.
 
-    begins_after: seconds since 1970 of the last complete observation, which had no such entry;
-    None if the series goes on, or nothing is known of before.
-    since: by how much the operations have grown; since their beginning, if that is known to lie
-    between the observations, or nothing is known of before.
+    begins_after: seconds since 1970 of the last complete observation, which lacked the entry; None
+    if the series continues or no earlier observation exists.
+    since: deltas of the operations; full values if the entry started after the previous observation
+    or no earlier observation exists.
     """
 
     begins_after: float | None
@@ -60,9 +60,10 @@ _GOES_ON = Seen(None, None, {})
 
 
 class _Target(msgspec.Struct):
-    """departed: what was there, and went less than a day ago or, `departed_before`, two.
+    """State of a target.
 
-    is_away: the last complete observation found the target on no path of this server.
+    departed: entries that disappeared less than a day ago. departed_before: less than two days ago.
+    is_away: the last complete observation did not find the target on this server.
     """
 
     observed: float = 0.0
@@ -82,10 +83,10 @@ class _SeriesFile(msgspec.Struct):
 
 
 class Series:
-    """The entries of the last observation, by target; over restarts with a `path`.
+    """The entries of the last observation, by target; kept across restarts with a `path`.
 
     An observation is `begin`, then for each target `begin_target`, `see` for its entries and
-    `end_target`, and `end`. At most `limit` entries are remembered, those that have gone included.
+    `end_target`, and `end`. At most `limit` entries are kept, including disappeared ones.
     """
 
     def __init__(self, path: str, limit: int, cleanup_interval: float) -> None:
@@ -104,21 +105,21 @@ class Series:
         self._boot_time: Callable[[], float] = float
         self._size = 0
         self.totals: list[KeptTotal] = []
-        """Counters of points, which are kept in the same file."""
+        """Counters of points, kept in the same file."""
         self.forgets = False
-        """True if nobody will ask again."""
+        """True if no later observation follows."""
         if path:
             self._load()
 
     def begin(self, now: float, boot_time: Callable[[], float] = float) -> None:
-        """Start an observation at `now`, seconds since 1970; `boot_time` returns the server's."""
+        """Start an observation at `now` (seconds since 1970). boot_time: returns the server's."""
         self._now = now
         self._boot_time = boot_time
         self._seen = set()
         self._size = 0
 
     def begin_target(self, name: str) -> None:
-        """Start a target, or go on with it; until `end_target` all entries are its own."""
+        """Start or continue a target: entries belong to it until `end_target`."""
         target = self._targets.get(name)
         if target is None:
             target = self._targets[name] = _Target(
@@ -135,14 +136,14 @@ class Series:
 
     @property
     def system(self) -> dict[str, int]:
-        """Counters of the target's entries that are only counted together."""
+        """Counters of the target's aggregated entries."""
         return self._target.system
 
     def see(self, entry: JobstatsEntry, *, wants_growth: bool) -> Seen | None:
-        """Compare an entry with what is remembered of it, and remember it.
+        """Compare an entry with its previous state, and keep the new state.
 
-        Return None for one that this observation has had already. `wants_growth`: without it,
-        `since` is empty.
+        Return None for a repeated entry in this observation. wants_growth: False leaves `since`
+        empty.
         """
         key = entry.job_id
         if key in self._entries and key not in self._broken:
@@ -169,7 +170,7 @@ class Series:
         return Seen(None, None, _counters(new) if wants_growth else {})
 
     def _see_broken(self, key: str) -> None:
-        """Note an entry that is there. At first sight, its next reading shows where it starts."""
+        """Note a broken entry. If it is new, its next reading starts the series."""
         old = self._target.entries.get(key)
         self._broken.add(key)
         if old is not None:
@@ -178,7 +179,7 @@ class Series:
             self._entries[key] = b""
 
     def _see_new(self, entry: JobstatsEntry, new: bytes, *, wants_growth: bool) -> Seen:
-        """Return what an entry is that the last observation did not have."""
+        """Return the comparison for an entry that the last observation lacked."""
         target, key = self._target, entry.job_id
         gone = target.departed.pop(key, None)
         if gone is None:
@@ -191,10 +192,10 @@ class Series:
         return Seen(self._start_of(entry, before) if before else None, reset, growth)
 
     def _was_skipped(self, gone: bytes, new: bytes) -> bool:
-        """Return whether the last reading left out an entry that was there all the time.
+        """Return whether the last reading missed an entry that existed all the time.
 
-        The kernel walks a list that changes meanwhile. Without a start time, an entry was there if
-        its last operation lies before that reading.
+        The kernel walks a list that changes meanwhile. Without a start time, the entry existed if
+        its last operation was before that reading.
         """
         old_start = gone.split(b" ", 2)[1]
         snapshot, start = new.split(b" ", 2)[:2]
@@ -209,10 +210,10 @@ class Series:
         )
 
     def _start_of(self, entry: JobstatsEntry, observed: float) -> float:
-        """Return the time of the zeros that a series starts with.
+        """Return the time of the zero record at the start of a series.
 
-        It is the last observation. Of a target that was elsewhere then, another server may have
-        observed an entry of the same name until it came here: not after the entry's own start.
+        This is the time of the last observation. If the target was on another server then, that
+        server may have sent records of an equal entry: use the entry's start time if later.
         """
         if not self._has_arrived:
             return observed
@@ -221,7 +222,7 @@ class Series:
         return max(observed, min(boot + first_use, self._now - _SHORTEST))
 
     def end_target(self, *, complete: bool) -> None:
-        """End a target. Entries missing from a complete reading have gone."""
+        """End a target. Entries missing in a complete reading have disappeared."""
         target = self._target
         if self.forgets and not self._path:
             self._entries = {}
@@ -243,7 +244,7 @@ class Series:
         self._entries = {}
 
     def end(self, *, complete: bool) -> None:
-        """End the observation; `complete`: targets that were not there are not on this server."""
+        """End the observation. complete: missing targets are not on this server."""
         if complete:
             for name in self._targets.keys() - self._seen:
                 self.begin_target(name)
@@ -252,18 +253,18 @@ class Series:
             self._listed = self._now
 
     def save(self) -> None:
-        """Write the state file, if there is to be one; log an error if it can't be written."""
+        """Write the state file, if configured; log an error if that fails."""
         if self._path:
             write_state(self._path, _SeriesFile(_VERSION, self._listed, self._targets, self.totals))
 
     def _compare(self, old: bytes, new: bytes, *, wants_growth: bool) -> Seen:
-        """Return how the counters have changed; the first reason for a reset counts."""
+        """Return the change of the counters; the first reason for a reset counts."""
         before, after = _counters(old), _counters(new)
         old_snapshot, old_start = old.split(b" ", 2)[:2]
         snapshot, start = new.split(b" ", 2)[:2]
         reset: Reset | None = None
         if old_start and start:
-            # The same start is the same entry, whatever else: sums of squares run over.
+            # An equal start time means no reset: sums of squares may overflow.
             reset = "start_time" if old_start != start else None
         elif any(_is_less(after.get(name), counters) for name, counters in before.items()):
             reset = "decreased"
@@ -283,14 +284,14 @@ class Series:
         return Seen(None, reset, after)
 
     def _forget(self, target: _Target) -> None:
-        """Forget what costs least: the oldest of the entries that have gone, then all others."""
+        """Forget entries above the limit: the oldest disappeared ones first, then all."""
         for departed in (target.departed_before, target.departed):
             while departed and self._size > self._limit:
                 del departed[next(iter(departed))]
                 self._size -= 1
         if self._size > self._limit:
             logger.warning(
-                "agent lustre: more than %d entries; of some it is not remembered that they were",
+                "agent lustre: more than %d entries; some are forgotten; raise max-entries",
                 self._limit,
             )
             self._size -= len(target.entries)
@@ -298,7 +299,7 @@ class Series:
             target.observed = 0.0
 
     def _load(self) -> None:
-        found = read_state(self._path, _SeriesFile, _LARGEST_FILE, "all series begin")
+        found = read_state(self._path, _SeriesFile, _LARGEST_FILE, "all series start again")
         if found is not None and found.version == _VERSION:
             self._listed, self._targets = found.listed, found.targets
             self.totals = found.totals
@@ -312,9 +313,10 @@ def _seconds(text: bytes) -> float:
 
 
 def _is_less(after: OperationCounters | None, before: OperationCounters) -> bool:
-    """Return whether one of the counters is less than it was.
+    """Return whether a counter has fallen.
 
-    Sums of squares run over at 2^64 (65,536 transfers of 16 MiB): one that is near says nothing.
+    Sums of squares overflow at 2^64 (65,536 transfers of 16 MiB): a fall from a value of 2^63 or
+    more is ignored.
     """
     if after is None:
         return before.samples > 0

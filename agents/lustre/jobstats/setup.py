@@ -1,4 +1,4 @@
-"""The parameters of Jobstats on this node: from files, and from lctl for those that lack there."""
+"""Jobstats parameters of this node: from files, and from lctl if there is no file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 INTERVAL, STATS = _OF_TARGET = ("job_cleanup_interval", "job_stats")
-"""What each target has."""
+"""Parameters of each target."""
 
 _OF_NODE = ("jobid_var", "jobid_name", "jobid_this_session")
 _PLACES = ("sys/fs/lustre", "proc/fs/lustre", "proc/sys/lustre")
@@ -28,9 +28,9 @@ _Found = dict[tuple[str, str], str | None]
 
 
 class JobstatsSetting(NamedTuple):
-    """A parameter; `target` is `mdt.fs-MDT0000`, empty for those of the node.
+    """A parameter. target: `mdt.fs-MDT0000`, empty for a parameter of the node.
 
-    `value` is None if it can't be found out. Of `job_stats` it is empty where there are some.
+    value: None if unknown. The value of an existing `job_stats` is empty.
     """
 
     name: str
@@ -39,9 +39,9 @@ class JobstatsSetting(NamedTuple):
 
 
 def parse_settings(content: bytes) -> list[JobstatsSetting]:
-    """Parse what `lctl get_param` prints, other parameters among it; the last value counts.
+    """Parse the output of `lctl get_param`, with any other parameters; the last value counts.
 
-    A bare `mdt.fs-MDT0000.job_stats` is one of `lctl get_param -N`.
+    A bare `mdt.fs-MDT0000.job_stats` comes from `lctl get_param -N`.
     """
     found: _Found = {}
     waiting: tuple[str, str] | None = None
@@ -52,7 +52,7 @@ def parse_settings(content: bytes) -> list[JobstatsSetting]:
             found[key] = "" if key[1] == STATS else _value(value)
             waiting = None if found[key] or key[1] == STATS else key
         elif waiting is not None and line.strip():
-            # lctl puts a value on a line of its own if it doesn't fit into 80 columns.
+            # lctl prints a value on a separate line if it doesn't fit into 80 columns.
             if not equals and not line.startswith("error:"):
                 found[waiting] = _value(line)
             waiting = None
@@ -60,9 +60,9 @@ def parse_settings(content: bytes) -> list[JobstatsSetting]:
 
 
 def read_settings(node: Node, lctl: str, time_limit: float) -> list[JobstatsSetting]:
-    """Read the parameters from /sys and /proc, and ask `lctl` for those that aren't there.
+    """Read the parameters from /sys and /proc, and missing ones through `lctl`.
 
-    `time_limit` is in seconds, for all that is asked together. Without Lustre the list is empty.
+    time_limit: seconds for all queries together. Without Lustre the list is empty.
     """
     found = _from_files(node)
     deadline = node.clock.monotonic() + time_limit
@@ -81,7 +81,7 @@ def read_settings(node: Node, lctl: str, time_limit: float) -> list[JobstatsSett
 
 
 def _key(name: str) -> tuple[str, str] | None:
-    """Return target and name of a parameter that matters here."""
+    """Return target and name of a Jobstats parameter; None for another parameter."""
     kind, _, rest = name.partition(".")
     target, _, parameter = rest.partition(".")
     if kind in _TYPES and parameter in _OF_TARGET and _TARGET.fullmatch(target):
@@ -97,7 +97,7 @@ def _value(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text for a terminal: what isn't printable is escaped."""
+    """Return a text for a terminal, with unprintable characters escaped."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
@@ -114,7 +114,7 @@ def _from_files(node: Node) -> _Found:
             continue
         for name in _OF_NODE:
             _add(found, ("", name), _read(node, f"{place}/{name}"))
-        # Later versions have the interval below /sys; job_stats have remained below /proc.
+        # Later versions have the interval below /sys; job_stats is still below /proc.
         for kind in _TYPES:
             for target in filter(_TARGET.fullmatch, _list(node, f"{place}/{kind}") or []):
                 directory, key = f"{place}/{kind}/{target}", f"{kind}.{target}"
@@ -149,9 +149,9 @@ def _read(node: Node, path: str) -> str | None:
 
 
 def _missing(found: _Found) -> Iterator[list[str]]:
-    """Yield the arguments that ask for what files don't have.
+    """Yield the lctl arguments for parameters without a file.
 
-    One parameter at a time: a version without it fails, and need not print the others.
+    One parameter at a time: a version that lacks one fails, and may not print the rest.
     """
     yield from ([name] for name in _OF_NODE if found.get(("", name)) is None)
     of_targets = [value for (target, _), value in found.items() if target]
@@ -161,7 +161,7 @@ def _missing(found: _Found) -> Iterator[list[str]]:
 
 
 def _run(node: Node, command: list[str], time_limit: float) -> bytes | None:
-    """Return what a program printed, up to a failure; None if there is no such program."""
+    """Return the output of a program, up to a failure; None if the program is missing."""
     printed = bytearray()
     try:
         for part in node.stream(command, time_limit=time_limit, output_limit=_LARGEST_OUTPUT):

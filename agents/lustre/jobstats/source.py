@@ -1,4 +1,4 @@
-"""Where the text of job_stats comes from: files, `lctl`, or a recorded dump."""
+"""Sources of the text of job_stats: files, `lctl`, or a recorded dump."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAME = re.compile(r"(mdt|obdfilter)\.([^\s=]{1,255}?)\.job_stats=?")
 
 
 class Text(NamedTuple):
-    """The text of one target, in pieces; name and kind are empty if the text has them."""
+    """The text of one target, in pieces. name, kind: empty if the text names them."""
 
     name: str
     kind: str
@@ -35,21 +35,21 @@ class JobstatsSource:
 
     def __init__(self, source: Source, lctl: str, recorded: str, time_limit: float) -> None:
         self.without_targets = (
-            f"{recorded}: holds no job_stats: is it a dump of `lctl get_param *.*.job_stats`?"
+            f"{recorded}: has no job_stats: is it a dump of `lctl get_param *.*.job_stats`?"
             if recorded
             else "no targets with job_stats on this server"
         )
-        """What is to be said if no text had a target."""
+        """Error message if no text had a target."""
         self._source = source
         self._lctl = lctl
         self.recorded = recorded
         self._time_limit = time_limit
 
     def texts(self, node: Node, errors: list[CcagentError]) -> Iterator[Text]:
-        """Yield the text of each target; what can't be listed adds to `errors`.
+        """Yield the text of each target. Append errors of listing to `errors`.
 
-        A text may raise CcagentError while it is read. Raise NotHereError if there is neither
-        Lustre nor lctl, or no dump, NotPermittedError for one that can't be read.
+        A text may raise CcagentError during reading. Raise NotHereError without Lustre and lctl, or
+        without the dump; NotPermittedError for an unreadable dump.
         """
         if self.recorded:
             path = self.recorded.lstrip("/")
@@ -72,7 +72,7 @@ class JobstatsSource:
                 yield self._by_lctl(node, kind, name)
 
     def _files(self, node: Node, errors: list[CcagentError]) -> Iterator[tuple[str, str, bool]]:
-        """Yield kind and name of each target that has a file, and whether it may be read."""
+        """Yield kind and name of each target with a file, and whether the file is readable."""
         for kind in KINDS:
             try:
                 names = node.list(f"{DIRECTORY}/{kind}")
@@ -93,7 +93,7 @@ class JobstatsSource:
                 yield kind, name, self._source == "files" or node.is_readable(path)
 
     def _list(self, node: Node, errors: list[CcagentError]) -> Iterator[tuple[str, str]]:
-        """Yield the targets that lctl lists; it complains of a kind that a server has not."""
+        """Yield the targets that lctl lists. lctl fails for a kind that the server lacks."""
         for kind in KINDS:
             command = [self._lctl, "list_param", f"{kind}.*.job_stats"]
             try:

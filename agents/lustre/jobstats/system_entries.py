@@ -1,4 +1,4 @@
-"""Entries of root and of job control: kept, left out, or counted together."""
+"""Entries of root and of job control: kept, omitted, or aggregated."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 Treatment = Literal["keep", "aggregate", "leave-out"]
 
 SYSTEM = "_system_"
-"""The id of the record of entries that are counted together."""
+"""The id of the record of aggregated entries."""
 
 
 class SystemEntries:
-    """Recognises them by user id and executable; an id without either is not one."""
+    """Recognises system entries by user id or executable; an id with neither is not one."""
 
     def __init__(
         self, treatment: Treatment, users: Iterable[int], executables: Iterable[str]
@@ -26,12 +26,12 @@ class SystemEntries:
         self._executables = frozenset(executables)
 
     def is_system(self, parts: dict[str, str | int]) -> bool:
-        """Return whether an entry is one of the system's, by the parts of its id."""
+        """Return whether an entry is a system entry, by the parts of its id."""
         return parts.get("user_id") in self._users or parts.get("executable") in self._executables
 
 
 def add(totals: dict[str, int], since: dict[str, OperationCounters]) -> None:
-    """Add what an entry has grown by to counters under the names of records."""
+    """Add the deltas of an entry to counters with the names of records."""
     for name, (samples, total, _) in since.items():
         if name.endswith("_bytes"):
             totals[name] = totals.get(name, 0) + total

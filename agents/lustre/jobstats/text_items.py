@@ -1,31 +1,31 @@
-"""Items of the text of job_stats besides entries: targets, and lines that do not count."""
+"""Items of the text of job_stats besides entries: targets and problems."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-NOT_UNDERSTOOD = "can't be understood"
-BREAKS_OFF = "the text breaks off in this entry, which is left out"
-LACKS_TIME = "an entry without snapshot_time is left out"
-LACKS_LINES = "an entry without the operations that all others have is left out"
-CONTRADICTS = "an entry with two different lines of one operation is left out"
-LACKS_ID = "a line of an entry without job id is left out"
+NOT_UNDERSTOOD = "can't be parsed"
+BREAKS_OFF = "the text breaks off in this entry; entry skipped"
+LACKS_TIME = "an entry without snapshot_time; entry skipped"
+LACKS_LINES = "an entry lacks operations that all others have; entry skipped"
+CONTRADICTS = "an entry has two different lines of one operation; entry skipped"
+LACKS_ID = "a line of an entry without job id; line skipped"
 CUT = "the text breaks off"
-ELSEWHERE = "is part of a job id, or of a text that was not asked for"
+ELSEWHERE = "is part of a job id or of a text that was not requested"
 
 
 class Target(NamedTuple):
-    """The text of a target starts. kind: `mdt`, `obdfilter`, or empty if no line names it."""
+    """Start of the text of a target. kind: `mdt`, `obdfilter`, or empty if unknown."""
 
     name: str
     kind: str
 
 
 class Problem(NamedTuple):
-    """Something of the text that does not count.
+    """A part of the text that is not used.
 
-    line: its number in the text. text: how it starts, or the id of its entry. hides_entries: other
-    entries of the target may be missing without having gone.
+    line: line number in the text. text: start of the line, or the id of its entry. hides_entries:
+    other entries of the target may be missing in the text although they exist.
     """
 
     target: str

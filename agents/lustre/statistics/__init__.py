@@ -1,1 +1,1 @@
-"""Statistics of Lustre's servers, clients and network."""
+"""Statistics of Lustre servers, clients and network."""

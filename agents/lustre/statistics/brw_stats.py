@@ -1,14 +1,14 @@
-"""Histograms of the disk I/O of a target: the text of `brw_stats`.
+"""Parser for `brw_stats`: histograms of the disk I/O of a target.
 
-Source: brw_stats_show() of Lustre's osd-ldiskfs and osd-zfs. Each histogram has a title and lines
-with a bucket, and counts and shares of reads and writes:
+Source: brw_stats_show() of Lustre's osd-ldiskfs and osd-zfs. Each histogram has a title, and lines
+with a bucket and the counts and shares of reads and writes:
 
-                               read      |     write
-    disk I/O size          ios   % cum % |  ios         % cum %
-    512K:                  678   0  73   | 493   0  40
-    1M:               55068723  26 100   | 44979089  59 100
+                               read | write
+    disk I/O size ios % cum % | ios % cum %
+    512K: 678 0 73 | 493 0 40
+    1M: 55068723 26 100 | 44979089 59 100
 
-The kernel prints a histogram up to its last bucket in use, and an empty one without buckets.
+The kernel prints a histogram up to its last used bucket. An empty histogram has no buckets.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _TITLES = {
     b"pages per bulk r/w": ("pages_per_bulk", "RPCs", "of up to BUCKET pages"),
     b"discontiguous pages": ("discontiguous_pages", "RPCs", "with BUCKET gaps between pages"),
     b"discontiguous blocks": ("discontiguous_blocks", "RPCs", "with BUCKET gaps between blocks"),
-    b"disk fragmented I/Os": ("fragments", "I/Os", "that made BUCKET I/Os on the disk"),
-    b"disk I/Os in flight": ("in_flight", "I/Os", "begun as the one number BUCKET under way"),
+    b"disk fragmented I/Os": ("fragments", "I/Os", "with BUCKET disk I/Os"),
+    b"disk I/Os in flight": ("in_flight", "I/Os", "started while BUCKET were in flight"),
     b"I/O time (1/1000s)": ("io_time_ms", "I/Os", "that took up to BUCKET ms"),
     b"disk I/O size": ("io_size", "I/Os", "of up to BUCKET bytes"),
     b"block maps msec": ("block_maps_ms", "maps", "of blocks that took up to BUCKET ms"),
@@ -57,10 +57,10 @@ METRICS = {
 def read_brw_stats(
     place: str, _leaf: str, value: bytes, complain: Complain
 ) -> Iterator[Measurement]:
-    """Yield the counts of all buckets; a line that can't be understood costs itself.
+    """Yield the counts of all buckets; report and skip an unparsable line.
 
-    Lines below a title that isn't known are left out with it. Buckets are numbers without
-    multiples (1M is 1048576): versions differ in where they begin to use them.
+    Lines below an unknown title are skipped. Buckets are plain numbers (1M is 1048576), because
+    versions differ in their use of multiples.
     """
     where, _ = target(place)
     name = ""
@@ -80,7 +80,7 @@ def read_brw_stats(
 
 
 def _title(line: bytes) -> str:
-    """Return the name of the histogram that `line` heads, else an empty one."""
+    """Return the name of the histogram of a title line; empty for another line."""
     known = _TITLES.get(line[: _WIDEST + 1].partition(b"  ")[0].rstrip())
     return known[0] if known else ""
 

@@ -1,6 +1,6 @@
-"""Rates of a client of Lustre: deltas of its counters since the last sample, and bandwidth.
+"""Rates of a Lustre client: deltas of its counters since the last sample, and bandwidth.
 
-The names are those of ClusterCockpit's collector. The counters themselves are always sent.
+Names are those of ClusterCockpit's collector. The counters are always sent, too.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 _BANDWIDTHS = {"lustre_read_bytes": "lustre_read_bw", "lustre_write_bytes": "lustre_write_bw"}
 
 METRICS = {
-    f"{name}_diff": Quantity(metric.unit, f"{metric.description}, since the sample before")
+    f"{name}_diff": Quantity(metric.unit, f"{metric.description}, since the previous sample")
     for name, metric in COUNTERS.items()
 } | {
-    name: Quantity("B/s", f"{COUNTERS[counter].description}, since the sample before")
+    name: Quantity("B/s", f"{COUNTERS[counter].description}, since the previous sample")
     for counter, name in _BANDWIDTHS.items()
 }
 
 
 class ClientRates:
-    """Remembers the counters of each mount; forgets those of mounts that went away."""
+    """Keeps the counters of each mount; forgets removed mounts."""
 
     def __init__(self) -> None:
         self._counters: dict[str, dict[str, int]] = {}
@@ -42,9 +42,8 @@ class ClientRates:
     ) -> list[Point]:
         """Return the points of one sample, those of file systems before those of the node.
 
-        `moment` is in seconds of a clock that never jumps. A mount that wasn't there before has
-        no difference yet: when it was read first nobody knows how long it had been counting.
-        Counters that have become smaller were set back to 0 in between.
+        moment: seconds of a monotonic clock. A new mount has no delta yet, because the start of its
+        counters is unknown. A counter that fell was reset to 0.
         """
         counters: dict[str, dict[str, int]] = {}
         done: dict[TargetScope | None, dict[str, int]] = {}

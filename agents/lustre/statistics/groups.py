@@ -1,4 +1,4 @@
-"""All that is collected beside jobstats: the groups, their metrics, and the points they become."""
+"""Statistics besides jobstats: groups, their metrics, and points."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GROUPS: dict[str, MetricGroup] = {
     **lnet.GROUPS,
     **client_statistics.GROUPS,
 }
-"""What can be switched on, by the name that it has in the configuration."""
+"""Groups by their name in the configuration."""
 
 METRICS: dict[str, Quantity] = {
     **server_statistics.METRICS,
@@ -42,7 +42,7 @@ METRICS: dict[str, Quantity] = {
     **client_statistics.METRICS,
     **client_rates.METRICS,
 }
-"""Unit and meaning of every metric; capitals in a name stand for what differs."""
+"""Unit and meaning of every metric; a capital word in a name is a placeholder."""
 
 _SAME = ("osd-", "obdfilter.", "mdt.", "mgs.")
 
@@ -54,13 +54,12 @@ def points_of(
     time: float,
     errors: list[str],
 ) -> Iterator[Point]:
-    """Yield the points of those parameters that belong to `groups`, names of GROUPS.
+    """Yield the points of the parameters that belong to `groups`, names of GROUPS.
 
-    Values of targets, file systems and networks have `stype` and `stype-id`. The value of the node,
-    with `tags` alone, combines them as METRICS says; it comes after them, because a consumer that
-    ignores those tags keeps the last value of a name. A parameter that is there twice counts
-    once. What can't be understood adds a sentence for its parameter to `errors`, and costs nothing
-    else.
+    Values of targets, file systems and networks have `stype` and `stype-id`. The node value, with
+    `tags` alone, combines them as defined in METRICS. It comes last, because a consumer without
+    these tags keeps the last value of a name. A repeated parameter counts once. Unparsable values
+    are skipped, with one message per parameter in `errors`.
     """
     values = _Values()
     for reading in _readings(parameters, [GROUPS[name] for name in groups], errors):
@@ -78,7 +77,7 @@ def _readings(
             if found is None:
                 continue
             fields = found.groupdict("")
-            # There may be two of health_check, and they differ.
+            # Two different parameters may have the name health_check.
             if fields:
                 key = name.partition(".")[2] if name.startswith(_SAME) else name
                 if key in seen:
@@ -96,7 +95,7 @@ def _readings(
 
 
 class _Complaints:
-    """Keeps the first sentence about a parameter and counts the others: there may be many."""
+    """Keeps the first message about a parameter and counts further ones."""
 
     def __init__(self) -> None:
         self.first = ""
@@ -113,14 +112,14 @@ class _Complaints:
 
 
 class _Values:
-    """The values of each metric by place, in the order in which they were read."""
+    """The values of each metric by scope, in the order of reading."""
 
     def __init__(self) -> None:
         self._entries: dict[str, str] = {}
         self._values: dict[str, dict[TargetScope | None, int]] = {}
 
     def add(self, reading: Measurement) -> None:
-        """Add a reading to what is known of its metric in its place."""
+        """Add a measurement to the values of its metric and scope."""
         entry = self._entries.setdefault(reading.name, reading.entry)
         places = self._values.setdefault(reading.name, {})
         known = places.get(reading.place)
@@ -131,7 +130,7 @@ class _Values:
             places[reading.place] = metric.combine((known, reading.value))
 
     def points(self, tags: dict[str, str], time: float, errors: list[str]) -> Iterator[Point]:
-        """Yield the points of all places, and after them those of the node."""
+        """Yield the points of all scopes; the points of the node come last."""
         of_places: dict[TargetScope, dict[str, str]] = {}
         for name, places in self._values.items():
             if None not in places:

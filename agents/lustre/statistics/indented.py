@@ -1,4 +1,4 @@
-"""Text that is laid out by indentation, as lnetctl prints it: a small part of YAML.
+"""Parser for indented text of lnetctl, a small subset of YAML.
 
 net:
     - net type: tcp
@@ -14,7 +14,7 @@ from collections import defaultdict
 
 
 class Block:
-    """Keys with a word each, and keys with blocks below them: one, or one for each item."""
+    """A block: keys with a word, and keys with one nested block, or one per item."""
 
     def __init__(self) -> None:
         self.fields: dict[str, str] = {}
@@ -22,20 +22,20 @@ class Block:
         self._last = ""
 
     def add(self, key: str, value: str) -> None:
-        """Take a line; what stands deeper in the next ones belongs to its key."""
+        """Parse a line. Deeper indented next lines belong to its key."""
         self._last = key
         if value:
             self.fields[key] = value
 
     def open(self) -> Block:
-        """Begin a block below the key of the last line."""
+        """Start a block below the key of the last line."""
         block = Block()
         self.blocks[self._last].append(block)
         return block
 
 
 def parse_indented(content: bytes) -> Block:
-    """Return the outermost block. Lines without a colon are left out; never raises."""
+    """Return the outermost block. Skip lines without a colon. Never raises."""
     root = Block()
     opened = [(0, root)]
     for line in content.decode("utf-8", "backslashreplace").split("\n"):
@@ -47,7 +47,7 @@ def parse_indented(content: bytes) -> Block:
         key, colon, value = rest.partition(":")
         if not colon:
             continue
-        # An item closes the one before it, whose keys stand in the same column.
+        # An item closes the previous item, whose keys are in the same column.
         while opened[-1][0] > column or (is_item and opened[-1][0] == column):
             opened.pop()
         if opened[-1][0] < column:

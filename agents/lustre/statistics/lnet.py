@@ -1,7 +1,7 @@
-"""LNet, the network below Lustre: messages, errors, and the state of the interfaces.
+"""Parsers for statistics of LNet, Lustre's network: messages, errors, and state of interfaces.
 
-Source: lnetctl(8), lustre_lnet_show_stats() and lustre_lnet_show_net() in liblnetconfig.c; for the
-one line of /sys/kernel/debug/lnet/stats __proc_lnet_stats() in router_proc.c.
+Source: lnetctl(8), lustre_lnet_show_stats() and lustre_lnet_show_net() in liblnetconfig.c. For the
+line in /sys/kernel/debug/lnet/stats: __proc_lnet_stats() in router_proc.c.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _COUNTER = re.compile(r"[a-z][a-z0-9_]{0,40}", re.ASCII)
 _NETWORK = re.compile(r"[a-z][a-z0-9]{0,15}", re.ASCII)
 
 METRICS = {
-    "lustre_lnet_msgs_alloc": Quantity("messages", "messages under way"),
-    "lustre_lnet_msgs_max": Quantity("messages", "most messages that were ever under way"),
+    "lustre_lnet_msgs_alloc": Quantity("messages", "messages in flight"),
+    "lustre_lnet_msgs_max": Quantity("messages", "maximum of messages in flight so far"),
     "lustre_lnet_COUNTER_count": Quantity(
         "messages", "messages sent, received, routed, dropped, failed"
     ),
@@ -48,17 +48,19 @@ METRICS = {
     "lustre_lnet_network_sent_MESSAGE": Quantity("messages", "messages sent, by kind"),
     "lustre_lnet_network_received_MESSAGE": Quantity("messages", "messages received, by kind"),
     "lustre_lnet_network_dropped_MESSAGE": Quantity("messages", "messages dropped, by kind"),
-    "lustre_lnet_network_health_EVENT": Quantity("events", "what has cost interfaces their health"),
+    "lustre_lnet_network_health_EVENT": Quantity(
+        "events", "events that reduced the health of interfaces"
+    ),
     "lustre_lnet_network_health_value": Quantity(
         "", "health of the worst interface; 1000 is best", "min"
     ),
     "lustre_lnet_network_interfaces": Quantity("interfaces", "interfaces of a network"),
-    "lustre_lnet_network_interfaces_up": Quantity("interfaces", "interfaces that are up"),
+    "lustre_lnet_network_interfaces_up": Quantity("interfaces", "interfaces with status up"),
 }
 
 
 def read_lnet(_place: str, leaf: str, value: bytes, complain: Complain) -> Iterator[Measurement]:
-    """Return the readings of whichever of the three texts `leaf` names."""
+    """Yield the measurements of the text that `leaf` names: one of three formats."""
     if leaf == " ".join(NETWORKS):
         return read_networks(value, complain)
     if leaf == " ".join(STATISTICS):
@@ -67,7 +69,7 @@ def read_lnet(_place: str, leaf: str, value: bytes, complain: Complain) -> Itera
 
 
 def read_statistics(value: bytes, complain: Complain) -> Iterator[Measurement]:
-    """Yield the counters of the node out of `lnetctl stats show`."""
+    """Yield the counters of the node from `lnetctl stats show`."""
     blocks = parse_indented(value).blocks.get("statistics")
     if not blocks:
         raise UnparsableError(f"no statistics in {show_text(value)}")
@@ -76,7 +78,7 @@ def read_statistics(value: bytes, complain: Complain) -> Iterator[Measurement]:
 
 
 def read_kernel_statistics(value: bytes, complain: Complain) -> Iterator[Measurement]:
-    """Yield the counters of the node out of the kernel's one line of eleven numbers."""
+    """Yield the counters of the node from the kernel's line of eleven numbers."""
     words = value.decode("ascii", "backslashreplace").split(None, len(_KERNEL_ORDER))
     if len(words) != len(_KERNEL_ORDER):
         raise UnparsableError(f"{show_text(value)} are not {len(_KERNEL_ORDER)} numbers")
@@ -85,10 +87,10 @@ def read_kernel_statistics(value: bytes, complain: Complain) -> Iterator[Measure
 
 
 def read_networks(value: bytes, complain: Complain) -> Iterator[Measurement]:
-    """Yield counters and health of each network, over its interfaces, out of `lnetctl net show`.
+    """Yield counters and health of each network, over its interfaces, from `lnetctl net show`.
 
-    NIDs stay out of names and tags. The network `lo` is the node's traffic with itself; it counts
-    in the sum of the networks, as it does in the statistics of the node.
+    Names and tags contain no NIDs. The network `lo` is the node's traffic with itself. It counts in
+    the sum of the networks, as in the statistics of the node.
     """
     networks = parse_indented(value).blocks.get("net")
     if not networks:
@@ -125,7 +127,7 @@ def _interface(interface: Block, place: TargetScope, complain: Complain) -> Iter
 
 
 def _numbers(fields: dict[str, str], complain: Complain) -> Iterator[tuple[str, int]]:
-    """Yield the fields as parts of names, `no route` as `no_route`, with their numbers."""
+    """Yield the fields as parts of names (`no route` as `no_route`) with their numbers."""
     for key, text in fields.items():
         counter = key.replace(" ", "_")
         if _COUNTER.fullmatch(counter) is None:
@@ -158,7 +160,7 @@ GROUPS = {
             + ")"
         ),
         read_lnet,
-        # What lctl calls just stats is the kernel's line; where there is lnetctl it adds nothing.
+        # lctl's parameter `stats` is the kernel's line. With lnetctl it adds nothing.
         ("stats",),
         (STATISTICS, NETWORKS),
         (KERNEL_STATISTICS,),

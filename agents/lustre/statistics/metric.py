@@ -1,4 +1,4 @@
-"""Metrics of Lustre's statistics, and how readings become their values."""
+"""Metrics of Lustre statistics, and the combination of their values."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from ccagent.agents.lustre.parameters import show_text
 from ccagent.errors import UnparsableError
 
 INTEGERS = range(2**63)
-"""What may be sent: the counters are unsigned, but the line protocol's integers have a sign."""
+"""Largest number to send: counters are unsigned, but integers of line protocol are signed."""
 
 _NUMBER = re.compile(rb"[0-9]{1,19}")
 _TARGET = re.compile(r"(?:[A-Za-z0-9_-]{1,64}-(OST|MDT)[0-9a-f]{4}|MGS)", re.ASCII)
 
 KINDS = {"ost": "OST", "mdt": "MDT", "mgs": "MGS"}
-"""The kinds of targets, as names of metrics and as people write them."""
+"""Kinds of targets: in metric names, and for display."""
 
 
 Complain = Callable[[str], None]
-"""Takes a sentence about something that can't be understood."""
+"""Callback for a message about unparsable text."""
 
 
 class Quantity(msgspec.Struct, frozen=True):
-    """Unit and meaning of a metric, and how values of several places make up that of the node."""
+    """Unit and meaning of a metric, and how scopes combine to the node value."""
 
     unit: str
     description: str
     combined: Literal["sum", "max", "min"] = "sum"
 
     def combine(self, values: Iterable[int]) -> int:
-        """Make one value of one or more."""
+        """Combine one or more values to one value."""
         match self.combined:
             case "sum":
                 return sum(values)
@@ -44,17 +44,17 @@ class Quantity(msgspec.Struct, frozen=True):
 
 
 class TargetScope(NamedTuple):
-    """The part of a node that the tags `stype` and `stype-id` name."""
+    """The part of a node named by the tags `stype` and `stype-id`."""
 
     stype: str
     stype_id: str
 
 
 class Measurement(NamedTuple):
-    """One number that was read: entry of the table of metrics, name, value, and of what part.
+    """One measured number: entry in the table of metrics, name, value, and scope.
 
-    The entry differs from the name where the table has one entry for many names, with a word in
-    capitals for what differs. Without a place the reading is the value of the node.
+    The entry differs from the name if the table has one entry for many names, with a capital word
+    as placeholder. Without a scope the number is the node value.
     """
 
     entry: str
@@ -66,10 +66,10 @@ class Measurement(NamedTuple):
 class MetricGroup(msgspec.Struct, frozen=True):
     """Metrics that are switched on together.
 
-    `patterns` are for `lctl get_param`. The output of `programs`, and the content of `files` (below
-    /), is handed in as a parameter with the command or the path for its name. `names` finds the
-    group's parameters and may name `place` and `leaf`; `read` takes these two and the value. It
-    raises UnparsableError where nothing of the value can be understood.
+    patterns: arguments of `lctl get_param`. programs, files (below /): their output or content is
+    passed as a parameter named after the command or path. names: matches the group's parameters,
+    with optional groups `place` and `leaf`. read: parses these two and the value; raises
+    UnparsableError if the whole value is unparsable.
     """
 
     names: re.Pattern[str]
@@ -80,7 +80,7 @@ class MetricGroup(msgspec.Struct, frozen=True):
 
 
 def number(text: bytes) -> int:
-    """Return an integer that may be sent. Raises UnparsableError."""
+    """Return an integer. Raise UnparsableError if it is invalid or too large to send."""
     if _NUMBER.fullmatch(text):
         value = int(text)
         if value in INTEGERS:
@@ -89,7 +89,7 @@ def number(text: bytes) -> int:
 
 
 def target(text: str) -> tuple[TargetScope, str]:
-    """Return a target, `scratch-OST001f` or `MGS`, and its kind. Raises UnparsableError."""
+    """Return a target, `scratch-OST001f` or `MGS`, and its kind. Raise UnparsableError."""
     found = _TARGET.fullmatch(text)
     if found is None:
         raise UnparsableError(f"{show_text(text)} is no target")

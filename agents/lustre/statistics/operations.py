@@ -1,15 +1,14 @@
-"""Counters of operations: the text of `stats` and `md_stats`, on servers and clients alike.
+"""Parser for `stats` and `md_stats` of servers and clients: counters of operations.
 
-Source: lprocfs_stats_seq_show() in lprocfs_status.c of Lustre. A line is the operation, how often
-it was done, a unit, and for some the least, the greatest and the sum of what was counted, and the
-sum of squares:
+Source: lprocfs_stats_seq_show() in lprocfs_status.c of Lustre. A line has the operation, the number
+of samples and a unit. Some lines also have minimum, maximum, sum and sum of squares:
 
-    snapshot_time             1709306082.170995043 secs.nsecs
-    read_bytes                71482249 samples [bytes] 4096 1048576 58370831220736 5356592093840015
-    statfs                    142531 samples [usecs] 0 26666 634747 714999967
-    ioctl                     114 samples [reqs]
+    snapshot_time 1709306082.170995043 secs.nsecs
+    read_bytes 71482249 samples [bytes] 4096 1048576 58370831220736 5356592093840015
+    statfs 142531 samples [usecs] 0 26666 634747 714999967
+    ioctl 114 samples [reqs]
 
-Least, greatest and squares are left out: they go over all time, and say little.
+Minimum, maximum and squares are ignored: they cover the whole time since the start.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _BYTES = "_bytes"
 
 
 class Operation(NamedTuple):
-    """How often an operation was done, and the sum in `unit` where there is one."""
+    """Number of samples of an operation, and the sum in `unit` if printed."""
 
     name: str
     samples: int
@@ -46,7 +45,7 @@ class Operation(NamedTuple):
 
 
 def parse_operations(content: bytes, complain: Complain) -> Iterator[Operation]:
-    """Yield the operations of a `stats`; a line that can't be understood costs itself."""
+    """Yield the operations of a `stats`; report and skip an unparsable line."""
     for line in content.split(b"\n"):
         words = line.split(None, 8)
         if not words or words[0].rstrip(b":") in _TIMES:
@@ -68,16 +67,16 @@ def _operation(words: list[bytes]) -> Operation:
 
 
 def operation_metrics(prefix: str, where: str) -> dict[str, Quantity]:
-    """Return the entries of the table for the names that `operation_readings` makes."""
+    """Return the metrics of `operation_readings`, by name."""
     return {
         f"{prefix}_OPERATION": Quantity("requests", f"operations {where}"),
-        f"{prefix}_OPERATION_usecs": Quantity("us", f"time that operations took, {where}"),
+        f"{prefix}_OPERATION_usecs": Quantity("us", f"time of operations, {where}"),
         f"{prefix}_OPERATION_bytes": Quantity("B", f"bytes of operations that move data, {where}"),
         f"{prefix}_OPERATION_requests": Quantity(
             "requests", f"operations that move data, {where}: read, write"
         ),
         f"{prefix}_OPERATION_sum": Quantity(
-            "", f"sum of what else is counted with operations {where}: pages, open files"
+            "", f"sum of other counted items of operations {where}: pages, open files"
         ),
     }
 
@@ -85,19 +84,19 @@ def operation_metrics(prefix: str, where: str) -> dict[str, Quantity]:
 def operation_readings(
     prefix: str, place: TargetScope, operation: Operation
 ) -> Iterator[Measurement]:
-    """Yield count and sum of an operation.
+    """Yield number of samples and sum of an operation.
 
-    `read_bytes` counts the requests that moved data: it becomes `read_bytes`, `read_requests`.
-    (`read` without bytes is the same requests with the time they took, from 2.14 on.)
+    `read_bytes` counts the requests that moved data. It becomes `read_bytes` and `read_requests`.
+    From 2.14 on, `read` without bytes has the same requests with their times.
     """
     name, samples, unit, total = operation
-    # Some versions give bytes the unit reqs: the name decides first.
+    # Some versions print bytes with the unit reqs, so the name decides first.
     if name.endswith(_BYTES) or unit == "bytes":
         name = name.removesuffix(_BYTES)
         if total is not None:
             yield _reading(prefix, name, _BYTES, total, place)
         elif not samples:
-            # What was never done has no sum.
+            # An operation without samples has no sum.
             yield _reading(prefix, name, _BYTES, 0, place)
         yield _reading(prefix, name, "_requests", samples, place)
         return

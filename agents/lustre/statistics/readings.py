@@ -1,4 +1,4 @@
-"""Reading what the groups of statistics need: parameters, programs, files."""
+"""Reader of the parameters, programs and files for the groups of statistics."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _OUTPUT_LIMIT = 64 * 1024 * 1024
 def read_statistics(
     node: Node, groups: Collection[str], lctl: str, time_limit: float, errors: list[str]
 ) -> list[Parameter]:
-    """Read all that the groups may be found in on this node.
+    """Return the parameters, program outputs and files of the groups on this node.
 
-    What a node hasn't is left out in silence; what fails otherwise adds a sentence to `errors`.
+    Missing ones are skipped silently; other failures add a message to `errors`.
     """
     found: list[Parameter] = []
     wanted = [GROUPS[name] for name in groups]
@@ -29,7 +29,7 @@ def read_statistics(
         output = _run(node, [*program], time_limit, errors)
         if output:
             found.append(Parameter(" ".join(program), output))
-    # lctl gives up at a pattern that nothing matches, and servers differ in what they have.
+    # lctl stops at a pattern without a match, and servers differ in their parameters.
     for pattern in dict.fromkeys(pattern for group in wanted for pattern in group.patterns):
         output = _run(node, [lctl, "get_param", pattern], time_limit, errors)
         found += parse_parameters(output)
@@ -44,7 +44,7 @@ def read_statistics(
 
 
 def _run(node: Node, command: list[str], time_limit: float, errors: list[str]) -> bytes:
-    """Return what a program prints, up to where it fails."""
+    """Return the output of a program, up to a failure."""
     parts: list[bytes] = []
     try:
         parts.extend(node.stream(command, time_limit=time_limit, output_limit=_OUTPUT_LIMIT))

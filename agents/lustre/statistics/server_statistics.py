@@ -1,4 +1,4 @@
-"""Parsers of a server's statistics: operations, space, exports, recovery, locks, health.
+"""Parsers for a server's statistics: operations, space, exports, recovery, locks, health.
 
 Source: Lustre Operations Manual, chapters Monitoring and Managing Recovery; the *_seq_show()
 functions of lprocfs_status.c and lprocfs_status_server.c, ldlm_resource.c, obdclass/linux-module.c.
@@ -44,7 +44,7 @@ _CAPACITY = {
 _LOCKS = ("lock_count", "lock_unused_count", "lock_timeouts", "resource_count")
 
 RECOVERY = {"INACTIVE": 0, "COMPLETE": 1, "WAITING_FOR_CLIENTS": 2, "WAITING": 3, "RECOVERING": 4}
-"""The number for each status of recovery: 2 and more mean that clients have to wait."""
+"""The number of each recovery status. With 2 and more, clients have to wait."""
 
 _RECOVERY_NUMBERS = {
     "connected_clients": "recovery_connected_clients",
@@ -68,13 +68,15 @@ def _metrics() -> dict[str, Quantity]:
             f"{name}_capacity_total": Quantity("B", f"size of {title}s"),
             f"{name}_capacity_free": Quantity("B", f"free space of {title}s"),
             f"{name}_capacity_available": Quantity(
-                "B", f"free space of {title}s without what is reserved for root"
+                "B", f"free space of {title}s, without the reserve of root"
             ),
             f"{name}_files_total": Quantity("files", f"inodes of {title}s"),
             f"{name}_files_free": Quantity("files", f"free inodes of {title}s"),
-            f"{name}_dirty_bytes": Quantity("B", f"written on clients, not yet on {title}s"),
-            f"{name}_granted_bytes": Quantity("B", f"space on {title}s promised to clients"),
-            f"{name}_pending_bytes": Quantity("B", f"being written to {title}s"),
+            f"{name}_dirty_bytes": Quantity(
+                "B", f"dirty data on clients, not yet written to {title}s"
+            ),
+            f"{name}_granted_bytes": Quantity("B", f"space on {title}s granted to clients"),
+            f"{name}_pending_bytes": Quantity("B", f"data being written to {title}s"),
             f"{name}_exports": Quantity(
                 "connections", f"clients and servers connected to {title}s"
             ),
@@ -83,7 +85,7 @@ def _metrics() -> dict[str, Quantity]:
         name = f"lustre_{kind}"
         table |= {
             f"{name}_lock_count": Quantity("locks", f"locks on objects of {title}s"),
-            f"{name}_lock_unused_count": Quantity("locks", f"cached locks, unused, of {title}s"),
+            f"{name}_lock_unused_count": Quantity("locks", f"unused cached locks of {title}s"),
             f"{name}_lock_timeouts": Quantity("locks", f"locks of {title}s that timed out"),
             f"{name}_resource_count": Quantity("resources", f"locked objects of {title}s"),
         }
@@ -91,20 +93,18 @@ def _metrics() -> dict[str, Quantity]:
     return table | {
         "lustre_recovery_status": Quantity("", f"recovery of targets: {statuses}", "max"),
         "lustre_recovery_clients": Quantity(
-            "clients", "clients to recover, after a target was started"
+            "clients", "clients to recover after the start of a target"
         ),
         "lustre_recovery_connected_clients": Quantity(
-            "clients", "clients to recover that have come back"
+            "clients", "clients to recover that have reconnected"
         ),
         "lustre_recovery_completed_clients": Quantity("clients", "clients that have recovered"),
-        "lustre_recovery_evicted_clients": Quantity(
-            "clients", "clients that recovery went on without"
-        ),
+        "lustre_recovery_evicted_clients": Quantity("clients", "clients evicted during recovery"),
         "lustre_recovery_time_remaining": Quantity(
-            "s", "time until recovery ends by itself", "max"
+            "s", "time until recovery ends at the latest", "max"
         ),
-        "lustre_recovery_duration": Quantity("s", "time that the last recovery took", "max"),
-        "lustre_health": Quantity("", "1 healthy, 0 not (a device is unhealthy, or LBUG)", "min"),
+        "lustre_recovery_duration": Quantity("s", "duration of the last recovery", "max"),
+        "lustre_health": Quantity("", "1: healthy; 0: a device is unhealthy, or LBUG", "min"),
         "lustre_unhealthy_devices": Quantity("devices", "devices reported unhealthy", "max"),
     }
 
@@ -113,7 +113,7 @@ METRICS = _metrics()
 
 
 def read_stats(place: str, leaf: str, value: bytes, complain: Complain) -> Iterator[Measurement]:
-    """Yield the operations of a target out of `obdfilter.*.stats` or `mdt.*.md_stats`."""
+    """Yield the operations of a target from `obdfilter.*.stats` or `mdt.*.md_stats`."""
     where, _ = target(place)
     prefix = "lustre_mdt_stats" if leaf == "md_stats" else "lustre_ost_stats"
     for operation in parse_operations(value, complain):
@@ -123,7 +123,7 @@ def read_stats(place: str, leaf: str, value: bytes, complain: Complain) -> Itera
 def read_capacity(
     place: str, leaf: str, value: bytes, _complain: Complain
 ) -> Iterator[Measurement]:
-    """Yield bytes or files of a target out of `osd-*.*.kbytesfree` and its like."""
+    """Yield bytes or files of a target from `osd-*.*.kbytesfree` and similar parameters."""
     where, kind = target(place)
     name, factor = _CAPACITY[leaf]
     yield _reading(f"lustre_{kind}_{name}", _number(value) * factor, where)
@@ -132,7 +132,7 @@ def read_capacity(
 def read_exports(
     place: str, _leaf: str, value: bytes, _complain: Complain
 ) -> Iterator[Measurement]:
-    """Yield the connections of a target out of `*.*.num_exports`."""
+    """Yield the connections of a target from `*.*.num_exports`."""
     where, kind = target(place)
     yield _reading(f"lustre_{kind}_exports", _number(value), where)
 
@@ -167,10 +167,11 @@ def read_recovery(
 def read_health(
     _place: str, _leaf: str, value: bytes, _complain: Complain
 ) -> Iterator[Measurement]:
-    """Yield the health of the node out of `health_check`.
+    """Yield the health of the node from `health_check`.
 
-    Newer versions have two of that name: below /sys with one word, below /sys/kernel/debug with the
-    unhealthy devices. On a healthy node that one is empty, and then tells nothing.
+    Newer versions have two parameters of that name: below /sys with one word, below
+    /sys/kernel/debug with the unhealthy devices. On a healthy node the second one is empty and is
+    ignored.
     """
     text = value.strip()
     if not text:
@@ -185,8 +186,8 @@ def read_health(
 def read_locks(place: str, leaf: str, value: bytes, _complain: Complain) -> Iterator[Measurement]:
     """Yield the locks of a name space, `ldlm.namespaces.filter-scratch-OST0000_UUID.lock_count`.
 
-    Those that the node holds as a client of other servers' targets are summed per file system:
-    there may be thousands of targets. Those of MGCs, with the configuration, are left out.
+    Locks that the node holds as a client of other servers' targets are summed per file system,
+    because there may be thousands of targets. Locks of MGCs, for the configuration, are ignored.
     """
     if place.startswith("MGC"):
         return

@@ -1,1 +1,1 @@
-"""Configuration cluster.json of ClusterCockpit, written from facts of the nodes."""
+"""Generator of ClusterCockpit's cluster.json from facts of the nodes."""

@@ -1,4 +1,4 @@
-"""Parts of cc-backend's cluster.json known to a node: metrics, hardware, topology.
+"""Parts of cc-backend's cluster.json that a node can provide: metrics, hardware, topology.
 
 Source: the JSON schema `cluster` of ClusterCockpit's cc-lib.
 """
@@ -22,7 +22,7 @@ _SCOPES = ("hwthread", "core", "memoryDomain", "socket", "accelerator")
 
 
 def cluster_config(agent: MetricsAgent, node: Node) -> dict[str, Any]:
-    """Return the objects for a cluster with this node as its only one."""
+    """Return the objects for a cluster of this node alone."""
     step = agent.settings.resolution.seconds
     every = agent.settings.every
     seconds = step or (every.seconds if every is not None else 60.0)
@@ -71,9 +71,9 @@ def _memory(node: Node) -> int:
 
 
 def _types(agent: MetricsAgent, node: Node) -> dict[str, set[str]]:
-    """Return the types of the parts with values, by metric.
+    """Return the types of parts that have values, by metric.
 
-    Everything is read twice, since shares of time exist from the second reading on.
+    Everything is read twice: shares of time exist from the second reading on.
     """
     found: dict[str, set[str]] = {}
     for is_second in (False, True):

@@ -1,4 +1,4 @@
-"""Merge of the cluster.json of several nodes: nodes with equal facts form a subcluster."""
+"""Merge of cluster.json of several nodes: nodes with equal facts form a subcluster."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _LIMITS = ("peak", "normal", "caution", "alert")
 
 
 def merge_clusters(clusters: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return one cluster of several. Raise ConfigurationError for contradictions.
+    """Return the merged cluster. Raise ConfigurationError for contradictions.
 
-    A metric that a subcluster lacks is removed there; limits that differ are the subcluster's.
+    A metric that a subcluster lacks is removed there. Different limits are set per subcluster.
     """
     names = {cluster["name"] for cluster in clusters}
     if len(names) != 1:
@@ -55,7 +55,7 @@ def merge_clusters(clusters: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _merge_metric(name: str, parts: dict[str, dict[str, dict[str, Any]]]) -> dict[str, Any]:
-    """Return a metric of all subclusters, with the differences of each."""
+    """Return a metric of all subclusters, with the differences of each subcluster."""
     first = next(metrics[name] for metrics in parts.values() if name in metrics)
     own: list[dict[str, Any]] = []
     for part, metrics in parts.items():

@@ -1,4 +1,4 @@
-"""Facts of a subcluster known to a node: processors, topology, accelerators."""
+"""Facts of a subcluster from a node: processors, topology, accelerators."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FLOPS = {"base": "F/s", "prefix": "G"}
 def describe_node(node: Node, settings: AcceleratorsSettings) -> dict[str, Any]:
     """Return the fields of a subcluster in the schema, without name and nodes.
 
-    Peak rates are 0: the kernel does not know them.
+    Peak rates are 0: the kernel does not provide them.
     """
     failures: list[CcagentError] = []
     cpus = read_cpus(node, failures)
@@ -66,7 +66,7 @@ def list_accelerators(node: Node, settings: AcceleratorsSettings) -> list[dict[s
 
 
 def topology(node: Node) -> dict[str, Any]:
-    """Return the hwthreads of the node, its sockets, memory domains and cores."""
+    """Return the hwthreads of the node, and of its sockets, memory domains and cores."""
     sockets: dict[int, list[int]] = {}
     cores: dict[tuple[int, int], list[int]] = {}
     cpus: list[int] = []
@@ -79,7 +79,7 @@ def topology(node: Node) -> dict[str, Any]:
             continue
         if socket > LARGEST_CPU:
             continue
-        socket = max(0, socket)  # -1: the kernel knows no sockets.
+        socket = max(0, socket)  # -1: the kernel has no socket numbers.
         cpus.append(name)
         sockets.setdefault(socket, []).append(name)
         cores.setdefault((socket, core), []).append(name)
@@ -102,9 +102,9 @@ def topology(node: Node) -> dict[str, Any]:
 
 
 def _by_number(parts: dict[int, list[int]]) -> list[list[int]]:
-    """Return the members of each part at the index of its number, as cc-backend expects.
+    """Return the members of each part, indexed by the number of the part.
 
-    Numbers that the kernel skips have no members.
+    cc-backend expects this. Numbers that the kernel skips have no members.
     """
     return [parts.get(number, []) for number in range(max(parts, default=-1) + 1)]
 

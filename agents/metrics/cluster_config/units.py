@@ -15,7 +15,7 @@ _UTILISED = ("cpu_user", "acc_utilization")
 
 
 class NodeSize(NamedTuple):
-    """Size of a node: hwthreads, and bytes of memory."""
+    """Size of a node: number of hwthreads, and bytes of memory."""
 
     hwthreads: int
     memory: int
@@ -35,7 +35,7 @@ def thresholds(
 ) -> dict[str, float | bool]:
     """Return peak, normal, caution and alert, in the unit of the output.
 
-    Low utilisation is bad; high memory use and load are bad. 0 is an unknown limit.
+    Low utilisation, high memory use and high load are bad. 0 is an unknown limit.
     """
     peak, normal, caution, alert, is_low_better = 0.0, 0.0, 0.0, 0.0, False
     if name in _UTILISED:

@@ -1,1 +1,1 @@
-"""Metrics that a site adds: commands, files, expressions."""
+"""Metrics of the site: commands, files, expressions."""

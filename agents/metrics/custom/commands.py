@@ -1,4 +1,4 @@
-"""Metrics that commands of the site print: [agents.metrics.commands.NAME]."""
+"""Metrics from commands of the site: [agents.metrics.commands.NAME]."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CommandsReader:
         self._stop: tuple[int, int] | None = None
 
     def begin(self, node: Node) -> None:
-        """Start the commands that are due."""
+        """Start the due commands."""
         self.errors = []
         if self._stop is None:
             self._stop = os.pipe()
@@ -40,9 +40,9 @@ class CommandsReader:
             command.begin(node, self._stop[0], self.errors)
 
     def read(self, node: Node, *, waits: bool = False) -> list[Gauge]:
-        """Return the values of finished commands; the others follow in a later sample.
+        """Return the values of finished commands; others follow in a later sample.
 
-        waits: wait for all commands, since no later sample follows.
+        waits: wait for all commands, because no later sample follows.
         """
         deadline = time.monotonic() + PATIENCE
         found: list[Gauge] = []
@@ -54,19 +54,19 @@ class CommandsReader:
         return found
 
     def close(self) -> None:
-        """End the commands that still run."""
+        """Stop the running commands."""
         if self._stop is None:
             return
         end, begin = self._stop
         os.close(begin)
         is_over = [command.call.is_over() for command in self._commands]
         if all(is_over):
-            os.close(end)  # otherwise a thread may poll it after the number was reused
+            os.close(end)  # else a thread may poll the descriptor after its number was reused
         self._stop = None
 
 
 class _Command:
-    """A command of the site, run at its interval."""
+    """A command of the site, started at its interval."""
 
     def __init__(self, name: str, settings: CommandSettings) -> None:
         self.name = f"command {name}"

@@ -2,7 +2,8 @@
 
 An expression has numbers, names of metrics, + - * / and parentheses, and functions. Operators,
 `abs` and functions of several operands combine values of the same scope. `sum`, `mean`, `min` and
-`max` of one operand combine all its parts to a single value, which goes with any scope.
+`max` of one operand combine all its parts to a single value. A single value combines with any
+scope.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _ALLOWED = "numbers, names of metrics, + - * / ( ), sum mean min max abs"
 
 Parts = dict[Scope, float]
 Operand = float | Parts
-"""One value for all scopes, or one for each scope; empty without a value."""
+"""One value for all scopes, or one value per scope; empty without a value."""
 
 Tables = dict[str, Parts]
 
@@ -67,14 +68,14 @@ _FUNCTIONS: dict[str, Callable[[list[float]], float]] = {
 _FINEST: tuple[ScopeType, ...] = (
     "hwthread", "core", "llc", "memoryDomain", "die", "socket", "accelerator",
 )  # fmt: skip
-"""Types of parts, smallest first: a single value combines the smallest ones."""
+"""Types of parts, smallest first: a single value combines the smallest parts."""
 
 
 class Expressions:
-    """Expressions in the order of the configuration; each may use those before it.
+    """Expressions in the order of the configuration; each may use earlier ones.
 
-    known: the metrics of readers. is_open: commands or files may add others. metrics: those of the
-    expressions. operands: metrics by expression. Raise ConfigurationError.
+    known: metrics of readers. is_open: commands or files may add metrics. metrics: metrics of the
+    expressions. operands: metrics by expression. Raise ConfigurationError if one is invalid.
     """
 
     def __init__(
@@ -104,9 +105,9 @@ class Expressions:
             )
 
     def values(self, values: Iterable[Value]) -> list[Value]:
-        """Return the values of all expressions; none without an operand, or after x / 0.
+        """Return the values of all expressions; none for a missing operand or x / 0.
 
-        The value of the node comes last: of equal names the store keeps the last.
+        The node value comes last: the store keeps the last value of a name.
         """
         tables: Tables = {name: {} for names in self.operands.values() for name in names}
         for metric, number, scope in values:
@@ -127,7 +128,7 @@ class Expressions:
 
 
 class _Compiler:
-    """Compiler of an expression. names: metrics in it. type: type of the result's scopes."""
+    """Compiler of an expression. names: metrics in it. type: type of the scopes of the result."""
 
     def __init__(self, where: str, known: Mapping[str, Metric], *, is_open: bool) -> None:
         self.names: set[str] = set()
@@ -139,7 +140,7 @@ class _Compiler:
 
     @property
     def type(self) -> ScopeType:
-        """The common type of all operands by scope; `node` if they differ."""
+        """Common type of all operands by scope; `node` if they differ."""
         return next(iter(self._types)) if len(self._types) == 1 else "node"
 
     def compile_text(self, text: str) -> Callable[[Tables], Operand]:
@@ -231,7 +232,7 @@ class _Compiler:
 
 
 def _each(apply: Callable[..., float], *operands: Operand) -> Operand:
-    """Apply to the values of each common scope; a division by zero has no value."""
+    """Apply `function` to the values of each common scope; a division by zero has no value."""
     tables = [operand for operand in operands if isinstance(operand, dict)]
     if not tables:
         try:
@@ -250,7 +251,7 @@ def _each(apply: Callable[..., float], *operands: Operand) -> Operand:
 
 
 def _single(apply: Callable[[list[float]], float], operand: Operand) -> Operand:
-    """Combine the values of the smallest parts, else of the node, else of its stypes."""
+    """Combine the values of the smallest parts, else of the node, else of the node's stypes."""
     if not isinstance(operand, dict):
         return operand
     by_type: dict[ScopeType, list[float]] = {}

@@ -19,7 +19,7 @@ _SUFFIX = ".lp"
 _LARGEST = 1024 * 1024
 _MOST_FILES = 256
 _PATIENCE = 1.0
-"""Seconds that a sample waits for all files. Later samples do not wait for a hanging file."""
+"""Seconds that a sample waits for all files. Later samples do not wait for a hung file."""
 
 
 class Texts(NamedTuple):
@@ -32,7 +32,7 @@ class Texts(NamedTuple):
 def read_texts(node: Node, settings: FileSettings) -> Texts:
     """Read the file or all files of the directory: at most 1 MiB and 256 files.
 
-    Raise CcagentError on failure. A bad file of a directory costs itself only.
+    Raise CcagentError on failure. A bad file in a directory is skipped and reported.
     """
     path = settings.path.strip("/")
     try:
@@ -57,7 +57,7 @@ def read_texts(node: Node, settings: FileSettings) -> Texts:
 
 
 def read_text(node: Node, path: str, limit: int, max_age: Duration) -> bytes:
-    """Read a complete and recent file. Raise CcagentError."""
+    """Read a complete and recent file. Raise CcagentError otherwise."""
     written, content = node.read_trusted(path, limit)
     age = node.clock.time() - written
     if age > max_age.seconds:
@@ -65,13 +65,13 @@ def read_text(node: Node, path: str, limit: int, max_age: Duration) -> bytes:
     if -age > max_age.seconds:
         raise UnparsableError(f"/{path}: written {-age:.0f} s in the future")
     if content and not content.endswith(b"\n"):
-        # `12` may be the beginning of `123`.
+        # An incomplete `123` may read as `12`.
         raise UnparsableError(f"/{path}: its last line has no end; is it being written?")
     return content
 
 
 class FilesReader:
-    """Reads the files of all tables. A hanging network file system stalls nobody.
+    """Reads the files of all tables. A hung network file system delays only its own files.
 
     errors: messages of the last reading.
     """
@@ -101,7 +101,7 @@ class FilesReader:
                 continue
             del self._reading[name]
             if name in hanging:
-                continue  # its content may be old
+                continue  # the content may be old
             try:
                 texts = reading.checked_result()
             except CcagentError as error:

@@ -1,6 +1,6 @@
 """Values of commands and files: line protocol of this node.
 
-A line is a metric with the tags `type`, `type-id`, `stype` and `stype-id` at most. Its time is
+A line is a metric with at most the tags `type`, `type-id`, `stype` and `stype-id`. Its time is
 ignored: all values have the time of the sample.
 """
 
@@ -34,14 +34,14 @@ _SCOPE_TAGS = frozenset({"type", "type-id", "stype", "stype-id"})
 def parse_points(
     content: bytes, cluster: str, hostname: str, complain: Callable[[str], None]
 ) -> Iterator[Gauge]:
-    """Yield the values of lines in UTF-8. A bad line costs itself and is reported to `complain`.
+    """Yield the values of lines in UTF-8. Report each bad line to `complain` and skip it.
 
-    A line may name this cluster and this host only. Tags that do not belong to a scope are dropped
-    and reported.
+    A line may name only this cluster and this host. Tags outside of a scope are dropped and
+    reported.
     """
     from ccagent.records.line_protocol.decoding import decode_lines
 
-    # Bytes that are not UTF-8 become surrogates, which make a line invalid.
+    # Bytes that are not UTF-8 become surrogates; these make a line invalid.
     text = content.decode("utf-8", "surrogateescape")
     for line in decode_lines(text, complain=lambda error: complain(str(error))):
         try:
@@ -51,7 +51,7 @@ def parse_points(
 
 
 def _gauge(line: Line, own: dict[str, str], complain: Callable[[str], None]) -> Gauge:
-    """Return the value of a line. Raise ValueError."""
+    """Return the value of a line. Raise ValueError if it is invalid."""
     if line.category != "metric" or isinstance(line.value, bool | str):
         raise ValueError(f"{line.field[:_SHOWN]} is no metric, whose field is value=NUMBER")
     if NAME.fullmatch(line.measurement) is None or len(line.measurement) > _LONGEST_TAG:
@@ -68,7 +68,7 @@ def _gauge(line: Line, own: dict[str, str], complain: Callable[[str], None]) -> 
 
 
 def _parse_scope(tags: dict[str, str]) -> Scope:
-    """Return the scope of tags. Raise ValueError."""
+    """Return the scope of tags. Raise ValueError if they are no scope."""
     kind = tags.get("type", "node")
     if kind not in TYPES:
         raise ValueError(f"type {kind[:_SHOWN]!r} is none of {', '.join(TYPES)}")
@@ -91,7 +91,7 @@ def _parse_scope(tags: dict[str, str]) -> Scope:
 
 
 def is_sendable(text: str) -> bool:
-    """Return whether a text is empty or a valid value of a tag in line protocol."""
+    """Return whether a text is empty or a valid tag value in line protocol."""
     return text.isprintable() and not text.endswith("\\") and len(text) <= _LONGEST_TAG
 
 
@@ -108,7 +108,7 @@ class CustomMetrics:
     def gauges(self, source: str, content: bytes, node: Node, errors: list[str]) -> list[Gauge]:
         """Return the values of a source. Rejected values are reported in `errors`.
 
-        The values of the node come last: of equal names the store keeps the last.
+        Node values come last: the store keeps the last value of a name.
         """
         complaints: list[str] = []
         found: dict[tuple[str, Scope], Gauge] = {}
@@ -130,7 +130,7 @@ class CustomMetrics:
         return sorted(found.values(), key=lambda gauge: gauge.scope == NODE)
 
     def _refusal(self, source: str, gauge: Gauge) -> str:
-        """Return why a value is rejected, empty if it is accepted; register its metric."""
+        """Register the metric of a value. Return why the value is rejected; empty if accepted."""
         name, kind = gauge.metric, gauge.scope.type
         if name in self._taken:
             return f"{name}: a metric of ccagent has this name"

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class Custom:
-    """Reads the tables `commands`, `files` and `expressions`; imports only configured ones.
+    """Reads `commands`, `files` and `expressions`; imports only configured modules.
 
-    known: the metrics of readers. Raise ConfigurationError for an invalid expression.
+    known: metrics of readers. Raise ConfigurationError for an invalid expression.
     """
 
     def __init__(self, settings: MetricsSettings, known: Mapping[str, Metric]) -> None:
@@ -48,27 +48,27 @@ class Custom:
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """The metrics of expressions, and those seen so far of commands and files."""
+        """Metrics of expressions, and all metrics of commands and files seen so far."""
         if self._expressions is None:
             return self._custom.metrics
         return self._expressions.metrics | self._custom.metrics
 
     @property
     def operands(self) -> set[str]:
-        """The metrics used in expressions."""
+        """Metrics used in expressions."""
         if self._expressions is None:
             return set()
         return {name for names in self._expressions.operands.values() for name in names}
 
     def begin(self, node: Node) -> None:
-        """Start the commands that are due. They run while readers read."""
+        """Start the due commands. They run while readers read."""
         if self._commands is not None:
             self._commands.begin(node)
 
     def collect(self, node: Node, *, waits: bool) -> list[Gauge]:
         """Return the values of files and commands. Errors are logged, rate-limited.
 
-        waits: wait for running commands, since no later sample follows.
+        waits: wait for running commands, because no later sample follows.
         """
         found: list[Gauge] = []
         errors: list[str] = []
@@ -87,7 +87,7 @@ class Custom:
         return [] if self._expressions is None else self._expressions.values(values)
 
     def find_missing(self, seen: Iterable[str]) -> dict[str, set[str]]:
-        """Return the operands that are not among `seen`, by expression."""
+        """Return the operands missing in `seen`, by expression."""
         found: dict[str, set[str]] = {}
         if self._expressions is not None:
             here = set(seen)

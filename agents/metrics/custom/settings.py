@@ -15,13 +15,13 @@ class CommandSettings(Settings, frozen=True, kw_only=True):
 
     command: Annotated[
         tuple[str, ...],
-        Meta(description="program and arguments; it prints line protocol", min_length=1),
+        Meta(description="program and arguments; prints line protocol", min_length=1),
     ]
-    every: Annotated[Duration, Meta(description="run it this often; 0s: with every sample")] = (
+    every: Annotated[Duration, Meta(description="interval of the program; 0s: every sample")] = (
         Duration("60s")
     )
-    time_limit: Annotated[Duration, Meta(description="after this long it is killed")] = Duration(
-        "5s"
+    time_limit: Annotated[Duration, Meta(description="time after which the program is killed")] = (
+        Duration("5s")
     )
 
     def problem(self) -> str:
@@ -56,5 +56,5 @@ class ExpressionSettings(Settings, frozen=True, kw_only=True):
     ] = ""
     aggregation: Annotated[
         Literal["sum", "mean", "max"],
-        Meta(description="how to combine values of parts to a value of the node"),
+        Meta(description="how to combine values of parts to a node value"),
     ] = "mean"

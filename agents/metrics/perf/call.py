@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 _NUMBERS = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x": 331}
-"""Number of the system call by architecture."""
+"""System call number by architecture."""
 
 _ATTRIBUTE = struct.Struct("=IIQQQQQIIQQ")
-"""perf_event_attr up to config2: its second version, of 72 bytes."""
+"""perf_event_attr up to config2: its second version, 72 bytes."""
 
 _ENABLED_RUNNING_GROUP = 1 | 2 | 8
 _DISABLED = 1
@@ -41,11 +41,11 @@ _NOT_HERE = frozenset(
 )
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE})
 _OF_DISTRIBUTIONS = 3
-"""Level of perf_event_paranoid from which kernels of distributions require CAP_SYS_ADMIN."""
+"""Level of perf_event_paranoid from which distribution kernels require CAP_SYS_ADMIN."""
 
 
 class PerfEvent(NamedTuple):
-    """Event of a counter. type: of the PMU. The other fields: the event encoded in its format."""
+    """Event of a counter. type: type of the PMU. Other fields: the event encoded in its format."""
 
     type: int
     config: int
@@ -55,14 +55,14 @@ class PerfEvent(NamedTuple):
 
 CYCLES = PerfEvent(0, 0)
 INSTRUCTIONS = PerfEvent(0, 1)
-"""Events of every core PMU: PERF_TYPE_HARDWARE, which the kernel translates."""
+"""Events of every core PMU: PERF_TYPE_HARDWARE; the kernel translates them."""
 
 
 class Counts(NamedTuple):
     """A reading of a group.
 
-    enabled, running: nanoseconds since the group was enabled, and in which it counted. values: of
-    its events in the order of opening.
+    enabled: nanoseconds since the group was enabled. running: nanoseconds of counting. values:
+    values of the events in the order of opening.
     """
 
     enabled: int
@@ -86,8 +86,7 @@ class PerfCall:
         """
         if self._call is None:
             self._call = _system_call()
-        # A group that counts while it is being filled may never count those that come later,
-        # if they are of other PMUs (seen with Linux 6.18).
+        # An enabled group may never count later events of other PMUs (seen with Linux 6.18).
         flags = _DISABLED if leader == _NO_GROUP else 0
         attribute = _ATTRIBUTE.pack(
             event.type,
@@ -105,17 +104,17 @@ class PerfCall:
         return self._call(attribute, _ALL_PROCESSES, cpu, leader, _CLOSE_ON_EXEC)
 
     def enable(self, leader: int) -> None:
-        """Enable a group. Raise OSError."""
+        """Enable a group. Raise OSError if the kernel refuses."""
         fcntl.ioctl(leader, _ENABLE, 0)
 
     def read(self, leader: int) -> bytes:
-        """Read all counters of a group with one call. Raise OSError."""
+        """Read all counters of a group with one call. Raise OSError if that fails."""
         return os.read(leader, _PAGE)
 
     def frequency(self, descriptor: int) -> float:
-        """Return the rate of the system's time counter in Hz, 0 if unknown.
+        """Return the rate of the system's time counter in Hz; 0 if unknown.
 
-        That is the TSC on x86_64, CNTVCT on aarch64.
+        The time counter is the TSC on x86_64 and CNTVCT on aarch64.
         """
         import mmap
 
@@ -131,7 +130,10 @@ class PerfCall:
 
 
 def parse_counts(content: bytes) -> Counts:
-    """Parse a group read with PERF_FORMAT_GROUP and both times. Raise UnparsableError."""
+    """Parse a group read with PERF_FORMAT_GROUP and both times.
+
+    Raise UnparsableError if invalid.
+    """
     if len(content) < 24 or len(content) % 8:
         raise UnparsableError(f"perf: {len(content)} bytes are no counters of a group")
     number, enabled, running, *values = struct.unpack(f"={len(content) // 8}Q", content)
@@ -141,7 +143,7 @@ def parse_counts(content: bytes) -> Counts:
 
 
 def parse_time_page(content: bytes) -> float:
-    """Return the rate of the time counter of a perf_event_mmap_page in Hz, 0 if it has none.
+    """Return the rate of the time counter of a perf_event_mmap_page in Hz; 0 if it has none.
 
     Nanoseconds are `counter * time_mult >> time_shift`.
     """
@@ -181,7 +183,7 @@ def explain_error(error: OSError, paranoid: str) -> CcagentError:
 
 
 def read_paranoid(node: Node) -> str:
-    """Return the value of kernel.perf_event_paranoid, empty if it cannot be read."""
+    """Return the value of kernel.perf_event_paranoid; empty if it can't be read."""
     try:
         return node.read("proc/sys/kernel/perf_event_paranoid").decode("ascii", "replace").strip()
     except CcagentError:
@@ -189,7 +191,7 @@ def read_paranoid(node: Node) -> str:
 
 
 def _system_call() -> Callable[..., int]:
-    """Return the system call. Raise NotHereError on an unknown architecture."""
+    """Return the system call number. Raise NotHereError on an unknown architecture."""
     import ctypes
 
     machine = os.uname().machine
@@ -208,7 +210,7 @@ def _system_call() -> Callable[..., int]:
     ]
 
     def call(attribute: bytes, process: int, cpu: int, group: int, flags: int) -> int:
-        # The kernel only writes to an attribute whose size it does not know.
+        # The kernel writes to the attribute only if it doesn't know its size.
         descriptor: int = syscall(number, attribute, process, cpu, group, flags)
         if descriptor < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -1,4 +1,4 @@
-"""Check of hardware counters: PMUs, permission, and opening one."""
+"""Check of hardware counters: PMUs, permission, and opening a counter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def require_counters(node: Node, impact: str = "") -> Check:
 
 
 def find_counters(node: Node) -> CheckResult:
-    """Open a counter of cycles on the first cpu, and close it again."""
+    """Open and close a counter of cycles on the first cpu."""
     paranoid = read_paranoid(node)
     pmus = list(filter(_CORES.fullmatch, list_names(node, _DEVICES)))
     return assess_counters(pmus, paranoid, _try_cycles(paranoid) if node.is_live else None)
@@ -34,10 +34,10 @@ def find_counters(node: Node) -> CheckResult:
 def assess_counters(
     pmus: Sequence[str], paranoid: str, refusal: CcagentError | None
 ) -> CheckResult:
-    """Return the result for the PMUs of cores and the error of opening a counter."""
+    """Return the result for the core PMUs and the error of opening a counter."""
     level = f"perf_event_paranoid is {paranoid or 'unknown'}"
     if not pmus or isinstance(refusal, NotHereError):
-        fix = "in a virtual machine the host may hand its own on (vPMU)"
+        fix = "for a virtual machine, enable a vPMU on the host"
         return CheckResult("missing", f"no PMU of cores; {level}", fix)
     if refusal is not None:
         call, reason, fix = [*str(refusal).split(": ", 2), "", ""][:3]

@@ -1,6 +1,6 @@
 """Encoder of PMU events: from perf's notation `event=0xc7,umask=0x01` to kernel numbers.
 
-A file of the PMU, such as format/umask: `config:8-15`, has the bits of a term. Source:
+A PMU's file format/umask, `config:8-15`, has the bits of a term. Source:
 Documentation/ABI/testing/sysfs-bus-event_source-devices-format and -events.
 """
 
@@ -23,7 +23,7 @@ _WIDTH = 64
 class Field(NamedTuple):
     """Bits of a term, lowest first.
 
-    word: 0 for config, 1 for config1, 2 for config2. bits: their positions in the word.
+    word: 0 for config, 1 for config1, 2 for config2. bits: positions in the word.
     """
 
     word: int
@@ -31,7 +31,7 @@ class Field(NamedTuple):
 
 
 class Config(NamedTuple):
-    """The fields of perf_event_attr that select the event."""
+    """Fields of perf_event_attr that select the event."""
 
     config: int = 0
     config1: int = 0
@@ -39,7 +39,7 @@ class Config(NamedTuple):
 
 
 def parse_format(content: bytes) -> Field:
-    """Parse a file below format, `config:0-7,32-35`. Raise UnparsableError."""
+    """Parse a file below format, `config:0-7,32-35`. Raise UnparsableError if invalid."""
     found = _FORMAT.fullmatch(content.strip())
     if found is None:
         raise UnparsableError(f"not a format of a PMU: {content[:80]!r}")
@@ -47,7 +47,7 @@ def parse_format(content: bytes) -> Field:
     for part in found[2].split(b","):
         first, _, last = part.partition(b"-")
         start, end = int(first), int(last or first)
-        # Ascending ranges of one word have at most its number of bits.
+        # Ascending ranges in one word have at most as many bits as the word.
         if not start <= end < _WIDTH or (bits and start <= bits[-1]):
             raise UnparsableError(f"not ascending bits of a word: {content[:80]!r}")
         bits.extend(range(start, end + 1))
@@ -55,7 +55,7 @@ def parse_format(content: bytes) -> Field:
 
 
 def parse_terms(text: str) -> dict[str, int]:
-    """Parse `event=0x04,umask=0x03`; a term without a value is 1. Raise UnparsableError."""
+    """Parse `event=0x04,umask=0x03`; the default value is 1. Raise UnparsableError if invalid."""
     terms: dict[str, int] = {}
     for part in text.strip().split(","):
         found = _TERM.fullmatch(part.strip())
@@ -68,7 +68,7 @@ def parse_terms(text: str) -> dict[str, int]:
 
 
 def parse_type(content: bytes) -> int:
-    """Parse the file `type` of a PMU. Raise UnparsableError."""
+    """Parse the file `type` of a PMU. Raise UnparsableError if invalid."""
     text = content.strip()
     if not text.isdigit() or len(text) > 9:
         raise UnparsableError(f"not the type of a PMU: {content[:80]!r}")
@@ -76,9 +76,9 @@ def parse_type(content: bytes) -> int:
 
 
 def encode(terms: Mapping[str, int], fields: Mapping[str, Field]) -> Config:
-    """Return the terms encoded in the fields of the PMU.
+    """Return the terms encoded in the fields of perf_event_attr.
 
-    Raise UnparsableError for an unknown term or a value that is too large.
+    Raise UnparsableError for an unknown term or a too large value.
     """
     words = [0, 0, 0]
     for name, value in terms.items():

@@ -1,7 +1,7 @@
 """Groups of perf counters, as few as the hardware allows, and their rates.
 
-Counters of a group count at the same times and are read with one call. The kernel multiplexes
-groups that do not fit together: a rate is the delta over the time in which the group counted.
+The counters of a group count at the same times, and one call reads them. If groups do not fit
+together, the kernel multiplexes them. A rate is the delta over the time in which the group counted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _LARGEST = 64
 class EventGroup:
     """Group of counters on one cpu that count at the same times.
 
-    numbers: of its events. is_starved: enabled since the last reading, but never scheduled.
+    numbers: numbers of the group's events. is_starved: the group was enabled since the last reading
+    but never scheduled.
     """
 
     def __init__(self, call: PerfCall, cpu: int) -> None:
@@ -53,14 +54,14 @@ class EventGroup:
         self.numbers.append(number)
 
     def enable(self) -> None:
-        """Enable the group. Raise OSError."""
+        """Enable the group. Raise OSError if the kernel refuses."""
         self._call.enable(self.leader)
 
     def read(self, rates: list[float | None]) -> float | None:
         """Write the rates per second since the last reading into `rates`, by number.
 
-        Return the share of time that was counted; None, without rates, at the first reading. Raise
-        OSError or UnparsableError.
+        Return the share of time that was counted. The first reading returns None and writes no
+        rates. Raise OSError or UnparsableError.
         """
         before, self._before = self._before, None
         now = self._before = parse_counts(self._call.read(self.leader))
@@ -84,7 +85,7 @@ class EventGroup:
 class PerfCounters:
     """Counters of a core or a memory controller, on one cpu or several.
 
-    together: the first events that stay in one group if possible.
+    together: number of first events to keep in one group if possible.
     """
 
     def __init__(self, call: PerfCall, together: int = 0) -> None:
@@ -96,20 +97,19 @@ class PerfCounters:
     def add(
         self, cpu: int, events: Sequence[PerfEvent], largest: int = _LARGEST
     ) -> dict[int, OSError]:
-        """Count events on a cpu, as many in a group as the kernel accepts, at most `largest`.
+        """Count events on a cpu, in groups as large as the kernel accepts, at most `largest`.
 
-        Events are numbered in the order of adding. Return the refused ones. Raise OSError for an
-        error that concerns every event, such as permissions, and NotHereError on an unknown
-        architecture.
+        Events are numbered in the order of adding. Return the refused events. Raise OSError for an
+        error of all events, such as permissions, and NotHereError on an unknown architecture.
         """
         first = len(self._events)
         self._events += events
         return self._open(cpu, range(first, len(self._events)), largest)
 
     def rates(self, errors: list[str], shares: list[float]) -> list[float | None]:
-        """Return the rates per second since the last reading, None for unknown ones.
+        """Return the rates per second since the last reading, None for an unknown rate.
 
-        Add to `shares` the share of time in which each group counted.
+        Append to `shares` the share of time in which each group counted.
         """
         rates: list[float | None] = [None] * len(self._events)
         for group in tuple(self.groups):
@@ -167,7 +167,7 @@ class PerfCounters:
         return None
 
     def _split(self, group: EventGroup) -> None:
-        """Split a group that is never scheduled. Raise OSError.
+        """Split a group that is never scheduled. Raise OSError if the kernel refuses.
 
         The kernel accepts a group that fits an idle PMU, but the NMI watchdog may use a counter.
         """

@@ -1,4 +1,4 @@
-"""Plan of the events of a hardware thread and the metrics derived from them."""
+"""Plan of the events of a hardware thread and the metrics computed from them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _CYCLES, _INSTRUCTIONS = 0, 1
 
 
 class UnavailableMetrics:
-    """Unavailable metrics. absent: reason by metric. errors: messages worth logging."""
+    """Unavailable metrics. absent: reason by metric. errors: messages to log."""
 
     def __init__(self) -> None:
         self.absent: dict[str, str] = {}
         self.errors: list[str] = []
 
     def note(self, error: CcagentError, *metrics: str) -> None:
-        """Note why metrics are unavailable. Hardware that does not exist is not logged."""
+        """Note why metrics are unavailable. Missing hardware is not logged."""
         for metric in metrics:
             self.absent[metric] = str(error)
         if not isinstance(error, NotHereError):
@@ -36,10 +36,10 @@ class UnavailableMetrics:
 
 
 class _Clock(NamedTuple):
-    """Events of the clock: `awake` over `reference`, times the rate of `time`.
+    """Events of the clock rate: `awake` / `reference` * rate of `time`.
 
     awake: cycles while awake. reference: ticks of a fixed rate while awake. time: ticks of that
-    rate, awake or not; None: its rate is `rate`, in Hz.
+    rate, awake or not. If time is None, `rate` is the rate in Hz.
     """
 
     awake: int
@@ -51,8 +51,8 @@ class _Clock(NamedTuple):
 class EventPlan:
     """Events to count on each hardware thread.
 
-    together: the first events that belong in one group. A plan without a table has the events that
-    the kernel knows for every processor.
+    together: number of first events that belong in one group. A plan without a table has the
+    kernel's generic events.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class EventPlan:
 
     @property
     def needs_rate(self) -> bool:
-        """Return whether the rate of the system's time counter is needed."""
+        """Return whether the plan needs the rate of the system's time counter."""
         return self._clock is not None and self._clock.time is None
 
     def set_rate(self, rate: float, unavailable: UnavailableMetrics) -> None:
@@ -80,7 +80,7 @@ class EventPlan:
             )
 
     def refuse(self, refused: dict[int, OSError], unavailable: UnavailableMetrics) -> None:
-        """Drop the metrics of events that cannot be counted."""
+        """Drop the metrics of events that the kernel refuses."""
         for number, error in refused.items():
             reason = explain_error(error, "")
             if number in {_CYCLES, _INSTRUCTIONS}:
@@ -153,7 +153,7 @@ class EventPlan:
 
 
 def total(rates: Sequence[float | None], weights: list[tuple[int, float]]) -> float | None:
-    """Return the sum of weighted rates; None if one is unknown, since a partial sum misleads."""
+    """Return the sum of weighted rates; None if a rate is unknown, since a partial sum misleads."""
     result = 0.0
     for number, weight in weights:
         rate = rates[number]

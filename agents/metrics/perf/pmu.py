@@ -24,7 +24,7 @@ _DEVICES = "sys/bus/event_source/devices"
 
 
 class Pmu:
-    """A PMU. Each of its files is read once, when it is needed."""
+    """A PMU. Each of its files is read once, at first use."""
 
     def __init__(self, node: Node, name: str) -> None:
         self.name = name
@@ -34,9 +34,9 @@ class Pmu:
         self._fields: dict[str, Field] = {}
 
     def event(self, text: str) -> PerfEvent:
-        """Return an event given in perf's notation, `event=0xc7,umask=0x01`.
+        """Return the event of perf's notation, `event=0xc7,umask=0x01`.
 
-        Raise NotHereError or UnparsableError for an unknown event, else as Node.read does.
+        Raise NotHereError or UnparsableError for an unknown event, else the errors of Node.read.
         """
         terms = parse_terms(text)
         if self._type is None:
@@ -48,14 +48,14 @@ class Pmu:
         return PerfEvent(self._type, *encode(terms, self._fields))
 
     def find_event(self, name: str) -> PerfEvent:
-        """Return an event that the PMU names. Raise as `event` does."""
+        """Return a named event of the PMU. Raise as `event` does."""
         path = f"{self._directory}/events/{name}"
         return self.event(self._node.read(path).decode("ascii", "replace"))
 
     def cpus(self) -> list[int]:
-        """Return the cpus on which its events are counted, one for each instance of the hardware.
+        """Return the cpus that count the PMU's events, one for each hardware instance.
 
-        Raise UnparsableError, else as Node.read does.
+        Raise UnparsableError for a bad list, else the errors of Node.read.
         """
         return read_parsed(self._node, f"{self._directory}/cpumask", parse_cpu_list)
 
@@ -63,7 +63,7 @@ class Pmu:
 def find_pmus(node: Node, pattern: str) -> list[Pmu]:
     """Return the PMUs whose names match a pattern, sorted.
 
-    Raise NotHereError if there are none, else as Node.list does.
+    Raise NotHereError if no name matches, else the errors of Node.list.
     """
     wanted = re.compile(pattern)
     names = sorted(name for name in node.list(_DEVICES) if wanted.fullmatch(name))

@@ -1,6 +1,6 @@
 """Reader of hardware counters: clock, instructions, floating-point operations, memory traffic.
 
-Linux perf events count them for all processes together, see perf_event_open(2).
+Linux perf events count all processes together, see perf_event_open(2).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Core(NamedTuple):
 
 
 class _Memory(NamedTuple):
-    """PerfCounters of the memory of a socket. weights: bytes of a count, by number of the event."""
+    """PerfCounters of the memory of a socket. weights: bytes per count, by event number."""
 
     scope: Scope
     counters: PerfCounters
@@ -44,7 +44,7 @@ class _Memory(NamedTuple):
 
 
 class PerfReader(Reader[ReaderSettings]):
-    """Reads the counters of all cores and memory controllers, and keeps them open."""
+    """Reads the counters of all cores and memory controllers; counters stay open."""
 
     name: ClassVar[str] = "perf"
     metrics: ClassVar[dict[str, Metric]] = {
@@ -52,26 +52,26 @@ class PerfReader(Reader[ReaderSettings]):
             unit="Hz",
             type="hwthread",
             aggregation="mean",
-            description="Clock rate while awake",
+            description="clock rate while awake",
             source="perf: msr/aperf, msr/mperf, msr/tsc; on aarch64 cycles, CNT_CYCLES",
         ),
         "ipc": Metric(
             unit="",
             type="hwthread",
             aggregation="mean",
-            description="Instructions retired in a cycle",
+            description="instructions retired per cycle",
             source="perf: instructions, cycles",
         ),
         "flops_sp": Metric(
             unit="Flops/s",
             type="hwthread",
-            description="Floating-point operations of single precision",
+            description="single-precision floating-point operations",
             source="perf: events of the processor",
         ),
         "flops_dp": Metric(
             unit="Flops/s",
             type="hwthread",
-            description="Floating-point operations of double precision",
+            description="double-precision floating-point operations",
             source="perf: events of the processor",
         ),
         "flops_any": Metric(
@@ -115,9 +115,9 @@ class PerfReader(Reader[ReaderSettings]):
         yield require_counters(node)
 
     def read(self, node: Node) -> list[Gauge]:
-        """Return rates since the last reading; none at the first, or after cpus have changed.
+        """Return rates since the last reading; none at the first, or after a change of cpus.
 
-        Raise NotHereError without counters, NotPermittedError with the fix.
+        Raise NotHereError without counters, or NotPermittedError with the fix.
         """
         if self._is_for_live and not node.is_live:
             raise NotHereError("perf: only the machine itself has counters")
@@ -151,7 +151,7 @@ class PerfReader(Reader[ReaderSettings]):
         self._close_memory()
 
     def _give_up(self) -> None:
-        """Close all counters and drop their errors: the caller raises the cause."""
+        """Close all counters. Drop their errors: the caller raises the cause."""
         self.close()
         self.errors = []
 
@@ -165,12 +165,12 @@ class PerfReader(Reader[ReaderSettings]):
 
     @property
     def _wants_cores(self) -> bool:
-        """Return whether anything but the traffic of the memory is wanted."""
+        """Return whether any metric besides memory traffic is wanted."""
         return self.wanted is None or bool(self.wanted & self.metrics.keys() - {"mem_bw"})
 
     def _open(self, node: Node, cpus: list[int]) -> EventPlan:
-        """Open all counters. Raise OSError or NotHereError."""
-        # Without permission or hardware a reading costs this one call only.
+        """Open all counters. Raise OSError if the kernel refuses, NotHereError without hardware."""
+        # Without permission or hardware, this is the only call.
         self._call.close(self._call.open(CYCLES, cpus[0] if cpus else 0))
         raise_limit()
         unavailable = UnavailableMetrics()
@@ -195,7 +195,7 @@ class PerfReader(Reader[ReaderSettings]):
         return plan
 
     def _open_memory(self, node: Node, table: EventTable, unavailable: UnavailableMetrics) -> None:
-        """Count memory traffic with the first set of events that the machine has."""
+        """Count memory traffic with the first available set of events."""
         if not table.memory:
             unavailable.note(NotHereError(f"perf: {table.name}: no event counts it"), "mem_bw")
         for memory in table.memory:
@@ -211,7 +211,7 @@ class PerfReader(Reader[ReaderSettings]):
             self._close_memory()
 
     def _open_channels(self, node: Node, memory: MemoryTraffic) -> None:
-        """Count on all PMUs together. Raise OSError or CcagentError if one of them fails."""
+        """Count on all PMUs together. Raise OSError or CcagentError if a PMU fails."""
         texts = [(text, each.bytes) for each in memory.events for text in each.events()]
         sockets: dict[int, _Memory] = {}
         for pmu in find_pmus(node, memory.pmus):

@@ -1,7 +1,7 @@
 """Tables of the events of processor models, in the directory events.
 
-The kernel knows cycles and instructions of every processor. Events of floating-point operations and
-memory traffic differ by model. Each table names its sources.
+The kernel has events for cycles and instructions of every processor. Events of floating-point
+operations and memory traffic differ by model. Each table names its sources.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _ENDING = ".toml"
 class CpuIdentity(NamedTuple):
     """Model of a processor.
 
-    vendor: as x86_64 names it, or the implementer's number on aarch64. family: on aarch64 the
-    version of the architecture. model: on aarch64 the part.
+    vendor: vendor_id on x86_64, implementer's number on aarch64. family: on aarch64 the version of
+    the architecture. model: on aarch64 the part number.
     """
 
     vendor: str
@@ -34,23 +34,23 @@ class CpuIdentity(NamedTuple):
 
 
 class CpuModels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Processors of a table. models: ranges, both ends included."""
+    """Processors of a table. models: inclusive ranges."""
 
     vendor: str
     family: int
     models: list[tuple[int, int]]
 
     def has(self, cpu: CpuIdentity) -> bool:
-        """Return whether a processor is one of these."""
+        """Return whether a processor is in this set."""
         return (self.vendor, self.family) == cpu[:2] and any(
             first <= cpu.model <= last for first, last in self.models
         )
 
 
 class CoreEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Event of a core, and the floating-point operations per count.
+    """Core event, and the floating-point operations per count.
 
-    event: in perf's notation. flops_any: for an event that does not distinguish precision.
+    event: perf's notation. flops_any: operations of an event that does not distinguish precision.
     """
 
     name: str
@@ -61,9 +61,9 @@ class CoreEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class MemoryEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Event of memory traffic, and the bytes per count.
+    """Memory event, and the bytes per count.
 
-    channels, step: number of channels, and the distance between their event codes.
+    channels: number of channels. step: distance between their event codes.
     """
 
     name: str
@@ -73,7 +73,7 @@ class MemoryEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     step: int = 0
 
     def events(self) -> list[str]:
-        """Return the event of each channel in perf's notation, which begins with `event=`."""
+        """Return the event of each channel in perf's notation, starting with `event=`."""
         name, _, rest = self.event.partition(",")
         if self.channels == 1:
             return [self.event]
@@ -82,9 +82,9 @@ class MemoryEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class MemoryTraffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Events that count memory traffic together.
+    """Events that together count memory traffic.
 
-    pmus: pattern of the names of their PMUs. group: largest number of events in a group.
+    pmus: name pattern of the PMUs. group: largest number of events in a group.
     """
 
     pmus: str
@@ -95,9 +95,9 @@ class MemoryTraffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class EventTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Events of some models of processors.
 
-    sources: documents of the events. cpus: the models. pmus: pattern of the name of the core PMU.
-    reference: event that counts at the rate of the system's time counter while a core is awake,
-    empty if there is none. memory: the first one that the machine has is used.
+    sources: documents of the events. cpus: processor models. pmus: name pattern of the core PMU.
+    reference: event that counts at the rate of the system's time counter while a core is awake;
+    empty if none exists. memory: alternatives; the first available one is used.
     """
 
     name: str
@@ -110,7 +110,7 @@ class EventTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def identify(cpuinfo: bytes) -> CpuIdentity | None:
-    """Return the model of the first processor in /proc/cpuinfo or its head; None if unknown."""
+    """Return the model of the first processor in /proc/cpuinfo (or its start); None if unknown."""
     for block in parse_cpuinfo(cpuinfo):
         if "CPU implementer" in block:
             names = ("CPU implementer", "CPU architecture", "CPU part")
@@ -142,7 +142,7 @@ def read_table(name: str) -> EventTable:
 
 
 def choose(cpu: CpuIdentity | None) -> EventTable | None:
-    """Return the table of a processor, None if there is none."""
+    """Return the table of a processor; None without one."""
     if cpu is None:
         return None
     tables = (read_table(name) for name in table_names())

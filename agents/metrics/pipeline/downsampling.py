@@ -14,7 +14,7 @@ _MOST = 200_000
 
 
 class Downsampler:
-    """Collects values and yields their means at the end of each step.
+    """Collects values and yields their means at the end of each step of the store.
 
     seconds: length of a step; 0 passes every value through.
     """
@@ -25,7 +25,10 @@ class Downsampler:
         self._values: dict[tuple[str, Scope], tuple[float, int]] = {}
 
     def add(self, now: float, values: list[Value]) -> Iterator[tuple[float, list[Value]]]:
-        """Add the values of `now` (seconds since 1970). Yield end and means of a finished step."""
+        """Add the values of `now` (seconds since 1970).
+
+        Yield the end and the means of a finished step.
+        """
         if not self._seconds:
             yield now, values
             return

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _mean(values: list[float]) -> float:
-    """Return the mean as `statistics.fmean`, whose module takes 2 ms to import."""
+    """Return the mean. Importing `statistics` for fmean takes 2 ms."""
     return math.fsum(values) / len(values)
 
 
@@ -30,8 +30,8 @@ Value = tuple[str, float, Scope]
 class Output(NamedTuple):
     """Output name and unit of a metric.
 
-    factor: from the base unit to `unit`. combine: makes the value of the node from those of its
-    parts, None if the parts are sent. tags: additional tags.
+    factor: from the base unit to `unit`. combine: computes the node value from the values of parts;
+    None to send the parts. tags: additional tags.
     """
 
     name: str
@@ -42,9 +42,9 @@ class Output(NamedTuple):
 
 
 def make_outputs(metrics: dict[str, Metric], settings: MetricsSettings) -> dict[str, Output]:
-    """Return the outputs of the metrics that are sent.
+    """Return the outputs of the metrics to send.
 
-    Raise ConfigurationError for an unknown name, unless commands or files may provide it later.
+    Raise ConfigurationError for an unknown name, unless commands or files may add it later.
     """
     is_open = bool(settings.commands or settings.files)
     for where, names in (
@@ -65,10 +65,10 @@ def make_outputs(metrics: dict[str, Metric], settings: MetricsSettings) -> dict[
 def make_output(
     name: str, metric: Metric, settings: MetricsSettings, *, is_custom: bool = False
 ) -> Output | None:
-    """Return the output of a metric, None if it is not sent.
+    """Return the output of a metric; None if it is excluded.
 
-    Raise ConfigurationError for an unknown unit. is_custom: the metric of a command or a file has
-    no unit, so that the configured unit is a label only.
+    Raise ConfigurationError for an unknown unit. is_custom: the metric of a command or file has no
+    unit; a configured unit is only a label.
     """
     own = settings.metrics.get(name)
     wanted = metric.is_default or name in settings.include or own is not None
@@ -88,9 +88,9 @@ def make_output(
 
 
 def combine_values(values: Iterable[Value], outputs: dict[str, Output]) -> list[Value]:
-    """Return the values that are sent; combine parts to a value of the node where configured.
+    """Return the values to send. Combine parts to a node value where configured.
 
-    A value of the node that a reader has measured replaces the combined one.
+    A node value measured by a reader replaces the combined one.
     """
     kept: list[Value] = []
     parts: dict[str, list[float]] = {}

@@ -40,7 +40,7 @@ _OWN_UNITS: dict[str, dict[str, str]] = {
     "clustercockpit": {"mem_bw": "GB/s", "ib_recv": "B/s", "ib_xmit": "B/s", "ib_rate": "B/s"},
     "spec": {},
     "base": {},
-    # kB are those of /proc/meminfo, of 1024 B.
+    # kB has 1024 B, as in /proc/meminfo.
     "cc-metric-collector": {
         **dict.fromkeys(
             ("mem_used", "mem_free", "mem_available", "mem_buffers", "mem_cached", "mem_shared",
@@ -107,18 +107,18 @@ _NAMES: dict[str, dict[str, str]] = {
         "gpfs_inode_updates": "gpfs_inode_updates_rate",
     },
 }  # fmt: skip
-"""Output names that differ from the metric's."""
+"""Output names that differ from the metric name."""
 
 
 def apply_preset(preset: Preset, metric: str, base: str) -> PresetOutput:
-    """Return output name and unit of a metric under a preset; base: its base unit."""
+    """Return output name and unit of a metric under a preset. base: the base unit."""
     unit = _OWN_UNITS[preset].get(metric) or _UNITS[preset].get(base, base)
     name = _NAMES.get(preset, {}).get(metric, metric)
     return PresetOutput(name, unit, find_factor(base, unit))
 
 
 def find_factor(base: str, unit: str) -> float:
-    """Return the factor from a base unit to another. Raise ValueError if there is none."""
+    """Return the factor from a base unit to another. Raise ValueError if none exists."""
     if base == unit:
         return 1.0
     known = FACTORS.get((base, unit))

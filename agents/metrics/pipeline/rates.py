@@ -15,7 +15,7 @@ _MOST = 200_000
 
 
 class Rates:
-    """Computes rates; remembers the counters of the previous reading."""
+    """Computes rates from the counters of the current and the previous reading."""
 
     def __init__(self) -> None:
         self._before: dict[tuple[str, Scope], int] = {}
@@ -26,9 +26,9 @@ class Rates:
     ) -> Iterable[tuple[str, float, Scope]]:
         """Return metric, rate and scope of each counter of the previous reading.
 
-        moment: seconds of a monotonic clock. A counter that fell has wrapped, if it can. One that
-        fell by half or more was reset: then its delta is its value, as for a NEW counter. A smaller
-        fall is an inaccurate sum, or a part of it that has gone, and counts as 0.
+        moment: seconds of a monotonic clock. A fallen counter has wrapped, if it can wrap. A
+        counter that fell by half or more was reset: its delta is its value, as for a NEW counter. A
+        smaller fall comes from an inaccurate sum or a removed part, and counts as 0.
         """
         before, self._before = self._before, {}
         seconds = 0.0 if self._moment is None else moment - self._moment

@@ -1,4 +1,4 @@
-"""Calls that are repeated in a background thread and never overlap."""
+"""Repeated calls in a background thread that never overlap."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE = 0.1
-"""Seconds that a sample waits: a quick call has its values in the same sample."""
+"""Seconds that a sample waits for a call. A quick call returns in the same sample."""
 GRACE = 1.0
-"""Seconds that ending a program may take."""
+"""Seconds allowed for ending a program."""
 
 
 class RepeatedCall(Generic[T]):
     """One call at a time, started once per time slot of `every` seconds.
 
-    name: of the call in messages, empty if the caller names it. every: 0 for each sample.
+    name: name of the call in messages; empty if the caller adds it. every: 0 for each sample.
     """
 
     def __init__(self, name: str, every: float) -> None:
@@ -34,7 +34,7 @@ class RepeatedCall(Generic[T]):
     def begin(
         self, now: float, call: Callable[[], T], errors: list[str], *, is_due: bool = False
     ) -> None:
-        """Start `call` if `now` is in a new time slot, or if `is_due`.
+        """Start `call` if `now` is in a new time slot or `is_due` is True.
 
         now: seconds since 1970.
         """
@@ -44,7 +44,7 @@ class RepeatedCall(Generic[T]):
         self._slot = slot
         self._collect(0.0, errors)
         if self._running is not None:
-            errors.append(self._message("it still runs, and is not started again"))
+            errors.append(self._message("still running; not started again"))
             return
         try:
             self._running = BackgroundCall(call, self.name or "background call")
@@ -52,16 +52,16 @@ class RepeatedCall(Generic[T]):
             errors.append(str(error))
 
     def result(self, seconds: float, errors: list[str]) -> T | None:
-        """Return the newest result that was not returned before, None without one.
+        """Return the newest result not returned before; None without one.
 
-        seconds: to wait for a call that runs. A call that failed is in `errors`.
+        seconds: time to wait for a running call. Failed calls are in `errors`.
         """
         self._collect(seconds, errors)
         results, self._results = self._results, []
         return results[-1] if results else None
 
     def is_over(self) -> bool:
-        """Wait for the end of a call that is being stopped. Return whether it has ended."""
+        """Wait for a stopping call to end. Return whether it has ended."""
         return self._running is None or self._running.wait(2 * GRACE)
 
     def _collect(self, seconds: float, errors: list[str]) -> None:

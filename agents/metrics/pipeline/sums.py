@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class Sums:
-    """Sums of the counters of parts. They never fall when parts appear, disappear or reset.
+    """Sums of the counters of parts. Sums never fall when parts appear, disappear or reset.
 
-    columns: number of counters of a part. wraps_at: the largest value of a counter before it
-    wraps to 0; 0 for a counter that never wraps. total, parts: deltas since the first reading.
+    columns: number of counters of a part. wraps_at: largest value before a counter wraps to 0; 0 if
+    it never wraps. total, parts: deltas since the first reading.
     """
 
     def __init__(self, columns: int, wraps_at: int = 0) -> None:
@@ -23,9 +23,9 @@ class Sums:
         self._before: Mapping[str, Sequence[int]] = {}
 
     def add(self, counters: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
-        """Add the counters of all present parts. Return the deltas of parts that were known.
+        """Add the counters of all present parts. Return the deltas of known parts.
 
-        The first value of a part is not added: it was counted before the part was seen.
+        The first value of a part is not added: it covers the time before this reading.
         """
         deltas: dict[str, list[int]] = {}
         parts: dict[str, list[int]] = {}
@@ -42,7 +42,7 @@ class Sums:
 
 
 def compute_deltas(old: Sequence[int], new: Sequence[int], wraps_at: int = 0) -> list[int]:
-    """Return the deltas of the counters of one part, none below 0.
+    """Return the non-negative deltas of the counters of one part.
 
     A single counter that fell has wrapped if the wrapped delta is less than half of its range: a
     reset of the part sets several counters back. Any other counter that fell by half or more was

@@ -9,8 +9,8 @@ _AGREEING = 3
 class ClockGuard:
     """Compares the clock with a monotonic clock.
 
-    A store that has received a time in the future rejects correct ones after it, so nothing is sent
-    after a jump. A new time that is stable is accepted.
+    A store that received a future time rejects later correct times. Therefore nothing is sent after
+    a jump until the new time is stable.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class ClockGuard:
         """Return whether `time` (seconds since 1970) may be sent."""
         difference = time - monotonic
         if self._difference is None or abs(difference - self._difference) <= _TOLERANCE:
-            # Slow corrections are followed.
+            # Accept slow corrections of the clock.
             self._difference = difference
             self._agreeing = 0
             return True

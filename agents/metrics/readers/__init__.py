@@ -1,1 +1,1 @@
-"""Readers of node metrics, one file a subject."""
+"""Readers of node metrics, one file per subject."""

@@ -1,4 +1,4 @@
-"""Values of accelerators on demand, from the details of the libraries."""
+"""On-demand values of accelerators, from the details of the vendor libraries."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _COUNTED = frozenset({
     "acc_power_average", "acc_nvlink_tx", "acc_nvlink_rx", "acc_nvlink_link_tx",
     "acc_nvlink_link_rx", "acc_xgmi_tx", "acc_xgmi_rx",
 })  # fmt: skip
-"""Counters, sent as rates. All other details are gauges."""
+"""Details that are counters, sent as rates. All other details are gauges."""
 
 
 def select_details(wanted: frozenset[str] | None) -> frozenset[str]:
-    """Return the details that these metrics need; all for None."""
+    """Return the details for these metrics; None means all."""
     metrics = [name for name in DETAILS if wanted is None or name in wanted]
     return frozenset(
         "energy" if name == "acc_power_average" else name.removeprefix("acc_") for name in metrics

@@ -1,4 +1,4 @@
-"""Reader of accelerators, through the libraries of their vendors."""
+"""Reader of accelerators, through the vendor libraries."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class AcceleratorsSettings(ReaderSettings, frozen=True, kw_only=True):
     renamed: ClassVar[dict[str, str]] = {"makers": "vendors"}
 
     vendors: Annotated[
-        tuple[str, ...], Meta(description="vendors whose cards are read; empty: none")
+        tuple[str, ...], Meta(description="vendors of the cards to read; empty: none")
     ] = ("nvidia", "amd")
     time_limit: Annotated[
         Duration,
-        Meta(description="after this long a sample is sent without the values of a library"),
+        Meta(description="time after which a sample is sent without the values of a slow library"),
     ] = Duration("5s")
 
     def __post_init__(self) -> None:
@@ -58,9 +58,9 @@ class AcceleratorsSettings(ReaderSettings, frozen=True, kw_only=True):
 class AcceleratorsReader(Reader[AcceleratorsSettings]):
     """State of cards, by PCI address.
 
-    A card with MIG is one card, as in the topology of the cluster and in the store. Its memory is
-    that of card and instances together; its utilisation is unknown. Instances have a metric of
-    their own, with stype.
+    A card with MIG is one card, as in the topology of the cluster and in the store. Its memory
+    includes the instances; its utilisation is unknown. Instances have a separate metric, with
+    stype.
     """
 
     name = "accelerators"
@@ -69,14 +69,14 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
         "acc_utilization": Metric(
             unit="%",
             type="accelerator",
-            description="share of the last moment in which the card was busy; not of one with MIG",
+            description="share of recent time in which the card was busy; not with MIG",
             source="NVML, nvmlDeviceGetUtilizationRates: gpu; AMD SMI, gfx_activity",
             aggregation="mean",
         ),
         "acc_mem_used": Metric(
             unit="B",
             type="accelerator",
-            description="memory in use, without what the driver holds back",
+            description="memory in use, without memory reserved by the driver",
             source="NVML, nvmlDeviceGetMemoryInfo: used; AMD SMI, VRAM",
         ),
         "acc_power": Metric(
@@ -95,7 +95,7 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
         "acc_clock": Metric(
             unit="Hz",
             type="accelerator",
-            description="clock of the processors",
+            description="clock of the SMs or compute units",
             source="NVML, nvmlDeviceGetClockInfo: SM; AMD SMI, GFX",
             aggregation="mean",
             is_default=False,
@@ -103,7 +103,7 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
         "acc_mem_clock": Metric(
             unit="Hz",
             type="accelerator",
-            description="clock of the memory",
+            description="memory clock",
             source="NVML, nvmlDeviceGetClockInfo: MEM; AMD SMI, MEM",
             aggregation="mean",
             is_default=False,
@@ -111,7 +111,7 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
         "acc_mem_share": Metric(
             unit="%",
             type="accelerator",
-            description="memory in use, of all that the card has; not of one with MIG",
+            description="memory in use, relative to the memory of the card; not with MIG",
             source="NVML, nvmlDeviceGetMemoryInfo; AMD SMI, VRAM",
             aggregation="mean",
             is_default=False,
@@ -119,7 +119,7 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
         "acc_power_limit": Metric(
             unit="W",
             type="accelerator",
-            description="power that the card may take",
+            description="power limit of the card",
             source="NVML, nvmlDeviceGetPowerManagementLimit; AMD SMI, power_cap",
             is_default=False,
         ),
@@ -133,7 +133,7 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
         "acc_instance_mem_used": Metric(
             unit="B",
             type="accelerator",
-            description="memory in use, by instance of a card (stype mig)",
+            description="memory in use, by MIG instance of a card (stype mig)",
             source="NVML, nvmlDeviceGetMemoryInfo: used",
             is_default=False,
         ),
@@ -147,7 +147,7 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
         self._of_parts: set[str] = set()
 
     def begin(self, node: Node) -> None:
-        """Ask the libraries, which answer while other readers read."""
+        """Start the calls of the libraries. They run while other readers read."""
         if self._gpus is None and is_any_present(node, self.settings.vendors):
             from ccagent.machine.gpu.gpus import Gpus
 
@@ -160,7 +160,7 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
             self._is_asked = True
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
-        """Wait for the answers up to `time_limit`. Raise NotHereError without cards."""
+        """Return the values; wait up to `time_limit`. Raise NotHereError without cards."""
         self.errors = []
         if not self._is_asked:
             self.begin(node)
@@ -171,8 +171,8 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
         self._of_parts |= {value.metric for value in values if value.scope.stype}
         return values
 
-    def list_pending(self, node: Node) -> dict[str, ScopeType]:  # noqa: ARG002 - known from readings
-        """Return the metrics of links and instances, which have no value of the card."""
+    def list_pending(self, node: Node) -> dict[str, ScopeType]:  # noqa: ARG002 - from readings
+        """Return the metrics of links and instances; they have no value per card."""
         return dict.fromkeys(sorted(self._of_parts), "accelerator")
 
     def close(self) -> None:
@@ -212,7 +212,7 @@ def card_values(reading: GpuReading) -> Iterator[Gauge | Count]:
 
 
 def _state_values(card: SampleGpu, scope: Scope) -> Iterator[Gauge]:
-    # 0 stands for an unknown value.
+    # 0 means unknown.
     for metric, value in (
         ("acc_power", card.power),
         ("acc_temperature", card.temperature),

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 ScopeType = Literal[
     "node", "socket", "die", "memoryDomain", "llc", "core", "hwthread", "accelerator"
 ]
-"""Types of scopes, named as in ClusterCockpit."""
+"""Types of scopes, by ClusterCockpit's names."""
 
 
 class Scope(NamedTuple):
     """Scope of a value. type_id: number in the topology, empty for the node.
 
-    stype, stype_id: a part of it, such as a network interface or a job.
+    stype, stype_id: a part of the scope, such as a network interface or a job.
     """
 
     type: ScopeType = "node"
@@ -53,8 +53,9 @@ NEW = -1
 class Count(NamedTuple):
     """A counter; the metric is its rate.
 
-    wraps_at: largest value before it wraps to 0; 0: it never wraps, so that a smaller value means a
-    reset; NEW: it started at 0 after the previous reading, so that its first interval counts.
+    wraps_at: largest value before the counter wraps to 0. With 0 it never wraps, and a smaller
+    value means a reset. With NEW it started at 0 after the previous reading, and its first interval
+    counts.
     """
 
     metric: str
@@ -66,9 +67,9 @@ class Count(NamedTuple):
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
     """Definition of a metric.
 
-    unit: a base unit: B, B/s, s, Hz, W, V, A, %, degC, rpm, Flops/s, 1/s, or empty. type: of its
-    smallest scope. aggregation: combines values of parts to a value of the whole. scale: factor of
-    the rate of a counter. source: file and field. is_default: sent unless excluded.
+    unit: a base unit: B, B/s, s, Hz, W, V, A, %, degC, rpm, Flops/s, 1/s, or empty. type: type of
+    the smallest scope. aggregation: combines values of parts to a value of the whole. scale: factor
+    of the rate of a counter. source: file and field. is_default: sent unless excluded.
     """
 
     unit: str
@@ -92,11 +93,11 @@ S = TypeVar("S", bound=ReaderSettings)
 
 
 class Reader(ABC, Generic[S]):
-    """Reads one subject. It holds the state between readings, which is bounded.
+    """Reads one subject. State between readings is bounded.
 
     errors: messages of the last reading. absent: reason by unavailable metric. wanted: metrics that
-    are sent or used in expressions; None: all. is_patient: no later sample follows, so that the
-    reader waits for slow sources. interval: seconds between its readings, 0 if unknown.
+    are sent or used in expressions; None: all. is_patient: no later sample follows; wait for slow
+    sources. interval: seconds between readings, 0 if unknown.
     """
 
     name: ClassVar[str]
@@ -115,33 +116,36 @@ class Reader(ABC, Generic[S]):
 
     @property
     def is_wanted(self) -> bool:
-        """Return whether any of its metrics is sent or used in an expression."""
+        """Return whether any metric of the reader is sent or used in an expression."""
         return self.wanted is None or not self.wanted.isdisjoint(self.metrics)
 
-    def checks(self, node: Node) -> Iterable[Check]:  # noqa: ARG002 - for those that need something
-        """Return what its metrics need of the machine, for `ccagent doctor`."""
+    def checks(self, node: Node) -> Iterable[Check]:  # noqa: ARG002 - used by overrides
+        """Return the checks of the machine for `ccagent doctor`."""
         return ()
 
     def begin(self, node: Node) -> None:
-        """Start slow queries. Called before the readers of a sample read."""
+        """Start slow queries. Called before `read` of any reader in a sample."""
 
     @abstractmethod
     def read(self, node: Node) -> Iterable[Gauge | Count]:
-        """Return the values. Raise NotHereError without such a device, else CcagentError."""
+        """Return the values.
+
+        Raise NotHereError without the device, CcagentError if reading fails.
+        """
 
     def read_raw(self, node: Node) -> Iterable[Gauge | Count]:
-        """Return the values for Prometheus: counters of the parts since boot, and no shares.
+        """Return the values for Prometheus: counters of parts since boot, no shares.
 
-        As for `read`, the metric is the rate of a counter times its scale. Raise as `read` does.
+        The metric is the rate of a counter times its scale, as for `read`. Raise as `read` does.
         """
         return self.read(node)
 
-    def list_pending(self, node: Node) -> dict[str, ScopeType]:  # noqa: ARG002 - for those that differ
-        """Return the types of metrics that have no value yet but will be sent, by metric."""
+    def list_pending(self, node: Node) -> dict[str, ScopeType]:  # noqa: ARG002 - used by overrides
+        """Return the types of metrics without a value yet that will be sent, by metric."""
         return {}
 
     def describe(self) -> dict[str, Any]:
-        """Return what the daemon's status has of this reader, by name. Any thread may call it."""
+        """Return this reader's fields of the daemon's status. Any thread may call this."""
         return {}
 
     def close(self) -> None:

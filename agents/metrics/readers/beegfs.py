@@ -1,4 +1,4 @@
-"""Requests to the servers of BeeGFS, by beegfs-ctl (BeeGFS 7) or beegfs (BeeGFS 8)."""
+"""Reader of requests to BeeGFS servers, by beegfs-ctl (BeeGFS 7) or beegfs (BeeGFS 8)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _metric(servers: str, operation: str) -> Metric:
 
 
 class BeegfsReader(ProgramReader[BeegfsSettings]):
-    """Requests of clients, by mount. Nothing is run unless a metric is wanted.
+    """Requests of clients, by mount. Programs run only if a metric is wanted.
 
     The servers hold the counters: each run queries all of them and needs root.
     """
@@ -99,7 +99,7 @@ class BeegfsReader(ProgramReader[BeegfsSettings]):
         self._before: dict[tuple[str, str], dict[str, int]] = {}
 
     def targets(self, node: Node) -> list[str]:
-        """Return the mount points. Raise NotHereError without any."""
+        """Return the mount points. Raise NotHereError without a BeeGFS mount."""
         mounts = read_parsed(node, MOUNTINFO, parse_mountinfo)
         points = sorted({mount.point for mount in mounts if self._is_chosen(mount)})
         if not points:
@@ -110,7 +110,7 @@ class BeegfsReader(ProgramReader[BeegfsSettings]):
         return points[:_MOST_MOUNTS]
 
     def runs(self, targets: list[str]) -> int:
-        """Return how many programs `collect` runs: one for each kind of servers of a mount."""
+        """Return the number of programs of `collect`: one per mount and kind of servers."""
         return len(self._servers()) * len(targets)
 
     def collect(
@@ -138,9 +138,9 @@ class BeegfsReader(ProgramReader[BeegfsSettings]):
         return values, problems
 
     def _has_fallen(self, point: str, servers: str, counters: dict[str, int]) -> bool:
-        """Return whether a counter fell: one of several servers has restarted.
+        """Return whether a counter fell, because a server has restarted.
 
-        Deltas of the sum would be wrong, so this round has no values.
+        This round has no values then: deltas of the sum would be wrong.
         """
         before = self._before.get((point, servers), {})
         self._before[point, servers] = counters
@@ -176,7 +176,7 @@ class BeegfsReader(ProgramReader[BeegfsSettings]):
 
 
 def arguments(program: str, point: str, servers: str) -> Sequence[str]:
-    """Return the arguments with which a program prints the counters of all clients once."""
+    """Return the arguments for one output of the counters of all clients."""
     if program.rpartition("/")[2] == "beegfs":
         return (
             "stats", "client", f"--node-type={servers}", "--interval=0s", "--all", "--retro",

@@ -32,15 +32,15 @@ _LARGEST = 1 << 70
 
 
 def parse_client_stats(content: bytes, client: str = "") -> dict[str, int]:
-    """Return counters by operation: of `client`, or the sum of all clients if that is empty.
+    """Return counters by operation, of `client` or summed over all clients if it is empty.
 
-    Byte counters are `B-rd` and `B-wr`; the rounded ones of `beegfs stats` (`rd`, `wr`) are
-    skipped. A client without requests has no line: the result is empty. Raise UnparsableError for
+    Byte counters are `B-rd` and `B-wr`; the rounded counters of `beegfs stats` (`rd`, `wr`) are
+    skipped. A client without requests has no line; the result is empty. Raise UnparsableError for
     any other output.
     """
     text = content.decode("utf-8", "replace")
     is_any = False
-    # An interrupted program leaves a last line without its end.
+    # The last line of an interrupted program is incomplete.
     for line in text.split("\n")[:-1]:
         stripped = line.strip()
         is_any = is_any or stripped.startswith(("======", "-------"))

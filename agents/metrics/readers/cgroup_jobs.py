@@ -1,4 +1,4 @@
-"""Reader of Slurm jobs on this node, from their control groups."""
+"""Reader of Slurm jobs on this node, from their cgroups."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ class CgroupJobsReader(Reader[CgroupJobsSettings]):
     Settings = CgroupJobsSettings
     of_jobs: ClassVar[dict[str, Metric]] = {
         "job_mem_used": _metric(
-            "B", 1, "memory that counts towards the job's limit, its page cache included",
+            "B", 1, "memory charged against the job's limit, including page cache",
             "memory.current; v1: memory.usage_in_bytes",
         ),
         "job_mem_peak": _metric(
-            "B", 1, "the most that job_mem_used has been",
+            "B", 1, "peak of job_mem_used",
             "memory.peak, since Linux 5.19; v1: memory.max_usage_in_bytes",
         ),
         "job_mem_rss": _metric(
-            "B", 1, "memory that the job's programs hold: anonymous and shared, without the cache"
-            " of files", "memory.stat: anon + shmem; v1: total_rss + total_shmem",
+            "B", 1, "anonymous and shared memory of the job, without file cache",
+            "memory.stat: anon + shmem; v1: total_rss + total_shmem",
         ),
         "job_mem_anon": _metric(
             "B", 1, "anonymous memory: heap, stacks, private mappings",
@@ -77,44 +77,44 @@ class CgroupJobsReader(Reader[CgroupJobsSettings]):
             "memory.stat: shmem; v1: total_shmem, since Linux 4.13",
         ),
         "job_mem_file": _metric(
-            "B", 1, "page cache, job_mem_shmem included; all else of it can be taken away",
+            "B", 1, "page cache including job_mem_shmem; the rest is reclaimable",
             "memory.stat: file; v1: total_cache",
         ),
         "job_mem_limit": _metric(
-            "B", 1, "memory that the job may use, if there is a limit",
+            "B", 1, "memory limit of the job, if set",
             "memory.max; v1: memory.limit_in_bytes",
         ),
         "job_cpu_util": _metric(
-            "%", _NS_PERCENT, "CPU time; 100 is one hwthread all the time",
+            "%", _NS_PERCENT, "CPU time; 100 is one fully used hwthread",
             "cpu.stat: usage_usec; v1: cpuacct.usage",
         ),
         "job_cpu_throttled": _metric(
-            "%", _NS_PERCENT, "time for which the job's quota stopped it, summed over hwthreads",
+            "%", _NS_PERCENT, "time throttled by the job's CPU quota, summed over hwthreads",
             "cpu.stat: throttled_usec; v1: throttled_time",
         ),
         "job_oom_kills": _metric(
-            "", 1, "processes of the job killed for want of memory, so far",
+            "", 1, "total OOM kills of the job's processes",
             "memory.events: oom_kill; v1: memory.oom_control of the job, its steps and tasks",
         ),
         "job_io_read": _metric(
-            "B/s", 1, "read from block devices, hence not from network file systems",
+            "B/s", 1, "read from block devices, not from network file systems",
             "io.stat: rbytes; v1: blkio.throttle.io_service_bytes_recursive",
         ),
         "job_io_write": _metric(
-            "B/s", 1, "written to block devices, hence not to network file systems",
+            "B/s", 1, "written to block devices, not to network file systems",
             "io.stat: wbytes; v1: blkio.throttle.io_service_bytes_recursive",
         ),
         "job_pressure_cpu": _metric(
-            "%", _US_PERCENT, "share of time in which a task of the job waits for a CPU",
+            "%", _US_PERCENT, "share of time in which some task of the job waits for a CPU",
             "cpu.pressure: some",
         ),
         "job_pressure_memory": _metric(
-            "%", _US_PERCENT, "share of time in which a task of the job waits for memory",
+            "%", _US_PERCENT, "share of time in which some task of the job waits for memory",
             "memory.pressure: some",
         ),
         "job_pressure_io": _metric(
-            "%", _US_PERCENT, "share of time in which a task of the job waits for a disk or"
-            " file system", "io.pressure: some",
+            "%", _US_PERCENT, "share of time in which some task of the job waits for block I/O",
+            "io.pressure: some",
         ),
     }  # fmt: skip
     metrics: ClassVar[dict[str, Metric]] = of_jobs | share_metrics(of_jobs)
@@ -136,7 +136,7 @@ class CgroupJobsReader(Reader[CgroupJobsSettings]):
         return check_cgroups(node)
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
-        """Read the control groups of each job. Raise NotHereError if Slurm has made none."""
+        """Read the cgroups of each job. Raise NotHereError if Slurm has created none."""
         jobs = self._jobs.read(node)
         self.errors = self._jobs.errors
         self.memory.note(jobs, node.clock.time())
@@ -147,17 +147,17 @@ class CgroupJobsReader(Reader[CgroupJobsSettings]):
         return values
 
     def describe(self) -> dict[str, Any]:
-        """Return what is remembered of the jobs that run now."""
+        """Return samples and peaks of running jobs."""
         return {"jobs": self.memory.describe()}
 
     def list_pending(self, node: Node) -> dict[str, ScopeType]:  # noqa: ARG002
-        """Return the shares, which are sent also while no job runs."""
+        """Return the shares; they are also sent while no job runs."""
         scope = self.settings.scope
         return {} if scope == "none" else dict.fromkeys(share_metrics(self.of_jobs), scope)
 
 
 def make_job_values(jobs: dict[int, JobCounters]) -> Iterator[Gauge | Count]:
-    """Yield the metrics of jobs. Sums over changed control groups are no counters."""
+    """Yield the metrics of jobs. The sum over a changed set of cgroups is not a counter."""
     for job, counters in jobs.items():
         scope = Scope("node", "", "job", str(job))
         for metric, field in _FIELDS.items():

@@ -30,26 +30,26 @@ if TYPE_CHECKING:
     from ccagent.machine.procfs.loadavg import Load
 
 _RETREAT = 3
-"""Seconds by which a counter may go back without being a reset."""
+"""Seconds by which a counter may fall without a reset."""
 
 _STATES = {
-    "user": "in user mode, that of guests included",
-    "nice": "in user mode at low priority, that of guests included",
+    "user": "in user mode, including guests",
+    "nice": "in user mode at low priority (nice), including guests",
     "system": "in the kernel",
     "idle": "idle",
-    "iowait": "idle while a task of it waits for a disk",
-    "irq": "in interrupts",
+    "iowait": "idle while a task waits for block I/O",
+    "irq": "in hardware interrupts",
     "softirq": "in soft interrupts",
-    "steal": "taken by the hypervisor",
+    "steal": "stolen by the hypervisor",
 }
-"""Meanings of CPU_STATES, in their order."""
+"""Descriptions of CPU_STATES, in their order."""
 
 _SHARES = tuple(f"cpu_{state}" for state in _STATES)
 _EVENTS = {"ctxt": "context_switches", "intr": "interrupts", "processes": "forks"}
 
 
 def shares(delta: list[int]) -> list[float]:
-    """Return percent of non-negative deltas, of which at least one is not 0."""
+    """Return each delta as percent of their sum. Deltas are non-negative, the sum is positive."""
     total = sum(delta)
     return [100 * each / total for each in delta]
 
@@ -59,12 +59,12 @@ class CpuSettings(ReaderSettings, frozen=True, kw_only=True):
 
     types: Annotated[
         tuple[Literal["node", "hwthread"], ...],
-        Meta(description="scopes of the shares of time: the node, each hwthread"),
+        Meta(description="scopes of the shares of time: node, hwthread"),
     ] = ("node", "hwthread")
     of_node: Annotated[
         Literal["mean", "sum"],
         Meta(
-            description="shares of the node: mean of the hwthreads, or sum as cc-metric-collector"
+            description="shares of the node: mean over hwthreads, or sum as in cc-metric-collector"
         ),
     ] = "mean"
 
@@ -72,8 +72,8 @@ class CpuSettings(ReaderSettings, frozen=True, kw_only=True):
 class CpuReader(Reader[CpuSettings]):
     """Load; shares of time of each hwthread and their mean; context switches, interrupts, forks.
 
-    Shares are computed over two readings. The first reading has none, nor has a hwthread that was
-    offline at one of them.
+    Shares are computed over two readings. The first reading has none. A hwthread that was offline
+    at either reading has none.
     """
 
     name = "cpu"
@@ -82,14 +82,14 @@ class CpuReader(Reader[CpuSettings]):
         "cpu_load": Metric(
             unit="",
             type="node",
-            description="tasks that run, want to, or wait for a disk; mean of a minute",
+            description="tasks running, runnable or in uninterruptible sleep; 1-minute mean",
             source="/proc/loadavg, first field",
             aggregation="mean",
         ),
         "cpu_load5": Metric(
             unit="",
             type="node",
-            description="like cpu_load, of five minutes",
+            description="like cpu_load, 5-minute mean",
             source="/proc/loadavg, second field",
             aggregation="mean",
             is_default=False,
@@ -97,7 +97,7 @@ class CpuReader(Reader[CpuSettings]):
         "cpu_load15": Metric(
             unit="",
             type="node",
-            description="like cpu_load, of fifteen minutes",
+            description="like cpu_load, 15-minute mean",
             source="/proc/loadavg, third field",
             aggregation="mean",
             is_default=False,
@@ -105,14 +105,14 @@ class CpuReader(Reader[CpuSettings]):
         "proc_run": Metric(
             unit="",
             type="node",
-            description="threads that run or want to, the agent's own included",
+            description="running and runnable threads, including ccagent",
             source="/proc/loadavg, fourth field before the slash",
             is_default=False,
         ),
         "proc_total": Metric(
             unit="",
             type="node",
-            description="threads that exist",
+            description="existing threads",
             source="/proc/loadavg, fourth field behind the slash",
             is_default=False,
         ),
@@ -169,7 +169,7 @@ class CpuReader(Reader[CpuSettings]):
         try:
             found += _loads(read_parsed(node, "proc/loadavg", parse_loadavg))
         except NotHereError:
-            pass  # /proc/stat may be there.
+            pass  # /proc/stat may still exist.
         except CcagentError as error:
             self.errors.append(str(error))
         try:
@@ -215,8 +215,8 @@ class CpuReader(Reader[CpuSettings]):
             delta = list(map(sub, ticks, old))
             least = min(delta)
             if least < 0:
-                # idle and iowait go back a little now and then (get_cpu_iowait_time_us() in
-                # kernel/time/tick-sched.c), and far when the cpu was offline meanwhile.
+                # idle and iowait sometimes fall slightly (get_cpu_iowait_time_us() in
+                # kernel/time/tick-sched.c). They fall far if the cpu was offline meanwhile.
                 if least < -retreat:
                     continue
                 times[cpu] = list(map(max, ticks, old))

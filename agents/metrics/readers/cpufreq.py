@@ -1,4 +1,4 @@
-"""Reader of frequencies of hwthreads, from the scaling driver of the kernel."""
+"""Reader of frequencies of hwthreads, from the kernel's scaling driver."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 _CPUS = "sys/devices/system/cpu"
 _HIGHEST = 100_000_000
-"""Limit in kHz, above that of any processor."""
+"""Upper limit in kHz, above any real frequency."""
 
 
 def parse_frequency(content: bytes) -> int:
     """Parse scaling_cur_freq in kHz. Return Hz. Raise UnparsableError.
 
-    A driver that does not know it writes 0 or `<unknown>`: both are unparsable.
+    A driver without a known frequency writes 0 or `<unknown>`: both are unparsable.
     Source: scaling_cur_freq in Documentation/admin-guide/pm/cpufreq.rst of Linux.
     """
     text = content.strip()
@@ -32,9 +32,9 @@ def parse_frequency(content: bytes) -> int:
 
 
 class CpufreqReader(Reader[ReaderSettings]):
-    """Frequencies of the hwthreads that are online; read only if they are wanted.
+    """Frequencies of online hwthreads; read only if wanted.
 
-    Some kernels wait 10 ms for each hwthread that has been idle: `every` keeps that rare.
+    Some kernels wait 10 ms for each idle hwthread. Set `every` to read less often.
     """
 
     name = "cpufreq"
@@ -42,8 +42,7 @@ class CpufreqReader(Reader[ReaderSettings]):
         "cpufreq": Metric(
             unit="Hz",
             type="hwthread",
-            description="frequency that the driver of the kernel last saw or asked for; `clock` is"
-            " measured",
+            description="frequency last seen or requested by the kernel; `clock` is measured",
             source="/sys/devices/system/cpu/cpuN/cpufreq/scaling_cur_freq",
             aggregation="mean",
             is_default=False,
@@ -53,7 +52,7 @@ class CpufreqReader(Reader[ReaderSettings]):
     def read(self, node: Node) -> Iterable[Gauge]:
         """Read each scaling_cur_freq. Raise NotHereError if no hwthread has one.
 
-        Of several that cannot be read, the first is in `errors`.
+        Only the first unreadable file is reported in `errors`.
         """
         self.errors = []
         if self.wanted is not None and self.wanted.isdisjoint(self.metrics):

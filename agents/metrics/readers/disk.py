@@ -35,7 +35,9 @@ def choose_disks(
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> set[str]:
-    """Return the disks that count. disks: file names in their directories in /sys/block.
+    """Return the disks that count.
+
+    disks: by disk, the file names of its directory in /sys/block.
 
     Partitions have no directory there; dm, md, loop, RAM disks and zram have no `device`. Optical
     and floppy drives do not count. `include` and `exclude`: patterns of names.
@@ -46,7 +48,7 @@ def choose_disks(
         if ("device" in files and not _NO_DISK.fullmatch(name)) or _matches(name, include)
     }
     for name in tuple(names):
-        # Paths to a namespace of NVMe. Since Linux 6.1 the namespace counts what they do.
+        # Paths to an NVMe namespace. Since Linux 6.1 the namespace counts their requests.
         path = _PATH.fullmatch(name)
         if path is not None and path[1] + path[2] in names:
             names.remove(name)
@@ -61,11 +63,9 @@ class DiskSettings(ReaderSettings, frozen=True, kw_only=True):
     """The keys of [agents.metrics.disk]."""
 
     include: Annotated[
-        tuple[str, ...], Meta(description="patterns of additional devices that count")
+        tuple[str, ...], Meta(description="patterns of additional devices to count")
     ] = ()
-    exclude: Annotated[
-        tuple[str, ...], Meta(description="patterns of disks that do not count")
-    ] = ()
+    exclude: Annotated[tuple[str, ...], Meta(description="patterns of disks to ignore")] = ()
     by_device: Annotated[
         bool,
         Meta(
@@ -76,7 +76,7 @@ class DiskSettings(ReaderSettings, frozen=True, kw_only=True):
 
 
 class DiskReader(Reader[DiskSettings]):
-    """Bytes and transfers of the node's disks; utilisation of the busiest one.
+    """Bytes and transfers of the node's disks; utilisation of the busiest disk.
 
     Optionally values of each disk and metrics of requests.
     """
@@ -111,8 +111,8 @@ class DiskReader(Reader[DiskSettings]):
         "disk_busy": Metric(
             unit="%",
             type="node",
-            description="time in which the busiest disk had something to do; one that does much"
-            " at a time isn't at its limit at 100",
+            description="share of time in which the busiest disk had requests; a disk with parallel"
+            " requests is not necessarily saturated at 100",
             source="/proc/diskstats, time spent doing I/Os",
             aggregation="max",
         ),

@@ -1,6 +1,6 @@
 """Metrics of disk requests: merges, latency, queues, discards and flushes.
 
-Source: Documentation/admin-guide/iostats.rst of Linux; its field 1 is value 0 here.
+Source: Documentation/admin-guide/iostats.rst of Linux. Its field 1 is index 0 here.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 _SECTOR = 512
 _IN_PROGRESS = 8
 _WRAPS_AT = 0xFFFF_FFFF
-"""Milliseconds are counted in unsigned int."""
+"""The kernel counts milliseconds in unsigned int."""
 
 
 class Rate(NamedTuple):
-    """Metric that is a rate: index of the counter, factor."""
+    """Metric computed as a rate: index of the counter, factor."""
 
     metric: str
     value: int
@@ -28,7 +28,7 @@ class Rate(NamedTuple):
 
 
 class TimeEach(NamedTuple):
-    """Metric that is the mean time of a request: indices of milliseconds and of requests."""
+    """Metric computed as mean time of a request: indices of milliseconds and of requests."""
 
     metric: str
     milliseconds: int
@@ -62,16 +62,20 @@ def _metric(unit: str, description: str, source: str) -> Metric:
 
 
 REQUEST_METRICS: dict[str, Metric] = {
-    "disk_reads_merged": _metric("1/s", "reads that became part of another", "field 2"),
-    "disk_writes_merged": _metric("1/s", "writes that became part of another", "field 6"),
+    "disk_reads_merged": _metric("1/s", "reads merged with another", "field 2"),
+    "disk_writes_merged": _metric("1/s", "writes merged with another", "field 6"),
     "disk_read_time": _metric(
-        "s", "mean time of a read from request to end; none without reads", "field 4 / field 1"
+        "s",
+        "mean time of a read from request to completion; none without reads",
+        "field 4 / field 1",
     ),
     "disk_write_time": _metric(
-        "s", "mean time of a write from request to end; none without writes", "field 8 / field 5"
+        "s",
+        "mean time of a write from request to completion; none without writes",
+        "field 8 / field 5",
     ),
-    "disk_in_progress": _metric("", "requests that have not ended, at this moment", "field 9"),
-    "disk_queue": _metric("", "requests that have not ended, mean", "field 11"),
+    "disk_in_progress": _metric("", "requests in progress, current value", "field 9"),
+    "disk_queue": _metric("", "requests in progress, mean", "field 11"),
     "disk_discards": _metric("1/s", "discards completed", "field 12"),
     "disk_discard": _metric("B/s", "bytes discarded", "field 14 * 512"),
     "disk_discard_time": _metric(
@@ -87,7 +91,7 @@ REQUEST_METRICS: dict[str, Metric] = {
 def request_figures(delta: Sequence[int], seconds: float) -> dict[str, float]:
     """Return the metrics computed from the deltas of a disk's values over `seconds`.
 
-    Older kernels have 11 or 15 of the 17 values: missing ones have no metric.
+    Older kernels have 11 or 15 of the 17 values; metrics of missing values are omitted.
     """
     found = {
         metric: delta[value] * scale / seconds
@@ -101,13 +105,13 @@ def request_figures(delta: Sequence[int], seconds: float) -> dict[str, float]:
 
 
 class DiskRequests:
-    """Computes metrics of each disk and of all together from two readings."""
+    """Computes metrics of each disk and of all disks together from two readings."""
 
     def __init__(self) -> None:
         self._before: Mapping[str, Sequence[int]] = {}
 
     def add(self, disks: Mapping[str, Sequence[int]], seconds: float) -> list[Gauge]:
-        """Return the metrics since the last reading, those of the node last.
+        """Return the metrics since the last reading; the metrics of the node come last.
 
         disks: all values by name, at least eleven. A new disk has only current values.
         """
@@ -133,7 +137,7 @@ class DiskRequests:
 
 
 def compute_disk_deltas(old: Sequence[int], new: Sequence[int]) -> list[int]:
-    """Return the deltas of a disk's values; 0 for requests in progress, which may fall."""
+    """Return the deltas of a disk's values; 0 for requests in progress (a gauge)."""
     before, after = list(old), list(new)
     before[_IN_PROGRESS] = after[_IN_PROGRESS] = 0
     return compute_deltas(before, after, _WRAPS_AT)

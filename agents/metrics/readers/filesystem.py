@@ -1,4 +1,4 @@
-"""Reader of space and inodes of local file systems. A hanging one is skipped."""
+"""Reader of space and inodes of local file systems. A hung file system is skipped."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 LOCAL = (
     "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "reiserfs", "xfs", "zfs",
 )  # fmt: skip
-"""Types of file systems on disks, without images (squashfs, iso9660...), which are always full."""
+"""Types of file systems on disks. Images (squashfs, iso9660...) are excluded: always full."""
 
 _MOST_HANGING = 32
 _PATIENCE = 0.05
 
 
 class Space(NamedTuple):
-    """Result of statvfs(3). size, free (to users), used: B. inodes: 0 if there is no limit."""
+    """Result of statvfs(3). size, free (for users), used: B. inodes: 0 without a limit."""
 
     size: int
     free: int
@@ -47,9 +47,9 @@ class Space(NamedTuple):
 def local_mounts(
     mounts: Iterable[Mount], types: Collection[str], exclude: Sequence[str]
 ) -> list[Mount]:
-    """Return one mount of each file system of these types; exclude: patterns of mount points.
+    """Return one mount of each file system of these types. exclude: patterns of mount points.
 
-    Of several mounts at one point only the last is visible. Datasets of a ZFS pool share its space.
+    Only the last of several mounts at one point is visible. Datasets of a ZFS pool share its space.
     """
     reachable = {mount.point: mount for mount in mounts}
     found: dict[str, Mount] = {}
@@ -73,7 +73,7 @@ def space_of(answer: os.statvfs_result) -> Space:
 
 
 class _Round:
-    """One statvfs after the other in a single thread, which ends after one that hangs."""
+    """Sequential statvfs calls in a thread. The thread ends after a call that hung."""
 
     def __init__(self, node: Node, points: Sequence[str]) -> None:
         self.answers: dict[str, os.statvfs_result | CcagentError] = {}
@@ -95,7 +95,7 @@ class _Round:
         return not self._thread.is_alive()
 
     def checked_result(self) -> os.statvfs_result:
-        """Return the answer of the last file system that was asked, or raise its error."""
+        """Return the result of the last queried file system, or raise its error."""
         for point in reversed(self._points):
             answer = self.answers.get(point)
             if isinstance(answer, CcagentError):
@@ -117,19 +117,21 @@ class _Round:
 class FilesystemSettings(ReaderSettings, frozen=True, kw_only=True):
     """The keys of [agents.metrics.filesystem]."""
 
-    types: Annotated[tuple[str, ...], Meta(description="types of file systems that count")] = LOCAL
-    exclude: Annotated[
-        tuple[str, ...], Meta(description="patterns of mount points that do not count")
-    ] = ("/boot", "/boot/*")
+    types: Annotated[tuple[str, ...], Meta(description="types of file systems to count")] = LOCAL
+    exclude: Annotated[tuple[str, ...], Meta(description="patterns of mount points to ignore")] = (
+        "/boot",
+        "/boot/*",
+    )
     time_limit: Annotated[
-        Duration, Meta(description="after this long a file system is skipped until it answers")
+        Duration,
+        Meta(description="time after which a hung file system is skipped until it answers"),
     ] = Duration("1s")
 
 
 class FilesystemReader(Reader[FilesystemSettings]):
-    """Space of the node and use of its fullest file system.
+    """Space of the node, and use of its fullest file system.
 
-    A hanging file system is queried again after it has answered.
+    A hung file system is queried again after it has answered.
     """
 
     name = "filesystem"
@@ -144,20 +146,20 @@ class FilesystemReader(Reader[FilesystemSettings]):
         "disk_free": Metric(
             unit="B",
             type="node",
-            description="space that users can still use, all local file systems",
+            description="space available to users, all local file systems",
             source="/proc/self/mountinfo; statvfs, f_bavail",
         ),
         "part_max_used": Metric(
             unit="%",
             type="node",
-            description="how full the fullest local file system is to its users, as df has it",
+            description="use of the fullest local file system, as in df",
             source="/proc/self/mountinfo; statvfs, f_blocks, f_bfree, f_bavail",
             aggregation="max",
         ),
         "part_max_inodes_used": Metric(
             unit="%",
             type="node",
-            description="inodes in use, of the local file system with the fewest left in percent",
+            description="inodes in use, of the local file system with the lowest share left",
             source="/proc/self/mountinfo; statvfs, f_files, f_ffree",
             aggregation="max",
         ),
@@ -170,7 +172,7 @@ class FilesystemReader(Reader[FilesystemSettings]):
         self._mounts: list[Mount] = []
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
-        """List the mounts and query all of them. A hanging one is waited for once."""
+        """List the mounts and query all of them. Wait only once for a hung file system."""
         self.errors = []
         mounts = read_parsed(node, MOUNTINFO, self._local_mounts)
         if not mounts:
@@ -190,7 +192,7 @@ class FilesystemReader(Reader[FilesystemSettings]):
         return found
 
     def _local_mounts(self, table: bytes) -> list[Mount]:
-        """Return the mounts that count; the table is parsed when it has changed."""
+        """Return the mounts that count. Parse the table only after a change."""
         if table != self._table:
             mounts = parse_mountinfo(table)
             self._mounts = local_mounts(mounts, self.settings.types, self.settings.exclude)
@@ -198,7 +200,7 @@ class FilesystemReader(Reader[FilesystemSettings]):
         return self._mounts
 
     def _ask_all(self, node: Node, mounts: list[Mount]) -> list[Space]:
-        """Query the mounts, with a bounded number of hanging threads."""
+        """Query the mounts, with a bounded number of hung threads."""
         self._hanging = {
             point: question for point, question in self._hanging.items() if not question.wait(0)
         }
@@ -211,7 +213,7 @@ class FilesystemReader(Reader[FilesystemSettings]):
         time_limit = self.settings.time_limit
         deadline = time.monotonic() + time_limit.seconds
         spaces: list[Space] = []
-        # A thread for each mount costs more than all answers: only while one hangs.
+        # One thread per mount is expensive; use it only while a file system hangs.
         answers: dict[str, os.statvfs_result | CcagentError] = {}
         first: dict[str, BackgroundCall[os.statvfs_result] | _Round] = {}
         with suppress(RuntimeError):  # Without a free thread each query below reports it.
@@ -265,7 +267,7 @@ def _answer(
 
 
 def _escape(point: str) -> str:
-    """Return a text with control characters escaped: a mount point may hold line breaks."""
+    """Return a text with control characters escaped: a mount point may contain line breaks."""
     return point.encode("unicode_escape").decode("ascii")
 
 

@@ -26,11 +26,11 @@ _REQUEST = b"once fs_io_s\n"
 _METRICS = {
     "gpfs_read": ("B/s", "bytes_read", "bytes read, from disks and cache", "_br_"),
     "gpfs_write": ("B/s", "bytes_written", "bytes written, to disks and cache", "_bw_"),
-    "gpfs_opens": ("1/s", "opens", "calls of open(), creat() included", "_oc_"),
-    "gpfs_closes": ("1/s", "closes", "calls of close()", "_cc_"),
-    "gpfs_reads": ("1/s", "reads", "calls of read()", "_rdc_"),
-    "gpfs_writes": ("1/s", "writes", "calls of write()", "_wc_"),
-    "gpfs_readdirs": ("1/s", "readdirs", "calls of readdir()", "_dir_"),
+    "gpfs_opens": ("1/s", "opens", "open() calls, including creat()", "_oc_"),
+    "gpfs_closes": ("1/s", "closes", "close() calls", "_cc_"),
+    "gpfs_reads": ("1/s", "reads", "read() calls", "_rdc_"),
+    "gpfs_writes": ("1/s", "writes", "write() calls", "_wc_"),
+    "gpfs_readdirs": ("1/s", "readdirs", "readdir() calls", "_dir_"),
     "gpfs_inode_updates": ("1/s", "inode_updates", "updates of inodes on disk", "_iu_"),
 }
 """By metric: unit, field of GpfsCounters, description, keyword of mmpmon."""
@@ -41,7 +41,9 @@ class GpfsSettings(ProgramReaderSettings, frozen=True, kw_only=True):
 
     command: Annotated[
         tuple[str, ...],
-        Meta(description="mmpmon and its arguments; it reads its request from standard input"),
+        Meta(
+            description="mmpmon and its arguments; ccagent writes the request to its standard input"
+        ),
     ] = ("/usr/lpp/mmfs/bin/mmpmon", "-p", "-s")
     exclude: Annotated[tuple[str, ...], Meta(description="patterns of file systems to skip")] = ()
 
@@ -68,7 +70,7 @@ class GpfsReader(ProgramReader[GpfsSettings]):
     }
 
     def targets(self, node: Node) -> list[str]:
-        """Return one target if a GPFS file system is mounted: mmpmon knows all of them."""
+        """Return one target if a GPFS file system is mounted: mmpmon reports all file systems."""
         mounts = read_parsed(node, MOUNTINFO, parse_mountinfo)
         if not any(mount.type == "gpfs" for mount in mounts):
             raise NotHereError(f"/{MOUNTINFO}: no GPFS file system")
@@ -77,7 +79,7 @@ class GpfsReader(ProgramReader[GpfsSettings]):
     def collect(
         self,
         programs: Programs,
-        targets: list[str],  # noqa: ARG002 - there is one
+        targets: list[str],  # noqa: ARG002 - only one target
     ) -> tuple[list[Gauge | Count], list[str]]:
         """Run mmpmon, and parse the counters of each file system."""
         try:

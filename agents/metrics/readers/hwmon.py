@@ -28,7 +28,7 @@ _KNOWN_FOR = 60.0
 
 
 class HwmonReader(Reader[ReaderSettings]):
-    """Temperatures, fans, voltages, currents and power; read only if wanted.
+    """Temperatures, fan speeds, voltages, currents and power; read only if wanted.
 
     Chips behind a slow bus take milliseconds for each value.
     """
@@ -54,9 +54,9 @@ class HwmonReader(Reader[ReaderSettings]):
         self._sensors: list[HwmonSensor] = []
 
     def read(self, node: Node) -> Iterable[Gauge]:
-        """Read the wanted values of each sensor. Raise NotHereError without a sensor.
+        """Read the wanted values of each sensor. Raise NotHereError without sensors.
 
-        Of several values that cannot be read, the first is in `errors`, and how many more.
+        `errors` has the first unreadable value, and the number of further ones.
         """
         self.errors = []
         wanted = set(self.metrics) if self.wanted is None else self.wanted & self.metrics.keys()
@@ -75,7 +75,7 @@ class HwmonReader(Reader[ReaderSettings]):
         return found
 
     def _find(self, node: Node, errors: list[str]) -> None:
-        """Find the sensors after chips have changed, and every minute: cores go offline."""
+        """Find the sensors after a change of chips and every minute, because cores go offline."""
         now = node.clock.monotonic()
         names = sorted(node.list(_HWMON))
         if names == self._names and now < self._known_until:
@@ -131,7 +131,7 @@ def _chip(node: Node, directory: str) -> tuple[str, str]:
     try:
         return read_parsed(node, f"{directory}/name", parse_label), directory
     except NotHereError:
-        # Before Linux 3.15 the files are in the directory of the device.
+        # Before Linux 3.15 the files were in the directory of the device.
         return read_parsed(node, f"{directory}/device/name", parse_label), f"{directory}/device"
 
 

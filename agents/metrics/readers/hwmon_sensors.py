@@ -1,4 +1,4 @@
-"""Sensors of a chip, by the names and contents of its files.
+"""Sensors of a chip, found by the names and contents of its files.
 
 Source: Documentation/hwmon/sysfs-interface.rst of Linux.
 """
@@ -23,15 +23,16 @@ _LIMITS = {
     "lcrit": "critical lower limit",
     "crit": "critical upper limit",
     "emergency": "emergency limit",
-    "cap": "limit that the hardware enforces",
+    "cap": "limit enforced by the hardware",
 }
 
 
 class SensorKind(NamedTuple):
     """A kind of sensor.
 
-    prefix: of its files. metric: of its value. divisor: from the numbers of the files to the unit.
-    limits: possible limits. lowest, highest: a value beyond them is an error, a limit is ignored.
+    prefix: prefix of the files. metric: metric of the value. divisor: converts numbers in the files
+    to the unit. limits: possible limits. lowest, highest: plausible range; a value outside is an
+    error, a limit outside is ignored.
     """
 
     prefix: str
@@ -44,7 +45,7 @@ class SensorKind(NamedTuple):
     highest: int = 10**15
 
     def forms(self) -> list[tuple[str, str, str]]:
-        """Return metric, description and file of the value, then of the limits."""
+        """Return metric, description and file of the value, then those of the limits."""
         value = f"{self.prefix}*_input"
         if self.prefix == "power":
             value += " or _average"
@@ -58,12 +59,12 @@ class SensorKind(NamedTuple):
 
 
 KINDS = (
-    # 65261.85 degrees: an NVMe drive without a limit.
+    # An NVMe drive without a limit shows 65261.85 degrees.
     SensorKind(
         "temp", "hwmon_temp", "degC", 1000, "temperature",
         ("min", "max", "lcrit", "crit", "emergency"), -273_150, 1_000_000,
     ),
-    SensorKind("fan", "hwmon_fan", "rpm", 1, "speed of a fan", ("min", "max"), 0, 1_000_000),
+    SensorKind("fan", "hwmon_fan", "rpm", 1, "fan speed", ("min", "max"), 0, 1_000_000),
     SensorKind("in", "hwmon_voltage", "V", 1000, "voltage", ("min", "max", "lcrit", "crit")),
     SensorKind("curr", "hwmon_current", "A", 1000, "current", ("min", "max", "lcrit", "crit")),
     SensorKind("power", "hwmon_power", "W", 1_000_000, "power", ("max", "crit", "cap")),
@@ -74,7 +75,7 @@ _BY_PREFIX = {kind.prefix: kind for kind in KINDS}
 class HwmonSensor(NamedTuple):
     """A sensor.
 
-    name: chip, prefix and number. paths: by metric. label, fault: paths, empty if it has none.
+    name: chip, prefix and number. paths: path by metric. label, fault: paths, empty without one.
     """
 
     name: str
@@ -85,7 +86,7 @@ class HwmonSensor(NamedTuple):
 
 
 def parse_sensor(content: bytes) -> int:
-    """Parse a value, a limit or a flag: one integer. Raise UnparsableError."""
+    """Parse a value, a limit or a flag: one integer. Raise UnparsableError for other content."""
     text = content.strip()
     if _NUMBER.fullmatch(text) is None:
         raise UnparsableError(f"not a number: {content[:80]!r}")
@@ -106,7 +107,7 @@ def find_sensors(chip: str, directory: str, files: Collection[str]) -> list[Hwmo
     for found in map(_FILE.fullmatch, files):
         if found is None or (found[3] == "average" and found[1] != "power"):
             continue
-        # The momentary value precedes the average.
+        # The instantaneous value has priority over the average.
         key = found[1], int(found[2])
         values[key] = max(values.get(key, ""), found[0])
     order = list(_BY_PREFIX)

@@ -1,6 +1,6 @@
 """Reader of traffic of InfiniBand, Omni-Path and RoCE ports, summed over all ports.
 
-Source: /sys/class/infiniband, see Documentation/ABI/stable/sysfs-class-infiniband of the kernel.
+Source: /sys/class/infiniband, see Documentation/ABI/stable/sysfs-class-infiniband of Linux.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _KNOWN_FOR = 60.0
 _WORD = 4
 _FLIT = 8
 _OMNI_PATH = ("hfi1", "opa")
-"""Prefixes of devices whose driver counts flits (pma_get_opa_port_dctrs() in hfi1/mad.c). Some
-releases of rdma-core call the devices opa."""
+"""Prefixes of devices with a driver that counts flits (pma_get_opa_port_dctrs() in hfi1/mad.c).
+Some releases of rdma-core name the devices opa.
+"""
 _SATURATED = (0xFFFF_FFFF, LARGEST_UINT)
 _COUNTERS = {
     "ib_recv": "port_rcv_data",
@@ -57,7 +58,7 @@ class Port(NamedTuple):
 def parse_counter(content: bytes) -> int | None:
     """Parse a counter. Return None for `N/A (no PMA)`.
 
-    Raise UnparsableError, also for a saturated counter: counters of 32 bits do not wrap.
+    Raise UnparsableError if it is invalid or saturated: 32-bit counters do not wrap.
     """
     text = content.strip()
     if text.startswith(b"N/A"):
@@ -70,7 +71,7 @@ def parse_counter(content: bytes) -> int | None:
 
 
 def parse_rate(content: bytes) -> float:
-    """Parse the rate of a port, `100 Gb/sec (4X EDR)`. Return B/s. Raise UnparsableError."""
+    """Return the rate of a port, `100 Gb/sec (4X EDR)`, in B/s. Raise UnparsableError."""
     match = _RATE.match(content)
     if match is None:
         raise UnparsableError(f"not a rate: {content[:80]!r}")
@@ -80,8 +81,8 @@ def parse_rate(content: bytes) -> float:
 class InfinibandReader(Reader[ReaderSettings]):
     """Bytes and packets of all ports, and the number of active ports.
 
-    RoCE ports (link layer Ethernet) count only RDMA (pma_cnt_ext_assign() in mlx5/mad.c), which the
-    network interfaces of the cards do not count: nothing is counted twice.
+    RoCE ports (link layer Ethernet) count only RDMA (pma_cnt_ext_assign() in mlx5/mad.c). The
+    cards' network interfaces do not count RDMA, so nothing is counted twice.
     """
 
     name = "infiniband"
@@ -117,15 +118,14 @@ class InfinibandReader(Reader[ReaderSettings]):
         "ib_ports_active": Metric(
             unit="",
             type="node",
-            description="ports in the state ACTIVE, at most a minute ago",
+            description="ports in state ACTIVE, updated every minute",
             source="/sys/class/infiniband/*/ports/*/state",
             is_default=False,
         ),
         "ib_rate": Metric(
             unit="B/s",
             type="node",
-            description="rate of the links of all active ports in one direction, at most a minute"
-            " ago",
+            description="link rate of all active ports in one direction, updated every minute",
             source="/sys/class/infiniband/*/ports/*/rate",
             is_default=False,
         ),
@@ -145,7 +145,7 @@ class InfinibandReader(Reader[ReaderSettings]):
         yield require_ports(node)
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
-        """Read the counters; ports and links every minute."""
+        """Read the counters. Search ports and links every minute."""
         self._look_for_ports(node)
         counters: dict[str, dict[str, tuple[int]]] = {metric: {} for metric in _COUNTERS}
         for port, metric, value in self._read_counters(node):
@@ -168,7 +168,7 @@ class InfinibandReader(Reader[ReaderSettings]):
         return found + self._links
 
     def _look_for_ports(self, node: Node) -> None:
-        """Find ports and links if they are not known. Raise NotHereError without a port."""
+        """Find ports and links if unknown. Raise NotHereError without a port."""
         self.errors = []
         now = node.clock.monotonic()
         if self._known_until is None or now >= self._known_until:
@@ -180,7 +180,7 @@ class InfinibandReader(Reader[ReaderSettings]):
             raise NotHereError(f"/{DEVICES}: no port that counts")
 
     def _read_counters(self, node: Node) -> Iterator[tuple[Port, str, int]]:
-        """Yield port, metric and B or packets of each counter that can be read."""
+        """Yield port, metric, and B or packets, of each readable counter."""
         for port in self._ports:
             for metric, path, factor in port.counters:
                 value = self._read(node, path, parse_counter)
@@ -200,7 +200,7 @@ class InfinibandReader(Reader[ReaderSettings]):
     def _find_counters(
         self, node: Node, device: str, port: str
     ) -> tuple[tuple[str, str, int], ...]:
-        """Find the wide counters of a port: before Linux 4.5 they are beside those of 32 bits."""
+        """Find the 64-bit counters of a port: before Linux 4.5 they are in counters_ext."""
         files = {
             f"{directory}/{name}"
             for directory in ("counters", "counters_ext")

@@ -1,4 +1,4 @@
-"""Check of the ports of InfiniBand, Omni-Path and RoCE: whether any is active."""
+"""Check for active ports of InfiniBand, Omni-Path and RoCE."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def require_ports(node: Node, impact: str = "") -> Check:
 
 
 def find_ports(node: Node) -> CheckResult:
-    """Return which ports are active."""
+    """Return the result with the active ports."""
     ports = dict(_read_states(node))
     unreadable = [name for name, state in ports.items() if state is None]
     active = [name for name, state in ports.items() if state == ACTIVE]
     if not ports:
-        fix = "if there is a card: load its driver (mlx5_ib, hfi1, ...)"
+        fix = "if the node has a card, load its driver (mlx5_ib, hfi1, ...)"
         return CheckResult("missing", f"no ports in /{DEVICES}", fix)
     if unreadable:
-        fix = "see the kernel's log (dmesg) for its driver"
+        fix = "see messages of the driver in the kernel log (dmesg)"
         return CheckResult("problem", f"the state of {', '.join(unreadable)} can't be read", fix)
     if not active:
         fix = "check the cable and the subnet manager (ibstat)"
@@ -40,7 +40,7 @@ def find_ports(node: Node) -> CheckResult:
 
 
 def _read_states(node: Node) -> Iterator[tuple[str, int | None]]:
-    """Yield each port with its state, None for one that cannot be read."""
+    """Yield each port with its state; None for an unreadable state."""
     for device in list_names(node, DEVICES):
         for port in list_names(node, f"{DEVICES}/{device}/ports"):
             try:

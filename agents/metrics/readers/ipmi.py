@@ -31,8 +31,8 @@ class IpmiSettings(ProgramReaderSettings, frozen=True, kw_only=True):
     command: Annotated[
         tuple[str, ...],
         Meta(
-            description="program and arguments that print the sensors, in the form of ipmitool or"
-            " ipmi-sensors; empty: the one that is installed"
+            description="program and arguments that print sensors in the format of ipmitool or"
+            " ipmi-sensors; empty: the installed one"
         ),
     ] = ()
 
@@ -52,21 +52,21 @@ def _metric(unit: str, description: str) -> Metric:
 
 
 class IpmiReader(ProgramReader[IpmiSettings]):
-    """Sensors of the BMC. The program, which takes seconds, runs only if a metric is wanted."""
+    """Sensors of the BMC. The program takes seconds and runs only if a metric is wanted."""
 
     name = "ipmi"
     Settings = IpmiSettings
     metrics: ClassVar[dict[str, Metric]] = {
         "ipmi_temp": _metric("degC", "temperature"),
-        "ipmi_fan": _metric("rpm", "speed of a fan"),
+        "ipmi_fan": _metric("rpm", "fan speed"),
         "ipmi_voltage": _metric("V", "voltage"),
         "ipmi_current": _metric("A", "current"),
         "ipmi_power": _metric("W", "power"),
-        "ipmi_share": _metric("%", "percentage, such as the duty of a fan"),
+        "ipmi_share": _metric("%", "percentage, such as the duty cycle of a fan"),
     }
 
     def targets(self, node: Node) -> list[str]:
-        """Return the device of the BMC; a configured command needs none."""
+        """Return the device of the BMC; a configured command needs no device."""
         if self.settings.command:
             return []
         for device in _DEVICES:
@@ -81,7 +81,7 @@ class IpmiReader(ProgramReader[IpmiSettings]):
     def collect(
         self,
         programs: Programs,
-        targets: list[str],  # noqa: ARG002 - there is one
+        targets: list[str],  # noqa: ARG002 - only one target
     ) -> tuple[list[Gauge | Count], list[str]]:
         """Run the program and parse its output."""
         output = self._run(programs)

@@ -42,9 +42,9 @@ class IpmiSensor(NamedTuple):
 
 
 def parse_ipmi_sensors(content: bytes) -> list[IpmiSensor]:
-    """Parse the sensors that have a number with a known unit, in their order.
+    """Parse sensors that have a number with a known unit, in the order of the output.
 
-    Sensors of the same name get numbers: `Temp`, `Temp#2`. Raise UnparsableError if no line is a
+    Sensors with equal names get numbers: `Temp`, `Temp#2`. Raise UnparsableError if no line is a
     sensor.
     """
     text = content.decode("utf-8", "replace")
@@ -52,7 +52,7 @@ def parse_ipmi_sensors(content: bytes) -> list[IpmiSensor]:
     sensors: list[IpmiSensor] = []
     known: dict[str, int] = {}
     is_any = False
-    # An interrupted program leaves a last line without its end.
+    # The last line of an interrupted program is incomplete.
     for line in text.split("\n")[:-1]:
         fields = _fields(line, has_ids=has_ids)
         if fields is None:
@@ -76,7 +76,7 @@ def parse_ipmi_sensors(content: bytes) -> list[IpmiSensor]:
 
 
 def _fields(line: str, *, has_ids: bool) -> tuple[str, str, str] | None:
-    """Return name, number and unit of a line, None for other lines."""
+    """Return name, number and unit of a line; None for other lines."""
     if "|" in line:
         columns = [column.strip() for column in line.split("|")]
         if len(columns) >= 4:
@@ -87,7 +87,7 @@ def _fields(line: str, *, has_ids: bool) -> tuple[str, str, str] | None:
         return None
     columns = line.split(",")
     if has_ids:
-        # The event is the only quoted field: 'OK', or several in one field.
+        # The event is the only quoted field: 'OK', or several events in one field.
         if len(columns) < 6 or not columns[0].strip().isdecimal():
             return None
         event = next(

@@ -1,4 +1,4 @@
-"""What the daemon remembers of running jobs, for reports on this node: `ccagent job`."""
+"""State of running jobs in the daemon, for reports on this node: `ccagent job`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ if TYPE_CHECKING:
 
 
 class JobMemory:
-    """Samples and peaks of the jobs that run now. Any thread may call `describe`."""
+    """Samples and peaks of running jobs. Any thread may call `describe`."""
 
     def __init__(self) -> None:
         self._jobs: dict[int, tuple[float, float, int, int | None]] = {}
 
     def note(self, jobs: dict[int, JobCounters], now: float) -> None:
-        """Take a reading of all jobs; those that are gone are forgotten. now: since 1970."""
+        """Add a reading of all jobs and forget ended jobs. now: seconds since 1970."""
         found: dict[int, tuple[float, float, int, int | None]] = {}
         for job, counters in jobs.items():
             since, _, samples, peak = self._jobs.get(job, (now, now, 0, None))
@@ -25,7 +25,7 @@ class JobMemory:
         self._jobs = found
 
     def describe(self) -> dict[str, Any]:
-        """Return first and last sample, their number, and the most memory in B, by job."""
+        """Return by job: first and last sample, number of samples, and peak memory in B."""
         return {
             str(job): {"since": since, "last": last, "samples": samples, "memory_peak": peak}
             for job, (since, last, samples, peak) in self._jobs.items()

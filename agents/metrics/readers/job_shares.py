@@ -1,7 +1,7 @@
-"""Metrics of jobs as shares of the hwthreads or sockets that a job has for itself.
+"""Metrics of jobs as shares of the hwthreads or sockets that a job has exclusively.
 
-cc-metric-store has no place for a job: of several values of a node it keeps the last one. It does
-keep a value for each hwthread or socket, and cc-backend knows which of them a job has.
+cc-metric-store has no scope for a job: of several values of a node it keeps only the last. It keeps
+a value for each hwthread or socket, and cc-backend knows the hwthreads of each job.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def share_name(metric: str) -> str:
 
 
 def share_metrics(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
-    """Return the metrics of shares, by name. Those of time in which a task waits are no shares."""
+    """Return the metrics of shares, by name. Shares of waiting time are not divided."""
     return {
         share_name(name): Metric(
             unit=metric.unit,
             type="hwthread",
-            description=f"{name} of the job that has the hwthread for itself"
+            description=f"{name} of the job that has the hwthread exclusively"
             + (", divided by the job's hwthreads" if is_divided(name) else ""),
             source=f"{metric.source}; cpuset.cpus",
             aggregation="sum" if is_divided(name) else "mean",
@@ -51,14 +51,14 @@ def share_metrics(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
 
 
 def is_divided(metric: str) -> bool:
-    """Return whether the hwthreads of a job divide a metric: not the share of time it waits."""
+    """Return whether a metric is divided among the hwthreads of a job; waiting time is not."""
     return not metric.startswith("job_pressure_")
 
 
 class JobShares:
-    """Divides metrics of jobs by the parts of the node that they have.
+    """Divides metrics of jobs among their parts of the node.
 
-    scope: of the parts. metrics: those of jobs. errors: of the last reading.
+    scope: type of the parts. metrics: metrics of jobs. errors: errors of the last reading.
     """
 
     def __init__(self, scope: ShareScope, metrics: dict[str, Metric]) -> None:
@@ -74,7 +74,7 @@ class JobShares:
     def share(
         self, node: Node, values: Iterable[Gauge | Count], wanted: Collection[str] | None
     ) -> list[Gauge]:
-        """Return the shares of a reading of all jobs; wanted: their names, None for all."""
+        """Return the shares of a reading of all jobs. wanted: names of shares, None for all."""
         self.errors = []
         try:
             cpus = self._read_cpus(node)
@@ -94,7 +94,7 @@ class JobShares:
     def _is_ready(
         self, metric: str, cpus: Mapping[int, frozenset[int]], jobs: dict[int, dict[str, float]]
     ) -> bool:
-        """Return whether all jobs had the metric once: the store wants series to start together."""
+        """Return whether all jobs had the metric in some reading; series must start together."""
         if metric not in self._ready and cpus and all(metric in jobs.get(job, {}) for job in cpus):
             self._ready.add(metric)
         return metric in self._ready
@@ -110,7 +110,7 @@ class JobShares:
         found: list[Gauge] = []
         for part, scope in self._scopes.items():
             own = holders.get(part, {})
-            if not own:  # No job has it: without a value, sums over the node would have none.
+            if not own:  # Without a value for a part without a job, sums over the node fail.
                 found.append(Gauge(name, 0.0, scope))
                 continue
             job, hwthreads = next(iter(own.items()))
@@ -135,7 +135,7 @@ class JobShares:
         return jobs
 
     def _holders(self, cpus: Mapping[int, frozenset[int]]) -> dict[int, dict[int, int]]:
-        """Return by part the jobs that have hwthreads of it, and how many."""
+        """Return by part: the jobs with hwthreads of this part, and their number of hwthreads."""
         holders: dict[int, dict[int, int]] = {}
         for job, own in cpus.items():
             for cpu in own:
@@ -146,7 +146,7 @@ class JobShares:
         return holders
 
     def _read_cpus(self, node: Node) -> dict[int, frozenset[int]]:
-        """Read the hwthreads of each job that is confined to some."""
+        """Read the hwthreads of each job that is confined to a cpuset."""
         cpus: dict[int, frozenset[int]] = {}
         for each in job_directories(node, ("cpuset",)):
             try:
@@ -158,7 +158,7 @@ class JobShares:
         return cpus
 
     def _read_parts(self, node: Node) -> None:
-        """Read which hwthreads there are, and their sockets, when others are online than before."""
+        """Read the online hwthreads and their sockets after a change."""
         online = node.read(f"{_CPUS}/online")
         if online == self._online:
             return

@@ -1,4 +1,4 @@
-"""Reader of what the kernel counts of tasks, paging, open files and the network's protocols."""
+"""Reader of kernel counters of tasks, paging, open files and network protocols."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ def _network(description: str, field: str) -> Metric:
 
 
 class KernelReader(Reader[ReaderSettings]):
-    """Tasks that run or wait, paging, open files, sockets and errors of TCP and UDP, on demand."""
+    """On-demand metrics of tasks, paging, open files, sockets, and TCP and UDP errors."""
 
     name = "kernel"
     metrics: ClassVar[dict[str, Metric]] = {
-        "procs_running": _metric("", "tasks that run or want to", "/proc/stat, procs_running"),
-        "procs_blocked": _metric("", "tasks that wait for a disk", "/proc/stat, procs_blocked"),
+        "procs_running": _metric("", "running and runnable tasks", "/proc/stat, procs_running"),
+        "procs_blocked": _metric("", "tasks blocked by I/O", "/proc/stat, procs_blocked"),
         "page_in": _metric("B/s", "read from block devices", "/proc/vmstat, pgpgin * 1024"),
         "page_out": _metric("B/s", "written to block devices", "/proc/vmstat, pgpgout * 1024"),
         "open_files": _metric("", "open files of all processes", "/proc/sys/fs/file-nr, first"),
         "sockets": _metric("", "sockets in use", "/proc/net/sockstat, sockets: used"),
         "tcp_connections": _metric("", "established connections", "/proc/net/snmp, CurrEstab"),
-        "tcp_retransmits": _network("segments sent again", "snmp, Tcp: RetransSegs"),
+        "tcp_retransmits": _network("segments retransmitted", "snmp, Tcp: RetransSegs"),
         "tcp_errors": _network("segments received with errors", "snmp, Tcp: InErrs"),
         "tcp_resets": _network("resets sent by this node", "snmp, Tcp: OutRsts"),
-        "tcp_opened": _network("connections begun by this node", "snmp, Tcp: ActiveOpens"),
-        "tcp_accepted": _network("connections begun by others", "snmp, Tcp: PassiveOpens"),
-        "tcp_timeouts": _network("timeouts of connections", "netstat, TcpExt: TCPTimeouts"),
+        "tcp_opened": _network("connections opened by this node", "snmp, Tcp: ActiveOpens"),
+        "tcp_accepted": _network("connections opened by remote hosts", "snmp, Tcp: PassiveOpens"),
+        "tcp_timeouts": _network("connection timeouts", "netstat, TcpExt: TCPTimeouts"),
         "tcp_listen_drops": _network("connections dropped", "netstat, TcpExt: ListenDrops"),
         "udp_errors": _network("datagrams received with errors", "snmp, Udp: InErrors"),
     }
@@ -81,21 +81,21 @@ class KernelReader(Reader[ReaderSettings]):
 
 
 def parse_tasks(content: bytes) -> list[Gauge | Count]:
-    """Parse /proc/stat: tasks that run or wait."""
+    """Parse running and blocked tasks in /proc/stat."""
     events = parse_events(content)
     names = ("procs_running", "procs_blocked")
     return [Gauge(name, events[name]) for name in names if name in events]
 
 
 def parse_paging(content: bytes) -> list[Gauge | Count]:
-    """Parse /proc/vmstat: B paged in and out. Raise UnparsableError."""
+    """Return B paged in and out of /proc/vmstat. Raise UnparsableError if invalid."""
     events = parse_counters(content)
     names = {"page_in": "pgpgin", "page_out": "pgpgout"}
     return [Count(name, events[key] * _KIB) for name, key in names.items() if key in events]
 
 
 def parse_open_files(content: bytes) -> list[Gauge | Count]:
-    """Parse /proc/sys/fs/file-nr. Raise UnparsableError."""
+    """Parse /proc/sys/fs/file-nr. Raise UnparsableError if invalid."""
     words = content.split()
     if len(words) != 3 or not words[0].isdigit():
         raise UnparsableError(f"not three numbers: {content[:80]!r}")
@@ -109,7 +109,7 @@ def parse_sockets(content: bytes) -> list[Gauge | Count]:
 
 
 def parse_protocols(content: bytes) -> list[Gauge | Count]:
-    """Parse /proc/net/snmp or netstat. Raise UnparsableError."""
+    """Parse /proc/net/snmp or netstat. Raise UnparsableError if invalid."""
     found: list[Gauge | Count] = []
     for protocol, field, value in parse_netstat(content):
         metric = _PROTOCOLS.get((protocol, field))

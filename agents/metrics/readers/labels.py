@@ -1,4 +1,4 @@
-"""Names of sensors, mounts and file systems as values of tags."""
+"""Names of sensors, mounts and file systems as tag values."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ LONGEST_LABEL = 255
 
 
 def clean_label(text: str, longest: int = LONGEST_LABEL) -> str:
-    """Return a name as a value of a tag: printable ASCII of at most `longest` characters.
+    """Return a name as a tag value: printable ASCII of at most `longest` characters.
 
-    A question mark replaces each other character, a quotation mark and a backslash. The result is
+    A question mark replaces every other character, quotation marks and backslashes. The result is
     empty if nothing is left.
     """
     return "".join(

@@ -61,7 +61,7 @@ _IN_PAGES = ("swap_in", "swap_out")
 def parse_node_memory(content: bytes) -> dict[str, int]:
     """Parse /proc/meminfo. Return B by metric, without fields that the kernel lacks.
 
-    Raise UnparsableError, also without the fields of used memory.
+    Raise UnparsableError if it is invalid or lacks the fields of used memory.
     """
     meminfo = parse_meminfo(content)
     used = compute_used_memory(meminfo)
@@ -81,13 +81,13 @@ def parse_node_memory(content: bytes) -> dict[str, int]:
 
 
 def parse_more(content: bytes) -> dict[str, int]:
-    """Parse the fields on demand of meminfo. Return B by metric."""
+    """Parse the on-demand fields of meminfo. Return B by metric."""
     found = {name.decode("ascii"): int(number) * _KB for name, number in _LINE.findall(content)}
     return {metric: found[field] for metric, (field, _) in ON_DEMAND.items() if field in found}
 
 
 def _with_more(parse: Callable[[bytes], dict[str, int]]) -> Callable[[bytes], dict[str, int]]:
-    """Return a parser that adds the fields on demand; a NUMA node without memory has none."""
+    """Return a parser that adds the on-demand fields; a NUMA node without memory has none."""
 
     def parse_all(content: bytes) -> dict[str, int]:
         found = parse(content)
@@ -99,7 +99,8 @@ def _with_more(parse: Callable[[bytes], dict[str, int]]) -> Callable[[bytes], di
 def parse_collector_memory(content: bytes) -> dict[str, int]:
     """Parse /proc/meminfo with mem_used of cc-metric-collector. Raise UnparsableError.
 
-    It subtracts Shmem twice, since Cached includes it, and reclaimable slabs not at all.
+    cc-metric-collector subtracts Shmem twice, because Cached includes it, and does not subtract
+    reclaimable slabs.
     """
     found = parse_node_memory(content)
     meminfo = parse_meminfo(content)
@@ -119,17 +120,19 @@ class MemorySettings(ReaderSettings, frozen=True, kw_only=True):
 
 
 def parse_domain_memory(content: bytes) -> dict[str, int]:
-    """Parse node*/meminfo, lines `Node 0 MemFree: 1 kB`. Return B by metric; empty without memory.
+    """Parse node*/meminfo, lines `Node 0 MemFree: 1 kB`.
+
+    Return B by metric; empty without memory.
 
     Raise UnparsableError. These files have no MemAvailable, and their MemUsed includes the page
     cache. Available memory is computed as in si_mem_available() in mm/show_mem.c, without the
-    reserves, which are unknown.
+    unknown reserves.
     """
     meminfo = {name.rpartition(" ")[2]: value for name, value in parse_meminfo(content).items()}
     try:
         total, free = meminfo["MemTotal"], meminfo["MemFree"]
         cache = meminfo["Active(file)"] + meminfo["Inactive(file)"]
-        # KReclaimable: since 4.20.
+        # KReclaimable exists since Linux 4.20.
         slab = meminfo["KReclaimable" if "KReclaimable" in meminfo else "SReclaimable"]
     except KeyError as error:
         raise UnparsableError(f"no {error.args[0]}") from error
@@ -139,9 +142,9 @@ def parse_domain_memory(content: bytes) -> dict[str, int]:
 
 
 def parse_vmstat(content: bytes) -> dict[str, int]:
-    """Parse /proc/vmstat. Return events or pages since boot by metric, at least one of them.
+    """Parse /proc/vmstat. Return events or pages since boot by metric.
 
-    Raise UnparsableError. Kernels before 4.13 have no oom_kill.
+    Raise UnparsableError without any of them. Kernels before 4.13 have no oom_kill.
     """
     found = {_EVENTS[name]: int(number) for name, number in _EVENT.findall(content)}
     if not found:
@@ -165,7 +168,7 @@ class MemoryReader(Reader[MemorySettings]):
         yield require_proc(node)
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
-        """Read /proc/meminfo, /proc/vmstat and node*/meminfo. Raise NotHereError if all lack."""
+        """Read /proc/meminfo, /proc/vmstat and node*/meminfo. Raise NotHereError without any."""
         self.errors = []
         found: list[Gauge | Count] = []
         missing: list[NotHereError] = []
@@ -194,7 +197,7 @@ class MemoryReader(Reader[MemorySettings]):
         return found
 
     def _files(self, node: Node) -> list[tuple[str, Scope, Callable[[bytes], dict[str, int]]]]:
-        """Return path, scope and parser of each meminfo. Hotplug and CXL change NUMA nodes."""
+        """Return path, scope and parser of each meminfo file. Hotplug and CXL change NUMA nodes."""
         files: list[tuple[str, Scope, Callable[[bytes], dict[str, int]]]] = [
             (
                 "proc/meminfo",

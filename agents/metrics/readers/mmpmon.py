@@ -37,16 +37,16 @@ class GpfsCounters(NamedTuple):
 
 
 def parse_fs_io_s(content: bytes) -> tuple[dict[str, GpfsCounters], list[str]]:
-    """Return the counters by file system, and a sentence for each line that cannot be used.
+    """Return the counters by file system, and a message for each unusable line.
 
-    Two clusters may have file systems of one name: then both names are `NAME@CLUSTER`. Raise
-    UnparsableError if there is no line of a file system.
+    If two clusters have file systems of equal name, the names are `NAME@CLUSTER`. Raise
+    UnparsableError if no line has a file system.
     """
     found: dict[tuple[str, str], GpfsCounters] = {}
     problems: list[str] = []
     is_any = False
     text = content.decode("utf-8", "replace")
-    # An interrupted program leaves a last line without its end.
+    # The last line of an interrupted program is incomplete.
     for line in text.split("\n")[:-1]:
         words = line.split()
         if not words or words[0] != _RESPONSE:

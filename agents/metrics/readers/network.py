@@ -1,4 +1,4 @@
-"""Reader of traffic of network interfaces, summed over hardware."""
+"""Reader of traffic of network interfaces, summed over hardware interfaces."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _IN = {
 _OUT = {
     "net_bytes_out": ("bytes", "B/s", "bytes sent"),
     "net_pkts_out": ("packets", "1/s", "packets sent"),
-    "net_errors_out": ("errs", "1/s", "packets that could not be sent for errors"),
+    "net_errors_out": ("errs", "1/s", "packets not sent because of errors"),
     "net_drops_out": ("drop", "1/s", "packets dropped instead of being sent"),
 }
 _METRICS = (*_IN, *_OUT)
@@ -61,7 +61,7 @@ class Traffic(NamedTuple):
 
 
 def parse_net_dev(content: bytes) -> dict[str, bytes]:
-    """Parse /proc/net/dev. Return the unparsed counters by interface."""
+    """Return the unparsed counters of /proc/net/dev by interface."""
     interfaces: dict[str, bytes] = {}
     for line in content.split(b"\n"):
         name, colon, counters = line.rpartition(b":")
@@ -71,7 +71,7 @@ def parse_net_dev(content: bytes) -> dict[str, bytes]:
 
 
 def parse_traffic(counters: bytes) -> Traffic:
-    """Parse the counters of an interface in /proc/net/dev. Raise UnparsableError.
+    """Parse the counters of an interface in /proc/net/dev. Raise UnparsableError if invalid.
 
     `bytes packets errs drop fifo frame compressed multicast` received, then sent
     `bytes packets errs drop fifo colls carrier compressed` (dev_seq_printf_stats()).
@@ -93,11 +93,13 @@ def choose_interfaces(
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> set[str]:
-    """Return the interfaces that count. interfaces: file names in their directories.
+    """Return the interfaces that count.
+
+    interfaces: by interface, the file names of its directory.
 
     Hardware has a `device`, also in virtual machines; bridges, VLANs, tunnels and veth have none. A
-    bond of hardware, and a device above others (hv_netvsc, net_failover), includes their traffic
-    and replaces them. `include` and `exclude`: patterns of names. The loopback counts only if
+    bond of hardware, and a device above others (hv_netvsc, net_failover), includes the traffic of
+    its members and replaces them. include, exclude: patterns of names. The loopback counts only if
     `include` has its name.
     """
     hardware = {name for name, files in interfaces.items() if "device" in files}
@@ -124,11 +126,9 @@ class NetworkReaderSettings(ReaderSettings, frozen=True, kw_only=True):
     """The keys of [agents.metrics.network]."""
 
     include: Annotated[
-        tuple[str, ...], Meta(description="patterns of additional interfaces that count")
+        tuple[str, ...], Meta(description="patterns of additional interfaces to count")
     ] = ()
-    exclude: Annotated[
-        tuple[str, ...], Meta(description="patterns of interfaces that do not count")
-    ] = ()
+    exclude: Annotated[tuple[str, ...], Meta(description="patterns of interfaces to ignore")] = ()
     per_interface: Annotated[
         bool, Meta(description="also send values of each interface: stype=network, stype-id=NAME")
     ] = False
@@ -143,7 +143,7 @@ class NetworkReader(Reader[NetworkReaderSettings]):
         metric: Metric(
             unit=unit,
             type="node",
-            description=f"{description}, all network interfaces that are hardware",
+            description=f"{description}, all hardware network interfaces",
             source=f"/proc/net/dev, {column} of {direction}",
         )
         for direction, table in (("Receive", _IN), ("Transmit", _OUT))
@@ -152,21 +152,24 @@ class NetworkReader(Reader[NetworkReaderSettings]):
         "net_bw": Metric(
             unit="B/s",
             type="node",
-            description="bytes received and sent, all network interfaces that are hardware",
+            description="bytes received and sent, all hardware network interfaces",
             source="/proc/net/dev, bytes of Receive and of Transmit",
         )
     }
 
     def __init__(self, settings: NetworkReaderSettings | None = None) -> None:
         super().__init__(settings)
-        # 32 bits: some drivers use the width of their hardware.
+        # 32 bits: some drivers have counters of the hardware's width.
         self._sums = Sums(len(_METRICS), _WRAPS_AT)
         self._seen: set[str] = set()
         self._chosen: set[str] = set()
         self._chosen_until = 0.0
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
-        """Read /proc/net/dev; /sys/class/net after interfaces have changed, and every minute."""
+        """Read /proc/net/dev.
+
+        Read /sys/class/net after a change of interfaces, and every minute.
+        """
         self.errors = []
         interfaces = read_parsed(node, _TRAFFIC, parse_net_dev)
         self._choose(node, interfaces.keys())
@@ -184,7 +187,7 @@ class NetworkReader(Reader[NetworkReaderSettings]):
         return found
 
     def read_raw(self, node: Node) -> Iterable[Gauge | Count]:
-        """Read the counters of each interface since it was made."""
+        """Read the counters of each interface since its creation."""
         self.errors = []
         interfaces = read_parsed(node, _TRAFFIC, parse_net_dev)
         self._choose(node, interfaces.keys())
@@ -195,7 +198,7 @@ class NetworkReader(Reader[NetworkReaderSettings]):
         return found
 
     def _parse(self, interfaces: Mapping[str, bytes]) -> dict[str, Traffic]:
-        """Return the counters of the interfaces that count. A damaged one adds to `errors`."""
+        """Return the counters of the interfaces that count; add damaged ones to `errors`."""
         counters: dict[str, Traffic] = {}
         for name in self._chosen:
             try:

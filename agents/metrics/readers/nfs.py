@@ -62,7 +62,7 @@ class Volume(NamedTuple):
 def parse_operations(content: bytes) -> dict[str, list[int]]:
     """Parse /proc/net/rpc/nfs: `rpc` (calls, retransmissions, ...), `proc3`, `proc4`, by number.
 
-    The first number of a line `proc4 2 0 17` is the count of the others. Raise UnparsableError.
+    In a line `proc4 2 0 17` the first number is the count of the rest. Raise UnparsableError.
     """
     counters: dict[str, list[int]] = {}
     for line in content.split(b"\n"):
@@ -84,10 +84,10 @@ def parse_operations(content: bytes) -> dict[str, list[int]]:
 
 
 def operations4(number: int) -> Sequence[str]:
-    """Return the known client operations of NFSv4 of a kernel with `number` of them.
+    """Return the known NFSv4 client operations of a kernel that has `number` operations.
 
-    The kernel appends new ones, but fsid_present (Linux 3.13) and zero_range (6.16) were inserted
-    between others, and the order after `copy` differs between kernels.
+    The kernel usually appends new operations. fsid_present (Linux 3.13) and zero_range (6.16) were
+    inserted, and the order after `copy` differs between kernels.
     """
     names = [name for name in NFS4 if name != "zero_range" or number > 70]
     if number <= 53:
@@ -129,7 +129,7 @@ def _name(text: bytes) -> str:
 
 
 def _metric(version: int, operation: str) -> str:
-    """Return the metric of an operation. nfs4_read and nfs4_write are bytes, hence nfs4_reads."""
+    """Return the metric of an operation: nfs4_reads, because nfs4_read is a metric of bytes."""
     plural = "s" if operation in {"read", "write"} else ""
     return f"nfs{version}_{operation}{plural}"
 
@@ -171,7 +171,7 @@ class NfsReader(Reader[ReaderSettings]):
         "nfs_retrans": Metric(
             unit="1/s",
             type="node",
-            description="requests sent again for lack of a timely answer",
+            description="requests retransmitted after a timeout",
             source="/proc/net/rpc/nfs, rpc, number 2",
         ),
         **{
@@ -225,7 +225,7 @@ class NfsReader(Reader[ReaderSettings]):
         counters = read_parsed(node, _OPERATIONS, parse_operations)
         deltas: dict[str, list[int]] = {}
         for line, numbers in counters.items():
-            # 32 bits: rpc_proc_show() in net/sunrpc/stats.c.
+            # The counters have 32 bits, see rpc_proc_show() in net/sunrpc/stats.c.
             key = (line, len(numbers))
             if key not in self._operations:
                 self._operations = {
@@ -264,7 +264,7 @@ class NfsReader(Reader[ReaderSettings]):
             yield Count(f"nfs{version}_write", written)
 
     def _devices(self, node: Node) -> dict[str, list[str]]:
-        """Return the devices of NFS by mount point; several mounts may share a point."""
+        """Return the NFS devices by mount point; several mounts may share a mount point."""
         devices: dict[str, list[str]] = {}
         try:
             for mount in read_parsed(node, MOUNTINFO, parse_mountinfo):

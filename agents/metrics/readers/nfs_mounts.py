@@ -26,10 +26,10 @@ _STATISTICS = "proc/self/mountstats"
 _MOST_MOUNTS = 1000
 
 _MOVED = (
-    ("app_read", "B/s", "bytes that programs read, the cache included"),
-    ("app_write", "B/s", "bytes that programs wrote, the cache included"),
-    ("direct_read", "B/s", "bytes that programs read with O_DIRECT"),
-    ("direct_write", "B/s", "bytes that programs wrote with O_DIRECT"),
+    ("app_read", "B/s", "bytes read by programs, including cache hits"),
+    ("app_write", "B/s", "bytes written by programs, including cached writes"),
+    ("direct_read", "B/s", "bytes read by programs with O_DIRECT"),
+    ("direct_write", "B/s", "bytes written by programs with O_DIRECT"),
     ("read", "B/s", "bytes from the server"),
     ("write", "B/s", "bytes to the server"),
     ("pages_read", "1/s", "pages read from the server"),
@@ -38,12 +38,12 @@ _MOVED = (
 """The eight numbers of the line `bytes:`."""
 
 _MEANS = (
-    ("queue", "queued", "mean time of an operation before its transmission", 6),
-    ("rtt", "rtt", "mean time from the transmission of an operation to its reply", 7),
-    ("exec", "execution", "mean time of an operation from request to end", 8),
+    ("queue", "queued", "mean queue time of an operation before transmission", 6),
+    ("rtt", "rtt", "mean round-trip time from transmission to reply of an operation", 7),
+    ("exec", "execution", "mean time of an operation from request to completion", 8),
 )
 _CLASSES = {"": "", "read_": "READ", "write_": "WRITE"}
-"""Operation by prefix of metrics; all operations without a prefix."""
+"""Operation by prefix of metrics; no prefix means all operations."""
 
 
 class NfsMountsSettings(ReaderSettings, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ class _Figures(NamedTuple):
 class NfsMountsReader(Reader[NfsMountsSettings]):
     """Each NFS mount by its mount point; read only if a metric is wanted.
 
-    Several mounts of one file system share its counters: each has the same values.
+    Several mounts of one file system share counters: each has the same values.
     """
 
     name = "nfs-mounts"
@@ -134,7 +134,7 @@ class NfsMountsReader(Reader[NfsMountsSettings]):
         return found
 
     def _choose(self, mounts: Iterable[NfsMount]) -> Mapping[str, NfsMount]:
-        """Return the visible mounts by label, at most a thousand of them."""
+        """Return the visible mounts by label, at most a thousand."""
         chosen: dict[str, NfsMount] = {}
         for mount in mounts:
             label = clean_label(mount.point)
@@ -177,7 +177,7 @@ def _means(before: _Figures, now: _Figures, scope: Scope) -> Iterator[Gauge]:
     for prefix, new in now.by_prefix.items():
         old = before.by_prefix[prefix]
         if new.operations < old.operations:
-            old = NfsOperationCounters()  # unmounted and mounted again
+            old = NfsOperationCounters()  # the file system was unmounted and mounted again
         operations = new.operations - old.operations
         if not operations:
             continue

@@ -22,8 +22,9 @@ _OPERATION_COUNTERS = 8
 class NfsOperationCounters(NamedTuple):
     """Counters of operations since the mount.
 
-    sent: transmissions, repetitions included. queued, rtt, execution: sums of milliseconds before
-    the transmission, until the reply, and in all. errors: None before Linux 5.3 (statvers 1.0).
+    sent: transmissions, including repetitions. queued, rtt, execution: sums of milliseconds before
+    the transmission, from transmission to reply, and in total. errors: None before Linux 5.3
+    (statvers 1.0).
     """
 
     operations: int = 0
@@ -40,8 +41,8 @@ class NfsOperationCounters(NamedTuple):
 class NfsMount(NamedTuple):
     """Counters of a mount.
 
-    moved: bytes by read(2) and write(2), those with O_DIRECT, bytes from and to the server, pages
-    read and written. operations: by name, such as READ.
+    moved: bytes by read(2) and write(2), bytes by them with O_DIRECT, bytes from and to the server,
+    pages read and written. operations: counters by name, such as READ.
     """
 
     point: str
@@ -50,9 +51,9 @@ class NfsMount(NamedTuple):
 
 
 def parse_nfs_mounts(content: bytes) -> tuple[list[NfsMount], list[str]]:
-    """Parse the mounts in their order, the last of a mount point being the visible one.
+    """Return the mounts in file order; the last mount of a mount point is visible.
 
-    Also return a message for each incomplete or damaged mount, which is skipped.
+    Skip incomplete or damaged mounts, and return a message for each.
     """
     mounts: list[NfsMount] = []
     problems: list[str] = []

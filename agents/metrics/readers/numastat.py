@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 _NODES = "sys/devices/system/node"
 _FIELDS = {
-    "numa_hit": "pages taken from the node as wanted",
-    "numa_miss": "pages taken from the node although another was wanted",
-    "numa_foreign": "pages wanted from the node and taken from another",
-    "interleave_hit": "interleaved pages taken from the node as wanted",
-    "local_node": "pages taken from the node by its own cpus",
-    "other_node": "pages taken from the node by cpus of others",
+    "numa_hit": "pages allocated on this node as intended",
+    "numa_miss": "pages allocated on this node although another node was preferred",
+    "numa_foreign": "pages intended for this node but allocated on another",
+    "interleave_hit": "interleaved pages allocated on this node as intended",
+    "local_node": "pages allocated on this node by processes on its cpus",
+    "other_node": "pages allocated on this node by processes on other nodes' cpus",
 }
 _LINE = re.compile(rb"^([a-z_]+) ([0-9]{1,20})$", re.MULTILINE)
 
 
 def parse_numastat(content: bytes) -> dict[str, int]:
-    """Parse node*/numastat. Return pages since boot by metric. Raise UnparsableError.
+    """Parse node*/numastat. Return pages since boot by metric. Raise UnparsableError if invalid.
 
     Source: Documentation/admin-guide/numastat.rst of Linux.
     """
@@ -41,7 +41,7 @@ def parse_numastat(content: bytes) -> dict[str, int]:
 
 
 class NumastatReader(Reader[ReaderSettings]):
-    """Pages per second allocated from NUMA nodes; read only if a metric is wanted."""
+    """Page allocations of NUMA nodes; read only if a metric is wanted."""
 
     name = "numastat"
     metrics: ClassVar[dict[str, Metric]] = {

@@ -38,37 +38,37 @@ _FIELDS = {
         "%", "mean", "spare_threshold", "spare capacity below which the drive warns", "byte 4"
     ),
     "nvme_percentage_used": (
-        "%", "max", "percentage_used", "part of the endurance that is used, up to 255", "byte 5"
+        "%", "max", "percentage_used", "used part of the endurance, up to 255", "byte 5"
     ),
-    "nvme_bytes_read": ("B", "sum", "bytes_read", "bytes read, so far", "bytes 32-47 * 512000"),
+    "nvme_bytes_read": ("B", "sum", "bytes_read", "total bytes read", "bytes 32-47 * 512000"),
     "nvme_bytes_written": (
-        "B", "sum", "bytes_written", "bytes written, so far", "bytes 48-63 * 512000"
+        "B", "sum", "bytes_written", "total bytes written", "bytes 48-63 * 512000"
     ),
-    "nvme_host_reads": ("", "sum", "host_reads", "read commands, so far", "bytes 64-79"),
-    "nvme_host_writes": ("", "sum", "host_writes", "write commands, so far", "bytes 80-95"),
+    "nvme_host_reads": ("", "sum", "host_reads", "total read commands", "bytes 64-79"),
+    "nvme_host_writes": ("", "sum", "host_writes", "total write commands", "bytes 80-95"),
     "nvme_busy_time": (
-        "s", "sum", "busy_time", "time busy with commands, so far", "bytes 96-111 * 60"
+        "s", "sum", "busy_time", "total time busy with commands", "bytes 96-111 * 60"
     ),
-    "nvme_power_cycles": ("", "sum", "power_cycles", "power cycles, so far", "bytes 112-127"),
+    "nvme_power_cycles": ("", "sum", "power_cycles", "total power cycles", "bytes 112-127"),
     "nvme_power_on_time": (
-        "s", "max", "power_on_time", "time switched on, so far", "bytes 128-143 * 3600"
+        "s", "max", "power_on_time", "total power-on time", "bytes 128-143 * 3600"
     ),
     "nvme_unsafe_shutdowns": (
-        "", "sum", "unsafe_shutdowns", "losses of power without notice, so far", "bytes 144-159"
+        "", "sum", "unsafe_shutdowns", "total unsafe shutdowns", "bytes 144-159"
     ),
     "nvme_media_errors": (
-        "", "sum", "media_errors", "unrecovered data integrity errors, so far", "bytes 160-175"
+        "", "sum", "media_errors", "total unrecovered data integrity errors", "bytes 160-175"
     ),
     "nvme_error_log_entries": (
-        "", "sum", "error_log_entries", "entries of the error log, so far", "bytes 176-191"
+        "", "sum", "error_log_entries", "total entries of the error log", "bytes 176-191"
     ),
     "nvme_warning_temp_time": (
         "s", "sum", "warning_temperature_time",
-        "time above the warning temperature, so far", "bytes 192-195 * 60",
+        "total time above the warning temperature", "bytes 192-195 * 60",
     ),
     "nvme_critical_temp_time": (
         "s", "sum", "critical_temperature_time",
-        "time above the critical temperature, so far", "bytes 196-199 * 60",
+        "total time above the critical temperature", "bytes 196-199 * 60",
     ),
 }  # fmt: skip
 """By metric: unit, aggregation, field of SmartLog, description, bytes of the log."""
@@ -84,7 +84,7 @@ class NvmeSettings(ReaderSettings, frozen=True, kw_only=True):
         tuple[str, ...], Meta(description="patterns of controllers to skip, such as nvme0")
     ] = ()
     time_limit: Annotated[
-        Duration, Meta(description="after this long the kernel aborts the query of a drive")
+        Duration, Meta(description="time after which the kernel aborts the query of a drive")
     ] = Duration("5s")
 
 
@@ -100,7 +100,7 @@ def _metric(unit: str, aggregation: str, description: str, source: str) -> Metri
 
 
 class NvmeReader(Reader[NvmeSettings]):
-    """The SMART log of each local NVMe controller; queried only if a metric is wanted."""
+    """SMART log of each local NVMe controller; queried only if a metric is wanted."""
 
     name = "nvme"
     Settings = NvmeSettings
@@ -129,7 +129,7 @@ class NvmeReader(Reader[NvmeSettings]):
         self._is_begun = False
 
     def begin(self, node: Node) -> None:
-        """Start reading the logs in the background if it is time."""
+        """Start reading the logs in the background if they are due."""
         self.errors = []
         self._is_begun = True
         if not self.is_wanted:
@@ -210,7 +210,7 @@ def gauges(controller: str, log: SmartLog) -> Iterator[Gauge]:
 
 
 def _transport(node: Node, controller: str) -> str:
-    """Return the transport of a controller, empty before Linux 4.10."""
+    """Return the transport of a controller; empty before Linux 4.10."""
     try:
         path = f"{_CONTROLLERS}/{controller}/transport"
         return node.read_single(path).decode("ascii", "replace").strip()

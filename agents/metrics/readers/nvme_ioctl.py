@@ -1,4 +1,4 @@
-"""The SMART log of an NVMe controller, read with NVME_IOCTL_ADMIN_CMD.
+"""Reading of the SMART log of an NVMe controller with NVME_IOCTL_ADMIN_CMD.
 
 Source: include/uapi/linux/nvme_ioctl.h of Linux.
 """
@@ -36,7 +36,7 @@ def smart_command(address: int, milliseconds: int) -> bytes:
 def read_smart_log(node: Node, controller: str, seconds: float) -> bytes:
     """Return the log of a controller such as `nvme0`.
 
-    Needs root, or CAP_SYS_ADMIN and the right to read /dev/nvmeN. Raise CcagentError.
+    Needs root, or CAP_SYS_ADMIN and read permission of /dev/nvmeN. Raise CcagentError.
     """
     import fcntl
     import os

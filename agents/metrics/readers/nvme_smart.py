@@ -12,8 +12,8 @@ from ccagent.errors import UnparsableError
 
 LOG_SIZE = 512
 
-# From byte 0: warning, temperature, spare, its threshold, percentage used; from byte 32 ten
-# counters of 16 bytes; from byte 192 two times; from byte 200 eight sensors.
+# From byte 0: warning, temperature, spare, spare threshold, percentage used. From byte 32: ten
+# counters of 16 bytes. From byte 192: two times. From byte 200: eight sensors.
 _HEAD = struct.Struct("<BHBBB")
 _COUNTERS_AT, _COUNTER_SIZE = 32, 16
 _COUNTERS = 10
@@ -29,10 +29,10 @@ _HOTTEST = 1000
 class SmartLog(NamedTuple):
     """Health of a drive.
 
-    critical_warning: bits, 0 if all is well. temperature: degrees Celsius of the whole drive, None
-    if the drive has no sensor. sensors: degrees Celsius by number from 1. spare, spare_threshold,
-    percentage_used: percent, the last one up to 255. The counters are of the drive's life: bytes,
-    commands, seconds.
+    critical_warning: bits, 0 without a warning. temperature: degrees Celsius of the whole drive,
+    None without a sensor. sensors: degrees Celsius by number from 1. spare, spare_threshold,
+    percentage_used: percent; percentage_used is at most 255. Counters cover the drive's life:
+    bytes, commands, seconds.
     """
 
     critical_warning: int
@@ -60,7 +60,7 @@ def parse_smart_log(content: bytes) -> SmartLog:
     if len(content) != LOG_SIZE:
         raise UnparsableError(f"SMART log of {len(content)} bytes, not {LOG_SIZE}")
     warning, kelvin, spare, threshold, used = _HEAD.unpack_from(content)
-    # Drives without a log return it empty, or with all bits set.
+    # Drives without a log return all bits 0 or all bits 1.
     if not any(content) or not any(byte ^ 0xFF for byte in content[:_TIMES_AT]):
         raise UnparsableError("SMART log without content")
     if spare > 100 or threshold > 100:
@@ -99,5 +99,5 @@ def parse_smart_log(content: bytes) -> SmartLog:
 
 
 def _celsius(kelvin: int) -> int | None:
-    """Return degrees Celsius, None for a missing sensor (0) or an implausible value."""
+    """Return degrees Celsius; None for a missing sensor (0) or an implausible value."""
     return kelvin - _ZERO_CELSIUS if 0 < kelvin <= _HOTTEST else None

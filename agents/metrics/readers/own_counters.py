@@ -23,16 +23,16 @@ _BACKLOG = ("backlog", "backlog_bytes")
 _MICRO = 1_000_000
 
 _MEANINGS = {
-    "samples": "samples taken and handed on",
-    "errors": "samples that failed",
-    "skipped": "samples not taken, because the one before was not finished",
-    "cpu": "CPU time of samples, of one cpu",
-    "queued": "messages put into the queues",
-    "sent": "messages handed to the transport, repetitions included",
-    "acknowledged": "messages that the other side has taken",
-    "retried": "messages to be sent again after a failure",
-    "rejected": "dead letters: messages that the other side will never take",
-    "dropped": "messages dropped, because the queue was full or they were too old",
+    "samples": "completed samples",
+    "errors": "failed samples",
+    "skipped": "samples skipped because the previous sample still ran",
+    "cpu": "CPU time of samples",
+    "queued": "messages added to the queues",
+    "sent": "messages passed to the transport, including repetitions",
+    "acknowledged": "messages acknowledged by the receiver",
+    "retried": "messages to send again after a failure",
+    "rejected": "dead letters: messages rejected by the receiver",
+    "dropped": "messages dropped because the queue was full or they were too old",
     "backlog": "messages in the queues",
     "backlog_bytes": "bytes in the queues",
 }
@@ -47,7 +47,7 @@ def _metrics() -> dict[str, Metric]:
         "ccagent_cpu": Metric(
             unit="%",
             type="node",
-            description="CPU time of ccagent's process, of one cpu",
+            description="CPU time of ccagent's process; 100 is one cpu",
             source="clock_gettime, CLOCK_PROCESS_CPUTIME_ID",
             scale=100 / _MICRO,
         ),
@@ -83,10 +83,10 @@ def _metric(key: str, kind: str, whose: str, *, is_default: bool) -> Metric:
 
 
 class OwnCountersReader(Reader[ReaderSettings]):
-    """CPU time and memory of this process, and in the daemon counters of agents and sinks.
+    """CPU time and memory of this process; in the daemon also counters of agents and sinks.
 
-    Values by agent and by sink have metrics of their own: the store would mistake them for values
-    of the node.
+    Values by agent and by sink have separate metrics. Otherwise the store would take them for
+    values of the node.
     """
 
     name = "ccagent"
@@ -98,14 +98,14 @@ class OwnCountersReader(Reader[ReaderSettings]):
         self._sinks = Sums(len(_SINKS))
 
     def list_pending(self, node: Node) -> dict[str, ScopeType]:
-        """Return the sums over agents and sinks, which only the daemon has."""
+        """Return the sums over agents and sinks; only the daemon has them."""
         if not node.is_live:
             return {}
         parts = ("ccagent_agent_", "ccagent_sink_")
         return {name: "node" for name in self.metrics if not name.startswith(parts)}
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
-        """Read the counters. Raise NotHereError for a recorded machine."""
+        """Read the counters. Raise NotHereError on a recorded machine."""
         if node.own_counters is None and not node.is_live:
             raise NotHereError("a recorded machine has no ccagent")
         found: list[Gauge | Count] = [Count("ccagent_cpu", time.process_time_ns() // 1000)]
@@ -144,7 +144,7 @@ def _counts(
     counters: Mapping[str, tuple[int, ...]],
     sums: Sums,
 ) -> list[Count]:
-    """Yield the counters by name, and their sums, which do not fall at a reset."""
+    """Yield the counters by name, and their sums. Sums do not fall at a reset."""
     sums.add(counters)
     found: list[Count] = []
     for name, numbers in counters.items():
@@ -157,11 +157,11 @@ def _counts(
     found += [
         Count(f"ccagent_{key}", number)
         for key, number in zip(keys, sums.total, strict=True)
-        if key != "cpu"  # that of the process is larger
+        if key != "cpu"  # the CPU time of the process is larger
     ]
     return found
 
 
 def _make_scope(kind: str, name: str) -> Scope | None:
-    """Return the scope of an agent or a sink; None for a name that is invalid as a tag."""
+    """Return the scope of an agent or a sink; None if the name is no valid tag value."""
     return Scope("node", "", kind, name) if name and is_sendable(name) else None

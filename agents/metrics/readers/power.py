@@ -24,7 +24,7 @@ _REFUSED = "only root may read the energy counters"
 class PowerReader(Reader[ReaderSettings]):
     """Power of packages, memory, cores, graphics and the platform: of sockets, and of the node.
 
-    The value of the node is the sum over its sockets; the dies of a package make one socket.
+    The node value is the sum over sockets. The dies of a package form one socket.
     """
 
     name = "power"
@@ -39,14 +39,14 @@ class PowerReader(Reader[ReaderSettings]):
         "mem_power": Metric(
             unit="W",
             type="socket",
-            description="power of the memory at a socket; not part of cpu_power",
+            description="power of the memory of a socket; not part of cpu_power",
             source="/sys/class/powercap/*-rapl:*, dram: energy_uj",
             scale=1e-6,
         ),
         "core_power": Metric(
             unit="W",
             type="socket",
-            description="power of the cores of a package, on AMD of its first core; part of"
+            description="power of the cores of a package (AMD: of its first core only); part of"
             " cpu_power",
             source="/sys/class/powercap/*-rapl:*, core: energy_uj",
             scale=1e-6,
@@ -55,7 +55,7 @@ class PowerReader(Reader[ReaderSettings]):
         "uncore_power": Metric(
             unit="W",
             type="socket",
-            description="power of the graphics in a package; part of cpu_power",
+            description="power of the graphics unit in a package; part of cpu_power",
             source="/sys/class/powercap/*-rapl:*, uncore: energy_uj",
             scale=1e-6,
             is_default=False,
@@ -63,7 +63,7 @@ class PowerReader(Reader[ReaderSettings]):
         "psys_power": Metric(
             unit="W",
             type="node",
-            description="power of the platform, if its vendor provides it",
+            description="power of the platform, if the vendor provides it",
             source="/sys/class/powercap/*-rapl:*, psys: energy_uj",
             scale=1e-6,
             is_default=False,
@@ -88,7 +88,7 @@ class PowerReader(Reader[ReaderSettings]):
     def read(self, node: Node) -> Iterable[Count]:
         """Read each zone's energy_uj. Raise NotHereError without zones.
 
-        Raise NotPermittedError with the fix if this user may read none.
+        Raise NotPermittedError with the fix if this user can read no zone.
         """
         self.errors = []
         packages = list_packages(node)
@@ -103,12 +103,12 @@ class PowerReader(Reader[ReaderSettings]):
         return counts
 
     def close(self) -> None:
-        """End the thread that follows the counters between readings."""
+        """Stop the thread that reads the counters between samples."""
         if self._keeper is not None:
             self._keeper.close()
 
     def _read_counts(self, node: Node, packages: dict[str, str]) -> list[Count]:
-        """Return the counters without their wraps; none of zones whose delta is unknown."""
+        """Return the unwrapped counters; none for zones with an unknown delta."""
         is_new = packages != self._packages and self._find(node, packages)
         energies = self._energies(node)
         self._follow(node, energies)
@@ -122,13 +122,13 @@ class PowerReader(Reader[ReaderSettings]):
                 value = self._first[path] + self._counters[path].total
                 counts.append(Count(metric, value, scope, zones[0].wraps_at))
             elif not is_new:
-                # Zones wrap at different times: sum their deltas.
+                # Zones wrap at different times, so sum their deltas.
                 total = sum(self._counters[zone.path].total for zone in zones)
                 counts.append(Count(metric, total, scope))
         return counts
 
     def _keep(self, node: Node) -> None:
-        """Have a thread follow the counters if they may wrap twice between two readings."""
+        """Start a thread that reads the counters if they may wrap twice between two readings."""
         gaps = [gap for each in self._counters.values() if (gap := each.longest_gap) > 0]
         if not gaps or self.interval <= min(gaps) / 2 or self._keeper is not None:
             return
@@ -141,7 +141,7 @@ class PowerReader(Reader[ReaderSettings]):
         self._keeper.start()
 
     def _find(self, node: Node, packages: dict[str, str]) -> bool:
-        """Find the zones and the package of each. Return whether they have changed."""
+        """Find the zones and their packages. Return whether they have changed."""
         zones, is_complete = read_zones(node, packages, self.errors)
         self._packages = packages if is_complete else {}
         if zones == self._zones:
@@ -184,7 +184,7 @@ class PowerReader(Reader[ReaderSettings]):
             self._counters[path].add(EnergyReading(energy, moment, steady))
 
     def _take_flaws(self) -> set[str]:
-        """Return the zones whose delta is unknown; the first one adds to `errors`."""
+        """Return the zones with an unknown delta; add the first one to `errors`."""
         flaws = {
             path: delta.flaw
             for path, counter in self._counters.items()

@@ -18,7 +18,7 @@ def require_rapl(node: Node, impact: str = "") -> Check:
 
 
 def find_zones(node: Node) -> CheckResult:
-    """Return how many zones this user may read."""
+    """Return the result with the number of zones that this user can read."""
     names = [name for name in list_names(node, POWERCAP) if ZONE.fullmatch(name)]
     if not names:
         fix = "on hardware: modprobe intel_rapl_msr; virtual machines have none"

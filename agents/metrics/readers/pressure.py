@@ -1,4 +1,4 @@
-"""Reader of pressure stall information: time of waiting for CPU, memory, disks, interrupts."""
+"""Reader of pressure stall information: waiting time for CPU, memory, I/O and interrupts."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _RESOURCES = {
     "io": "a disk or file system",
     "irq": "the end of interrupts",
 }
-_EXTENTS = {"some": "at least one task waits", "full": "no task works since some wait"}
+_EXTENTS = {"some": "at least one task waits", "full": "all tasks are stalled, waiting"}
 _UNTOLD = ("irq", "some")
 
 
 def _metrics() -> dict[str, Metric]:
-    """Return the metrics, see Documentation/accounting/psi.rst of the kernel."""
+    """Return the metrics, see Documentation/accounting/psi.rst of Linux."""
     metrics: dict[str, Metric] = {}
     for resource, what in _RESOURCES.items():
         for extent, who in _EXTENTS.items():
             if (resource, extent) == _UNTOLD:
                 continue
-            # Meaningless for the node as a whole: 0 since Linux 5.18, noise before.
+            # cpu full is meaningless for the node as a whole: 0 since Linux 5.18, noise before.
             is_default = (resource, extent) != ("cpu", "full")
             description = f"share of time in which {who} for {what}"
             metrics[f"pressure_{resource}_{extent}"] = Metric(
@@ -49,7 +49,7 @@ def _metrics() -> dict[str, Metric]:
             metrics[f"pressure_{resource}_{extent}_avg10"] = Metric(
                 unit="%",
                 type="node",
-                description=f"{description}, of the last ten seconds",
+                description=f"{description}, over the last ten seconds",
                 source=f"/proc/pressure/{resource}, {extent}: avg10",
                 aggregation="mean",
                 is_default=is_default,
@@ -58,7 +58,7 @@ def _metrics() -> dict[str, Metric]:
 
 
 class PressureReader(Reader[ReaderSettings]):
-    """Pressure of each resource that the kernel has: irq since 6.1, the others since 4.20."""
+    """Pressure of CPU, memory, I/O (since Linux 4.20) and interrupts (since 6.1)."""
 
     name = "pressure"
     metrics: ClassVar[dict[str, Metric]] = _metrics()

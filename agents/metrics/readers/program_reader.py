@@ -1,4 +1,4 @@
-"""Base of readers that run a program of the site: in the background, with a time limit."""
+"""Base of readers that run a program in the background, with a time limit."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _OUTPUT_LIMIT = 4 * 1024 * 1024
 
 
 class ProgramReaderSettings(ReaderSettings, frozen=True, kw_only=True):
-    """Keys that the tables of these readers share."""
+    """Keys shared by the tables of these readers."""
 
     every: Annotated[Duration, Meta(description="interval of the program; 0s: every sample")] = (
         Duration("1m")
     )
-    time_limit: Annotated[Duration, Meta(description="after this long the program is killed")] = (
+    time_limit: Annotated[Duration, Meta(description="time after which the program is killed")] = (
         Duration("30s")
     )
 
@@ -49,7 +49,10 @@ class Programs:
         self._stop = stop
 
     def run(self, command: Sequence[str], standard_input: bytes = b"") -> bytes:
-        """Return the output of a program. Raise NotHereError without it, else ProgramError."""
+        """Return the output of a program.
+
+        Raise NotHereError if missing, ProgramError if it fails.
+        """
         return self._node.run(
             command,
             time_limit=self._time_limit,
@@ -60,7 +63,7 @@ class Programs:
 
 
 class ProgramResults(NamedTuple):
-    """Values of the programs of a round, time of their end, and problems."""
+    """Result of a round of programs: values, time of the end, and problems."""
 
     moment: float
     values: list[Gauge | Count]
@@ -68,10 +71,10 @@ class ProgramResults(NamedTuple):
 
 
 class ProgramReader(Reader[P], Generic[P]):
-    """Runs its program in the background, at most once at a time.
+    """Runs its program in the background; runs never overlap.
 
-    A sample waits a tenth of a second; the values of a slower program are in a later sample. Rates
-    are computed over the time between the ends of two runs.
+    A sample waits 0.1 s; the values of a slower program are in a later sample. Rates are computed
+    over the time between the ends of two runs.
     """
 
     has_own_pace = True
@@ -86,14 +89,14 @@ class ProgramReader(Reader[P], Generic[P]):
     def targets(self, node: Node) -> list[str]:
         """Return the targets of the program, such as mount points.
 
-        Raise NotHereError on a machine without any.
+        Raise NotHereError on a machine without targets.
         """
 
     @abstractmethod
     def collect(
         self, programs: Programs, targets: list[str]
     ) -> tuple[list[Gauge | Count], list[str]]:
-        """Run the programs, in a thread. Return values and partial problems.
+        """Run the programs. Called in a thread. Return values and partial problems.
 
         Raise CcagentError if there are no values.
         """
@@ -103,7 +106,7 @@ class ProgramReader(Reader[P], Generic[P]):
         return max(1, len(targets))
 
     def read(self, node: Node) -> Iterable[Gauge]:
-        """Start the program if it is due. Return the values of a finished run."""
+        """Start the program if due. Return the values of a finished run."""
         self.errors = []
         if not self.is_wanted:
             return []
@@ -116,7 +119,7 @@ class ProgramReader(Reader[P], Generic[P]):
             values, problems = self.collect(programs, targets)
             return ProgramResults(node.clock.monotonic(), values, problems)
 
-        # The values of a program that ended between two samples are in the second one.
+        # The values of a program that ended between two samples are in the later sample.
         outcome = self._call.result(0.0, self.errors)
         self._call.begin(node.clock.time(), call, self.errors, is_due=self.is_patient)
         longest = (self.settings.time_limit.seconds + 2 * GRACE) * self.runs(targets)
@@ -128,13 +131,13 @@ class ProgramReader(Reader[P], Generic[P]):
         return self._gauges(outcome)
 
     def close(self) -> None:
-        """Kill a program that still runs."""
+        """Kill the running program."""
         if self._stop is None:
             return
         end, begin = self._stop
         os.close(begin)
         if self._call.is_over():
-            os.close(end)  # otherwise a thread may poll it after the number was reused
+            os.close(end)  # else a thread may poll the descriptor after its number was reused
         self._stop = None
 
     def _gauges(self, outcome: ProgramResults) -> list[Gauge]:

@@ -1,4 +1,4 @@
-"""Registry of the readers: their classes by name, and the table of each in the configuration."""
+"""Registry of the readers: classes and configuration tables by name."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ READERS: dict[str, type[Reader[Any]]] = {
 
 
 class ReaderTables(AgentSettings, frozen=True, kw_only=True):
-    """The tables [agents.metrics.READER], one for each of READERS."""
+    """Tables [agents.metrics.READER], one for each of READERS."""
 
     cpu: Annotated[CpuSettings, Meta(description="reader of CPU time and load")] = CpuSettings()
     cpufreq: Annotated[

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 _STATISTICS = "proc/schedstat"
 _OLDEST = 15
-"""First supported version of the format: earlier ones have twelve numbers a cpu."""
+"""First supported version of the format: earlier versions have twelve numbers per cpu."""
 _VERSION = re.compile(rb"version ([0-9]{1,6})\n")
-# The leading literal skips lines of domains, most of the file, at the speed of a search.
+# The leading literal skips the lines of domains, most of the file, at search speed.
 _CPU = re.compile(
     rb"\ncpu([0-9]{1,6})(?: [0-9]{1,20}){6} ([0-9]{1,20}) ([0-9]{1,20}) ([0-9]{1,20})(?=\n)"
 )
@@ -35,10 +35,10 @@ class SchedulerTimes(NamedTuple):
 
 
 def parse_schedstat(content: bytes) -> dict[int, SchedulerTimes]:
-    """Parse /proc/schedstat: fields 7, 8 and 9 by hwthread. Raise UnparsableError.
+    """Return fields 7, 8 and 9 of /proc/schedstat by hwthread. Raise UnparsableError.
 
-    Source: Documentation/scheduler/sched-stats.rst of Linux. Some of its versions name jiffies as
-    the unit; rq_cpu_time and run_delay are nanoseconds (kernel/sched/stats.h).
+    Source: Documentation/scheduler/sched-stats.rst of Linux. Some versions of the document name
+    jiffies; rq_cpu_time and run_delay are in nanoseconds (kernel/sched/stats.h).
     """
     version = _VERSION.match(content)
     if version is None or int(version[1]) < _OLDEST:
@@ -55,8 +55,8 @@ def parse_schedstat(content: bytes) -> dict[int, SchedulerTimes]:
 class SchedstatReader(Reader[ReaderSettings]):
     """Run and wait times of each hwthread; read only if a metric is wanted.
 
-    The kernel adds the time of a task when the task leaves the hwthread. A long run counts late, so
-    that a rate may be above 100 %.
+    The kernel adds the time of a task when the task leaves the hwthread. A long run counts late,
+    and a rate may exceed 100 %.
     """
 
     name = "schedstat"
@@ -64,7 +64,7 @@ class SchedstatReader(Reader[ReaderSettings]):
         "cpu_load_core": Metric(
             unit="",
             type="hwthread",
-            description="tasks that ran or waited for the hwthread, mean since the last sample",
+            description="running and waiting tasks of the hwthread, mean since the previous sample",
             source="/proc/schedstat, cpuN: fields 7 + 8",
             scale=_NANOSECONDS,
             is_default=False,
@@ -81,8 +81,7 @@ class SchedstatReader(Reader[ReaderSettings]):
         "sched_wait": Metric(
             unit="%",
             type="hwthread",
-            description="time that tasks waited for the hwthread, of all that did: may be above"
-            " 100",
+            description="waiting time for the hwthread, summed over tasks; may exceed 100",
             source="/proc/schedstat, cpuN: field 8",
             aggregation="mean",
             scale=_NANOSECONDS * 100,
@@ -91,7 +90,7 @@ class SchedstatReader(Reader[ReaderSettings]):
         "sched_timeslices": Metric(
             unit="1/s",
             type="hwthread",
-            description="times that a task got the hwthread",
+            description="timeslices started on the hwthread",
             source="/proc/schedstat, cpuN: field 9",
             is_default=False,
         ),

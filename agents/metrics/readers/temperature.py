@@ -24,12 +24,12 @@ _INPUT = re.compile(r"(temp[0-9]{1,6})_input", re.ASCII)
 _ZONE = re.compile(r"coretemp\.([0-9]{1,6})", re.ASCII)
 
 _INTEL = "coretemp"
-# Physical id: older kernels.
+# Older kernels name it "Physical id".
 _PACKAGE = re.compile(r"(?:Package|Physical) id ([0-9]{1,6})", re.ASCII)
 _CORE = re.compile(r"Core ([0-9]{1,6})", re.ASCII)
 
 _AMD = ("k10temp", "zenpower")
-# Tctl controls the fans: on some models it is the temperature plus an offset.
+# Tctl controls the fans. On some models it is the temperature plus an offset.
 # Before family 17h the one sensor has no label.
 _DIE = ("Tdie", "Tctl", "temp1")
 
@@ -42,7 +42,7 @@ _ARM = (
 
 
 class CpuLocation(NamedTuple):
-    """Location of a hwthread. socket, die and core are the kernel's numbers."""
+    """Location of a hwthread. socket, die, core: the kernel's numbers."""
 
     number: int
     socket: int
@@ -51,9 +51,9 @@ class CpuLocation(NamedTuple):
 
 
 class Chip(NamedTuple):
-    """A chip: `coretemp`, its directory `hwmonN`, and label and path of each temperature.
+    """A chip: name (`coretemp`), directory `hwmonN`, and label and path of each temperature.
 
-    A sensor without a label has the name of its file, `temp1`.
+    The label of a sensor without one is its file name, `temp1`.
     """
 
     kind: str
@@ -62,7 +62,7 @@ class Chip(NamedTuple):
 
 
 class ProcessorSensor(NamedTuple):
-    """Path of a temperature and its scopes; without scopes it counts for the node only."""
+    """Path and scopes of a temperature. Without scopes it counts only for the node."""
 
     path: str
     metric: str
@@ -72,23 +72,23 @@ class ProcessorSensor(NamedTuple):
 def parse_temperature(content: bytes) -> float:
     """Parse temp*_input in millidegrees. Return degrees Celsius.
 
-    Raise UnparsableError, also for an implausible value, which a broken sensor reports.
+    Raise UnparsableError for an invalid or implausible value (broken sensor).
     """
     text = content.strip()
     if not text.removeprefix(b"-").isdigit() or len(text) > 10:
         raise UnparsableError(f"not a temperature: {content[:80]!r}")
     degrees = int(text) / 1000
     if not _COLDEST <= degrees <= _HOTTEST:
-        # Without the value, so that the rate limit of the message works.
+        # The message has no value, so its rate limit works.
         raise UnparsableError(f"below {_COLDEST} or above {_HOTTEST} degrees")
     return degrees
 
 
 def sensors_of_die(chip: Chip, zone: int | None, cpus: list[CpuLocation]) -> list[ProcessorSensor]:
-    """Return the sensors of a chip `coretemp`. zone: N of its device coretemp.N, None if unknown.
+    """Return the sensors of a chip `coretemp`. zone: N of device coretemp.N, None if unknown.
 
-    N counts dies (topology_logical_die_id()), before Linux 5.3 sockets; so does the label of the
-    package. Source: drivers/hwmon/coretemp.c. cpus: ascending.
+    N and the label of the package count dies (topology_logical_die_id()), or sockets before Linux
+    5.3. Source: drivers/hwmon/coretemp.c. cpus: ascending.
     """
     if zone is None:
         packages = [found for label, _ in chip.inputs if (found := _PACKAGE.fullmatch(label))]
@@ -117,7 +117,7 @@ def sensors_of_die(chip: Chip, zone: int | None, cpus: list[CpuLocation]) -> lis
 def sensors_of_packages(chips: list[Chip], sockets: list[int]) -> list[ProcessorSensor]:
     """Return the sensors of chips of one kind, divided evenly among the sockets.
 
-    Both are ascending. Chips that cannot be divided evenly belong to the node.
+    Chips and sockets are ascending. Chips that can't be divided evenly belong to the node.
     """
     sensors: list[ProcessorSensor] = []
     for index, chip in enumerate(chips):
@@ -129,7 +129,7 @@ def sensors_of_packages(chips: list[Chip], sockets: list[int]) -> list[Processor
 
 
 class TemperatureReader(Reader[ReaderSettings]):
-    """Temperatures of cores and packages, and the highest of each for the node."""
+    """Temperatures of cores and packages; the node has the highest of each."""
 
     name = "temperature"
     metrics: ClassVar[dict[str, Metric]] = {
@@ -202,8 +202,8 @@ class TemperatureReader(Reader[ReaderSettings]):
         return sensors
 
     def _chip(self, node: Node, name: str) -> Chip | None:
-        """Return a chip, None for one that is not of a processor."""
-        # Before Linux 3.15 the files are in the directory of the device.
+        """Return a chip; None for a chip of other hardware."""
+        # Before Linux 3.15 the files were in the directory of the device.
         for directory in (f"{_HWMON}/{name}", f"{_HWMON}/{name}/device"):
             try:
                 kind = _text(node, f"{directory}/name")
@@ -242,12 +242,12 @@ class TemperatureReader(Reader[ReaderSettings]):
 
 
 def _socket(number: int) -> Scope:
-    # -1: the kernel knows no sockets.
+    # -1: the kernel has no socket numbers.
     return Scope("socket", str(max(0, number)))
 
 
 def _whole(chip: Chip) -> list[str]:
-    """Return the paths of a chip's temperatures of the whole processor."""
+    """Return the paths of a chip's temperatures for the whole processor."""
     label = _arm_label(chip.kind)
     if label is not None:
         return [path for text, path in chip.inputs if label.fullmatch(text)]
@@ -260,7 +260,7 @@ def _arm_label(kind: str) -> re.Pattern[str] | None:
 
 
 def _text(node: Node, path: str) -> str:
-    """Return the text of a file of one line, empty if there is no such file."""
+    """Return the text of a one-line file; empty if the file is missing."""
     try:
         return node.read_single(path).decode("ascii", "replace").strip()
     except NotHereError:
@@ -268,7 +268,7 @@ def _text(node: Node, path: str) -> str:
 
 
 def _coretemp_zones(node: Node) -> dict[str, int]:
-    """Return N of the devices coretemp.N by their directories `hwmonM`."""
+    """Return N of the devices coretemp.N by directory `hwmonM`."""
     root = "sys/devices/platform"
     return {
         name: int(found[1])
@@ -279,9 +279,9 @@ def _coretemp_zones(node: Node) -> dict[str, int]:
 
 
 def _pci_order(node: Node, driver: str) -> dict[str, int]:
-    """Return the order of the directories `hwmonM` of a driver by PCI address.
+    """Return the directories `hwmonM` of a driver in the order of PCI addresses.
 
-    The addresses of processor devices ascend with the sockets: 00:18.3, 00:19.3...
+    PCI addresses of processor devices ascend with the sockets: 00:18.3, 00:19.3...
     """
     root = f"sys/bus/pci/drivers/{driver}"
     devices = sorted(name for name in _names(node, root) if ":" in name)

@@ -1,1 +1,1 @@
-"""The agent `cluster`: partitions and nodes of Slurm."""
+"""The agent `cluster`: Slurm partitions and nodes."""

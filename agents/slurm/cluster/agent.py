@@ -1,4 +1,4 @@
-"""The agent `cluster`: partitions and nodes, out of sinfo."""
+"""The agent `cluster`: partitions and nodes from sinfo."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class ClusterSettings(AgentSettings, frozen=True, kw_only=True):
     sinfo: Annotated[str, Meta(description="the program sinfo")] = "sinfo"
     squeue: Annotated[str, Meta(description="the program squeue, for node events")] = "squeue"
     command_time_limit: Annotated[
-        Duration, Meta(description="after this long a program is given up")
+        Duration, Meta(description="time after which a program is killed")
     ] = Duration("30s")
 
 
 class ClusterAgent(Agent[ClusterSettings]):
-    """Partitions and nodes of a Slurm cluster, with their states; on its master."""
+    """Samples partitions and nodes of a Slurm cluster, with their states, on its controller."""
 
     name = "cluster"
     formats: ClassVar[frozenset[Format]] = frozenset(FORMATS)
     Settings = ClusterSettings
 
     def checks(self, node: Node) -> Iterator[Check]:
-        """Yield the checks of Slurm's programs and its controller, asked for a number of nodes."""
+        """Yield the checks of Slurm's programs and controller; the query returns one number."""
         from ccagent.machine.program_checks import require_answer, require_program
 
         settings = self.settings
@@ -57,9 +57,9 @@ class ClusterAgent(Agent[ClusterSettings]):
             yield require_program(node, settings.squeue, "all of it", is_vital=True)
 
     def sample(self, node: Node) -> Iterator[Record]:
-        """Ask sinfo: one ClusterEnvelope, of errors if Slurm does not answer.
+        """Query sinfo. Yield one ClusterEnvelope, with errors if Slurm does not answer.
 
-        For line protocol: events with the states of all nodes.
+        For line protocol, also yield events with the states of all nodes.
         """
 
         def complain(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The state of the nodes as an event, as ClusterCockpit's backend takes it.
+"""Events with the states of nodes, for ClusterCockpit's backend.
 
 Source: the backend's REST API `nodestate`.
 """
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 FIELDS = "NodeList:|,StateComplete:|,CPUsState:|,AllocMem:|,GresUsed:|"
-"""What sinfo is asked for, a line a node and partition.
+"""Output format of sinfo, one line per node and partition.
 
-NodeList is the name by which jobs know a node: NodeHost may be that of several.
+NodeList is the node name that jobs use. Several nodes may share a NodeHost.
 """
 
 _LARGEST = 400 * 1024
-"""Characters of the nodes in an event: NATS refuses messages above 1 MiB."""
+"""Maximum characters of the nodes in an event: NATS rejects messages above 1 MiB."""
 
 _GPUS = re.compile(r"gpu(?::[^,:()]+)?:(\d+)", re.ASCII)
 _STATES = {
@@ -46,7 +46,7 @@ _STATES = {
     "DRAINED": "down",
     "DRAINING": "down",
 }
-"""Slurm's states and the backend's; it takes any number of them."""
+"""Slurm's states and the backend's states. The backend accepts several states per node."""
 
 
 class NodeState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -68,18 +68,18 @@ class NodeStates(msgspec.Struct, frozen=True):
 
 
 def running_jobs(content: bytes, counts: Counter[str]) -> None:
-    """Count the jobs on each node; `content` has the node list of a job on each line."""
+    """Return the number of jobs on each node. content: the node list of one job per line."""
     for line in readable(content).splitlines():
         try:
             counts.update(expand(line.strip()))
         except UnparsableError:
-            continue  # of a job that is just being placed
+            continue  # a job without nodes so far
 
 
 def parse_nodes(
     content: bytes, jobs: Counter[str], complain: Callable[[str], None]
 ) -> list[NodeState]:
-    """Parse lines `c1-1|mixed|2/6/0/8|300|gpu:a100:1(IDX:0)|`, one for each node and partition."""
+    """Parse lines `c1-1|mixed|2/6/0/8|300|gpu:a100:1(IDX:0)|`, one per node and partition."""
     found: dict[str, NodeState] = {}
     for line in readable(content).splitlines():
         fields = [field.strip() for field in line.split("|")]
@@ -101,14 +101,14 @@ def parse_nodes(
 
 
 def node_events(node: Node, states: list[NodeState]) -> Iterator[Event]:
-    """Return the states of all nodes, in as many events as their size needs."""
+    """Return the states of all nodes, in as many events as needed for their size."""
     tags = {"hostname": node.hostname, "type": "node"}
     now = node.clock.time()
     part: list[NodeState] = []
     size = 0
     for state in states:
         text = msgspec.json.encode(state)
-        # A quote becomes two characters in line protocol, a backslash too.
+        # Line protocol escapes quotes and backslashes: two characters each.
         length = len(text) + text.count(b'"') + text.count(b"\\") + 1
         if part and size + length > _LARGEST:
             yield Event("nodestate", "slurm", tags, NodeStates(node.cluster, part), now)

@@ -1,4 +1,4 @@
-"""Partitions and nodes of the cluster, out of sinfo."""
+"""Partitions and nodes of the cluster, from sinfo."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ NODES = "NodeList:|,StateComplete:|"
 
 _STATE = re.compile(r"[A-Z][A-Z0-9_]*", re.ASCII)
 _FLAGS = "*~#!%$@^-+"
-"""sinfo(1), NODE STATE CODES: what may stand behind a state. A default partition has `*`."""
+"""Suffixes of a state, see sinfo(1), NODE STATE CODES. A default partition has `*`."""
 
 
 def command(program: str, fields: str, *options: str) -> list[str]:
-    """Ask for `fields` of all partitions, hidden ones, too."""
+    """Return the command for `fields` of all partitions, including hidden ones."""
     return [program, "--noheader", "--all", *options, f"--Format={fields}"]
 
 
 def parse_partitions(content: bytes, complain: Callable[[str], None]) -> list[ClusterPartition]:
     """Parse lines `normal*|c1-[1-2],gpu-1|`; a partition without nodes has an empty list.
 
-    Raises UnparsableError if none is a line of a partition.
+    Raise UnparsableError if no line describes a partition.
     """
     nodes: dict[str, list[str]] = {}
     for name, hosts in _lines(content, complain):
@@ -48,9 +48,9 @@ def parse_partitions(content: bytes, complain: Callable[[str], None]) -> list[Cl
 
 
 def parse_nodes(content: bytes, complain: Callable[[str], None]) -> list[ClusterNodes]:
-    """Parse lines `c1-[8-10]|down+not_responding|` into nodes that share their states.
+    """Parse lines `c1-[8-10]|down+not_responding|` into groups of nodes with equal states.
 
-    Raises UnparsableError if none is a line of nodes.
+    Raise UnparsableError if no line describes nodes.
     """
     found: list[ClusterNodes] = []
     for hosts, states in _lines(content, complain):
@@ -62,7 +62,7 @@ def parse_nodes(content: bytes, complain: Callable[[str], None]) -> list[Cluster
         words = [word.rstrip(_FLAGS).upper() for word in states.split("+")]
         for word in words:
             if not _STATE.fullmatch(word):
-                complain(f"sinfo: {hosts[:40]}: {word[:40]!r} is no state")
+                complain(f"sinfo: {hosts[:40]}: {word[:40]!r} is not a state")
         if names:
             found.append(
                 ClusterNodes(
@@ -74,7 +74,7 @@ def parse_nodes(content: bytes, complain: Callable[[str], None]) -> list[Cluster
 
 
 def _lines(content: bytes, complain: Callable[[str], None]) -> Iterable[tuple[str, str]]:
-    """Yield the two fields of each line. Raises UnparsableError if no line has them."""
+    """Yield the two fields of each line. Raise UnparsableError if no line has two fields."""
     is_any_right, odd = False, ""
     for line in readable(content).splitlines():
         first, bar, rest = line.partition("|")

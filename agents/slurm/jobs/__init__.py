@@ -1,1 +1,1 @@
-"""The agent `jobs`: new and changed jobs of Slurm."""
+"""The agent `jobs`: new and changed Slurm jobs."""

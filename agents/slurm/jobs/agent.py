@@ -1,4 +1,4 @@
-"""The agent `jobs`: new and changed jobs, out of Slurm's accounting and queue."""
+"""The agent `jobs`: new and changed jobs from Slurm's accounting and queue."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
     from ccagent.records.message import Format, Record
 
 _OVERLAP = 600
-"""Seconds that each query looks back before the last: slurmdbd may lag behind."""
+"""Overlap of successive queries in seconds, because slurmdbd may lag behind."""
 
 _OUTPUT_LIMIT = 4 * 1024**3
 _COMPLAINTS = 20
 _ENVELOPE_BYTES = 1024
-"""What an envelope has besides its jobs, without a token."""
+"""Bytes of an envelope besides its jobs, without a token."""
 
 
 class JobsSettings(AgentSettings, frozen=True, kw_only=True):
     """The keys of [agents.jobs]."""
 
     time_limit: Annotated[
-        Duration, Meta(description="after this long an agent counts as hanging")
+        Duration, Meta(description="time after which a running sample counts as hung")
     ] = Duration("10m")
     sacct: Annotated[str, Meta(description="the program sacct")] = "sacct"
     squeue: Annotated[str, Meta(description="the program squeue")] = "squeue"
     scontrol: Annotated[str, Meta(description="the program scontrol, for events")] = "scontrol"
     sinfo: Annotated[str, Meta(description="the program sinfo, for events")] = "sinfo"
     command_time_limit: Annotated[
-        Duration, Meta(description="after this long a program is given up")
+        Duration, Meta(description="time after which a program is killed")
     ] = Duration("5m")
     uncompleted: Annotated[
-        bool, Meta(description="also send jobs that wait or run; false: those that have ended")
+        bool, Meta(description="also send pending and running jobs; false: only ended jobs")
     ] = True
     max_envelope_bytes: Annotated[
         int, Meta(ge=10_000, description="bytes of an envelope; receivers refuse large ones")
@@ -62,16 +62,16 @@ class JobsSettings(AgentSettings, frozen=True, kw_only=True):
         int, Meta(ge=0, description="jobs in one envelope, with their steps; 0: no limit")
     ] = 0
     max_catch_up: Annotated[
-        Duration, Meta(description="how far back the first run looks, and one after a gap")
+        Duration, Meta(description="time window of the first run, and of a run after a gap")
     ] = Duration("7d")
     state_file: Annotated[
-        str, Meta(description="remembers what was sent; empty: only while it runs")
+        str, Meta(description="file of sent records, kept across restarts; empty: only in memory")
     ] = ""
     resend: Annotated[
-        bool, Meta(description="send all jobs of max-catch-up again, at the first run")
+        bool, Meta(description="send all jobs of max-catch-up again at the first run")
     ] = False
     sub_cluster: Annotated[
-        str, Meta(description="subCluster in the events of jobs; empty: left to the receiver")
+        str, Meta(description="subCluster in job events; empty: the receiver sets it")
     ] = ""
     gpu_addresses: Annotated[
         dict[str, list[str]],
@@ -79,19 +79,17 @@ class JobsSettings(AgentSettings, frozen=True, kw_only=True):
     ] = {}
     hwthread_numbering: Annotated[
         Numbering,
-        Meta(
-            description="of hwthreads in events; 'linux': second threads after all cores; 'slurm'"
-        ),
+        Meta(description="hwthread numbers in events; linux: second threads after all cores"),
     ] = "linux"
     repeat_events: Annotated[
         Duration,
-        Meta(description="send events of running and just ended jobs again this often; 0s: never"),
+        Meta(description="interval to repeat events of running and just ended jobs; 0s: never"),
     ] = Duration("0s")
     job_script: Annotated[bool, Meta(description="send the batch script with events")] = False
 
 
 class JobsAgent(Agent[JobsSettings]):
-    """Jobs of a Slurm cluster and their steps, new and changed ones; on its master."""
+    """Samples new and changed jobs and steps of a Slurm cluster, on its controller."""
 
     name = "jobs"
     formats: ClassVar[frozenset[Format]] = frozenset(FORMATS)
@@ -111,7 +109,7 @@ class JobsAgent(Agent[JobsSettings]):
         self._repeated_at = 0.0
 
     def checks(self, node: Node) -> Iterator[Check]:
-        """Yield the checks of Slurm's programs and its accounting, which is asked for no job."""
+        """Yield the checks of Slurm's programs and accounting; the query matches no job."""
         from ccagent.machine.program_checks import require_answer, require_program
 
         settings = self.settings
@@ -125,9 +123,10 @@ class JobsAgent(Agent[JobsSettings]):
             yield require_program(node, settings.sinfo, "hwthreads of jobs on nodes with SMT")
 
     def sample(self, node: Node) -> Iterator[Record]:
-        """Ask sacct and squeue: envelopes of new and changed jobs, bounded in bytes.
+        """Query sacct and squeue. Yield envelopes of new and changed jobs, bounded in bytes.
 
-        One of errors if Slurm does not answer. For line protocol: events of jobs that start or end.
+        If Slurm does not answer, yield one envelope with the error. For line protocol, yield events
+        of jobs that started or ended.
         """
         from ccagent.agents.slurm.jobs.round import JobsRound
 
@@ -173,13 +172,13 @@ class JobsAgent(Agent[JobsSettings]):
             yield self._envelope(node, moment, batch.take())
         yield from self._events(node, jobs.runs)
         if self._complaints > _COMPLAINTS:
-            logger.error("agent jobs: %d complaints in all", self._complaints)
+            logger.error("agent jobs: %d complaints in total", self._complaints)
         self._until = int(now)
         if options.repeats_events:
             self._repeated_at = now
 
     def _options(self, now: float, state: SentState) -> RoundOptions:
-        """Return what to look at: since the last round, and so long before that rows may lag."""
+        """Return the options of the round: a window since the last round, plus the overlap."""
         from ccagent.agents.slurm.jobs.round import RoundOptions
 
         settings = self.settings
@@ -199,11 +198,11 @@ class JobsAgent(Agent[JobsSettings]):
         )
 
     def commit_sample(self) -> None:
-        """Do not send again what is in a queue, as long as this process runs."""
+        """Mark queued records as sent for this process."""
         self._open().commit(self._until)
 
     def save_state(self) -> None:
-        """Remember over a restart what was sent."""
+        """Save the sent records across restarts."""
         self._open().save()
 
     def _open(self) -> SentState:
@@ -216,7 +215,7 @@ class JobsAgent(Agent[JobsSettings]):
         return self._state
 
     def _events(self, node: Node, runs: list[Run]) -> list[Event]:
-        """Return the events of runs that started or ended."""
+        """Yield the events of runs that started or ended."""
         if not runs:
             return []
         from ccagent.agents.slurm.jobs.events import Surroundings, start_event, stop_event
@@ -282,7 +281,7 @@ class JobsAgent(Agent[JobsSettings]):
 
 
 def _addresses_by_node(addresses: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Return the addresses of the GPUs of each node. Raises ConfigurationError."""
+    """Return the PCI addresses of the GPUs of each node. Raise ConfigurationError."""
     found: dict[str, list[str]] = {}
     for hosts, of_host in addresses.items():
         try:

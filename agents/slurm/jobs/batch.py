@@ -1,4 +1,4 @@
-"""Jobs that go in one envelope."""
+"""Batches of jobs for one envelope."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class JobBatch:
         return len(self._records)
 
     def add(self, job: SlurmJob) -> bool:
-        """Put a record in; return False if it does not fit. A first one always fits."""
+        """Add a record; return False if it does not fit. The first record always fits."""
         _encoder.encode_into(job, self._buffer)
         size = self._bytes + len(self._buffer) + 1
         if self._records and size > self._max_bytes:
@@ -45,18 +45,18 @@ class JobBatch:
         return True
 
     def take(self) -> list[SlurmJob]:
-        """Take all records out."""
+        """Return all records and clear the batch."""
         records = self._records
         self._records, self._ids, self._bytes = [], set(), 0
         return records
 
 
 class SentRecords:
-    """Jobs and steps of which a record was sent for one moment.
+    """Jobs and steps with a record sent for the current envelope time.
 
-    Receivers keep one record of a job and step for each time: of a job that was requeued or
-    resized the later one needs another. Of a job whose rows have passed, two bits are kept:
-    whether there was a record of the job, and of any step.
+    Receivers keep one record of a job and step per time. A later record of a requeued or resized
+    job therefore needs a later time. For earlier jobs two bits are kept: record of the job sent,
+    and record of any step sent.
     """
 
     def __init__(self) -> None:
@@ -66,9 +66,9 @@ class SentRecords:
         self._earlier = 0
 
     def add(self, job: SlurmJob) -> bool:
-        """Count a record as sent; return False if one of this job and step was, or may have been.
+        """Note a record as sent. Return False if this job and step was or may have been sent.
 
-        Steps of a job are told apart as long as they follow each other.
+        Steps are distinguished only while the records of their job follow each other.
         """
         if job.job_id != self._job:
             self._begin(job.job_id)
@@ -78,13 +78,13 @@ class SentRecords:
         return is_new
 
     def clear(self) -> None:
-        """Forget all records, for a new moment."""
+        """Forget all records, for a new envelope time."""
         self._bits.clear()
         self._steps.clear()
         self._job, self._earlier = -1, 0
 
     def _begin(self, job: int) -> None:
-        """Keep what is known of the last job, and find what is known of the next."""
+        """Store the bits of the previous job, and load the bits of the next job."""
         place, number = divmod(self._job, _JOBS_IN_ONE)
         known = self._earlier
         for step in self._steps:

@@ -1,4 +1,4 @@
-"""Details that events of starting jobs need beside accounting: processors, GPUs, text, script."""
+"""Details of start events besides accounting: CPUs, GPUs, text, script."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ if TYPE_CHECKING:
 _ASKED_AT_ONCE = 500
 _OUTPUT_LIMIT = 256 * 1024 * 1024
 _FRESH = 3600.0
-"""Seconds for which the topology of the nodes is not asked for again."""
+"""Seconds between two queries of the node topology."""
 
 _LOCAL_TIME = {name: value for name, value in ENVIRONMENT.items() if name != "SLURM_TIME_FORMAT"}
-"""The text is for people, so times in it are as Slurm prints them."""
+"""The text is for people: times have Slurm's default format."""
 
 
 class DetailsReader:
-    """Asks scontrol about jobs, and sinfo about nodes. A program that fails costs its details."""
+    """Reads job details from scontrol and topology from sinfo.
+
+    If one fails, its details are missing.
+    """
 
     def __init__(
         self, programs: tuple[str, str], time_limit: float, complain: Callable[[str], None]
@@ -41,7 +44,7 @@ class DetailsReader:
     def read_jobs(
         self, node: Node, names: Sequence[str], *, with_script: bool
     ) -> dict[str, JobDetails]:
-        """Return the details of those jobs that slurmctld knows, by their names for scontrol."""
+        """Return the details of the jobs that slurmctld knows, by their names for scontrol."""
         found: dict[str, JobDetails] = {}
         for begin in range(0, len(names), _ASKED_AT_ONCE):
             asked = names[begin : begin + _ASKED_AT_ONCE]
@@ -59,7 +62,7 @@ class DetailsReader:
                 ):
                     output += part
             except CcagentError as error:
-                # It fails at the end if it does not know one of the jobs any more.
+                # scontrol exits with an error if slurmctld has forgotten one of the jobs.
                 if token.encode() not in output:
                     self._complain(f"events without hwthreads and accelerators: {error}")
                     break
@@ -67,7 +70,7 @@ class DetailsReader:
         return found
 
     def read_topology(self, node: Node) -> dict[str, NodeTopology]:
-        """Return cores and threads of the nodes, as of an hour ago or less."""
+        """Return cores and threads of the nodes, at most an hour old."""
         now = node.clock.monotonic()
         if now - self._read_at >= _FRESH:
             try:

@@ -1,6 +1,6 @@
-"""Events of jobs that start and end, as ClusterCockpit's backend takes them.
+"""Events of jobs that start and end, for ClusterCockpit's backend.
 
-Source: the backend's REST API `start_job` and `stop_job`; it refuses fields that it doesn't know.
+Source: the backend's REST API `start_job` and `stop_job`. It rejects unknown fields.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ _ENDED = {
     "NODE_FAIL": "node_fail",
     "OUT_OF_MEMORY": "out_of_memory",
     "PREEMPTED": "preempted",
-    "REQUEUED": "cancelled",  # the run is over; it is not known what for
+    "REQUEUED": "cancelled",  # the run has ended for an unknown reason
     "RESIZING": "completed",
     "REVOKED": "cancelled",
     "TIMEOUT": "timeout",
 }
-"""Slurm's states and the backend's, which takes no others."""
+"""Slurm's states and the backend's states. The backend accepts no other state."""
 
 _LARGEST = 480 * 1024
-"""Characters of an event: NATS refuses messages above 1 MiB, and quotes are written twice."""
+"""Maximum characters of an event: NATS rejects messages above 1 MiB, and escaping doubles
+quotes.
+"""
 
 Sharing = Literal["none", "single_user", "multi_user"]
 
@@ -54,7 +56,7 @@ class Resource(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class JobMetaData(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """Texts about a job for people. slurm_info: as scontrol prints it."""
+    """Texts about a job for people. slurm_info: output of scontrol."""
 
     job_name: str = ""
     slurm_info: str = ""
@@ -64,7 +66,7 @@ class JobMetaData(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 class StartJob(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """A job that has started. Times in seconds since 1970. walltime: seconds.
 
-    requested_memory: MB. smt: hardware threads that the job uses of a core.
+    requested_memory: MB. smt: hardware threads per core that the job uses.
     """
 
     job_id: int
@@ -89,7 +91,7 @@ class StartJob(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
 
 
 class StopJob(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A job that has ended; times in seconds since 1970."""
+    """A job that has ended. Times in seconds since 1970."""
 
     job_id: int
     cluster: str
@@ -99,9 +101,9 @@ class StopJob(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Surroundings(NamedTuple):
-    """Facts about the site and its nodes that a job's event needs.
+    """Facts about the site and its nodes for job events.
 
-    gpus: PCI addresses of the GPUs of a node by their index.
+    gpus: PCI addresses of the GPUs of each node, in the order of Slurm's index.
     """
 
     sub_cluster: str = ""
@@ -120,9 +122,9 @@ def start_event(
     details: JobDetails | None,
     surroundings: Surroundings,
 ) -> Event | None:
-    """Return the event of a job that has started at `begin`; None for a job without nodes.
+    """Return the event of a job that started at `begin`; None for a job without nodes.
 
-    sharing: OverSubscribe of squeue. Raises UnparsableError for nodes out of bounds.
+    sharing: OverSubscribe of squeue. Raise UnparsableError for too many or invalid nodes.
     """
     hosts = [host for ranges in job.nodes for host in expand(ranges)]
     if not hosts:
@@ -159,7 +161,7 @@ def start_event(
 
 
 def stop_event(node: Node, job: SlurmJob, begin: int, end: int) -> Event:
-    """Return the event of a job that has started at `begin` and ended at `end`."""
+    """Return the event of a job that started at `begin` and ended at `end`."""
     payload = StopJob(
         job_id=job.job_id,
         cluster=node.cluster,
@@ -184,7 +186,7 @@ def _resource(host: str, details: JobDetails | None, surroundings: Surroundings)
 
 
 def _threads_per_core(details: JobDetails | None, surroundings: Surroundings) -> int:
-    """Return the most hardware threads that a job uses of a core; 0 if that is not known."""
+    """Return the maximum hardware threads per core that a job uses; 0 if unknown."""
     most = 0
     for host, share in details.nodes.items() if details else ():
         topology = surroundings.topology.get(host)
@@ -195,20 +197,20 @@ def _threads_per_core(details: JobDetails | None, surroundings: Surroundings) ->
 
 
 def _sharing(text: str) -> Sharing:
-    """Return who may share the nodes, by OverSubscribe; anybody if it is not given."""
+    """Return the backend's `shared` value for OverSubscribe; without a value, multi_user."""
     if text in {"NO", "EXCLUSIVE"}:
         return "none"
     return "single_user" if text == "USER" else "multi_user"
 
 
 def _requested_memory(job: SlurmJob) -> int:
-    """Return MB of all nodes."""
+    """Return the memory of all nodes in MB."""
     total = total_memory(job.requested_resources)
     return (total or job.requested_memory_per_node * max(1, job.requested_node_count)) // 1024
 
 
 def _bound(event: Event, payload: StartJob) -> Event:
-    """Leave out what makes an event too large: script, text, then what is known of each node."""
+    """Shorten a too large event: drop the script, then the text, then details of nodes."""
     replace = msgspec.structs.replace
     meta_data = payload.meta_data
     smaller: tuple[Callable[[], StartJob], ...] = (

@@ -1,4 +1,4 @@
-"""Rows of sacct as parts of jobs: their identity, whether they are final, whether they changed."""
+"""Rows of sacct: identity, completeness and content for comparison."""
 
 from __future__ import annotations
 
@@ -28,68 +28,68 @@ ENDED = frozenset({
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL",
     "OUT_OF_MEMORY", "PREEMPTED", "REQUEUED", "RESIZING", "REVOKED", "TIMEOUT",
 })  # fmt: skip
-"""States of a run that is over. One that was requeued or resized goes on in another row."""
+"""States of an ended run. A requeued or resized run continues in another row."""
 
 _ENDED = frozenset(state.encode() for state in ENDED)
 _NO_NODES = frozenset({b"", b"None assigned"})
 _MOST_DIGITS = 11
 
 SETTLING = 10
-"""Seconds after an event in which slurmdbd may not have all of a row."""
+"""Seconds after an event in which slurmdbd may lack parts of a row."""
 
 _CLOSING = 60
-"""Seconds after the end of a job in which its steps may still be closed."""
+"""Seconds after the end of a job in which slurmdbd may still close its steps."""
 
 _INCONSISTENT = 600
-"""Seconds for which a row that contradicts itself is held back."""
+"""Seconds for which an inconsistent row is held back."""
 
 
 def is_step(row: Sequence[bytes]) -> bool:
-    """Return whether a row is of a step."""
+    """Return whether a row describes a step."""
     return b"." in row[RAW_ID]
 
 
 def has_ended(row: Sequence[bytes]) -> bool:
-    """Return whether the state of a row is a last one."""
+    """Return whether the state of a row is a final state."""
     state = row[_STATE]
     return state in _ENDED or state.partition(b" ")[0].rstrip(b"+") in _ENDED
 
 
 def state_of(row: Sequence[bytes]) -> bytes:
-    """Return the state of a row, without what Slurm adds to it."""
+    """Return the state of a row, without additions such as `by 5002` or `+`."""
     return row[_STATE].partition(b" ")[0].rstrip(b"+")
 
 
 def has_nodes(row: Sequence[bytes]) -> bool:
-    """Return whether a job ever had nodes: without, it never started."""
+    """Return whether a job ever had nodes. Without nodes it never started."""
     return row[_NODES] not in _NO_NODES
 
 
 def moment(text: bytes) -> int:
-    """Return seconds since 1970, 0 for `Unknown`, `None` and anything odd."""
+    """Return seconds since 1970; 0 for `Unknown`, `None` and other text."""
     return int(text) if text.isdigit() and len(text) <= _MOST_DIGITS else 0
 
 
 def long_ago(now: float) -> bytes:
-    """Return the text of a moment before which no row contradicts itself any more."""
+    """Return, as text, the time before which rows are always consistent."""
     return b"%d" % (now - _INCONSISTENT)
 
 
 def is_long_over(row: Sequence[bytes], before: bytes) -> bool:
-    """Return whether a row ended before a moment, as most have; both as text."""
+    """Return whether a row ended before a time, as most have. The comparison is of text."""
     end = row[END]
     return end < before and len(end) == len(before)
 
 
 def is_settled(row: Sequence[bytes], now: float, *, has_open_step: bool = False) -> bool:
-    """Return whether a row is as it will be sent: Slurm writes one in several steps.
+    """Return whether a row is complete. Slurm writes a row in several steps.
 
-    Up to `SETTLING` seconds after a submission, start or end, fields may be those of before. A
-    job that has ended waits for its steps, as their CPU times are part of its own.
+    Up to `SETTLING` seconds after a submission, start or end, fields may be outdated. An ended job
+    waits for its steps, because their CPU times are part of the job's.
     """
     start, end = moment(row[START]), moment(row[END])
     age = now - max(moment(row[SUBMIT]), start, end)
-    if age > _INCONSISTENT or age < -_CLOSING:  # also one whose clock is far ahead of ours
+    if age > _INCONSISTENT or age < -_CLOSING:  # or the clock of Slurm is far ahead
         return True
     if age < SETTLING:
         return False
@@ -100,20 +100,20 @@ def is_settled(row: Sequence[bytes], now: float, *, has_open_step: bool = False)
 
 
 def is_provisional(row: Sequence[bytes]) -> bool:
-    """Return whether slurmdbd has not all of a job yet.
+    """Return whether slurmdbd has only a part of a job so far.
 
-    For seconds after its start a job may be called `allocation` and have no partition.
+    For seconds after its start, a job may have the name `allocation` and no partition.
     """
     return not row[_PARTITION] and b"." not in row[RAW_ID]
 
 
 def identify(row: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Return raw id and submission, which distinguish the submissions of a requeued job."""
+    """Return raw id and submission time; both identify a submission of a requeued job."""
     return row[RAW_ID], row[SUBMIT]
 
 
 def run_of(row: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Return what identifies the run of a job, and its end; empty if it has none."""
+    """Return the identity of a job's run and of its end; empty without one."""
     if is_step(row) or not moment(row[START]) or not has_nodes(row):
         return b"", b""
     started = row[RAW_ID] + b"\x00" + row[START]
@@ -121,15 +121,15 @@ def run_of(row: Sequence[bytes]) -> tuple[bytes, bytes]:
 
 
 def has_cpu_time(row: Sequence[bytes]) -> bool:
-    """Return whether a step has used CPU time, which its job's includes."""
+    """Return whether a step has used CPU time. The CPU time of its job includes it."""
     return bool(row[_USER_CPU].strip(b"0:.") or row[_SYSTEM_CPU].strip(b"0:."))
 
 
 def content(row: Sequence[bytes]) -> bytes:
-    """Return what changes of a row when the job or step does.
+    """Return the content of a row that changes when the job or step changes.
 
-    That it has been running or suspended for longer is no change. Neither are the CPU times of a
-    job: sums over its steps, without those that ended before the time that was asked for.
+    The elapsed and suspended time are excluded. So are the CPU times of a job: they are sums over
+    its steps, without steps that ended before the window.
     """
     state = row[_STATE]
     rest = _ELAPSED + (2 if state == b"SUSPENDED" else 1)
@@ -144,8 +144,8 @@ def content(row: Sequence[bytes]) -> bytes:
 
 
 def waiting_content(*fields: bytes) -> bytes:
-    """Return what changes of a job that waits, alike for accounting and queue.
+    """Return the content of a pending job, equal for accounting and queue.
 
-    They are raw id, submission, account, partition, time limit in minutes, and CPUs.
+    fields: raw id, submission, account, partition, time limit in minutes, and CPUs.
     """
     return b"waiting\x00" + b"\x00".join(fields)

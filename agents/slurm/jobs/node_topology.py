@@ -1,7 +1,7 @@
-"""Which processors of the operating system Slurm's numbers of processors stand for.
+"""Conversion of Slurm's CPU numbers to CPU numbers of Linux.
 
-Slurm numbers processors by socket, core and thread: both threads of a core are neighbours. Linux
-numbers the first threads of all cores, then the second ones, on most machines.
+Slurm numbers CPUs by socket, core and thread: the threads of a core are neighbours. On most
+machines Linux numbers the first threads of all cores, then the second threads.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 Numbering = Literal["linux", "slurm"]
 
 FIELDS = "NodeList:|,Sockets:|,Cores:|,Threads:|"
-"""What sinfo is asked for, a line a node and partition."""
+"""Output format of sinfo, one line per node and partition."""
 
 
 class NodeTopology(NamedTuple):
-    """Cores of a node, and threads of each."""
+    """Cores of a node, and threads per core."""
 
     cores: int
     threads: int
 
 
 def parse_topology(content: bytes, complain: Callable[[str], None]) -> dict[str, NodeTopology]:
-    """Parse lines `c1-1|2|32|2|` into topologies by node."""
+    """Parse lines `c1-1|2|32|2|`. Return topologies by node; report bad lines to `complain`."""
     found: dict[str, NodeTopology] = {}
     for line in readable(content).splitlines():
         fields = [field.strip() for field in line.split("|")]
@@ -42,7 +42,7 @@ def parse_topology(content: bytes, complain: Callable[[str], None]) -> dict[str,
 def number_hwthreads(
     cpus: Iterable[int], topology: NodeTopology | None, numbering: Numbering
 ) -> list[int]:
-    """Return the hardware threads that Slurm's `cpus` are, by the operating system's numbers."""
+    """Return the hardware threads of Slurm's `cpus`, sorted, in the chosen numbering."""
     if numbering == "slurm" or topology is None or topology.threads <= 1:
         return sorted(cpus)
     cores, threads = topology

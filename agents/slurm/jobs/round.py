@@ -1,9 +1,9 @@
-"""One look at accounting and queue: the jobs that are new or changed, and runs for events.
+"""One query of accounting and queue: new and changed jobs, and runs for events.
 
-Accounting is asked for a window of time, which shows all jobs of that time but only those steps
-that had not ended before it. CPU times of a job are sums over the steps that are shown. So the
-record of a job that began before the window is made of a second answer, for its id alone. That
-answer also has what a window never shows: jobs that were never eligible.
+The query of accounting has a time window. sacct then shows all jobs of the window, but no steps
+that ended before it. The CPU times of a job are sums over the shown steps. So the record of a job
+that started before the window comes from a second query, by job id. That query also shows jobs that
+a window never shows: jobs that were never eligible.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     Key = tuple[bytes, bytes]
 
 _ASKED_AT_ONCE = 500
-"""Jobs in one question: their ids are arguments of sacct."""
+"""Maximum jobs of one query; their ids are arguments of sacct."""
 
 _MARGIN = 60
-"""Seconds by which sacct may begin its window later than asked."""
+"""Seconds by which the window of sacct may start later than requested."""
 
 _UNKNOWN_TO_ACCOUNTING = 120
-"""Seconds after which a job that accounting does not know is sent as the queue has it."""
+"""Seconds after which a job unknown to accounting is sent with the data of the queue."""
 
 
 class RoundOptions(NamedTuple):
     """The scope of a round. seconds: length of the window, up to `now`.
 
-    repeats_events: events that were sent before are sent again.
+    repeats_events: send events again that were sent before.
     """
 
     sacct: str
@@ -52,7 +52,7 @@ class RoundOptions(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A run of a job that has started, or ended unless `end` is 0, since the last round."""
+    """A run of a job that started or ended since the last round. end: 0 unless it ended."""
 
     job: SlurmJob
     submit: int
@@ -63,7 +63,7 @@ class Run(NamedTuple):
 
 
 class _OpenJob:
-    """The job whose steps follow in the output."""
+    """A job, while its steps follow in the output."""
 
     __slots__ = ("has_new_cpu_time", "has_open_step", "is_long", "is_over", "row")
 
@@ -76,7 +76,7 @@ class _OpenJob:
 
 
 class JobsRound:
-    """One round; `records` is read once, then `runs` are known."""
+    """One round. Read `records` once; then `runs` is complete."""
 
     def __init__(
         self, options: RoundOptions, state: SentState, ask: Ask, complain: Callable[[str], None]
@@ -100,9 +100,9 @@ class JobsRound:
         self.runs: list[Run] = []
 
     def records(self) -> Iterator[SlurmJob]:
-        """Return the jobs and steps that are new or changed; of one job the latest run last.
+        """Yield new and changed jobs and steps; runs of one job are in order.
 
-        Raises CcagentError if accounting does not answer.
+        Raise CcagentError if accounting does not answer.
         """
         self._read_queue()
         yield from self._look_at_window()
@@ -120,7 +120,7 @@ class JobsRound:
                 try:
                     row = squeue.parse_row(fields)
                 except UnparsableError as error:
-                    self._complain(f"squeue: a row is left out: {error}")
+                    self._complain(f"squeue: a row is skipped: {error}")
                     continue
                 if row.has_ended and job_rows.moment(row.end) < self._begin:
                     continue
@@ -128,12 +128,12 @@ class JobsRound:
                 if self._options.with_events:
                     self._sharing[row.raw_id] = row.sharing
         except CcagentError as error:
-            self._complain(f"held and dependent jobs are left out: {error}")
+            self._complain(f"held and dependent jobs are missing: {error}")
 
     def _rows(self, delimiter: str, command: list[str]) -> Iterator[list[bytes]]:
-        """Return the rows that sacct prints, without odd ones.
+        """Yield the rows of sacct; report and skip rows with a wrong number of fields.
 
-        Raises UnparsableError if all of them are odd: then it has not answered the question.
+        Raise UnparsableError if all rows are wrong: the output is no answer to the query.
         """
         is_any_right, odd = False, b""
         for row in split_rows(self._ask(command), delimiter.encode(), COLUMNS):
@@ -142,16 +142,16 @@ class JobsRound:
                 yield row
             else:
                 odd = b" ".join(row)
-                self._complain(f"sacct: a row is left out: {len(row)} fields instead of {COLUMNS}")
+                self._complain(f"sacct: a row is skipped: {len(row)} fields instead of {COLUMNS}")
         if odd and not is_any_right:
             raise UnparsableError(f"sacct: no row has {COLUMNS} fields: {readable(odd[:80])!r}")
 
     def _record(self, row: list[bytes]) -> SlurmJob | None:
-        """Return the record of a row; None and a complaint if it has neither id nor state."""
+        """Return the record of a row. If it can't be parsed, report it and return None."""
         try:
             return self._parser.record(row)
         except UnparsableError as error:
-            self._complain(f"sacct: a row is left out: {error}")
+            self._complain(f"sacct: a row is skipped: {error}")
             return None
 
     def _look_at_window(self) -> Iterator[SlurmJob]:
@@ -166,7 +166,7 @@ class JobsRound:
             if b"." in row[raw_id]:
                 end = row[END]
                 if uncompleted and end < long_ago and len(end) == digits:
-                    # Most steps; `_is_step_due` without what does not concern them.
+                    # Fast path for most steps: the part of `_is_step_due` that concerns them.
                     is_due = is_new(content(row))
                     if is_due and job is not None and has_cpu_time(row):
                         job.has_new_cpu_time = True
@@ -183,7 +183,7 @@ class JobsRound:
             yield record
 
     def _is_step_due(self, job: _OpenJob | None, row: list[bytes]) -> bool:
-        """Return whether a step is to be sent, and note what it means for its job."""
+        """Return whether a step is due for sending, and update the state of its job."""
         state = self._state
         is_settled = job_rows.is_long_over(row, self._long_ago)
         if not is_settled:
@@ -194,7 +194,7 @@ class JobsRound:
             if not job.is_over:
                 return False
             if job.is_long:
-                # Its steps are sent with it, those too that are not shown here.
+                # The second query sends the job with all its steps.
                 job.has_new_cpu_time |= not state.is_known(job_rows.content(row))
                 return False
         if not is_settled or not state.is_new(job_rows.content(row)):
@@ -204,7 +204,7 @@ class JobsRound:
         return True
 
     def _is_job_due(self, job: _OpenJob) -> bool:
-        """Return whether a job is to be sent as it is, and note if it must be asked for by id."""
+        """Return whether a job is due as it is. Note a job that needs a query by id."""
         row, state = job.row, self._state
         if job_rows.is_provisional(row):
             return False
@@ -225,9 +225,9 @@ class JobsRound:
             return False
         if is_known and not (is_over and job.has_new_cpu_time):
             return False
-        # The rows of a job that was requeued or resized are to stay in order.
+        # Keep the rows of a requeued or resized job in order.
         if job.is_long or key[0] in self._asked_ids:
-            state.retract(content)  # until there is an answer
+            state.retract(content)  # until the second query has an answer
             self._want(key)
             return False
         state.add(content)
@@ -238,12 +238,12 @@ class JobsRound:
         self._asked_ids.add(key[0])
 
     def _take_time_limit(self, row: list[bytes], queued: bytes | None) -> None:
-        """Take the limit of a partition from the queue: accounting has it once the job runs."""
+        """Take a partition's time limit from the queue; accounting has it once the job runs."""
         if queued is not None and not row[TIME_LIMIT].isdigit():
             row[TIME_LIMIT] = squeue.unpack(queued).minutes or row[TIME_LIMIT]
 
     def _look_at_run(self, row: list[bytes], *, is_settled: bool) -> None:
-        """Note a start or an end for which no event was sent yet."""
+        """Note a start or an end without an event so far."""
         state = self._state
         started, ended = job_rows.run_of(row)
         if not started:
@@ -253,14 +253,14 @@ class JobsRound:
         if not is_resized:
             self._current_runs.add(started)
         if not is_settled:
-            # What no round shows is forgotten.
+            # Mark as seen, because keys that no round shows are forgotten.
             state.is_known(start_key)
             state.is_known(stop_key)
             return
         is_over = bool(ended) and job_rows.has_ended(row)
         if is_over and not state.until:
-            # History that the receiver knows already, or never will miss. A run that was resized
-            # may go on, and then it is to start.
+            # Before the first round: no events of ended runs. A resized run may continue, so its
+            # start stays unknown and is sent.
             state.add(stop_key)
             if not is_resized:
                 state.add(start_key)
@@ -287,7 +287,7 @@ class JobsRound:
         try:
             job = self._parser.record(row)
         except UnparsableError:
-            return  # the complaint is that of the record
+            return  # `_record` reports the error
         run = Run(
             job,
             submit=job_rows.moment(row[SUBMIT]),
@@ -299,14 +299,14 @@ class JobsRound:
         if not is_resized:
             self.runs.append(run)
             return
-        # A job that was resized goes on under the same id and start, and ends only once.
+        # A resized job continues with the same id and start, and ends only once.
         if is_start_new:
             self.runs.append(run._replace(end=0))
         if is_stop_new:
             self._resized.append((started, run._replace(is_start_new=False)))
 
     def _look_at_queue(self) -> None:
-        """Find the jobs in the queue that accounting has to be asked for by their ids."""
+        """Find the jobs in the queue that need a query of accounting by id."""
         options, state = self._options, self._state
         for key, packed in self._queue.items():
             row = squeue.unpack(packed)
@@ -340,7 +340,7 @@ class JobsRound:
                     continue
                 found.add(key)
                 if key in self._queue and 0 < job_rows.moment(row[END]) < self._begin - _MARGIN:
-                    continue  # sent long ago: a run before the job was resized
+                    continue  # sent long ago: a run before the resize
                 self._take_time_limit(row, self._queue.get(key))
                 content = job_rows.content(row)
                 if key in self._queue and self._state.is_known(content):
@@ -350,13 +350,16 @@ class JobsRound:
                     yield record
 
     def _is_final(self, row: list[bytes]) -> bool:
-        """Return whether a row may be sent; one that must wait is asked for again."""
+        """Return whether a row may be sent; otherwise a later round queries it again."""
         if job_rows.is_provisional(row) or not job_rows.is_settled(row, self._options.now):
             return False
         return self._options.uncompleted or job_rows.has_ended(row)
 
     def _finish_queue(self, found: set[Key]) -> Iterator[SlurmJob]:
-        """Return the jobs that accounting does not know, and remember those that it does."""
+        """Yield jobs of the queue that accounting does not know.
+
+        Mark ended jobs as done if accounting has them or did not get them in time.
+        """
         options, state = self._options, self._state
         for key, packed in self._queue.items():
             row = squeue.unpack(packed)
@@ -373,4 +376,4 @@ class JobsRound:
                 try:
                     yield squeue.parse_job(row, with_gres_detail=options.with_gres_detail)
                 except UnparsableError as error:
-                    self._complain(f"squeue: a row is left out: {error}")
+                    self._complain(f"squeue: a row is skipped: {error}")

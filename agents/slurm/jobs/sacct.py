@@ -1,4 +1,4 @@
-"""Jobs out of Slurm's accounting: the command, and records out of its rows."""
+"""Jobs from Slurm's accounting: the sacct command, and records from its rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIELDS = (
     "UserCPU", "AveDiskRead", "AveDiskWrite", "AveRSS", "MaxRSS", "AveVMSize", "MaxVMSize",
     "Reservation", "JobName",
 )  # fmt: skip
-"""What is asked for. The first can't hold a line break; the last may hold anything."""
+"""Fields of sacct. The first can't contain a line break; the last may contain anything."""
 
 RAW_ID = FIELDS.index("JobIDRaw")
 _NOTHING = SacctData()
@@ -32,11 +32,11 @@ _NO_NODES = frozenset({"", "None assigned"})
 _SIZES = ("AveDiskRead", "AveDiskWrite", "AveRSS", "MaxRSS", "AveVMSize", "MaxVMSize")
 _MOST_DIGITS = 19
 _BETWEEN = b"\x00"
-"""Between the fields of a row while it is decoded."""
+"""Separator of the fields of a row during decoding."""
 
 
 class JobId(NamedTuple):
-    """The forms of a JobID taken apart: `12_3.batch`, `50+1.0`, `12_[1,3]`."""
+    """Parts of a JobID: `12_3.batch`, `50+1.0`, `12_[1,3]`."""
 
     array_job: int = 0
     array_task: int = 0
@@ -48,7 +48,7 @@ _PLAIN = JobId()
 
 
 def command(program: str, delimiter: str, seconds: int) -> list[str]:
-    """Ask for all jobs that were eligible at some time of the last `seconds`."""
+    """Return the command for all jobs that were eligible at some time in the last `seconds`."""
     return [
         program, "--allusers", "--noheader", "--parsable2", "--noconvert", "--duplicates",
         f"--delimiter={delimiter}", f"--format={','.join(FIELDS)}",
@@ -57,7 +57,7 @@ def command(program: str, delimiter: str, seconds: int) -> list[str]:
 
 
 def command_by_id(program: str, delimiter: str, jobs: Sequence[str]) -> list[str]:
-    """Ask for `jobs` by their raw ids, in full: sacct leaves out no step for its time."""
+    """Return the command for `jobs` by raw id. sacct then includes all their steps."""
     return [
         program, "--allusers", "--noheader", "--parsable2", "--noconvert", "--duplicates",
         f"--delimiter={delimiter}", f"--format={','.join(FIELDS)}", f"--jobs={','.join(jobs)}",
@@ -65,25 +65,25 @@ def command_by_id(program: str, delimiter: str, jobs: Sequence[str]) -> list[str
 
 
 def parse_job_id(text: str) -> JobId:
-    """Parse a JobID as sacct and squeue show it. Raises UnparsableError."""
+    """Parse a JobID of sacct and squeue. Raise UnparsableError if it is invalid."""
     job = text.partition(".")[0]
     try:
         if "_" in job:
             array, _, task = job.partition("_")
             number = _number(array)
-            # Pending tasks are one row, `12_[1,3-5%2]`: a job of an array, but none of its tasks.
+            # Pending tasks are one row, `12_[1,3-5%2]`, with an array job id but no task id.
             return JobId(number, _number(task)) if task.isdecimal() else _PLAIN
         if "+" in job:
             het, _, offset = job.partition("+")
             return JobId(0, 0, _number(het), _number(offset))
         _number(job)
     except ValueError as error:
-        raise UnparsableError(f"{text[:40]!r} is no job id") from error
+        raise UnparsableError(f"{text[:40]!r} is not a job id") from error
     return JobId()
 
 
 class Parser:
-    """Makes records of rows. Values that recur, as most do, are parsed once."""
+    """Converts rows to records. Most values recur and are parsed only once."""
 
     def __init__(self, complain: Callable[[str], None], *, with_gres_detail: bool = False) -> None:
         self._complain = complain
@@ -101,10 +101,10 @@ class Parser:
         self._last_job = ("", 0)
 
     def record(self, row: Sequence[bytes]) -> SlurmJob:
-        """Make a record of the fields of a row.
+        """Return the record of a row.
 
-        A field that can't be understood is left out and complained about. Raises UnparsableError
-        if there are not the right number of fields, or no job id or state.
+        An unparsable field is omitted and reported. Raise UnparsableError for a wrong number of
+        fields, or without a job id or state.
         """
         if len(row) != len(FIELDS):
             raise UnparsableError(f"{len(row)} fields instead of {len(FIELDS)}")
@@ -115,7 +115,7 @@ class Parser:
             return self._record(self._understood(fields))
 
     def _record(self, fields: list[str]) -> SlurmJob:
-        """Raises UnparsableError, and ValueError if any other field is odd."""
+        """Raise UnparsableError as `record` does, and ValueError if another field is unparsable."""
         (
             shown_id, raw_id, submit, start, end, state, user, account, partition,
             elapsed, suspended, time_limit, cpus, memory, node_count, nodes,
@@ -131,12 +131,13 @@ class Parser:
         numbers = self._numbers
         requested_cpus, requested_nodes = numbers[cpus], numbers[node_count]
         requested_memory = self._memory[memory, requested_cpus, requested_nodes]
-        is_later = len(submit) > len(start) or submit > start  # seldom, and cheap to see
+        is_later = len(submit) > len(start) or submit > start  # rare and cheap to detect
         if is_later and start.isdecimal() and submit.isdecimal() and int(submit) > int(start):
-            # Accounting submits a resized job again, with the memory of all nodes it once had.
+            # Accounting stores a resized job as a new submission, with the memory of all its former
+            # nodes.
             requested_memory = memory_per_node(allocated) or requested_memory
         if nodes in _NO_NODES and end.isdecimal():
-            start = ""  # that of a job cancelled while it was held is the time of its end
+            start = ""  # a job cancelled while held has its end time here
         accounted = SacctData(
             min_cpu=seconds[min_cpu],
             alloc_tres=allocated,
@@ -183,15 +184,15 @@ class Parser:
         )
 
     def _raw_id(self, text: str) -> tuple[int, str]:
-        """Split a JobIDRaw into job and step. Raises UnparsableError."""
+        """Split a JobIDRaw into job and step. Raise UnparsableError if it is invalid."""
         job, _, step = text.partition(".")
         last, number = self._last_job
-        if job != last or not number:  # the steps of a job follow it
+        if job != last or not number:  # the steps of a job follow the row of the job
             if not (job.isascii() and job.isdecimal()) or len(job) > _MOST_DIGITS:
-                raise UnparsableError(f"{text[:40]!r} is no job id")
+                raise UnparsableError(f"{text[:40]!r} is not a job id")
             number = int(job)
             if not number:
-                raise UnparsableError(f"{text[:40]!r} is no job id")
+                raise UnparsableError(f"{text[:40]!r} is not a job id")
             self._last_job = (job, number)
         return number, step
 
@@ -205,7 +206,7 @@ class Parser:
         return state.word
 
     def _understood(self, fields: list[str]) -> list[str]:
-        """Empty the fields that can't be understood, and complain about each."""
+        """Clear unparsable fields and report each of them."""
         parsers: dict[str, Callable[[str], object]] = {
             **dict.fromkeys(("Submit", "Start", "End"), _moment),
             "TimelimitRaw": values.time_limit,
@@ -231,30 +232,30 @@ class Parser:
 
 
 def _number(text: str) -> int:
-    """Return an unsigned integer. Raises ValueError."""
+    """Return an unsigned integer. Raise ValueError for other text."""
     if not (text.isascii() and text.isdecimal()) or len(text) > _MOST_DIGITS:
         raise ValueError
     return int(text)
 
 
 def _decode(row: Sequence[bytes]) -> list[str]:
-    """Return the fields of a row as text; what is not UTF-8 is kept readable."""
+    """Return the fields of a row as text, decoded as `readable` does."""
     try:
         fields = _BETWEEN.join(row).decode().split("\x00")
-        # A field that has the separator in it is decoded by itself.
+        # If a field contains the separator, decode each field separately.
         return fields if len(fields) == len(row) else [field.decode() for field in row]
     except UnicodeDecodeError:
         return [readable(field) for field in row]
 
 
 def _moment(text: str) -> str:
-    """Return the Timestamp of seconds since 1970; empty for none."""
+    """Return the Timestamp of seconds since 1970; empty for no time."""
     seconds = values.moment(text)
     return timestamp(seconds) if seconds else ""
 
 
 def _memory(requested: tuple[str, int, int]) -> int:
-    """Return KB per node of ReqMem, ReqCPUS and ReqNodes. Raises ValueError."""
+    """Return KB per node from ReqMem, ReqCPUS and ReqNodes. Raise ValueError if invalid."""
     return values.memory_per_node(*requested)
 
 

@@ -1,10 +1,10 @@
-"""Details of running jobs, out of scontrol: processors and GPUs on each node, text, script.
+"""Details of running jobs from scontrol: CPUs and GPUs on each node, text, script.
 
-One scontrol answers for many jobs: it reads its commands from standard input. Between the answers
-it prints host names that nobody can guess, as `show hostnames` does without asking anyone.
+One scontrol process shows many jobs: it reads commands from standard input. A random host name
+separates the outputs: `show hostnames` prints it without contacting slurmctld.
 
-The text holds what users chose, line breaks included. So each job is asked for alone, and a line
-that occurs twice in its text is not believed: the true one is always there.
+The text contains values chosen by users, including line breaks. So each job is shown separately,
+and duplicate lines in its text are ignored, because one of them may be the user's.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _LONGEST_SCRIPT = 65_536
 
 
 class NodeShare(NamedTuple):
-    """A job's share of a node: processors by Slurm's numbers, GPUs by index."""
+    """A job's share of a node: CPUs by Slurm's numbers, GPUs by index."""
 
     cpus: list[int]
     gpus: list[int]
 
 
 class JobDetails(NamedTuple):
-    """A job as scontrol shows it. `nodes` is empty for a job that has ended."""
+    """Details of a job from scontrol. nodes: empty for an ended job."""
 
     text: str
     nodes: dict[str, NodeShare]
@@ -47,17 +47,17 @@ class JobDetails(NamedTuple):
 
 
 def command(program: str) -> list[str]:
-    """Ask with the commands of standard input."""
+    """Return the command; scontrol reads its commands from standard input."""
     return [program, "--details"]
 
 
 def new_token() -> str:
-    """Make a host name that nobody can guess."""
+    """Return a random host name that users can't guess."""
     return f"x{os.urandom(12).hex()}"
 
 
 def name_of(job: SlurmJob) -> str:
-    """Return the id by which scontrol shows this job alone, not all of an array or a het job."""
+    """Return the id for scontrol of this job alone, not of its whole array or het job."""
     if job.array_job_id:
         return f"{job.array_job_id}_{job.array_task_id}"
     if job.het_job_id:
@@ -66,7 +66,7 @@ def name_of(job: SlurmJob) -> str:
 
 
 def questions(names: Iterable[str], token: str, *, with_script: bool) -> bytes:
-    """Return the commands for standard input; what they print is for `parse`."""
+    """Return the commands for standard input. `parse` reads their output."""
     lines: list[str] = []
     for name in names:
         lines += (f"show job {name}", f"show hostnames {token}")
@@ -77,9 +77,10 @@ def questions(names: Iterable[str], token: str, *, with_script: bool) -> bytes:
 
 
 def parse(output: bytes, names: Iterable[str], token: str) -> dict[str, JobDetails]:
-    """Return the details of those jobs that slurmctld knows, by the names that were asked for."""
+    """Return the details of the jobs that slurmctld knows, by requested name."""
     found: dict[str, JobDetails] = {}
-    # readline echoes the commands behind its prompt; without it, the prompt is before the output.
+    # With readline, scontrol echoes each command after the prompt. Without it, the prompt precedes
+    # the output.
     separator = rf"(?:scontrol: show hostnames {token}\r?\n)?^(?:scontrol: )?{token}\r?\n"
     parts = re.split(separator, readable(output), flags=re.MULTILINE)
     for name, shown, script in zip(names, parts[::2], parts[1::2], strict=False):
@@ -91,9 +92,9 @@ def parse(output: bytes, names: Iterable[str], token: str) -> dict[str, JobDetai
 
 
 def parse_shares(text: str) -> dict[str, NodeShare]:
-    """Return what a job has of each node, of lines `Nodes=c[1-2] CPU_IDs=0-3 Mem=400 GRES=`.
+    """Return a job's share of each node, from lines `Nodes=c[1-2] CPU_IDs=0-3 Mem=400 GRES=`.
 
-    Nothing if any node has two such lines, as one of them is the user's, or the job does not run.
+    Return nothing if a node has two such lines (one is the user's), or if the job is pending.
     """
     states = _STATE.findall(text)
     if len(states) != 1 or states[0] == "PENDING":
@@ -114,22 +115,22 @@ def parse_shares(text: str) -> dict[str, NodeShare]:
 
 
 def parse_ids(text: str) -> list[int]:
-    """Parse `0-3,8`. Raises UnparsableError."""
+    """Parse `0-3,8`. Raise UnparsableError if it is invalid or too long."""
     if not text:
         return []
     if not _IDS.fullmatch(text):
-        raise UnparsableError(f"{text[:40]!r} is no list of numbers")
+        raise UnparsableError(f"{text[:40]!r} is not a list of numbers")
     ids: list[int] = []
     for one in text.split(","):
         first, _, last = one.partition("-")
         numbers = range(int(first), int(last or first) + 1)
         if len(ids) + len(numbers) > _MOST_IDS:
-            raise UnparsableError(f"{text[:40]!r} is too many numbers")
+            raise UnparsableError(f"{text[:40]!r} has too many numbers")
         ids += numbers
     return ids
 
 
 def _script_in(text: str) -> str:
-    """Return the script without what readline echoes before it."""
+    """Return the script without the echo of readline before it."""
     begin = text.find("#!")
     return text[begin : begin + _LONGEST_SCRIPT] if begin >= 0 else ""

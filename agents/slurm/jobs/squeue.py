@@ -1,7 +1,7 @@
-"""Jobs out of the queue: those that accounting shows late or not at all.
+"""Jobs from the queue, for jobs that accounting shows late or never.
 
-Held, dependent and begin-later jobs have no eligible time, so sacct leaves them out of a window of
-time, also when they are cancelled.
+Held, dependent and begin-later jobs have no eligible time. sacct with a time window omits them,
+even after they are cancelled.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 _FIELDS = ("JobArrayID", "JobID", "State", "SubmitTime", "StartTime", "EndTime", "UserName",
            "Account", "Partition", "TimeLimit", "NumCPUs", "NumNodes", "NodeList", "PriorityLong",
            "Reservation", "tres-alloc", "OverSubscribe", "Name")  # fmt: skip
-"""squeue(1), --Format. tres-alloc is what was requested while a job waits."""
+"""Fields of squeue(1) --Format. For a pending job, tres-alloc has the requested resources."""
 
 COLUMNS = len(_FIELDS) + 1
-"""The delimiter ends each field, so that nothing stands in the last column."""
+"""Columns of a row. The delimiter ends each field, so the last column is empty."""
 
 _WAITING = frozenset({
     "PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT",
 })  # fmt: skip
-"""States in which times of start or end are what Slurm expects, not what was."""
+"""States in which start and end times are Slurm's expectations."""
 
 
 class QueueRow(NamedTuple):
-    """A job in the queue; texts as squeue prints them."""
+    """A job in the queue, with the texts that squeue prints."""
 
     shown_id: bytes
     raw_id: bytes
@@ -59,17 +59,17 @@ class QueueRow(NamedTuple):
 
     @property
     def is_waiting(self) -> bool:
-        """True for a job that has not started, or waits to start again."""
+        """True for a job that has not started or will start again."""
         return self.state.decode("ascii", "replace") in _WAITING
 
     @property
     def has_ended(self) -> bool:
-        """True for a job that slurmctld only remembers."""
+        """True for an ended job that slurmctld still has."""
         return self.state.decode("ascii", "replace") in ENDED and not self.is_waiting
 
     @property
     def minutes(self) -> bytes:
-        """The time limit as sacct prints it."""
+        """The time limit in minutes, as sacct prints it."""
         text = readable(self.time_limit)
         if text in {"UNLIMITED", "INFINITE"}:
             return b"UNLIMITED"
@@ -79,51 +79,51 @@ class QueueRow(NamedTuple):
             return b""
 
     def content(self) -> bytes:
-        """Return what changes of a job that waits; accounting's is the same."""
+        """Return the content of a pending job for comparison; equal to that of its sacct row."""
         return waiting_content(
             self.raw_id, self.submit, self.account, self.partition, self.minutes, self.cpus
         )
 
     def age(self, now: float) -> float:
-        """Return the seconds since the last that happened to the job."""
+        """Return the seconds since the last submission, start or end of the job."""
         if self.is_waiting:
             return now - moment(self.submit)
         return now - (moment(self.end) if self.has_ended else moment(self.start))
 
 
 def command(program: str, delimiter: str) -> list[str]:
-    """Ask for all jobs that slurmctld has not forgotten."""
+    """Return the command for all jobs that slurmctld has."""
     form = ",".join(f"{name}:{delimiter}" for name in _FIELDS)
     return [program, "--all", "--noheader", "--states=all", f"--Format={form}"]
 
 
 def parse_row(fields: Sequence[bytes]) -> QueueRow:
-    """Take the fields of a row apart. Raises UnparsableError if they are not as many as asked."""
+    """Return the fields as a row. Raise UnparsableError for a wrong number of fields."""
     if len(fields) != COLUMNS:
         raise UnparsableError(f"{len(fields)} fields instead of {COLUMNS}")
     return QueueRow._make(fields[:-1])
 
 
 def pack(row: QueueRow) -> bytes:
-    """Return a row in one piece, as many are kept for a while."""
+    """Return a row as one bytes object; many rows are kept for a while."""
     return b"\x00".join(row)
 
 
 def unpack(packed: bytes) -> QueueRow:
-    """Return the row of which `pack` made this."""
+    """Return the row from the result of `pack`."""
     return QueueRow._make(packed.split(b"\x00", len(_FIELDS) - 1))
 
 
 def parse_job(row: QueueRow, *, with_gres_detail: bool = False) -> SlurmJob:
-    """Make a record of a row. Raises UnparsableError."""
+    """Return the record of a row. Raise UnparsableError if it is invalid."""
     identity = parse_job_id(readable(row.shown_id))
-    tres = ",".join(sorted(readable(row.tres).split(",")))  # in the order of sacct
+    tres = ",".join(sorted(readable(row.tres).split(",")))  # the order of sacct
     reservation = readable(row.reservation)
     try:
         word = values.state(readable(row.state)).word
         number = values.uint(readable(row.raw_id))
         if not number:
-            raise UnparsableError(f"{readable(row.raw_id)[:40]!r} is no job id")
+            raise UnparsableError(f"{readable(row.raw_id)[:40]!r} is not a job id")
         return SlurmJob(
             job_id=number,
             job_name=readable(row.name),

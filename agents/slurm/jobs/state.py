@@ -1,4 +1,4 @@
-"""Records that were sent: a digest of each, kept over restarts."""
+"""Digests of sent records, kept across restarts."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class _StateFile(msgspec.Struct):
 
 
 class SentState:
-    """Distinguishes new and changed records from sent ones. Empty `path`: only in memory.
+    """Distinguishes new and changed records from sent records.
 
-    A round begins with the first `is_new` after `commit`. What no round shows any more is
-    forgotten, so that the size is that of one round.
+    path: state file; empty: only in memory. A round starts with the first `is_new` after `commit`.
+    Records that a round does not show are forgotten, so the size is that of one round.
     """
 
     def __init__(self, path: str) -> None:
@@ -36,21 +36,21 @@ class SentState:
         self._is_saved = False
         self._last = (b"", _digest(b""))
         self.until = 0
-        """Seconds since 1970 up to which all jobs are sent; 0: none ever was."""
+        """Seconds since 1970 up to which all jobs were sent; 0: no job was sent yet."""
         if path:
             self._load()
 
     def is_new(self, record: bytes) -> bool:
-        """Return whether a record, as bytes that change when it does, was not sent before.
+        """Return whether a record, given as its content, was not sent before.
 
-        It counts as sent from the next commit on.
+        The record counts as sent from the next commit on.
         """
         digest = _digest(record)
         self._seen.add(digest)
         return digest not in self._sent
 
     def is_known(self, record: bytes) -> bool:
-        """Return whether a record was sent before; one that was is remembered further."""
+        """Return whether a record was sent before. If so, keep it for the next round."""
         digest = _digest(record)
         self._last = (record, digest)
         if digest not in self._sent:
@@ -70,9 +70,9 @@ class SentState:
         self._seen.discard(digest)
 
     def commit(self, until: int | None) -> None:
-        """Remember what was shown as sent, in memory.
+        """Note all shown records as sent, in memory.
 
-        None: the round was cut short, so that nothing is forgotten.
+        until: None for an incomplete round; then no record is forgotten.
         """
         if until is None:
             self._sent |= self._seen
@@ -81,13 +81,13 @@ class SentState:
         self._seen = set()
         self._is_saved = False
         if len(self._sent) > _LARGEST:
-            logger.warning("agent jobs: more than %d records; all are sent again", _LARGEST)
+            logger.warning("agent jobs: more than %d records; sending all again", _LARGEST)
             self._sent = set()
 
     def save(self) -> None:
-        """Write what is remembered to the file, unless nothing has changed.
+        """Write the state file if the state has changed.
 
-        A file that can't be written is logged, and the state kept in memory.
+        Log an error if that fails; the state stays in memory.
         """
         if self._path and not self._is_saved:
             write_state(
@@ -96,19 +96,19 @@ class SentState:
             self._is_saved = True
 
     def forget(self) -> None:
-        """Forget what was sent ever, so that all is new; the file is as it was until `commit`."""
+        """Forget all sent records: all records are new. The file stays unchanged until `save`."""
         self._sent, self.until = set(), 0
 
     def discard(self) -> None:
-        """Forget what was shown since the last commit: it was not sent."""
+        """Forget the records shown since the last commit: they were not sent."""
         self._seen = set()
 
     def _load(self) -> None:
-        found = read_state(self._path, _StateFile, _LARGEST_FILE, "all is sent again")
+        found = read_state(self._path, _StateFile, _LARGEST_FILE, "sending all again")
         if found is None or found.version != _VERSION:
             return
         if len(found.digests) % _DIGEST_BYTES:
-            logger.warning("state-file %s: damaged; all is sent again", self._path)
+            logger.warning("state-file %s: damaged; sending all again", self._path)
             return
         self._sent, self.until = set(array("Q", found.digests)), found.until
 

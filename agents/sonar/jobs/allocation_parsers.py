@@ -1,6 +1,6 @@
-"""Parsers of a job's cards in device cgroups, environments and the output of scontrol.
+"""Parsers for a job's cards in device cgroups, environments and the output of scontrol.
 
-A user can put anything into the environment and the texts of a job. It affects that job alone.
+Users can put anything into a job's environment and texts. This affects only their own job.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _DETAIL = re.compile(rb"^ {5}Nodes=(\S+) CPU_IDs=\S* Mem=[0-9]+ GRES=(\S*)$", re
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^:(,]+)*:[0-9]+\(IDX:([0-9,-]+)\)")
 
 _GLOBAL = (b"SLURM_JOB_GPUS", b"SLURM_STEP_GPUS")
-"""slurmd's own numbers, whatever cgroups the job is in."""
+"""slurmd's own numbers, independent of the job's cgroups."""
 
 _VISIBLE = (b"CUDA_VISIBLE_DEVICES", b"ROCR_VISIBLE_DEVICES", b"GPU_DEVICE_ORDINAL")
-"""Uuids, or numbers that count from 0 among what a device cgroup leaves."""
+"""UUIDs, or numbers counted from 0 among the cards that a device cgroup allows."""
 
 
 class Claim(NamedTuple):
     """Cards by number, uuid or device number (`major:minor`).
 
-    relative: the numbers may count the job's own cards only.
+    relative: the numbers may count only the job's own cards.
     """
 
     numbers: tuple[int, ...] = ()
@@ -42,10 +42,10 @@ class Claim(NamedTuple):
 
 
 def parse_devices(content: bytes) -> frozenset[str] | None:
-    """Parse devices.list (v1): the character devices `major:minor` that are allowed.
+    """Return the allowed character devices of devices.list (cgroup v1), as `major:minor`.
 
-    None where all are allowed by default: then the kernel doesn't list those that are denied
-    (devcgroup_seq_show() in security/device_cgroup.c), as with Slurm's ConstrainDevices.
+    Return None if all devices are allowed by default, as with Slurm's ConstrainDevices: the kernel
+    does not list denied devices then (devcgroup_seq_show() in security/device_cgroup.c).
     """
     devices: set[str] = set()
     for line in content.splitlines():
@@ -61,7 +61,7 @@ def parse_devices(content: bytes) -> frozenset[str] | None:
 
 
 def parse_environment(content: bytes) -> Claim | None:
-    """Parse /proc/PID/environ: the cards that the job was given; None if it names none."""
+    """Return the cards that /proc/PID/environ gives the job; None if it names none."""
     variables: dict[bytes, str] = {}
     for entry in content.split(b"\0"):
         name, equals, value = entry.partition(b"=")
@@ -83,9 +83,10 @@ def parse_environment(content: bytes) -> Claim | None:
 
 
 def parse_job(content: bytes, names: frozenset[str]) -> Claim | None:
-    """Parse what `scontrol -d show job N` prints: the job's cards on the node with these names.
+    """Return the job's cards on the node with these names, from `scontrol -d show job N`.
 
-    None without such a line, or with several different ones: then the job's user wrote one of them.
+    Return None without such a line, or with several different ones: the job's user wrote one of
+    them.
     """
     found: dict[str, str] = {}
     for match in _DETAIL.finditer(content):
@@ -104,7 +105,7 @@ def parse_job(content: bytes, names: frozenset[str]) -> Claim | None:
 
 
 def parse_numbers(text: str) -> tuple[int, ...]:
-    """Parse `0`, `0,2`, `0-3,5`; empty for anything else."""
+    """Parse `0`, `0,2` or `0-3,5`; return an empty list for anything else."""
     numbers: set[int] = set()
     for item in text.split(","):
         match = _RANGE.fullmatch(item.strip())
@@ -118,7 +119,7 @@ def parse_numbers(text: str) -> tuple[int, ...]:
 
 
 def short_name(host: str) -> str:
-    """Return the first part of a host's name, in lower case."""
+    """Return the first label of a host name, in lower case."""
     return host.partition(".")[0].lower()
 
 

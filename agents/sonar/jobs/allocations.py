@@ -33,26 +33,26 @@ _DRIVER_UID = 0
 
 
 class ProcessOfJob(Protocol):
-    """What is asked of a process: its id, its job (0: none) and its user."""
+    """A process with its pid, job id (0: none) and user id."""
 
     @property
     def pid(self) -> int:
-        """The id of the process."""
+        """The pid."""
         ...
 
     @property
     def job(self) -> int:
-        """The id of the job, 0 for none."""
+        """The job id, 0 for none."""
         ...
 
     @property
     def uid(self) -> int:
-        """The user."""
+        """The user id."""
         ...
 
 
 class Allocation(NamedTuple):
-    """The indices of the cards of a job; uid: -1 if unknown."""
+    """The indices of the cards of a job. uid: -1 if unknown."""
 
     job: int
     uid: int
@@ -60,7 +60,7 @@ class Allocation(NamedTuple):
 
 
 class _JobHere(NamedTuple):
-    """A job on this node: user (-1 unknown), directory of its device cgroup, slurmd, processes."""
+    """A job on this node: uid (-1: unknown), device cgroup directory, slurmd, processes."""
 
     uid: int
     devices: str
@@ -69,7 +69,7 @@ class _JobHere(NamedTuple):
 
 
 class Allocations:
-    """Allocations, read once for each job; Slurm is asked only if nothing on the node has them."""
+    """Allocations, read once for each job. Slurm's programs run only if the node has no source."""
 
     def __init__(self, scontrol: str, squeue: str) -> None:
         self._scontrol = scontrol
@@ -81,7 +81,7 @@ class Allocations:
     def read(
         self, node: Node, processes: Sequence[ProcessOfJob], reading: GpuReading
     ) -> list[Allocation]:
-        """Return the allocations of the jobs that are here and have cards."""
+        """Return the allocations of the jobs on this node that have cards."""
         jobs = _jobs(node, processes)
         self._known = {job: known for job, known in self._known.items() if job in jobs}
         self._not_before = {job: at for job, at in self._not_before.items() if job in jobs}
@@ -114,7 +114,7 @@ class Allocations:
         return int(content) if content.isdigit() else -1
 
     def _run(self, node: Node, command: list[str]) -> bytes | None:
-        """Run a program of Slurm's; after a failure not again for a while."""
+        """Return the output of a Slurm program. After a failure, pause before the next run."""
         if node.clock.monotonic() < self._slurm_not_before:
             return None
         try:
@@ -131,11 +131,13 @@ class Allocations:
 
 
 def idle_cards(allocation: Allocation, used: dict[int, float], reading: GpuReading) -> list[int]:
-    """Return the cards that a job leaves idle; `used`: utilisation by its processes, by card.
+    """Return the cards that a job leaves idle.
 
-    A card without a process of the job is idle. So is one whose processes use nothing, unless
-    the card is busy and its utilisation is not known by process. Without any utilisation, as for
-    MIG instances, a process counts as use. A failing card is not idle.
+    used: utilisation by the job's processes, by card.
+
+    A card without a process of the job is idle. A card whose processes use nothing is idle too,
+    unless the card is busy and utilisation by process is unknown. If the card has no utilisation at
+    all (MIG instances), a process counts as use. A failing card is not idle.
     """
     idle: list[int] = []
     for card in reading.cards:
@@ -148,7 +150,7 @@ def idle_cards(allocation: Allocation, used: dict[int, float], reading: GpuReadi
 
 
 def _jobs(node: Node, processes: Sequence[ProcessOfJob]) -> dict[int, _JobHere]:
-    """Return the jobs that have a cgroup here, or a process."""
+    """Return the jobs with a cgroup or a process on this node."""
     jobs: dict[int, _JobHere] = {}
     try:
         directories = job_directories(node, _V1)
@@ -181,7 +183,7 @@ def _cgroup(node: Node, job: _JobHere) -> Claim | None:
 
 
 def _environment(node: Node, job: _JobHere) -> Claim | None:
-    """Return the cards named by the environment of the job's first process that has them."""
+    """Return the cards in the environment of the job's first process that names any."""
     for pid in sorted(job.pids)[:_ASKED_PROCESSES]:
         try:
             claim = parse_environment(node.read(f"proc/{pid}/environ"))
@@ -193,14 +195,14 @@ def _environment(node: Node, job: _JobHere) -> Claim | None:
 
 
 def _cards(claim: Claim, reading: GpuReading) -> tuple[int, ...]:
-    """Return the indices of the claimed cards; a partitioned card only by its instances."""
+    """Return the indices of the claimed cards; partitioned cards match only by their instances."""
     found: set[int] = set()
     for device in claim.devices:
         if device in reading.devices and reading.devices[device] not in reading.partitioned:
             found.add(reading.devices[device])
     known = {card.index for card in reading.cards}
     for number in claim.numbers:
-        # Slurm's numbers are those of the device files, if those are known.
+        # Slurm's numbers are the numbers of the device files, if known.
         index = reading.devices.get(
             _NVIDIA.format(number),
             reading.devices.get(_RENDER.format(_FIRST_RENDER + number), number),

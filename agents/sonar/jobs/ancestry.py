@@ -1,8 +1,8 @@
-"""The Slurm job of a process by its ancestors, where its cgroup names none (proctrack/linuxproc).
+"""Job attribution by ancestors, for processes without a job in their cgroup (proctrack/linuxproc).
 
-All processes of a step descend from its slurmstepd, whose title names it. The kernel records the
-descent. Any user can choose names and titles, so only those of root's processes count. The
-environment (SLURM_JOB_ID) is not read: the user controls all of it.
+All processes of a step descend from slurmstepd, and the title of slurmstepd names the step. The
+kernel records parents. Any user can choose process names and titles, so only processes of root are
+trusted. The environment (SLURM_JOB_ID) is not read: the user controls all of it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _REMEMBERED = 10_000
 _ASKED_AGAIN_AFTER = 5.0
 _DEEPEST = 1_000
 
-# slurmstepd: [13.batch], [13.0], [13.0+1] of a heterogeneous step; blanks overwrite the rest of the
-# line that it was started with.
+# Titles of slurmstepd: [13.batch], [13.0], [13.0+1] for a heterogeneous step. Blanks overwrite the
+# rest of the original command line.
 _TITLE = re.compile(
     rb"slurmstepd: \[([1-9][0-9]{0,9})\.(extern|batch|interactive|[0-9]{1,10})(?:\+[0-9]{1,10})?\]"
     rb"[ \0\n]*"
@@ -37,7 +37,7 @@ _ALL_ROOT = re.compile(rb"^Uid:\t0\t0\t0\t0$", re.MULTILINE)
 
 
 class Step(NamedTuple):
-    """A job step: the raw id of its job, and `extern`, `batch`, `interactive` or its number."""
+    """A job step: raw job id, and `extern`, `batch`, `interactive` or the step number."""
 
     job: int
     name: str
@@ -47,24 +47,24 @@ _NO_STEP = Step(0, "")
 
 
 def parse_title(cmdline: bytes) -> Step | None:
-    """Parse /proc/PID/cmdline of a slurmstepd; None if it names no step."""
+    """Parse /proc/PID/cmdline of slurmstepd; return None if it names no step."""
     match = _TITLE.fullmatch(cmdline)
     return None if match is None else Step(int(match[1]), match[2].decode("ascii"))
 
 
 def is_all_root(status: bytes) -> bool:
-    """Return whether real, effective, saved and file system user of /proc/PID/status are root.
+    """Return whether all four user ids in /proc/PID/status are root's.
 
-    The real user of a set-user-ID program that a user has started is not.
+    For a set-user-ID program, the real user id is that of the calling user.
     """
     return _ALL_ROOT.search(status) is not None
 
 
 class Ancestry:
-    """Job attribution by ancestors.
+    """Finds the job of a process by its ancestors.
 
-    `look_up` returns the stat of a pid, and the job that its own ancestors named at the last
-    look-up, 0 for none; None for an unknown pid.
+    look_up: returns the stat of a pid and the job last found through its ancestors (0 for none);
+    None for an unknown pid.
     """
 
     def __init__(
@@ -72,16 +72,16 @@ class Ancestry:
     ) -> None:
         self._node = node
         self._look_up = look_up
-        # By pid and start; with the monotonic time until which a result without a step is valid.
+        # By pid and start time. A result without a step is valid until this monotonic time.
         self._known: dict[tuple[int, int], tuple[Step | None, float]] = {}
 
     def job(
         self, status: ProcessStat, descent: int, uid: int, membership: CgroupMembership
     ) -> tuple[int, int]:
-        """Return the job of a process, 0 for none, and the job that its ancestors name.
+        """Return the job of a process and the job found through its ancestors; 0 for none.
 
-        `descent` is the job that they named before; it stays valid when they have ended. The
-        cgroup has priority: it has the own id of each component of a heterogeneous job.
+        descent: the job found through ancestors before; it stays valid after they have ended. The
+        cgroup takes priority: it has the job id of each component of a heterogeneous job.
         """
         if membership.job:
             own = self._is_slurms_own(status, uid, membership.step)
@@ -92,13 +92,13 @@ class Ancestry:
         return step.job, step.job
 
     def _step(self, child: ProcessStat) -> Step:
-        """Climb from a process to the slurmstepd that it descends from."""
+        """Follow the parents of a process up to its slurmstepd."""
         for _ in range(_DEEPEST):
             parent = self._look_up(child.ppid) if child.ppid > 1 else None
             if parent is None:
                 break
             status, descent = parent
-            # A process that started later cannot be an ancestor: the pid was reused meanwhile.
+            # A process that started later cannot be an ancestor: its pid was reused.
             if status.starttime > child.starttime:
                 break
             if status.command == STEP_DAEMON:
@@ -111,10 +111,10 @@ class Ancestry:
         return _NO_STEP
 
     def _is_slurms_own(self, status: ProcessStat, uid: int, step: str) -> bool:
-        """Return whether a process of a job is Slurm's own and not the user's work.
+        """Return whether a process of a job belongs to Slurm instead of the user's work.
 
-        Slurm's own are slurmstepd, and the `sleep` that it keeps in the step `extern` while the job
-        runs. Both belong to root.
+        These are slurmstepd, and its `sleep` in the step `extern` while the job runs. Both run as
+        root.
         """
         if uid != _ROOT:
             return False
@@ -124,7 +124,10 @@ class Ancestry:
         return parent is not None and parent[0].command == STEP_DAEMON
 
     def _step_of(self, pid: int, started: int) -> Step | None:
-        """Return the step of a slurmstepd; None for an impostor, and before it has its title."""
+        """Return the step of a slurmstepd.
+
+        Return None before its title is set, or if it does not run as root.
+        """
         now = self._node.clock.monotonic()
         known = self._known.get((pid, started))
         if known is not None and (known[0] is not None or now < known[1]):

@@ -1,6 +1,6 @@
-"""Attribution of processes to owner, job and container, and their selection.
+"""Attribution of processes to owner, job and container, and selection of processes.
 
-These seldom change and are the costliest to read, so they are not read at each reading.
+These values seldom change and are the costliest to read. Most readings reuse them.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ if TYPE_CHECKING:
     from ccagent.machine.procfs.process_files import ProcessStat
 
 EVERY = 20
-"""Readings after which a process is attributed again, even if nothing has changed."""
+"""Readings after which an unchanged process is attributed again."""
 
 ZOMBIE = b"Z"
-"""State of a process that has exited. Its cgroup of version 1 reads as the root
-(proc_cgroup_show() in kernel/cgroup/cgroup.c), so the previous attribution stays."""
+"""State of an exited process. Its cgroup v1 path reads as the root (proc_cgroup_show() in
+kernel/cgroup/cgroup.c), so the previous attribution is kept.
+"""
 
 _REMEMBERED = 10_000
 
 
 class ProcessAttribution:
-    """Attributes processes to jobs and containers; `entries` are all known ones, by pid."""
+    """Attributes processes to jobs and containers. entries: all known processes, by pid."""
 
     def __init__(
         self,
@@ -51,20 +52,20 @@ class ProcessAttribution:
 
     @property
     def asks_ancestors(self) -> bool:
-        """Return whether job attribution also uses ancestors."""
+        """Return whether job attribution also uses ancestors (False until `look_for_steps`)."""
         return self._ancestry is not None
 
     def look_for_steps(self) -> None:
-        """Search the ancestors of processes for job steps from now on: Slurm has some here."""
+        """Enable attribution by ancestors: Slurm has job steps on this node."""
         if self._ancestry is None:
             from ccagent.agents.sonar.jobs.ancestry import Ancestry
 
             self._ancestry = Ancestry(self._node, self._descent)
 
     def attribute(self, entry: ProcessEntry, reading: int) -> None:
-        """Look up owner, job and container. Raises VanishedError if the process has ended."""
+        """Look up owner, job and container. Raise VanishedError if the process has ended."""
         was_attributed = entry.attribute_at > 0
-        # Staggered by pid, so that the processes of one job are not all due at once.
+        # Staggered by pid: the processes of one job are not all due at once.
         entry.attribute_at = reading + EVERY - (reading + int(entry.name)) % EVERY
         if was_attributed and entry.status.state == ZOMBIE:
             return
@@ -86,7 +87,7 @@ class ProcessAttribution:
         self.apply(entry, membership)
 
     def read(self, path: str) -> CgroupMembership:
-        """Read the cgroup of a process by its directory. Raises as Node.read does."""
+        """Read the cgroup of a process by its directory. Raise the errors of Node.read."""
         cgroup = self._node.read_single(f"{path}/cgroup")
         known = self._memberships.get(cgroup)
         if known is None:
@@ -96,7 +97,7 @@ class ProcessAttribution:
         return known
 
     def apply(self, entry: ProcessEntry, membership: CgroupMembership | None) -> None:
-        """Set job, container and `wanted` of an entry; None: the cgroup is unknown at present."""
+        """Set job, container and `wanted` of an entry. None means that the cgroup is unknown."""
         status = entry.status
         command = command_text(status.command, b"")
         if status.command == STEP_DAEMON:
@@ -109,7 +110,7 @@ class ProcessAttribution:
                 entry.job, entry.descent = self._ancestry.job(
                     status, entry.descent, entry.uid, membership
                 )
-        # A process in a container stays there, also when its supervisor ends.
+        # A process stays in its container even after the supervisor ends.
         entry.in_container = entry.in_container or has_supervisor(
             command, status.ppid, self._look_up
         )
@@ -118,7 +119,7 @@ class ProcessAttribution:
         )
 
     def _check_existence(self, path: str) -> None:
-        """Raise VanishedError unless the process exists: then the kernel has no cgroups."""
+        """Raise VanishedError if the process has ended; otherwise the kernel has no cgroups."""
         try:
             self._node.owner(path)
         except CcagentError as error:

@@ -1,6 +1,6 @@
-"""Counters of the control groups of Slurm's jobs, beside the sums over their processes.
+"""Counters of the cgroups of Slurm jobs, besides the sums over their processes.
 
-They include ended processes, and have limits, throttling and out-of-memory kills.
+These counters include ended processes. Cgroups also have limits, throttling and OOM kills.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _OUTPUTS = {
 
 
 class JobAccounts:
-    """Counters of jobs, one sample after the other."""
+    """Reads the cgroup counters of jobs at each sample."""
 
     def __init__(self) -> None:
         self._cgroups = JobCgroups()
         self._rates = Rates()
 
     def read(self, node: Node, errors: list[str]) -> dict[int, JobCounters]:
-        """Return the counters by job; none where Slurm has made no control group."""
+        """Return the counters by job; a job without a cgroup is omitted."""
         try:
             jobs = self._cgroups.read(node)
         except NotHereError:
@@ -44,7 +44,10 @@ class JobAccounts:
         return jobs
 
     def values(self, node: Node, jobs: dict[int, JobCounters]) -> dict[int, dict[str, float]]:
-        """Return the metrics of each job by ClusterCockpit's names, rates since the last call."""
+        """Return the metrics of each job by ClusterCockpit's names.
+
+        Rates are those since the previous call.
+        """
         counts: list[Count] = []
         values: dict[int, dict[str, float]] = {job: {} for job in jobs}
         for each in make_job_values(jobs):
@@ -63,9 +66,9 @@ class JobAccounts:
 def with_cgroups(
     jobs: list[SampleJob], counters: dict[int, JobCounters], pss: dict[int, int]
 ) -> list[SampleJob]:
-    """Return the jobs, each Slurm job's first record with the counters of its control group.
+    """Return the jobs, with cgroup counters in the first record of each Slurm job.
 
-    pss: KB by job, where they are known.
+    pss: known proportional set sizes in KB, by job.
     """
     found: list[SampleJob] = []
     seen: set[int] = set()

@@ -1,6 +1,6 @@
-"""Job attribution by ids of control groups, for processes that /proc no longer shows.
+"""Job attribution by cgroup id, for processes that /proc no longer shows.
 
-An id is the inode of the group's directory, as in the kernel's records.
+A cgroup id is the inode number of the cgroup's directory, as in the kernel's records.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _MOST = 10_000
 
 
 class CgroupMemberships:
-    """Memberships by ids of cgroups, as read from /proc before; the file system for other ids.
+    """Job memberships by cgroup id: from earlier reads of /proc, else from the cgroup file system.
 
-    descents: by process group, the job that the ancestors of its processes name, 0 for none.
+    descents: by process group, the job found through ancestors; 0 for none.
     """
 
     def __init__(self, node: Node) -> None:
@@ -34,10 +34,10 @@ class CgroupMemberships:
         self._inodes = JobInodes()
 
     def learn(self, task: Task, membership: CgroupMembership) -> CgroupMembership:
-        """Remember the membership that /proc showed, and return it or a more specific one.
+        """Remember the membership read from /proc; return it, or a more specific one if known.
 
-        With version 1 a process that has exited meanwhile reads as without a job. Cgroups with
-        processes of several memberships are not used further: other controllers have their jobs.
+        With cgroup v1, a process that has exited reads as outside of jobs. A cgroup with processes
+        of several memberships is ignored: the job is in another controller's path.
         """
         if membership == NO_MEMBERSHIP:
             better = self.for_task(task)

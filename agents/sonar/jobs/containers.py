@@ -1,4 +1,4 @@
-"""Detection of processes in containers, by their ancestors."""
+"""Detection of container processes by their ancestors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def has_supervisor(
 ) -> bool:
     """Return whether an ancestor of a process supervises containers.
 
-    `look_up` returns command and parent of a pid. A snapshot has gaps and, in theory, cycles.
+    look_up: returns command and parent of a pid. A snapshot can have gaps and cycles.
     """
     if is_supervisor(command):
         return False  # containerd's own shims are outside

@@ -1,8 +1,8 @@
-"""Records of processes that have ended since the reading before: by job, user and command.
+"""Records of processes that have ended since the previous reading, by job, user and command.
 
-The kernel sums up whole lives. The CPU time of a process that earlier readings had was sent already
-and is subtracted. The rest belongs to processes that started and ended between two readings, and to
-the last moments of the others.
+The kernel sums up the whole life of a process. Readings have already sent most of the CPU time of
+known processes; it is subtracted. The rest belongs to processes that started and ended between two
+readings, and to the last moments of known processes.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ if TYPE_CHECKING:
 
 _SECOND = 1_000_000_000
 _SHORT = _SECOND // 10
-"""SHORT in ended.bpf.c: a process that used less may be counted without its process group."""
+"""SHORT in ended.bpf.c, ns. The kernel may count processes with less CPU time without a group."""
 
 _PATIENCE = 3
-"""Readings after which the kernel must have summed up a process that has ended."""
+"""Readings within which the kernel sums up an ended process."""
 
 _MOST_COMMANDS = 50
-"""Records of a group: further commands share one record, whatever names users give them."""
+"""Maximum records of a group. Further commands share one record."""
 
 _OTHERS = "_others_"
 
 _MOST_GROUPS = 1000
-"""Process groups outside of jobs that have records of their own, those that used most; also the
-number of users with records of the remaining groups."""
+"""Maximum process groups outside of jobs with separate records: the groups with the most CPU time.
+Also the maximum number of users with a record of the remaining groups.
+"""
 
 
 class _OwnerGroup(NamedTuple):
-    """Processes with common records.
+    """Owner of ended processes with shared records.
 
-    group: process group outside of jobs; 0 in jobs, and for groups without records of their own.
+    group: process group outside of jobs; 0 in jobs, and for groups without separate records.
     """
 
     job: int
@@ -57,14 +58,14 @@ MembershipOf = Callable[[EndedKey], CgroupMembership]
 
 
 class EndedProcesses:
-    """Records of ended processes, one reading after the other."""
+    """Builds the records of ended processes of each reading."""
 
     def __init__(self, node: Node, selection: ProcessSelection, path: str) -> None:
         self._node = node
         self._selection = selection
         self._differences = EndedDeltas(node, path)
         self._deltas: dict[EndedKey, EndedDelta] = {}
-        # Sent already, ns: the kernel sums a process up a moment after its end.
+        # CPU time already sent, ns: the kernel sums a process up a moment after its end.
         self._sent: dict[_OwnerGroup, list[tuple[int, int]]] = {}
         self._reading = 0
         self._pids = pids_of_ended()
@@ -86,13 +87,14 @@ class EndedProcesses:
         seconds: float,
         errors: list[str],
     ) -> list[Process]:
-        """Return the records. gone: processes that this reading no longer has, with their jobs.
+        """Return the records of ended processes.
 
-        seconds: since the reading before.
+        gone: processes that disappeared since the previous reading, with their jobs. seconds: since
+        the previous reading.
         """
         hertz = self._node.clock_ticks
         for task, membership in gone:
-            # In whole ticks, as it was sent.
+            # Earlier records had whole ticks.
             sent = ticks(task, hertz)[0] * (_SECOND // hertz)
             if sent and not task.flags & KERNEL_THREAD:
                 group = _group(membership, task.pgid, task.euid)
@@ -107,7 +109,7 @@ class EndedProcesses:
         return found
 
     def _groups(self, membership_of: MembershipOf) -> dict[_OwnerGroup, _Commands]:
-        """Sum up by owner and command, less the CPU time that was sent already."""
+        """Return the sums by owner and command, without the CPU time already sent."""
         groups: dict[_OwnerGroup, _Commands] = {}
         for key, delta in self._deltas.items():
             membership = membership_of(key)
@@ -125,7 +127,10 @@ class EndedProcesses:
         return groups
 
     def _subtract(self, group: _OwnerGroup, commands: _Commands, most: int = 0) -> None:
-        """Subtract the CPU time sent of a group, of debts up to `most` ns if that is not 0."""
+        """Subtract the CPU time already sent for a group.
+
+        With a nonzero `most`, subtract only debts below `most` ns.
+        """
         debts = self._sent.pop(group, [])
         kept = [debt for debt in debts if most and debt[0] >= most]
         debt = sum(sent for sent, _ in debts) - sum(sent for sent, _ in kept)
@@ -139,7 +144,7 @@ class EndedProcesses:
             self._sent[group] = kept
 
     def _subtract_short(self, group: _OwnerGroup, commands: _Commands) -> None:
-        """Subtract the CPU time sent of processes that the kernel counts without their group."""
+        """Subtract the CPU time already sent of processes that the kernel counts without group."""
         for other in [each for each in self._sent if not each.job and each.uid == group.uid]:
             self._subtract(other, commands, _SHORT)
 
@@ -148,8 +153,7 @@ class EndedProcesses:
     ) -> dict[_OwnerGroup, _Commands]:
         """Merge the remainders of process groups outside of jobs by user.
 
-        These are commands that used less than a clock tick in their group, and the processes of
-        groups beyond the largest number with records of their own.
+        Remainders are commands below one clock tick in their group, and groups beyond _MOST_GROUPS.
         """
         tick = _SECOND // self._node.clock_ticks
         outside = [group for group in groups if not group.job and group.group]
@@ -168,12 +172,12 @@ class EndedProcesses:
                 del groups[group]
             count = len(shared) - _MOST_GROUPS
             errors.append(
-                f"ended processes outside of jobs are omitted for {count} users: there are too many"
+                f"ended processes outside of jobs are omitted for {count} users: too many users"
             )
         return groups
 
     def _of_group(self, group: _OwnerGroup, commands: _Commands, seconds: float) -> list[Process]:
-        """Return a record for each command of a group."""
+        """Return one record for each command of a group."""
         rest: dict[str, EndedDelta] = {}
         for name, delta in sorted(commands.items(), key=_runtime, reverse=True):
             if delta.runtime and self._selection.wants(
@@ -200,7 +204,7 @@ class EndedProcesses:
         )
 
     def _forget(self) -> None:
-        """Forget the debts of processes that the kernel will not sum up any more."""
+        """Forget debts older than _PATIENCE readings: the kernel has summed those processes up."""
         oldest = self._reading - _PATIENCE
         self._sent = {
             group: kept

@@ -1,13 +1,13 @@
 """Ended processes as counters, for receivers that take differences of `cpu_time`: Jobanalyzer.
 
-Its sonalyze makes a stream of the records with equal pid and command. It takes the CPU time between
-two of them from the difference of `cpu_time`, in whole seconds; the first one of a stream counts
-its `cpu_avg`. So the ended processes of a job, user and command are one record in each sample while
-the job is there, and its `cpu_time` only grows. It includes the fractions of a second that were in
-no difference of a living process: most processes of a build never use a whole second.
+Jobanalyzer's sonalyze groups records with equal pid and command into a stream. It computes CPU time
+from the difference of `cpu_time` between two records, in whole seconds. The first record of a
+stream counts its `cpu_avg`. Therefore the ended processes of a job, user and command are one record
+in each sample of the job, and its `cpu_time` only grows. This record includes fractions of a second
+that no difference of a living process contained: most processes of a build use less than a second.
 
-A stream that pauses ends. Later processes start another one, with a pid of its own, because a gap
-in a stream, or a counter that falls, loses CPU time. A restart of the agent starts new streams too.
+A stream that pauses ends. Later processes start another stream with a new pid, because a gap or a
+falling counter loses CPU time. A restart of the agent starts new streams too.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from ccagent.agents.sonar.process import Process
 
 _PATIENCE = 3
-"""Samples after which the kernel must have counted a process that has ended."""
+"""Samples within which the kernel counts an ended process."""
 
 _MOST_COMMANDS = 50
 _OTHERS = f"_others_{ENDED}"
 
 
 class _Owner(NamedTuple):
-    """Owner of a stream. group: process group outside of jobs, else 0."""
+    """Owner of a stream. group: process group outside of jobs, 0 in jobs."""
 
     job: int
     group: int
@@ -41,7 +41,7 @@ class _Owner(NamedTuple):
 
 
 class _Stream:
-    """Ended processes of one command: `seconds` of CPU time in all, `sent` the most sent so far."""
+    """Ended processes of one command. seconds: total CPU time. sent: highest value sent so far."""
 
     __slots__ = ("key", "process", "seconds", "sent")
 
@@ -53,18 +53,18 @@ class _Stream:
 
 
 class EndedStreams:
-    """Streams of ended processes, continued from sample to sample."""
+    """Continues the streams of ended processes from sample to sample."""
 
     def __init__(self) -> None:
         self._streams: dict[_Owner, dict[str, _Stream]] = {}
         self._pids = pids_of_ended()
         self._sample = int.from_bytes(os.urandom(4), "little")
-        # By pid: a process that lives, and the fraction of a second that its first record had.
+        # By pid: a living process, and the fraction of a second in its first record.
         self._living: dict[int, tuple[Process, float]] = {}
         self._fractions: dict[tuple[_Owner, str], tuple[float, int]] = {}
 
     def continue_streams(self, processes: list[Process]) -> list[Process]:
-        """Return the living processes, and a record of each stream of ended ones."""
+        """Return the living processes and one record for each stream of ended processes."""
         self._sample += 1
         living: list[Process] = []
         grown: dict[_Stream, float] = {}
@@ -91,7 +91,7 @@ class EndedStreams:
         return living
 
     def _follow(self, living: list[Process]) -> set[_Owner]:
-        """Note the living processes, and the fractions of a second of those that have ended.
+        """Update the living processes; note the fractions of a second of ended processes.
 
         Return the owners of streams that have a living process.
         """
@@ -115,7 +115,7 @@ class EndedStreams:
         return present
 
     def _add_fractions(self) -> None:
-        """Add the fractions to the streams, which may begin a sample later."""
+        """Add the fractions to their streams. A stream may start one sample later."""
         waiting: dict[tuple[_Owner, str], tuple[float, int]] = {}
         for (owner, command), (seconds, since) in self._fractions.items():
             streams = self._streams.get(owner, {})
@@ -138,7 +138,7 @@ class EndedStreams:
         return stream
 
     def _record(self, stream: _Stream, used: float) -> Process:
-        """Return the record of a stream, without a number of processes, because that would vary."""
+        """Return the record of a stream, without the number of processes, because it varies."""
         stream.sent = max(stream.sent, round(stream.seconds))
         return structs.replace(
             stream.process,

@@ -1,4 +1,4 @@
-"""Energy of jobs in their records, on demand: the figures of the agent `energy`."""
+"""Optional energy of jobs in process records, from the agent `energy`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def with_energies(jobs: list[SampleJob]) -> list[SampleJob]:
-    """Return the jobs, each Slurm job's first record with its energy so far, if it is known."""
+    """Return the jobs, with known energy so far in the first record of each Slurm job."""
     latest = latest_energy()
     if latest is None:
         return jobs

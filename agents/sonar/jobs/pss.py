@@ -1,6 +1,6 @@
-"""Proportional set size of jobs: memory of their processes, shared pages divided among those.
+"""Proportional set size of jobs: memory of their processes, with shared pages divided.
 
-The kernel walks all pages of a process for it, so it is read on demand only.
+The kernel walks all pages of a process to compute it. It is read only on demand.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PSS = re.compile(rb"^Pss: +([0-9]{1,20}) kB$", re.MULTILINE)
 
 
 def parse_pss(content: bytes) -> int:
-    """Parse /proc/PID/smaps_rollup: KB. Raises UnparsableError."""
+    """Return the Pss of /proc/PID/smaps_rollup in KB. Raise UnparsableError if it is invalid."""
     found = _PSS.search(content)
     if found is None:
         raise UnparsableError(f"no Pss: {content[:80]!r}")
@@ -46,7 +46,7 @@ class JobPss:
         self._has_warned = False
 
     def read(self, node: Node, processes: list[Process], errors: list[str]) -> dict[int, int]:
-        """Return KB by job. Files that can't be parsed add to `errors`."""
+        """Return KB by job. Append a message to `errors` for each file that can't be parsed."""
         sums: dict[int, int] = {}
         denied: set[int] = set()
         for process in processes:
@@ -56,13 +56,13 @@ class JobPss:
             path = f"proc/{process.pid}/smaps_rollup"
             try:
                 content = node.read(path)
-                if content:  # a process that has exited has none
+                if content:  # the process has exited
                     sums[job] = sums.get(job, 0) + parse_pss(content)
             except NotPermittedError as error:
                 denied.add(job)
                 self._warn(error)
             except (NotHereError, VanishedError):
-                continue  # it has ended, or the kernel is older than 4.14
+                continue  # the process has ended, or the kernel is older than 4.14
             except CcagentError as error:
                 denied.add(job)
                 errors.append(f"/{path}: {error}")

@@ -26,14 +26,14 @@ ALLOCATED = "_allocated_gpus_"
 _NO_GPUS: list[SampleProcessGpu] = []
 
 GroupKey = tuple[int, int, int]
-"""Job, epoch (0 for one of Slurm's), user id."""
+"""Job id, epoch (0 for Slurm jobs), user id."""
 
 
 class _KnownProcess:
-    """A process and its record, as they were at the last sample.
+    """A process and its record at the last sample.
 
-    idle: it has used neither CPU time nor cards, so its average can't have changed.
-    group: the records of its job and user at this sample, shared with others of the job.
+    idle: the process has used neither CPU time nor cards; its average is unchanged.
+    group: the records of this job and user at this sample.
     """
 
     __slots__ = ("average", "group", "idle", "process", "record")
@@ -49,7 +49,7 @@ class _KnownProcess:
 
 
 class _RecordGroup:
-    """One job of one user, with the records of this sample."""
+    """The records of one job and user at this sample."""
 
     __slots__ = ("records",)
 
@@ -58,11 +58,11 @@ class _RecordGroup:
 
 
 class JobRecords:
-    """Records of one sample after the other; those that stay the same are reused.
+    """Builds the records of each sample and reuses unchanged ones.
 
-    as_streams: for receivers that take CPU time from the differences of `cpu_time` within records
-    of equal pid and command, and for the first one from `cpu_avg`. A zombie keeps its command, and
-    ended processes are counters; see ended_streams.py.
+    as_streams: the receiver computes CPU time from differences of `cpu_time` between records of
+    equal pid and command, and for the first record from `cpu_avg`. Zombies keep their command then,
+    and ended processes are counters; see ended_streams.py.
     """
 
     def __init__(self, *, by_process_group: bool, rollup: bool, as_streams: bool = False) -> None:
@@ -90,8 +90,7 @@ class JobRecords:
     ) -> list[SampleJob]:
         """Return the records of processes, grouped by job and user.
 
-        `on_cards`: the use of cards, by pid. `counts_ended`: whether ended processes are among
-        the processes.
+        on_cards: use of GPUs, by pid. counts_ended: `processes` includes ended processes.
         """
         if self._streams is not None:
             processes = self._streams.continue_streams(processes)
@@ -120,7 +119,7 @@ class JobRecords:
             SampleJob(job=job, user=node.user(uid), epoch=job_epoch, processes=group)
             for (job, job_epoch, uid), group in groups.items()
         ]
-        # A process of the last sample has ended since; it is not unlisted.
+        # A process of the last sample has ended since. It is not an unlisted GPU process.
         unlisted = on_cards.keys() - known.keys() - before.keys()
         if unlisted:
             from ccagent.agents.sonar.jobs.unlisted_gpu_processes import make_unlisted_jobs
@@ -135,7 +134,7 @@ class JobRecords:
         uptime: float,
         gpus: list[SampleProcessGpu],
     ) -> _KnownProcess:
-        """Return the record of a process, a new one if it has changed, with its group."""
+        """Return the record of a process with its group; build a new one after a change."""
         seconds = process.cpu_seconds
         average = NO_FLOAT
         if self._streams is not None and self._has_sampled and known is None:
@@ -164,7 +163,7 @@ class JobRecords:
         record = _record(process, average, gpus)
         if self._streams is None or process.is_ended:
             return record
-        # Counted ended processes include the time of children: it must not be in parents too.
+        # Ended processes are counted separately; their time must not also be in the parents' time.
         return structs.replace(
             record,
             cmd=record.cmd.removesuffix(DEFUNCT),
@@ -194,7 +193,7 @@ class JobRecords:
         allocations: list[Allocation],
         cards: list[SampleGpu],
     ) -> None:
-        """Add a record to each job with cards that lists them, as a process without CPU time."""
+        """Add a record of a job's allocated cards to each job, as a process without CPU time."""
         uuids = {card.index: card.uuid for card in cards}
         pids = self._synthetic_pids(node)
         groups = {(job.job, job.user): job.processes for job in jobs if not job.epoch}
@@ -214,7 +213,7 @@ class JobRecords:
                 group.append(record)
 
     def end_sample(self) -> None:
-        """Forget the synthetic pids that this sample didn't have."""
+        """Forget synthetic pids that this sample did not use."""
         self._has_sampled = True
         if self._synthetic is not None:
             self._synthetic.end_sample()

@@ -1,4 +1,4 @@
-"""Roll-up: one record for many equal leaves of the process tree."""
+"""Roll-up of equal leaves of the process tree into one record."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _FIELDS = attrgetter(*ROLL_UP)
 
 
 class SyntheticPids:
-    """Pids of records that stand for several processes: unique, the same while a group is seen.
+    """Synthetic pids for records of several processes: unique and stable while a group exists.
 
-    They follow from the group's key, so that one-shot runs agree with each other as well.
+    Each pid is derived from the group's key, so separate one-shot runs return the same pid.
     """
 
     def __init__(self, pids: range) -> None:
@@ -44,29 +44,28 @@ class SyntheticPids:
         return pid
 
     def end_sample(self) -> None:
-        """Forget the groups that this sample didn't have."""
+        """Forget groups that this sample did not use."""
         self._pids = {key: pid for key, pid in self._pids.items() if key in self._seen}
         self._taken = set(self._pids.values())
         self._seen.clear()
 
 
 def pids_of_living(pid_max: int) -> SyntheticPids:
-    """Return pids for processes that live: above those that real ones can have."""
+    """Return synthetic pids for living processes, above the highest real pid."""
     return SyntheticPids(range(min(pid_max, FIRST_PID_OF_ENDED // 2) + 1, FIRST_PID_OF_ENDED))
 
 
 def pids_of_ended() -> SyntheticPids:
-    """Return pids for processes that have ended: above those of `pids_of_living`."""
+    """Return synthetic pids for ended processes, above those of `pids_of_living`."""
     return SyntheticPids(range(FIRST_PID_OF_ENDED, _LARGEST_PID))
 
 
 def roll_up(
     processes: Iterable[SampleProcess], parents: set[int], job: str, pids: SyntheticPids
 ) -> list[SampleProcess]:
-    """Roll up the processes of one job and user that have equal parent and command.
+    """Roll up processes of one job and user with equal parent and command.
 
-    `parents` holds the pids that have children: those stay as they are, and so does a leaf
-    without its like.
+    parents: pids with children. Processes with children and unique leaves stay unchanged.
     """
     kept: list[SampleProcess] = []
     leaves: dict[tuple[int, str, bool], list[SampleProcess]] = {}

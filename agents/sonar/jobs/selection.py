@@ -8,16 +8,16 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 FIRST_USER = 1000
-"""User ids below belong to the system (UID_MIN of /etc/login.defs, as distributions set it)."""
+"""User ids below this belong to the system (UID_MIN in the distributions' /etc/login.defs)."""
 
 
 class ProcessSelection:
-    """Filters by owner and command, which are read first, so that unwanted processes cost little.
+    """Filters by owner and command. These are read first: an excluded process costs little.
 
-    system_jobs: false excludes processes of system users, unless they run in a container.
+    system_jobs: False excludes processes of system users outside of containers.
     users: names of users to exclude; commands: beginnings of command names to exclude.
-    cpu_time: processes with fewer CPU seconds are excluded.
-    storage_io: whether data read and written are those of storage instead of calls.
+    cpu_time: minimum CPU time in seconds.
+    storage_io: data read and written are bytes of storage instead of read and write calls.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Unlisted GPU processes: NVML lists them, /proc does not (they ended, or are hidden)."""
+"""Unlisted GPU processes: in NVML's list but not in /proc, because they ended or are hidden."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def make_unlisted_jobs(
     on_cards: dict[int, list[SampleProcessGpu]],
     epoch: int,
 ) -> list[SampleJob]:
-    """Return a job for each process, so that its use of a card is shown.
+    """Return one job for each unlisted GPU process, to show its use of a card.
 
-    Processes that /proc shows were excluded by the configuration, and stay excluded.
+    A process in /proc that is not in the sample was excluded by the configuration; omit it.
     """
     jobs: list[SampleJob] = []
     for pid in sorted(pids):

@@ -1,11 +1,11 @@
 """The process source `bpf`: all processes in one read of the pinned iterator.
 
 See ccagent/machine/bpf/README.md for the program. Its records equal /proc, so this source returns
-the same processes as `procfs`; I/O of other users' processes needs no privilege here. A record with
-the bytes of the previous reading needs no work.
+the same processes as `procfs`. I/O of other users' processes needs no privilege here. A record with
+unchanged bytes is not parsed.
 
-The cgroup is read from /proc when a process is first seen, at the reading after that, and when
-the record shows a new cgroup, parent, group, session, owner or command.
+The cgroup is read from /proc when a process first appears, at the next reading, and when the record
+shows a new cgroup, parent, group, session, owner or command.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ _SECOND = 1_000_000_000
 _NEVER = 1 << 62
 _OWNERS = slice(1, 7)
 _CGROUPS = slice(27, 33)
-"""Fields of a Task: ppid to suid; the ids of cgroups."""
+"""Slices of the fields of a Task: ppid to suid, and the cgroup ids."""
 
 
 class TaskEntry(ProcessEntry):
-    """A process at the last reading. raw: its record; task: the same, parsed."""
+    """A process at the last reading. raw: its record. task: the parsed record."""
 
     __slots__ = ("raw", "task")
 
@@ -69,10 +69,10 @@ class TaskEntry(ProcessEntry):
 
 
 class BpfSource:
-    """All wanted processes of the iterator. See the module.
+    """Reader of all wanted processes of the iterator; see the module's docstring.
 
-    Every method raises CcagentError when the pinned file is no longer there, can't be read, or is
-    of another version; NotHereError also in another pid namespace, which has other pids.
+    Every method raises CcagentError if the pinned file is missing, unreadable or of another
+    version. The constructor raises NotHereError in another pid namespace, where pids differ.
     """
 
     name = "bpf"
@@ -96,25 +96,25 @@ class BpfSource:
 
     @property
     def counts_ended(self) -> bool:
-        """Return whether the last reading had what processes used that have ended."""
+        """Return whether the last reading included the CPU time of ended processes."""
         return self._ended.is_counting
 
     @property
     def errors(self) -> list[str]:
-        """Return what could not be read or parsed at the last reading, a sentence each."""
+        """Return the errors of the last reading, one sentence each."""
         return self._complaints.errors
 
     def begin(self) -> None:
-        """Remember the CPU time that each process has used."""
+        """Take a first reading of CPU times."""
         self.read()
         for entry in self._order:
             if entry.attribute_at != _NEVER:
-                entry.attribute_at += 1  # the sample that follows at once need not repeat it
+                entry.attribute_at += 1  # the sample follows at once and need not repeat it
 
     def read(self) -> list[Process]:
-        """Read all wanted processes, and the ended ones since the previous reading."""
+        """Return all wanted processes, and records of processes ended since the last reading."""
         self._complaints.begin_reading()
-        # In this order no process is among both the ended and the living.
+        # In this order, no process is both among the ended and the living.
         self._ended.read(self.errors)
         content = self._node.read(self._path, LARGEST_READING)
         parse_header(content)
@@ -135,14 +135,14 @@ class BpfSource:
     def _take(
         self, raws: list[bytes], seconds: float
     ) -> tuple[list[Process], list[TaskEntry], list[TaskEntry]]:
-        """Return the processes that were known, and the entries of new ones and of ended ones."""
+        """Return the known processes, the entries of new processes and those of ended processes."""
         reading, order = self._reading, self._order
         processes: list[Process] = []
         fresh: list[TaskEntry] = []
         now: list[TaskEntry] = []
         at, last = 0, len(order)
         for raw in raws:
-            # The kernel sorts by pid, so most stay at their position.
+            # The kernel sorts by pid, so most processes stay at their position.
             if at < last:
                 entry = order[at]
                 if raw == entry.raw and reading < entry.attribute_at:
@@ -177,17 +177,17 @@ class BpfSource:
         return processes, fresh, gone
 
     def close(self) -> None:
-        """Hold nothing open."""
+        """Do nothing: no file stays open."""
 
     def _admit(
         self, fresh: list[TaskEntry], gone: list[TaskEntry], seconds: float
     ) -> list[Process]:
-        """Return the processes that were not known, and forget those that have ended."""
+        """Return the new processes, and forget the ended ones."""
         for entry in gone:
             del self._by_name[entry.name]
         for entry in fresh:
             self._by_name[entry.name] = entry
-        # Only now all parents are known, which attribution needs.
+        # Attribution needs all parents, and they are known only now.
         for entry in fresh:
             self._attribute(entry)
             entry.attribute_at = self._reading + 1
@@ -208,7 +208,7 @@ class BpfSource:
             self._reading >= entry.attribute_at
             or task[_OWNERS] != before[_OWNERS]
             or task[_CGROUPS] != before[_CGROUPS]
-            # The names of kernel workers change with their work; their owner and cgroup never do.
+            # Kernel workers change their names with their work, but never their owner or cgroup.
             or (task.name != before.name and not task.flags & IS_KERNEL_THREAD)
         ):
             self._attribute(entry)
@@ -216,7 +216,7 @@ class BpfSource:
         self._make(entry, utilization(used, seconds, self._node.clock_ticks))
 
     def _make(self, entry: TaskEntry, used: float) -> None:
-        """Set the process of an entry; None if it isn't wanted."""
+        """Set and return the process of an entry; None if it isn't wanted."""
         task, status = entry.task, entry.status
         least_ticks = self._selection.cpu_time * self._node.clock_ticks
         if not entry.wanted or status.all_ticks < least_ticks or status.state in b"Xx":
@@ -234,7 +234,7 @@ class BpfSource:
             entry.process = process
 
     def _status(self, task: Task) -> ProcessStat:
-        """Return the equivalent of /proc/PID/stat."""
+        """Return the record as the fields of /proc/PID/stat."""
         hertz = self._node.clock_ticks
         own, with_children = ticks(task, hertz)
         if task.flags & INEXACT:
@@ -272,16 +272,16 @@ class BpfSource:
         try:
             membership = self._attribution.read(f"proc/{entry.name}")
         except CcagentError:
-            # It has ended meanwhile, or /proc hides it (hidepid).
+            # The process has ended meanwhile, or /proc hides it (hidepid).
             membership = self._memberships.for_task(task)
         else:
             membership = self._memberships.learn(task, membership)
         self._attribution.apply(entry, membership)
-        # Ancestors may name a job later; the record shows every other change.
+        # A job may be found through ancestors later; the record shows every other change.
         asks = self._attribution.asks_ancestors
         entry.attribute_at = self._reading + EVERY if asks else _NEVER
 
     def _last_membership(self, entry: TaskEntry) -> CgroupMembership:
-        """Return the last membership of an ended process, as the kernel will count it."""
+        """Return the last membership of an ended process; the kernel counts it there."""
         membership = self._memberships.for_task(entry.task)
         return membership if membership.job else membership._replace(job=entry.descent)

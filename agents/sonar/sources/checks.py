@@ -1,4 +1,4 @@
-"""Checks of /proc for the sources of processes: which processes this user sees, and their files.
+"""Checks of /proc for the process sources: visibility of processes, and access to their files.
 
 Source: proc(5), hidepid and gid; has_pid_permissions() and do_io_accounting() in fs/proc/base.c.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _AREA = "processes"
 _HIDEPID = {"": 0, "0": 0, "off": 0, "1": 1, "noaccess": 1, "2": 2, "invisible": 2,
             "4": 4, "ptraceable": 4}  # fmt: skip
-"""Kernels before 5.8 show numbers."""
+"""Values of the mount option. Kernels before 5.8 show numbers."""
 _PTRACEABLE = 4
 _TRIED = 50
 _CAPABILITY_KEYS = "with CapabilityBoundingSet= and AmbientCapabilities="
@@ -34,14 +34,14 @@ _LOAD_ITERATOR = "load the task iterator"
 
 _LIMIT = re.compile(rb"^Max open files\s+(\d{1,20}|unlimited)\s+(\d{1,20}|unlimited)", re.MULTILINE)
 _FILES_OF_PROCESS = 3
-"""Files that are kept open of a process: stat, statm, io."""
+"""Files kept open per process: stat, statm, io."""
 _OTHER_FILES = 256
 
 
 def check_sources(node: Node, source: str) -> Iterator[Check]:
-    """Yield the checks for a source of the configuration: `auto`, `bpf` and so on.
+    """Yield the checks for a configured source (`auto`, `bpf`, ...).
 
-    The task iterator shows what /proc hides.
+    The task iterator also shows processes that /proc hides.
     """
     has_iterator = source in {"auto", "bpf"} and is_iterator_usable(node)
     for subject, find, impact in (
@@ -56,7 +56,7 @@ def check_sources(node: Node, source: str) -> Iterator[Check]:
 
 
 def find_visibility(node: Node) -> CheckResult:
-    """Return whether /proc shows the processes of all users."""
+    """Check whether /proc shows the processes of all users."""
     identity = read_parsed(node, STATUS, parse_identity)
     mount = find_mount(read_parsed(node, MOUNTINFO, parse_mountinfo), "/proc")
     is_proc = mount is not None and mount.type == "proc"
@@ -66,7 +66,7 @@ def find_visibility(node: Node) -> CheckResult:
 
 
 def assess_visibility(hidepid: str, gid: int, identity: Identity) -> CheckResult:
-    """Return whether mount options of /proc hide processes; gid: 0 if the option is not set."""
+    """Check whether the mount options of /proc hide processes. gid: 0 if not set."""
     level = _HIDEPID.get(hidepid)
     if level == 0:
         return CheckResult("good", "/proc is mounted without hidepid")
@@ -85,11 +85,11 @@ def assess_visibility(hidepid: str, gid: int, identity: Identity) -> CheckResult
 
 
 def find_io(node: Node) -> CheckResult:
-    """Return whether /proc/PID/io of other users can be read."""
+    """Check whether /proc/PID/io of other users can be read."""
     identity = read_parsed(node, STATUS, parse_identity)
     can_read = _try_others(node, identity.uid, "io")
     if can_read is None:
-        # The kernel asks for the right to trace, and the file is readable for its owner alone.
+        # The kernel requires the right to trace, and the file mode allows only its owner.
         can_read = "CAP_SYS_PTRACE" in identity.capabilities and identity.can_read_any_file
     if can_read:
         return CheckResult("good", "/proc/PID/io can be read")
@@ -102,7 +102,7 @@ def find_io(node: Node) -> CheckResult:
 
 
 def find_descriptors(node: Node) -> CheckResult:
-    """Return whether /proc/PID/fd of other users can be listed."""
+    """Check whether /proc/PID/fd of other users can be listed."""
     identity = read_parsed(node, STATUS, parse_identity)
     can_list = _try_others(node, identity.uid, "fd")
     if identity.can_read_any_file if can_list is None else can_list:
@@ -111,13 +111,13 @@ def find_descriptors(node: Node) -> CheckResult:
 
 
 def find_limit(node: Node) -> CheckResult:
-    """Return whether the files of all processes can be kept open."""
+    """Check whether the files of all processes can stay open."""
     processes = sum(name.isdecimal() for name in node.list("proc"))
     return assess_limit(read_parsed(node, "proc/self/limits", parse_limit), processes)
 
 
 def assess_limit(limit: int | None, processes: int) -> CheckResult:
-    """Return whether the hard limit, to which the soft one is raised, is enough."""
+    """Check whether the hard limit is enough; ccagent raises the soft limit to it."""
     needed = _FILES_OF_PROCESS * processes + _OTHER_FILES
     if limit is not None and limit < needed:
         return CheckResult(
@@ -133,7 +133,7 @@ def assess_limit(limit: int | None, processes: int) -> CheckResult:
 
 
 def parse_limit(content: bytes) -> int | None:
-    """Parse the hard limit of open files in /proc/self/limits; None for none.
+    """Return the hard limit of open files in /proc/self/limits; None if unlimited.
 
     Raise UnparsableError if there is no such line.
     """
@@ -151,7 +151,7 @@ def _replace_if_read(find: partial[CheckResult], *, has_iterator: bool) -> Check
 
 
 def _try_others(node: Node, uid: int, name: str) -> bool | None:
-    """Return whether a file of other users' processes can be read; None if none has it.
+    """Return whether a file of other users' processes can be read; None if no process has it.
 
     The latest processes come first, since the earliest are kernel threads.
     """

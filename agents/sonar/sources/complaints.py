@@ -1,4 +1,4 @@
-"""Errors of a process source: in each sample, or logged once."""
+"""Errors of a process source: sent with each sample, or logged once."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Complaints:
         self.errors = []
 
     def add(self, path: str, error: Exception) -> None:
-        """Add an error, with the path in front of it if it doesn't begin with that."""
+        """Add an error, prefixed by the path unless it already is."""
         text = str(error)
         self.errors.append(text if text.startswith(path) else f"{path}: {text}")
 
     def log_once(self, key: str, text: str) -> None:
-        """Log a lack of permission, which does not change from sample to sample."""
+        """Log a missing permission once, because it does not change between samples."""
         if key not in self._logged:
             self._logged.add(key)
             logger.warning("%s", text)

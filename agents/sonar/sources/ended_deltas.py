@@ -1,7 +1,7 @@
-"""Deltas of the kernel's sums over ended processes, by key, from one reading to the next.
+"""Deltas between two readings of the kernel's sums over ended processes, by key.
 
-In steady state most entries of the kernel have not changed, and in a storm there are many: an entry
-is kept as raw bytes and numbers, and its key is parsed only if it has changed.
+Most entries do not change between readings, and a burst of short processes makes many. So entries
+are kept as raw bytes and numbers, and the key of an entry is parsed only after a change.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ _LARGEST = 64 * 1024 * 1024
 _SECOND = 1_000_000_000
 
 _PRUNED_EVERY = 5
-"""Readings after which entries that the kernel has removed are removed here."""
+"""Readings after which an entry that the kernel removed is removed here."""
 
 _MOST_KNOWN = 16_384
-"""Entries that are kept: as many as the kernel has, on most machines. Beyond 1.5 times as many the
-entries without a change for longest are removed."""
+"""Entries to keep: the kernel's own limit on most machines. Above 1.5 times this number, the
+entries unchanged for longest are removed.
+"""
 
 _KEPT_LONGER = 60 * _SECOND
-"""The kernel removes entries when it is read, hence later than it could."""
+"""The kernel removes entries only when it is read."""
 
 
 class EndedDelta(NamedTuple):
-    """Processes that have ended since the previous reading: their number, and ns on a CPU."""
+    """Processes that ended since the previous reading: their number and CPU time in ns."""
 
     processes: int
     runtime: int
     in_container: bool = False
 
     def plus(self, other: EndedDelta) -> EndedDelta:
-        """Return the sum of both."""
+        """Return the sum of this delta and another."""
         return EndedDelta(
             self.processes + other.processes,
             self.runtime + other.runtime,
@@ -46,7 +47,7 @@ class EndedDelta(NamedTuple):
 
 
 class EndedDeltas:
-    """Deltas of the kernel's sums, from one reading to the next."""
+    """Computes the deltas of the kernel's sums between readings."""
 
     def __init__(self, node: Node, path: str) -> None:
         self._node = node
@@ -58,16 +59,16 @@ class EndedDeltas:
 
     @property
     def is_counting(self) -> bool:
-        """Return whether the sums could be read at the last reading."""
+        """Return whether the last reading got the kernel's sums."""
         return self._read_at > 0
 
     @property
     def entries(self) -> int:
-        """Return the number of entries whose last sums are known."""
+        """Return the number of entries with known last sums."""
         return len(self._known)
 
     def read(self, errors: list[str]) -> dict[EndedKey, EndedDelta]:
-        """Return the deltas; none where the sums are not pinned, or not readable for this user."""
+        """Return the deltas by key; empty if the sums are not pinned or not readable."""
         self._reading += 1
         try:
             reading = parse_raw(self._node.read(self._path, _LARGEST))
@@ -96,7 +97,7 @@ class EndedDeltas:
         if before and reading.total.processes >= self._base:
             self._check(reading.total.processes, deltas, errors)
         else:
-            # The total lacks processes that ended during the reading.
+            # The total does not include processes that ended during the reading.
             self._base = reading.total.processes + late
             self._counted = self._missing = self._lost = 0
         if self._reading % _PRUNED_EVERY == 0 or len(known) > _MOST_KNOWN * 3 // 2:
@@ -108,8 +109,8 @@ class EndedDeltas:
     def _check(self, total: int, deltas: dict[bytes, EndedDelta], errors: list[str]) -> None:
         """Compare the deltas with the total.
 
-        A process may be in the total of a reading and in the entries of the next one. It is lost if
-        it is still missing then.
+        A process may be in the total of one reading and in the entries of the next. If it is still
+        missing then, it is lost.
         """
         self._counted += sum(delta.processes for delta in deltas.values())
         missing = total - self._base - self._counted

@@ -1,4 +1,4 @@
-"""The open files of processes: stat, statm and io, read again with pread(2)."""
+"""Open files of processes: stat, statm and io, read again with pread(2)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 GONE = (NotHereError, VanishedError)
-"""Errors of a process that has ended."""
+"""Error numbers of reads of an ended process."""
 
 _NO_MEMORY = Statm(0, 0)
 _NO_IO = Io(0, 0, 0)
@@ -39,8 +39,8 @@ _NO_IO = Io(0, 0, 0)
 class FileEntry(ProcessEntry):
     """A process of the source `procfs`, with its open files.
 
-    stat, statm, io: descriptors, or CLOSED or UNUSED; *_raw: what was read last. seen: number of
-    the last reading that saw it.
+    stat, statm, io: descriptors, or CLOSED or UNUSED. *_raw: content of the last read. seen: number
+    of the last reading with this process.
     """
 
     __slots__ = ("io", "io_raw", "seen", "stat", "stat_raw", "statm", "statm_raw")
@@ -59,16 +59,16 @@ class FileEntry(ProcessEntry):
         return self.stat, self.statm, self.io
 
     def forget_descriptors(self) -> None:
-        """Note that the files are closed and must be opened for each reading."""
+        """Mark the files as closed; each reading must open them."""
         self.stat, self.statm, self.io = (
             min(descriptor, CLOSED) for descriptor in self.descriptors
         )
 
 
 class ProcessFiles:
-    """Reader of the files of processes; `entries` are all that are known, by pid.
+    """Reader of the files of processes. entries: all known processes, by pid.
 
-    io_lines: those of /proc/PID/io that count as read and as written.
+    io_lines: the lines of /proc/PID/io for data read and data written.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ProcessFiles:
         self._io_lines = io_lines
 
     def open_stat(self, name: str) -> FileEntry:
-        """Open and parse stat of a process. Raises CcagentError."""
+        """Open and parse stat of a process. Raise CcagentError if that fails."""
         path, stat = f"proc/{name}/stat", CLOSED
         try:
             stat = self.descriptors.open(path)
@@ -95,12 +95,12 @@ class ProcessFiles:
             raise
 
     def read_memory(self, entry: FileEntry) -> Statm:
-        """Read statm of a process; kernel threads have no memory of their own."""
+        """Read statm of a process; kernel threads have no memory."""
         if entry.status.flags & KERNEL_THREAD:
             entry.statm = UNUSED
             return _NO_MEMORY
         if entry.statm == UNUSED:
-            entry.statm = CLOSED  # a thread that has executed a program
+            entry.statm = CLOSED  # a thread that called execve(2)
         path = f"proc/{entry.name}/statm"
         try:
             if entry.statm == CLOSED:
@@ -114,7 +114,7 @@ class ProcessFiles:
             return _NO_MEMORY
 
     def read_io(self, entry: FileEntry) -> Io:
-        """Read io of a process, which only its owner and root may."""
+        """Read io of a process. Only its owner and root have permission."""
         if entry.io == UNUSED:
             return _NO_IO
         path = f"proc/{entry.name}/io"
@@ -126,7 +126,7 @@ class ProcessFiles:
         except VanishedError:
             raise
         except NotHereError:
-            # Absent on kernels without task I/O accounting; the process is still there.
+            # Kernels without task I/O accounting lack the file, although the process exists.
             entry.io = UNUSED
         except NotPermittedError:
             self.descriptors.close(entry.io)
@@ -141,7 +141,7 @@ class ProcessFiles:
         return _NO_IO
 
     def _close_some(self, count: int) -> None:
-        """Close at least `count` of the descriptors that are kept, if there are as many."""
+        """Close at least `count` kept descriptors, or all if there are fewer."""
         left = count
         for entry in self._entries.values():
             if left <= 0:
@@ -153,7 +153,7 @@ class ProcessFiles:
 
 
 def parse_stat_of(name: str, content: bytes) -> ProcessStat:
-    """Parse stat of the process `name`. Raises UnparsableError, which names the file."""
+    """Parse stat of the process `name`. Raise UnparsableError with the file name."""
     try:
         return parse_stat(content)
     except UnparsableError as error:

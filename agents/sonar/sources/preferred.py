@@ -1,4 +1,4 @@
-"""The process sources `auto` and `bpf`: the pinned iterator while it can be read, else /proc."""
+"""The process sources `auto` and `bpf`: the pinned iterator if readable, else /proc."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 _RETRY_EVERY = 20
-"""Readings of /proc between two attempts to open the iterator: it may have been loaded since."""
+"""Readings of /proc between two attempts to open the iterator."""
 
 
 class PreferredSource:
-    """The cheaper source that works. Both return equal records; the other one is not imported.
+    """The cheapest source that works. Both return equal records; the unused one isn't imported.
 
-    asked: the configuration names `bpf`; then the log has the reason also where it was never
-    loaded.
+    asked: the configuration names `bpf`. Then an iterator that was never loaded is logged too.
     """
 
     def __init__(
@@ -49,17 +48,17 @@ class PreferredSource:
 
     @property
     def name(self) -> str:
-        """Return the source of the last reading: `bpf` or `procfs`."""
+        """Return the source of the last reading, `bpf` or `procfs`."""
         return "bpf" if self._procfs is None else "procfs"
 
     @property
     def counts_ended(self) -> bool:
-        """Return whether the last reading had what processes used that have ended."""
+        """Return whether the last reading included the CPU time of ended processes."""
         return self._procfs is None and self._bpf is not None and self._bpf.counts_ended
 
     @property
     def errors(self) -> list[str]:
-        """Return what could not be read or parsed at the last reading, a sentence each."""
+        """Return the errors of the last reading, one sentence each."""
         source = self._procfs or self._bpf
         return [] if source is None else source.errors
 
@@ -75,9 +74,9 @@ class PreferredSource:
         self._open_procfs().begin()
 
     def read(self) -> list[Process]:
-        """Read all wanted processes."""
+        """Return all wanted processes."""
         if self._bpf is not None and self._procfs is not None:
-            # It was loaded meanwhile, and its first reading was at the last sample.
+            # The iterator was loaded meanwhile, and its first reading was at the last sample.
             self._procfs.close()
             self._procfs = None
         if self._bpf is not None:
@@ -95,12 +94,12 @@ class PreferredSource:
         return processes
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the open source."""
         if self._procfs is not None:
             self._procfs.close()
 
     def _open_bpf(self) -> BpfSource:
-        """Open the iterator if it is pinned. Raises CcagentError."""
+        """Open the iterator if it is pinned. Raise CcagentError if that fails."""
         self._node.inode(f"{self._directory.strip('/')}/{pins.TASKS}")
         from ccagent.agents.sonar.sources.bpf import BpfSource
 
@@ -120,7 +119,7 @@ class PreferredSource:
             logger.warning("agent sample: source bpf: %s; processes are read from /proc", error)
 
     def _try_again(self) -> None:
-        """Read the iterator once, so that the next reading has utilisation."""
+        """Read the iterator once; the next reading then has utilisation."""
         try:
             bpf = self._open_bpf()
             bpf.begin()

@@ -1,13 +1,13 @@
-"""The process source `procfs`: our own reader of /proc, made for speed.
+"""The process source `procfs`: ccagent's own fast reader of /proc.
 
-/proc/PID/stat, statm and io are opened once per process and read again with pread(2): that
-costs a third of opening them each time, and a descriptor whose process has ended returns ESRCH,
-so that it can't be mistaken for a new process with the same pid. If RLIMIT_NOFILE does not
-suffice, or other parts of ccagent need the descriptors, files are opened at each reading.
+/proc/PID/stat, statm and io are opened once per process and read again with pread(2). That costs a
+third of opening them each time. A descriptor whose process has ended returns ESRCH, so it can't be
+mistaken for a new process with the same pid. If RLIMIT_NOFILE does not suffice, or other parts of
+ccagent need the descriptors, the files are opened at each reading.
 
-Owner and cgroup, which seldom change, are read when a process is first seen, at the reading after
-that, when its command, parent, group or session has changed, and else every `attribution.EVERY`
-readings.
+Owner and cgroup seldom change. They are read when a process first appears, at the next reading,
+when
+its command, parent, group or session changes, and otherwise every `attribution.EVERY` readings.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class ProcfsSource:
-    """All wanted processes of /proc. The module describes how they are read."""
+    """Reader of all wanted processes of /proc; see the module's docstring."""
 
     name = "procfs"
     counts_ended = False
@@ -57,20 +57,20 @@ class ProcfsSource:
 
     @property
     def errors(self) -> list[str]:
-        """Return what could not be read or parsed at the last reading, a sentence each."""
+        """Return the errors of the last reading, one sentence each."""
         return self._complaints.errors
 
     def begin(self) -> None:
-        """Open every process and remember the CPU time it has used."""
+        """Open the files of every process and remember its CPU time."""
         self._complaints.begin_reading()
         self._files.descriptors.ensure_room()
         self._reading += 1
         self._began = self._node.clock.monotonic()
         for entry in self._admit([name for name in self._list() if name not in self._entries]):
-            entry.attribute_at += 1  # the sample that follows at once need not repeat it
+            entry.attribute_at += 1  # the sample follows at once and need not repeat it
 
     def read(self) -> list[Process]:
-        """Read all wanted processes."""
+        """Return all wanted processes."""
         self._complaints.begin_reading()
         self._files.descriptors.ensure_room()
         self._reading += 1
@@ -101,7 +101,7 @@ class ProcfsSource:
                     entry.read_at = monotonic()
                     if not entry.wanted:
                         continue
-                    # The process slept: only memory and I/O can have changed, and seldom have.
+                    # The process slept: only memory and I/O can have changed.
                     if (
                         process is not None
                         and (entry.statm < 0 or pread(entry.statm, LARGEST, 0) == entry.statm_raw)
@@ -112,7 +112,7 @@ class ProcfsSource:
                         continue
                 process = self._advance(entry, stat_raw)
             except (ProcessLookupError, *GONE):
-                # The process has ended; its pid may belong to another by now.
+                # The process has ended; another process may have its pid now.
                 self._forget(entry)
                 fresh.append(name)
                 continue
@@ -134,7 +134,7 @@ class ProcfsSource:
             self._forget(entry)
 
     def _list(self) -> list[str]:
-        """Return the pids of /proc; none, with an error, if it can't be listed."""
+        """Return the pids of /proc. If /proc can't be listed, return none and note an error."""
         try:
             names = [name for name in self._node.list("proc") if name.isdecimal()]
         except CcagentError as error:
@@ -149,7 +149,7 @@ class ProcfsSource:
         return names
 
     def _admit(self, names: list[str]) -> list[FileEntry]:
-        """Open and attribute processes that were not known."""
+        """Open and attribute new processes."""
         admitted: list[FileEntry] = []
         for name in names:
             try:
@@ -172,7 +172,7 @@ class ProcfsSource:
             admitted.append(entry)
         if any(entry.status.command == STEP_DAEMON for entry in admitted):
             self._attribution.look_for_steps()
-        # Only now all parents are known, which attribution needs.
+        # Attribution needs all parents, and they are known only now.
         for entry in list(admitted):
             try:
                 self._attribute(entry)
@@ -183,9 +183,9 @@ class ProcfsSource:
         return admitted
 
     def _first_readings(self, entries: list[FileEntry], seconds: float) -> list[Process]:
-        """Return the records of processes that weren't known at the previous reading.
+        """Return the processes that are new since the previous reading.
 
-        seconds: since that reading; 0 if there was none.
+        seconds: since the previous reading; 0 if there was none.
         """
         processes: list[Process] = []
         for entry in entries:
@@ -201,7 +201,7 @@ class ProcfsSource:
         return processes
 
     def _advance(self, entry: FileEntry, stat_raw: bytes) -> Process | None:
-        """Return the record of a known process after a new reading; None if it isn't wanted."""
+        """Return a known process after a new reading; None if it isn't wanted."""
         before = entry.status
         status = before if stat_raw == entry.stat_raw else parse_stat_of(entry.name, stat_raw)
         if status.starttime != before.starttime:
@@ -217,19 +217,19 @@ class ProcfsSource:
             or status.session != before.session
         )
         entry.stat_raw, entry.status, entry.read_at = stat_raw, status, now
-        # The names of kernel workers change with their work; their owner and cgroup never do.
+        # Kernel workers change their names with their work, but never their owner or cgroup.
         if self._reading >= entry.attribute_at or (changed and not status.flags & KERNEL_THREAD):
             self._attribute(entry)
         return self._record(entry, used)
 
     def _attribute(self, entry: FileEntry) -> None:
-        """Look up owner, job and container. Raises VanishedError if the process has ended."""
+        """Look up owner, job and container. Raise VanishedError if the process has ended."""
         self._attribution.attribute(entry, self._reading)
         if entry.io == UNUSED:
-            entry.io = CLOSED  # the owner may have changed, and the permission with it
+            entry.io = CLOSED  # a new owner changes the permission to read io
 
     def _record(self, entry: FileEntry, used: float) -> Process | None:
-        """Return the record of a process, the previous one if it is equal; None if unwanted."""
+        """Return the process of an entry, the previous object if equal; None if unwanted."""
         status = entry.status
         if not entry.wanted or status.all_ticks < self._least_ticks:
             return None
@@ -239,7 +239,7 @@ class ProcfsSource:
         memory, io = self._files.read_memory(entry), self._files.read_io(entry)
         process = make_process(entry, used, memory, io, self._node)
         if len(self.errors) > errors:
-            entry.process = None  # not unchanged: the next reading must repeat the error
+            entry.process = None  # the next reading must repeat the error
             return process
         if process != entry.process:
             entry.process = process
@@ -250,7 +250,7 @@ class ProcfsSource:
         del self._entries[entry.name]
 
     def _sweep(self) -> None:
-        """Forget the processes that the listing no longer has."""
+        """Forget processes that /proc no longer lists."""
         gone = [entry for entry in self._entries.values() if entry.seen != self._reading]
         for entry in gone:
             self._forget(entry)

@@ -1,6 +1,6 @@
-"""The process source `psutil`: portable, and the reference for our own reader.
+"""The process source `psutil`: portable, and the reference for the source `procfs`.
 
-It lacks `data_cancelled`; all else equals `procfs`, within the kernel's rounding.
+It lacks `data_cancelled`. All other fields equal those of `procfs`, within the kernel's rounding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STEP_DAEMON = STEP_DAEMON.decode("ascii")
 
 
 class PsutilSource:
-    """All wanted processes of the live machine, as psutil reads them."""
+    """Reader of all wanted processes of the live machine through psutil."""
 
     name = "psutil"
     counts_ended = False
@@ -51,7 +51,7 @@ class PsutilSource:
         self._descents: dict[tuple[int, int], int] = {}
 
     def begin(self) -> None:
-        """Remember the CPU time that each process has used."""
+        """Take a first reading of CPU times."""
         self._reading += 1
         self._before_at, self._began = self._began, self._node.clock.monotonic()
         for process in self._list():
@@ -63,7 +63,7 @@ class PsutilSource:
                 self._complain(process, error)
 
     def read(self) -> list[Process]:
-        """Read all wanted processes."""
+        """Return all wanted processes."""
         self.errors = []
         self._reading += 1
         self._before_at, self._began = self._began, self._node.clock.monotonic()
@@ -102,17 +102,17 @@ class PsutilSource:
         return processes
 
     def close(self) -> None:
-        """Hold nothing open."""
+        """Do nothing: no file stays open."""
 
     def _list(self) -> Iterator[psutil.Process]:
-        """Return the processes; none, with an error, if /proc can't be opened."""
+        """Return the processes. If /proc can't be opened, return none and note an error."""
         try:
             yield from psutil.process_iter()
         except OSError as error:
             self.errors.append(f"/proc: {error.strerror}")
 
     def _complain(self, process: psutil.Process, error: OSError) -> None:
-        """Add the error of an omitted process, such as a lack of descriptors."""
+        """Add the error of an omitted process, such as missing descriptors."""
         self.errors.append(f"/proc/{process.pid}: {error.strerror}")
 
     def _record(
@@ -163,7 +163,7 @@ class PsutilSource:
         )
 
     def _utilization(self, process: psutil.Process) -> float:
-        """Return the percentage of a core since the previous reading."""
+        """Return the CPU utilisation since the previous reading, in percent of one core."""
         times = process.cpu_times()
         hertz = self._node.clock_ticks
         ticks = round((times.user + times.system) * hertz)
@@ -175,12 +175,12 @@ class PsutilSource:
             return utilization(ticks - before[0], now - before[1], hertz)
         if self._reading <= 1:
             return 0.0
-        # For a process that could not be read before: the mean over its life.
+        # Without an earlier reading of this process: the mean over its life.
         age = self._node.clock.time() - process.create_time()
         return utilization(ticks, max(now - self._before_at, age), hertz)
 
     def _job(self, pid: int, uid: int, membership: CgroupMembership) -> int:
-        """Return the Slurm job of a process; ancestors are read only where there is Slurm."""
+        """Return the Slurm job of a process. Ancestors are read only if the node has Slurm jobs."""
         known = self._kin(pid) if self._has_steps else None
         if known is None:
             return membership.job
@@ -190,7 +190,7 @@ class PsutilSource:
         return job
 
     def _kin(self, pid: int) -> tuple[ProcessStat, int] | None:
-        """Return stat and earlier descent of a process, read once at each reading."""
+        """Return stat and the earlier descent of a process, read once per reading."""
         if pid not in self._kins:
             try:
                 status = parse_stat(self._node.read_single(f"proc/{pid}/stat"))
@@ -207,7 +207,7 @@ class PsutilSource:
 
 
 def _command(process: psutil.Process) -> str:
-    """Return the kernel's name of a process; psutil lengthens it from the command line."""
+    """Return the kernel's name of a process; psutil's name is extended from the command line."""
     name = process.name()
     if process.pid == _KTHREADD or process.ppid() == _KTHREADD:
         return name

@@ -13,7 +13,7 @@ SourceName = Literal["auto", "bpf", "procfs", "psutil"]
 
 
 def open_source(name: SourceName, node: Node, selection: ProcessSelection) -> ProcessSource:
-    """Open a source; the modules of the others are not imported."""
+    """Open a source. Import only its module."""
     if name == "psutil":
         from ccagent.agents.sonar.sources.psutil_source import PsutilSource
 

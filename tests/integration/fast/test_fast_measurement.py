@@ -36,7 +36,7 @@ def test_a_measurement_is_answered_in_both_readings(
                 answer = fast_scheduler.answer(fast_scheduler.request_bandwidth(cores))
             return answer
 
-        assert str(ask([0])["details"]).startswith("there is no reference")
+        assert str(ask([0])["details"]).startswith("no reference")
         processor = read_processor(Node())
         reference = BandwidthReference(
             model=processor.model,
@@ -46,7 +46,7 @@ def test_a_measurement_is_answered_in_both_readings(
             time=1.0,
         )
         write_reference(settings.state_directory, reference)
-        assert ask([0, 60000])["details"] == "there is no core 60000 on this node"
+        assert ask([0, 60000])["details"] == "no core 60000 on this node"
         answer = ask([0])
     assert answer["cores"] == [0]
     assert answer["result"] == answer["response"]

@@ -32,7 +32,7 @@ def test_without_a_job(tmp_path: Path) -> None:
     node.zones()
     meter = make_meter(node)
     node.still.sleep(10)
-    assert "no job of Slurm is on this node" in format_table(node, meter, meter.tick(node), [])
+    assert "no Slurm job on this node" in format_table(node, meter, meter.tick(node), [])
 
 
 def test_without_a_source_it_says_what_to_do(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_without_a_source_it_says_what_to_do(tmp_path: Path) -> None:
     assert text.splitlines() == [
         "energy of n1 in 10.0 s",
         "",
-        "no energy is known: this machine has no source that can be read",
+        "no energy is known: this machine has no readable source",
         "",
         "RAPL: no zones",
         "    modprobe intel_rapl_msr",

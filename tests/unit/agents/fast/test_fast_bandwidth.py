@@ -86,7 +86,9 @@ def test_buffers_are_several_times_the_share_of_the_cache(node: BandwidthNode) -
     assert buffer_size(node, [0, 1]) == 64 * 1024**2
     assert buffer_size(node, [0, 2]) == 128 * 1024**2
     node.write("meminfo", "MemTotal: 64000000 kB\nMemAvailable: 400000 kB\n")
-    with pytest.raises(ProgramError, match="128 MiB of buffers are needed, and 97 MiB may be used"):
+    with pytest.raises(
+        ProgramError, match="128 MiB of buffers are needed, but only 97 MiB may be used"
+    ):
         buffer_size(node, [0])
 
 
@@ -100,7 +102,7 @@ def test_the_limit_of_our_own_control_group_counts(node: BandwidthNode) -> None:
 
 
 def test_cores_that_do_not_exist_are_refused(node: BandwidthNode) -> None:
-    assert check_cores(node, [0, 8, 9], ()) == "there is no core 8, 9 on this node"
+    assert check_cores(node, [0, 8, 9], ()) == "no core 8, 9 on this node"
     assert check_cores(node, [0, 7], ()) == ""
 
 
@@ -178,7 +180,7 @@ def test_a_reference_between_two_is_in_proportion() -> None:
 
 def test_a_reference_is_kept_for_the_same_machine(node: BandwidthNode, tmp_path: Path) -> None:
     place = str(tmp_path)
-    with pytest.raises(NotHereError, match="there is no reference; on the idle node, run: ccagent"):
+    with pytest.raises(NotHereError, match="no reference; on the idle node, run: ccagent"):
         read_reference(node, place)
     write_reference(place, _reference())
     assert read_reference(node, place) == _reference()
@@ -188,7 +190,7 @@ def test_a_reference_is_kept_for_the_same_machine(node: BandwidthNode, tmp_path:
         ("kernel", "5", "kernel"),
     ):
         write_reference(place, _reference(**{key: value}))
-        with pytest.raises(NotHereError, match=f"that of another {name}"):
+        with pytest.raises(NotHereError, match=f"of another {name}"):
             read_reference(node, place)
     write_reference(place, _reference(by_count={}))
     with pytest.raises(NotHereError):
@@ -241,7 +243,7 @@ def test_a_probe_that_fails_is_an_answer_without_a_value(
     monkeypatch.setattr(node, "run", always(b"[[0, 1.0]]"))
     found = measure_now(node, [0], str(tmp_path), ())
     assert found.value is None
-    assert "printed something else" in found.details
+    assert "printed unknown output" in found.details
 
 
 def test_one_measurement_at_a_time_and_no_more_than_allowed(
@@ -265,7 +267,7 @@ def test_one_measurement_at_a_time_and_no_more_than_allowed(
     measurements = BandwidthService(node, "", 2.0)
     assert measurements.start([0], [], when_done) == ""
     assert begun.wait(30)
-    assert measurements.start([1], [], when_done) == "another measurement runs"
+    assert measurements.start([1], [], when_done) == "another measurement is running"
     go_on.set()
     assert ended.wait(30)
     assert done[0].details == "failed: a bug"

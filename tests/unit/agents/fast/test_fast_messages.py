@@ -247,7 +247,7 @@ def test_a_report_is_a_list_of_maps_without_a_result() -> None:
         (b"", "task: '' is no task of the agent"),
         (b"[", "not YAML"),
         (b"\xff", "not text in UTF-8"),
-        (b"a: &x 1\nb: *x", "anchors and aliases are not taken"),
+        (b"a: &x 1\nb: *x", "anchors and aliases are refused"),
         (b"!!python/object/apply:os.system [ls]", "the tag"),
         (b"task: a\ntask: b", "the key 'task' occurs twice"),
         (b"[" * 1000, "nested more than 16 deep"),

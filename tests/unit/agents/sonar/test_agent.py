@@ -318,7 +318,7 @@ def test_a_sample_of_an_empty_proc_is_blind(
     (node.path / "proc").mkdir()
     (error,) = sample(agent, node)["errors"]
     assert agent.is_blind
-    assert error["detail"] == "nothing of /proc could be read: is it mounted?"
+    assert error["detail"] == "can't read anything below /proc: is it mounted?"
     assert error["detail"] in caplog.text
 
 

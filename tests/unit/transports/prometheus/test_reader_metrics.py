@@ -51,8 +51,8 @@ def test_the_first_reading_has_all_counters_since_boot(tmp_path: Path) -> None:
 
 def test_the_help_of_a_counter_speaks_of_no_share_and_no_sum() -> None:
     for reader_name, metric, labels, expected in (
-        ("cpu", "cpu_user", ("hwthread",), "Time in user mode, that of guests included."),
-        ("disk", "disk_busy", ("device",), "Time in which the disk had something to do."),
+        ("cpu", "cpu_user", ("hwthread",), "Time in user mode, including guests."),
+        ("disk", "disk_busy", ("device",), "Time in which the disk had requests."),
         ("disk", "disk_read", ("device",), "Bytes read."),
         ("network", "net_bytes_in", ("device",), "Bytes received."),
     ):

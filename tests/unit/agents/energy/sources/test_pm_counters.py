@@ -102,7 +102,7 @@ def test_sockets_are_not_added_to_their_sum(tmp_path: Path) -> None:
 def test_without_a_new_scan_nothing_is_known_until_two_are_there(tmp_path: Path) -> None:
     cray = Cray(tmp_path, "energy")
     cray.source.read(cray.node)
-    stale = {NODE_METER: "the controller has made no new scan"}
+    stale = {NODE_METER: "the controller has no new scan"}
     assert cray.tick(0, scans=0) == stale
     assert cray.tick(1000) == stale  # this is the energy of two ticks
     assert cray.tick() == {NODE_METER: 500}
@@ -113,7 +113,7 @@ def test_a_new_start_of_the_controller_is_no_energy(tmp_path: Path) -> None:
     cray.source.read(cray.node)
     cray.tick()
     cray.startup += 1
-    assert cray.tick() == {NODE_METER: "the controller has started its counters again"}
+    assert cray.tick() == {NODE_METER: "the controller has reset its counters"}
     assert cray.tick() == {NODE_METER: 500}
 
 

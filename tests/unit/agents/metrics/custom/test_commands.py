@@ -105,7 +105,7 @@ def test_one_that_is_slow_is_told_with_a_later_sample_and_stalls_none(site: Site
     assert site.tick(reader, 10) == []
     assert reader.errors == []
     assert site.tick(reader, 10) == []
-    assert reader.errors == ["command site: it still runs, and is not started again"]
+    assert reader.errors == ["command site: still running; not started again"]
     assert time.monotonic() - begin < 30
     go_on.touch()
     until(lambda: reader.read(site.node) == [Gauge("a", 1.0)])

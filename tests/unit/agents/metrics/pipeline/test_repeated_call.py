@@ -53,7 +53,7 @@ def test_one_that_runs_is_not_started_again() -> None:
     call.begin(START, lambda: may_end.wait(LIMIT), errors)
     assert call.result(0.0, errors) is None
     call.begin(START + 10, lambda: False, errors)
-    assert errors == ["tool: it still runs, and is not started again"]
+    assert errors == ["tool: still running; not started again"]
     may_end.set()
     assert call.result(LIMIT, errors) is True
     assert call.result(LIMIT, errors) is None

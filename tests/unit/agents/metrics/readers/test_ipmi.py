@@ -202,7 +202,7 @@ def test_a_slow_program_stalls_no_sample(node: ProgramNode) -> None:
     assert list(reader.read(node)) == []
     node.clock.sleep(60)
     assert list(reader.read(node)) == []
-    assert reader.errors == ["it still runs, and is not started again"]
+    assert reader.errors == ["still running; not started again"]
     node.let_end()
     reader.is_patient = True
     assert list(reader.read(node))

@@ -153,7 +153,7 @@ def test_a_drive_that_hangs_stalls_no_sample(node: TreeNode) -> None:
     assert list(reader.read(node)) == []
     node.clock.sleep(60)
     assert list(reader.read(node)) == []
-    assert reader.errors == ["it still runs, and is not started again"]
+    assert reader.errors == ["still running; not started again"]
     answers.set()
     reader.is_patient = True
     assert list(reader.read(node))

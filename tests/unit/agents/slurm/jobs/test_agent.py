@@ -219,7 +219,7 @@ def test_a_damaged_state_is_said_and_all_is_sent_again(
     slurm.sacct.prints(job(1))
     with caplog.at_level(logging.WARNING, "ccagent"):
         assert slurm.sent(slurm.agent(state_file=str(path))) == [(1, "COMPLETED")]
-    assert "damaged; all is sent again" in caplog.text
+    assert "damaged; sending all again" in caplog.text
     assert slurm.sent(slurm.agent(state_file=str(path))) == []
 
 
@@ -558,7 +558,7 @@ def test_a_bad_row_costs_only_itself_and_is_said(
     slurm.sacct.prints(job(1), job("odd"), job(3))
     with caplog.at_level(logging.ERROR, "ccagent"):
         assert slurm.sent(slurm.agent()) == [(1, "COMPLETED"), (3, "COMPLETED")]
-    assert "a row is left out: 'odd' is no job id" in caplog.text
+    assert "a row is skipped: 'odd' is not a job id" in caplog.text
 
 
 def test_without_slurm_there_is_a_sentence(slurm: Slurm) -> None:
@@ -605,7 +605,7 @@ def test_without_the_queue_accounting_goes_on(
     slurm.squeue.prints(fails="slurmctld is away")
     with caplog.at_level(logging.ERROR, "ccagent"):
         assert slurm.sent(slurm.agent()) == [(1, "COMPLETED")]
-    assert "held and dependent jobs are left out" in caplog.text
+    assert "held and dependent jobs are missing" in caplog.text
 
 
 def test_a_row_that_slurmdbd_has_not_finished_waits(slurm: Slurm) -> None:
