@@ -41,18 +41,14 @@ class DebianArchive:
         """Return the packages that a package needs."""
         return re.findall(r"Depends: ([^\s<]+)", self._apt("apt-cache", "depends", package))
 
-    def closure(self, packages: list[str]) -> list[str]:
-        """Return packages and all that they need, also indirectly."""
-        options = ["--recurse", "--no-recommends", "--no-suggests", "--no-conflicts",
-                   "--no-breaks", "--no-replaces", "--no-enhances"]  # fmt: skip
-        found = self._apt("apt-cache", "depends", *options, *packages)
-        return sorted({line for line in found.splitlines() if re.match(r"[a-z0-9]", line)})
-
-    def unpack(self, packages: list[str], to: Path) -> None:
-        """Fetch packages and unpack them."""
-        kept = self._directory / "packages"
-        kept.mkdir(exist_ok=True)
-        self._apt("apt-get", "download", *packages, where=kept)
+    def unpack(self, packages: list[str], to: Path, *, has_needed: bool = False) -> None:
+        """Fetch packages and unpack them. has_needed: also those that they need."""
+        kept = self._directory / "var/cache/apt/archives"
+        if has_needed:
+            self._apt("apt-get", "install", "-y", "--download-only", "--no-install-recommends",
+                      *packages)  # fmt: skip
+        else:
+            self._apt("apt-get", "download", *packages, where=kept)
         for file in kept.glob("*.deb"):
             subprocess.run(["dpkg-deb", "-x", file, to], check=True)
             file.unlink()

@@ -62,8 +62,8 @@ def nfs(exported: str, point: str) -> Generator[str]:
     subprocess.run(["mount", "-t", "nfsd", "nfsd", "/proc/fs/nfsd"], check=False)
     for directory in ("/var/lib/nfs", "/run/rpc_pipefs", "/var/lib/nfs/v4recovery"):
         os.makedirs(directory, exist_ok=True)
-    Path("/var/lib/nfs/etab").touch()
-    Path("/var/lib/nfs/rmtab").touch()
+    for file in ("/var/lib/nfs/etab", "/var/lib/nfs/rmtab", "/etc/exports"):
+        Path(file).touch()
     subprocess.Popen(["rpc.mountd", "-F"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     options = "rw,no_root_squash,insecure,no_subtree_check,fsid=0"
     subprocess.run(["exportfs", "-o", options, f"127.0.0.1:{exported}"], check=True)

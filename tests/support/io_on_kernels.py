@@ -4,7 +4,8 @@
 
 Prints a line for each comparison, `equal` or what differs, and the values that are not counted.
 The exit status is 1 if anything differs. With HYPOTHESIS_PROFILE=nightly all programs run on all
-file systems. Needs apt, and those programs that tests/integration/kernel needs.
+file systems. Needs apt, those programs that tests/integration/kernel needs, and for arm64 pip and
+qemu-system-aarch64 (Debian's package qemu-system-arm).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.arm_system import fetch_arm_system
 from tests.support.debian_archive import DebianArchive, fetch_kernel
 from tests.support.debian_machine import THIS_SYSTEM, run_in_machine
 from tests.support.io_comparisons import Result, differences
@@ -27,8 +29,9 @@ def run(suite: str, architecture: str, directory: Path) -> Result:
     """Run everything on the kernel of a suite."""
     archive = DebianArchive(directory / "apt", suite, architecture)
     kernel = fetch_kernel(archive, directory / "kernel", architecture)
+    system = fetch_arm_system(directory / "system") if architecture == "arm64" else THIS_SYSTEM
     output = run_in_machine(
-        kernel, directory, "tests.support.kernel_scenarios", system=THIS_SYSTEM, time_limit=1800
+        kernel, directory, "tests.support.kernel_scenarios", system=system, time_limit=1800
     )
     (line,) = [line for line in output.splitlines() if line.startswith("{")]
     found: Result = json.loads(line)

@@ -70,7 +70,7 @@ SCRIPTS = {
         buffer = ctypes.create_string_buffer(32768)
         while True:
             expect(readdirs=1)
-            if libc.syscall(217, fd, buffer, 32768) <= 0:
+            if libc.getdents64(fd, buffer, 32768) <= 0:
                 break
     """,
     "errors": """

@@ -25,7 +25,7 @@ from ccagent.machine.bpf.objects import objects
 from ccagent.machine.bpf.status import read_status
 from tests.support.effort import IS_NIGHTLY
 from tests.support.io_jobs import DIRECTORY, Result, attempt, read_io, read_network, run_in_job
-from tests.support.io_lacking import do_without, small_kernel
+from tests.support.io_lacking import do_without, load_without_helper, small_kernel
 from tests.support.io_mounts import all_processors, file_systems, other_host
 from tests.support.io_programs import FIO, SCRIPTS, compare, run_dd, run_fio, scripts_on
 from tests.support.io_tables import crowd, expire, mount_many, overflow, talk_in_many_jobs
@@ -169,6 +169,7 @@ def main() -> None:
     attempt(results, "many mounts", mount_many)
     attempt(results, "views", show_mounts)
     attempt(results, "unload", unload)
+    attempt(results, "without helper", load_without_helper)
     attempt(results, "lacking", do_without)
     # A build that keeps ended jobs for four seconds.
     options = IoOptions(has_time=True, entries=24)

@@ -32,7 +32,7 @@ from tests.support.process_values import (
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-_PROCESSES = 40
+_PROCESSES = 100
 _JOBS = {"v1": 77_001, "v2": 77_002}
 _SPIN = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done"
 _NEEDED = 20

@@ -136,13 +136,14 @@ def test_unloading_leaves_nothing(results: dict[str, Any]) -> None:
 
 def test_a_kernel_that_lacks_functions_loads_the_rest(results: dict[str, Any]) -> None:
     found = result(results, "lacking")
-    *missing, refused = found["loaded"]
+    *missing, refused, loaded = found["loaded"]
     assert missing == [
         f"ccagent: not counted: {hook.counts}: {hook.function}: this kernel has no such function"
         for hook in HOOKS
         if hook.function in HIDDEN
     ]
     assert refused.startswith("ccagent: not counted: TCP received: io: the kernel")
+    assert ": loaded, " in loaded
     assert found["status"]["io"] == "loaded"
     assert found["status"]["not_counted"] == ", ".join(
         hook.counts for hook in HOOKS if hook.function in {*HIDDEN, "tcp_recvmsg"}
@@ -177,6 +178,15 @@ def test_the_rest_of_the_payload_is_counted_to_the_byte(
     unequal = differences(f"network {name}", found)
     assert unequal.keys() == {value for value in counted if value.startswith(lacking)}
     assert not any(counted[value] for value in unequal)
+
+
+def test_a_kernel_that_is_too_old_loads_the_programs_for_processes(
+    results: dict[str, Any],
+) -> None:
+    found = result(results, "without helper")
+    assert found["status"] == 1
+    assert "counting I/O needs Linux 5.11 or newer. The programs for" in found["said"]
+    assert found["left"] == ["ended", "on_exit", "on_free", "tasks", "version"]
 
 
 def test_what_finds_no_room_is_counted_as_lost(results: dict[str, Any]) -> None:

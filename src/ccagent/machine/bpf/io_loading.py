@@ -22,7 +22,7 @@ from ccagent.machine.bpf.io_hooks import (
     features_of,
     select_hooks,
 )
-from ccagent.machine.bpf.libbpf import Object
+from ccagent.machine.bpf.libbpf import UNATTACHABLE, Object
 from ccagent.machine.bpf.preemption import is_preemptible
 from ccagent.machine.file_errors import raise_for
 from ccagent.machine.node import Node
@@ -54,6 +54,10 @@ _NETWORK_VALUE = 17 * 8
 _REMOVAL = "on_group_removal"
 _NEEDED = "bpf_get_current_task_btf"
 """Helper with which the programs find the job of a task."""
+
+_OTHERS = "The programs for processes are loaded"
+_FIRST = HOOKS[0]
+"""A function that any kernel can attach programs to, if it can at all."""
 
 _FAILED = re.compile(r"prog '(\w+)'|program '(\w+)'")
 
@@ -104,6 +108,12 @@ def load_io(
         except CcagentError as error:
             _unpin(directory)
             failed = _failed(library.said(), usable, error)
+            if failed == _FIRST.program and UNATTACHABLE in str(error):
+                remove_io(directory)
+                raise NotHereError(
+                    f"io: Linux {os.uname().release} attaches no programs to its functions:"
+                    f" aarch64 needs Linux 6.4 or newer. {_OTHERS}"
+                ) from error
             # A kernel that forbids one forbids all.
             if failed is None or len(usable) == 1 or isinstance(error, NotPermittedError):
                 remove_io(directory)
@@ -128,7 +138,7 @@ def _select(library: Libbpf, *, has_time: bool) -> tuple[dict[str, IoHook], dict
     if _NEEDED not in functions:
         raise NotHereError(
             f"io: Linux {os.uname().release} has no {_NEEDED}: counting I/O needs Linux 5.11 or"
-            " newer. The programs for processes are loaded"
+            f" newer. {_OTHERS}"
         )
     usable: dict[str, IoHook] = {}
     left_out: dict[str, str] = {}

@@ -1,0 +1,158 @@
+"""Cost of counting the I/O of jobs in instructions, on an emulated processor with Debian's kernel.
+
+The emulator's clock goes on by 1 ns an instruction, so CPU times and the kernel's own statistics
+are numbers of instructions: exact, the same on any machine, and no times. Calls are those between
+a short run and a long one, so what a program does once is not in them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks.kernel import counted_by_the_kernel
+from ccagent.machine.bpf import loading
+from ccagent.machine.bpf.io_loading import IoOptions
+from tests.support.io_mounts import mounted
+from tests.support.io_scenarios import own_programs
+from tests.support.kernel_programs import own_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Measure = Callable[[int], float]
+
+_OPTIONS = "-accel tcg -icount shift=0,sleep=off -smp 1"
+_RUNS = 5
+
+
+def cpu_ns(command: list[str]) -> float:
+    """Return the CPU time of a command in ns."""
+    os.sync()  # what is written back meanwhile would disturb
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1e9
+
+
+def fio(kind: str, size: int, calls: int) -> float:
+    """Return ns of calls of fio on a file in the page cache."""
+    return cpu_ns(
+        ["fio", "--name=f", f"--rw={kind}", f"--bs={size}", "--size=8M", "--ioengine=psync",
+         f"--number_ios={calls}", f"--io_size={calls * size}", "--overwrite=1", "--invalidate=0",
+         "--pre_read=1", "--thread", "--gtod_reduce=1"]
+    )  # fmt: skip
+
+
+def dd(calls: int) -> float:
+    """Return ns of calls of 1 MiB that write over a file in the page cache."""
+    command = ["dd", "if=/dev/zero", "of=d", "bs=1M", "conv=notrunc", "status=none"]
+    return cpu_ns([*command, f"count={calls}"])
+
+
+class Measured:
+    """Instructions a call, from several runs."""
+
+    def __init__(self, measure: Measure, few: int, many: int) -> None:
+        self._measure, self._few, self._many = measure, few, many
+        self._least = {few: math.inf, many: math.inf}
+
+    def run(self) -> float:
+        """Measure once; return instructions a call of this run."""
+        found = {calls: self._measure(calls) for calls in self._least}
+        self._least = {calls: min(found[calls], least) for calls, least in self._least.items()}
+        return self._a_call(found)
+
+    @property
+    def best(self) -> float:
+        """Return instructions a call of the least disturbed runs: interrupts only add."""
+        return self._a_call(self._least)
+
+    def _a_call(self, found: dict[int, float]) -> float:
+        return (found[self._many] - found[self._few]) / (self._many - self._few)
+
+
+def compare(name: str, measure: Measure, few: int, many: int) -> None:
+    """Print instructions a call without the programs and with them, of several runs in turns."""
+    without, with_them = (Measured(measure, few, many) for _ in range(2))
+    measure(many)
+    ratios: list[float] = []
+    for _ in range(_RUNS):
+        bare = without.run()
+        with own_directory() as directory:
+            loading.load(directory, io=IoOptions())
+            ratios.append((with_them.run() / bare - 1) * 100)
+    ratio = (with_them.best / without.best - 1) * 100
+    runs = " ".join(f"{each:+.2f}" for each in ratios)
+    print(
+        f"{name}: {without.best:,.0f} instructions a call without, {with_them.best:,.0f} with,"
+        f" {ratio:+.2f} % (each run: {runs})",
+        flush=True,
+    )
+
+
+def run_here() -> None:
+    """Measure on this machine, whose clock is the emulator's."""
+    from benchmarks.job_io import run_times
+
+    with tempfile.NamedTemporaryFile(dir="/mnt") as disk:
+        disk.truncate(96 << 20)
+        subprocess.run(["mkfs.ext4", "-q", "-F", disk.name], check=True)
+        with mounted("-o", "loop", disk.name, "/mnt/ext4") as place:
+            os.chdir(place)
+            compare("fio read 4 KiB", lambda calls: fio("read", 4096, calls), 2000, 22_000)
+            compare("fio write 4 KiB", lambda calls: fio("write", 4096, calls), 2000, 22_000)
+            compare("fio read 512 B", lambda calls: fio("read", 512, calls), 2000, 22_000)
+            compare("dd 1 MiB", dd, 8, 40)
+            before = set(own_programs())
+            with own_directory() as directory:
+                loading.load(directory, io=IoOptions())
+                own = set(own_programs()) - before
+                with counted_by_the_kernel():
+                    for kind in ("read", "write"):
+                        fio(kind, 4096, 4000)
+                    for number in range(3000):
+                        Path("x").touch()
+                        os.stat("x")
+                        os.rename("x", f"y{number}")
+                        os.unlink(f"y{number}")
+                    for name, spent in sorted(run_times(own).items()):
+                        print(
+                            f"{name}: {spent:.0f} instructions a run, the kernel's clock included"
+                        )
+            os.chdir("/")
+
+
+def run_emulated() -> None:
+    """Measure in an emulated machine, and print."""
+    from tests.support.debian_machine import download_kernel, run_in_machine
+
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        kernel = download_kernel(directory)
+        print(f"Linux {kernel.release}, emulated", flush=True)
+        module = "benchmarks.job_io_emulated"
+        output = run_in_machine(
+            kernel, directory, module, "--here", options=_OPTIONS, time_limit=3600
+        )
+        print(output.strip())
+
+
+def main() -> None:
+    """Measure on this machine."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--here", action="store_true", help="this is the emulated machine")
+    (run_here if parser.parse_args().here else run_emulated)()
+
+
+if __name__ == "__main__":
+    main()
