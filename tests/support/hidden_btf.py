@@ -1,7 +1,7 @@
 """A kernel that seems to lack functions: its BTF with some names hidden, as programs are loaded.
 
-Format: the kernel's Documentation/bpf/btf.rst. A hidden function has the name without its first
-letter, which is in the table of strings already: no other name changes, and nothing moves.
+Format: the kernel's Documentation/bpf/btf.rst. A hidden function has its last letter for a name,
+which is in the table of strings already: no other name changes, and nothing moves.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def hide(btf: bytes, functions: Iterable[str], enumerators: Mapping[str, int]) -
         at, found = begin, 0
         while (at := btf.find(struct.pack("<I", offset), at, end)) >= 0:
             if at % 4 == begin % 4 and _is_wanted(_ENTRY.unpack_from(btf, at)[1], value):
-                struct.pack_into("<I", changed, at, offset + 1)
+                struct.pack_into("<I", changed, at, offset + len(name) - 1)
                 found += 1
             at += 1
         assert found == 1, f"{name}: {found} times in BTF"

@@ -19,12 +19,16 @@ from tests.support.io_traffic import compare_network
 from tests.support.kernel_programs import hierarchy
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from contextlib import AbstractContextManager
 
-HIDDEN = (
-    "vfs_readv", "security_inode_mkdir", "security_inode_rename", f"{SYSTEM_CALL}fsync",
-    "iterate_dir", "io_complete_rw_iopoll", "udp_sendmsg",
-)  # fmt: skip
+_PRESENT = {
+    "vfs_read", "vfs_write", "vfs_writev", "security_file_open", "security_inode_create",
+    "security_inode_link", "security_inode_symlink", "security_inode_unlink",
+    "security_inode_rmdir", "security_inode_getattr", "security_sb_statfs",
+    f"{SYSTEM_CALL}fdatasync", "tcp_sendmsg", "tcp_recvmsg", "skb_consume_udp",
+}  # fmt: skip
+HIDDEN = frozenset(hook.function for hook in HOOKS) - _PRESENT
 LACKING_PROGRAMS = ("read_write", "vectors", "metadata")
 LACKING_TRAFFIC = ("tcp", "udp")
 
@@ -35,20 +39,26 @@ _HELPER = {"BPF_FUNC_get_func_ret": 184}
 
 def small_kernel() -> AbstractContextManager[None]:
     """Have a kernel with so few functions that the programs are loaded at once."""
-    others = {hook.function for hook in HOOKS} - _OF_SMALL_KERNEL
-    return lacking_kernel(read_functions(Libbpf(), others))
+    return _without({hook.function for hook in HOOKS} - _OF_SMALL_KERNEL)
+
+
+def _without(
+    functions: Iterable[str], enumerators: Mapping[str, int] | None = None
+) -> AbstractContextManager[None]:
+    """Hide those functions that the kernel has."""
+    return lacking_kernel(read_functions(Libbpf(), functions), enumerators)
 
 
 def do_without() -> Result:
     """Load on a kernel that lacks functions, by the command; count, and unload."""
-    with lacking_kernel(HIDDEN, _HELPER):
+    with _without(HIDDEN, _HELPER):
         _, loaded = _ccagent("load", "--io")
     _, status = _ccagent("status", "--json")
     os.makedirs("/mnt/p", exist_ok=True)
     with hierarchy("v2") as root:
         programs = {name: compare(root, "/mnt/p", name) for name in LACKING_PROGRAMS}
         traffic = {name: compare_network(root, name) for name in LACKING_TRAFFIC}
-    _ccagent("unload")
+    _ccagent("unload", "--io")
     return {
         "loaded": loaded.splitlines(),
         "status": json.loads(status),

@@ -4,7 +4,7 @@ Runs in a virtual machine with a kernel of Debian (tests/support/debian_machine.
 
     python -m tests.support.io_scenarios BUILT > results.json
 
-BUILT: directory of programs that keep ended jobs for four seconds.
+BUILT: directory of programs that keep ended jobs for io_tables.KEPT.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def main() -> None:
     attempt(results, "unload", unload)
     attempt(results, "without helper", load_without_helper)
     attempt(results, "lacking", do_without)
-    # A build that keeps ended jobs for four seconds.
+    # A build that keeps ended jobs for a short time.
     options = IoOptions(has_time=True, entries=24)
     with small_kernel():
         loading.load(DIRECTORY, programs=objects(sys.argv[1]), io=options)

@@ -36,6 +36,9 @@ def overflow() -> Result:
     }  # fmt: skip
 
 
+KEPT = 2
+"""Seconds that the programs of these tests keep the entries of ended jobs."""
+
 _FIRST_TALKER, _TALKERS = 500_000, 300
 """Jobs with four kinds of traffic each: more than the entries of the table `network`."""
 
@@ -127,7 +130,7 @@ def expire() -> Result:
     def is_there() -> bool:
         return any(key.job == job for key in read_io().entries)
 
-    time.sleep(5)
+    time.sleep(KEPT + 0.5)
     found: Result = {"first": is_there(), "ns": counted(job, "/mnt/r").get("write_ns", 0)}
     found["last"] = [is_there() for _ in range(3)]
     return found
