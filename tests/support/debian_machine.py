@@ -89,8 +89,9 @@ class EmulatedSystem(NamedTuple):
 
 
 THIS_SYSTEM = EmulatedSystem(
-    # Without erms and fsrm the kernel copies words and not bytes: twice as fast, emulated.
-    emulator="qemu-system-x86_64 -cpu max,-erms,-fsrm",
+    # Without erms and fsrm the kernel copies words and not bytes: twice as fast, emulated. smap and
+    # smep protect it from programs, at each copy.
+    emulator="qemu-system-x86_64 -cpu max,-erms,-fsrm,-smap,-smep",
     console="ttyS0",
     root=Path("/"),
     python=sys.executable,

@@ -84,6 +84,8 @@ def main() -> None:
         for comparison, differing in judge(results):
             print(f"  {comparison}: {differing or 'equal'}")
             is_equal = is_equal and not differing
+        if results.get("missed"):
+            print(f"  {results['missed']} calls, at most, that the kernel skipped all programs for")
         for line in results.get("load io", {}).get("said", ()):
             print(f"  {line}")
         sys.stdout.flush()

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.support.io_comparisons import Result, unequal
-from tests.support.io_jobs import DIRECTORY, attempt
+from tests.support.io_jobs import DIRECTORY, attempt, read_io
 from tests.support.io_mounts import all_processors
 from tests.support.io_scenarios import count_known_programs
 from tests.support.kernel_programs import JobGroup, hierarchy, read_ended, read_tasks
@@ -135,6 +135,7 @@ def main() -> None:
         if not results["load io"]["status"]:
             with all_processors():
                 results["io"] = count_known_programs()
+            results["missed"] = read_io().missed
     print(json.dumps(results))
 
 
