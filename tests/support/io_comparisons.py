@@ -6,7 +6,7 @@ from typing import Any
 
 Result = dict[str, Any]
 
-OF_THE_FILE_SYSTEM = {"overlay": {"stats", "fsyncs"}}
+OF_THE_FILE_SYSTEM = {"overlay listing": {"stats"}, "overlay read_write": {"fsyncs"}}
 """Operations that a file system does by itself, beside those of the program."""
 
 _EIGHT_WRITES = {"writes": 8, "write_bytes": 8 << 20}
@@ -31,7 +31,7 @@ def differences(name: str, found: Result) -> Result:
         return _of_requests(found["told"], found["counted"])
     if name in _OF_DD:
         return unequal(_OF_DD[name], {each: found.get(each) for each in _OF_DD[name]})
-    own = OF_THE_FILE_SYSTEM.get(kind, set())
+    own = OF_THE_FILE_SYSTEM.get(name, set())
     expected, counted = (
         {each: value for each, value in found[values].items() if each not in own}
         for values in ("expected", "counted")
