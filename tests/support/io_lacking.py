@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import runpy
 import sys
 from typing import TYPE_CHECKING
 
-from ccagent.machine.bpf import commands  # noqa: F401 - for the processes that are forked
 from ccagent.machine.bpf.btf_functions import read_functions
 from ccagent.machine.bpf.io_hooks import HOOKS, SYSTEM_CALL
 from ccagent.machine.bpf.libbpf import Libbpf
@@ -33,6 +33,8 @@ LACKING_PROGRAMS = ("read_write", "vectors", "metadata")
 LACKING_TRAFFIC = ("tcp", "udp")
 
 _OF_SMALL_KERNEL = {"vfs_write", "vfs_writev", "security_file_open", "security_inode_create"}
+importlib.import_module("ccagent.machine.bpf.commands")  # once, for all processes that run it
+
 _HELPER = {"BPF_FUNC_get_func_ret": 184}
 """Without it a function's result is looked for behind six arguments, as before Linux 5.17."""
 

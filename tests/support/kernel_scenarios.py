@@ -22,6 +22,7 @@ from tests.support.io_mounts import all_processors
 from tests.support.io_scenarios import count_known_programs
 from tests.support.kernel_programs import JobGroup, hierarchy, read_ended, read_tasks
 from tests.support.process_values import (
+    ProcFiles,
     anonymous_pages,
     read_proc,
     slack_of_proc,
@@ -31,6 +32,9 @@ from tests.support.process_values import (
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+    from ccagent.machine.bpf.ended_records import Ended
+    from ccagent.machine.bpf.task_records import Task
 
 _PROCESSES = 100
 _JOBS = {"v1": 77_001, "v2": 77_002}
@@ -76,27 +80,32 @@ time.sleep(600)
 
 def compare_tasks() -> Result:
     """Return the number of processes that /proc shows unchanged, and where `tasks` differs."""
+    differences: Result = {}
     with other_processes():
-        for _ in range(20):
-            before = read_proc()
-            tasks = read_tasks(DIRECTORY)
-            after = read_proc()
-            same = [pid for pid, files in before.items() if after.get(pid) == files]
-            others = [pid for pid in same if before[pid].owner]
-            if len(same) >= _NEEDED and others:
-                break
-            time.sleep(0.5)
-    differences: Result = {
-        str(pid): ["missing", ""] for pid in before.keys() & after.keys() - tasks.keys()
-    }
-    for pid in same:
-        expected, told = values_of_proc(before[pid]), values_of_task(tasks[pid])
-        pages = anonymous_pages(before[pid])
-        if abs(tasks[pid].anon_pages - pages) > slack_of_proc():
-            differences[f"{pid} anonymous pages"] = [pages, tasks[pid].anon_pages]
-        for name, values in unequal(expected, told).items():
+        files, tasks, missing = read_both()
+    for pid in missing:
+        differences[str(pid)] = ["there", "missing"]
+    for pid, own in files.items():
+        pages, counted = anonymous_pages(own), tasks[pid].anon_pages
+        if abs(counted - pages) > slack_of_proc():
+            differences[f"{pid} anonymous pages"] = [pages, counted]
+        for name, values in unequal(values_of_proc(own), values_of_task(tasks[pid])).items():
             differences[f"{pid} {name}"] = [repr(value) for value in values]
-    return {"processes": len(same), "of others": len(others), "differences": differences}
+    return {"processes": len(files), "differences": differences}
+
+
+def read_both() -> tuple[dict[int, ProcFiles], dict[int, Task], set[int]]:
+    """Read until enough processes did not change meanwhile, one of another user included.
+
+    Return their files, all tasks, and the processes of /proc that are none of these.
+    """
+    for _ in range(100):
+        before, tasks, after = read_proc(), read_tasks(DIRECTORY), read_proc()
+        same = {pid: files for pid, files in before.items() if after.get(pid) == files}
+        if len(same) >= _NEEDED and any(files.owner for files in same.values()):
+            return same, tasks, before.keys() & after.keys() - tasks.keys()
+        time.sleep(0.3)
+    raise TimeoutError("processes change all the time")
 
 
 def compare_ended(version: str) -> Result:
@@ -111,15 +120,19 @@ def compare_ended(version: str) -> Result:
         group.run(f"for n in $(seq {_PROCESSES}); do ({_SPIN}); done; wait")
         used = group.runtime()
         group.remove()
+
+    def ended() -> list[Ended]:
+        return [each for key, each in read_ended(DIRECTORY).entries.items() if key.job == job]
+
+    expected = _PROCESSES + 2  # the shell and seq
     for _ in range(100):  # a process counts when the kernel frees it
-        found = [each for key, each in read_ended(DIRECTORY).entries.items() if key.job == job]
-        if sum(each.processes for each in found) >= _PROCESSES + 2:  # the shell and seq
+        if sum(each.processes for each in ended()) >= expected:
             break
         time.sleep(0.2)
     return {
-        "processes": sum(each.processes for each in found),
-        "expected processes": _PROCESSES + 2,
-        "counted": sum(each.runtime for each in found),
+        "processes": sum(each.processes for each in ended()),
+        "expected processes": expected,
+        "counted": sum(each.runtime for each in ended()),
         "used": used,
     }
 
