@@ -18,7 +18,7 @@ import pytest
 from ccagent.machine.bpf.io_hooks import HOOKS, OF_OLD_KERNELS
 from ccagent.views.top.mounts import NOT_LOADED
 from tests.support.debian_machine import download_kernel, run_in_machine
-from tests.support.io_comparisons import differences
+from tests.support.io_comparisons import FETCHING, differences
 from tests.support.io_lacking import HIDDEN
 from tests.support.io_programs import FILE_SYSTEMS, FIO, scripts_on
 from tests.support.io_tables import KEPT
@@ -81,7 +81,7 @@ def test_a_program_is_counted_to_the_byte(results: dict[str, Any], kind: str, sc
     assert differences(name, results[name]) == {}
 
 
-@pytest.mark.parametrize("kind", ["ext4", "nfs", "fuse"])
+@pytest.mark.parametrize("kind", FETCHING)
 def test_mapped_files_have_faults_and_no_bytes(results: dict[str, Any], kind: str) -> None:
     counted = result(results, f"{kind} mmap")["counted"]
     assert counted["major_faults"] >= 1
