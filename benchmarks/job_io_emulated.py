@@ -8,9 +8,9 @@ a short run and a long one, so what a program does once is not in them.
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -59,43 +59,27 @@ def dd(calls: int) -> float:
     return cpu_ns([*command, f"count={calls}"])
 
 
-class Measured:
-    """Instructions a call, from several runs."""
-
-    def __init__(self, measure: Measure, few: int, many: int) -> None:
-        self._measure, self._few, self._many = measure, few, many
-        self._least = {few: math.inf, many: math.inf}
-
-    def run(self) -> float:
-        """Measure once; return instructions a call of this run."""
-        found = {calls: self._measure(calls) for calls in self._least}
-        self._least = {calls: min(found[calls], least) for calls, least in self._least.items()}
-        return self._a_call(found)
-
-    @property
-    def best(self) -> float:
-        """Return instructions a call of the least disturbed runs: interrupts only add."""
-        return self._a_call(self._least)
-
-    def _a_call(self, found: dict[int, float]) -> float:
-        return (found[self._many] - found[self._few]) / (self._many - self._few)
+def a_call(measure: Measure, few: int, many: int) -> float:
+    """Return instructions a call."""
+    return (measure(many) - measure(few)) / (many - few)
 
 
 def compare(name: str, measure: Measure, few: int, many: int) -> None:
     """Print instructions a call without the programs and with them, of several runs in turns."""
-    without, with_them = (Measured(measure, few, many) for _ in range(2))
+    without: list[float] = []
+    with_them: list[float] = []
     measure(many)
-    ratios: list[float] = []
     for _ in range(_RUNS):
-        bare = without.run()
+        without.append(a_call(measure, few, many))
         with own_directory() as directory:
             loading.load(directory, io=IoOptions())
-            ratios.append((with_them.run() / bare - 1) * 100)
-    ratio = (with_them.best / without.best - 1) * 100
+            with_them.append(a_call(measure, few, many))
+    ratios = [(b / a - 1) * 100 for a, b in zip(without, with_them, strict=True)]
     runs = " ".join(f"{each:+.2f}" for each in ratios)
     print(
-        f"{name}: {without.best:,.0f} instructions a call without, {with_them.best:,.0f} with,"
-        f" {ratio:+.2f} % (each run: {runs})",
+        f"{name}: {statistics.median(without):,.0f} instructions a call without,"
+        f" {statistics.median(with_them):,.0f} with,"
+        f" {statistics.median(ratios):+.2f} % (each run: {runs})",
         flush=True,
     )
 
