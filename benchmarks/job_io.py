@@ -105,12 +105,12 @@ def at_functions() -> Generator[None]:
         yield
 
 
-def run_times(own: set[int]) -> dict[str, float]:
-    """Return ns a run of those programs that ran, by name."""
+def run_times(own: set[int], *, least: int = 1000) -> dict[str, float]:
+    """Return ns a run of those programs that ran, by name. least: how often."""
     found: dict[str, float] = {}
     for program in own:
         spent, runs = run_time(program)
-        if runs > 1000:
+        if runs > least:
             found[program_name(program)] = spent / runs
     return found
 

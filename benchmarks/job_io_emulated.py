@@ -1,8 +1,8 @@
 """Cost of counting the I/O of jobs in instructions, on an emulated processor with Debian's kernel.
 
 The emulator's clock goes on by 1 ns an instruction, so CPU times and the kernel's own statistics
-are numbers of instructions: exact, the same on any machine, and no times. Calls are those between
-a short run and a long one, so what a program does once is not in them.
+are numbers of instructions: the same on any machine, but for interrupts, and no times. Calls are
+those between a short run and a long one, so what a program does once is not in them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import socket
 import statistics
 import subprocess
 import sys
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _OPTIONS = "-accel tcg -icount shift=0,sleep=off -smp 1"
 _RUNS = 5
+_USES = 500
 
 
 def cpu_ns(command: list[str]) -> float:
@@ -44,10 +46,10 @@ def cpu_ns(command: list[str]) -> float:
     return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1e9
 
 
-def fio(kind: str, size: int, calls: int) -> float:
+def fio(kind: str, size: int, calls: int, engine: str = "psync") -> float:
     """Return ns of calls of fio on a file in the page cache."""
     return cpu_ns(
-        ["fio", "--name=f", f"--rw={kind}", f"--bs={size}", "--size=8M", "--ioengine=psync",
+        ["fio", "--name=f", f"--rw={kind}", f"--bs={size}", "--size=8M", f"--ioengine={engine}",
          f"--number_ios={calls}", f"--io_size={calls * size}", "--overwrite=1", "--invalidate=0",
          "--pre_read=1", "--thread", "--gtod_reduce=1"]
     )  # fmt: skip
@@ -84,6 +86,53 @@ def compare(name: str, measure: Measure, few: int, many: int) -> None:
     )
 
 
+def use_all() -> None:
+    """Call each function that a program is attached to, often enough."""
+    for kind in ("read", "write"):
+        fio(kind, 4096, 4000)
+        for engine in ("libaio", "io_uring"):
+            fio(kind, 4096, 4000, engine)
+    one, other = socket.socketpair()
+    server = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(server.getsockname())
+    peer, _ = server.accept()
+    datagram = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    datagram.bind(("127.0.0.1", 0))
+    datagram6 = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    datagram6.bind(("::1", 0))
+    source = os.open("f.0.0", os.O_RDWR)
+    target = os.open("copy", os.O_RDWR | os.O_CREAT)
+    reader, writer = os.pipe()
+    buffers = [bytearray(64), bytearray(64)]
+    for _ in range(_USES):
+        os.close(os.open("x", os.O_WRONLY | os.O_CREAT))
+        os.stat("x")
+        os.link("x", "hard")
+        os.symlink("x", "soft")
+        os.rename("x", "y")
+        for name in ("y", "hard", "soft"):
+            os.unlink(name)
+        os.mkdir("d")
+        os.listdir("d")
+        os.rmdir("d")
+        os.statvfs(".")
+        os.preadv(source, buffers, 0)
+        os.pwritev(target, buffers, 0)
+        os.fsync(target)
+        os.fdatasync(target)
+        os.copy_file_range(source, target, 100, 0, 0)
+        os.sendfile(one.fileno(), source, 0, 100)
+        other.recv(100)
+        os.splice(source, writer, 100, 0)
+        os.read(reader, 100)
+        client.send(b"x" * 100)
+        peer.recv(100)
+        datagram.sendto(b"x" * 100, datagram.getsockname())
+        datagram.recv(100)
+        datagram6.sendto(b"x" * 100, datagram6.getsockname())
+        datagram6.recv(100)
+
+
 def run_here() -> None:
     """Measure on this machine, whose clock is the emulator's."""
     from benchmarks.job_io import run_times
@@ -102,14 +151,8 @@ def run_here() -> None:
                 loading.load(directory, io=IoOptions())
                 own = set(own_programs()) - before
                 with counted_by_the_kernel():
-                    for kind in ("read", "write"):
-                        fio(kind, 4096, 4000)
-                    for number in range(3000):
-                        Path("x").touch()
-                        os.stat("x")
-                        os.rename("x", f"y{number}")
-                        os.unlink(f"y{number}")
-                    for name, spent in sorted(run_times(own).items()):
+                    use_all()
+                    for name, spent in sorted(run_times(own, least=_USES - 1).items()):
                         print(
                             f"{name}: {spent:.0f} instructions a run, the kernel's clock included"
                         )
