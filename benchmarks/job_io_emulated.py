@@ -112,9 +112,9 @@ def use_all() -> None:
         os.rename("x", "y")
         for name in ("y", "hard", "soft"):
             os.unlink(name)
-        os.mkdir("d")
-        os.listdir("d")
-        os.rmdir("d")
+        os.mkdir("directory")
+        os.listdir("directory")
+        os.rmdir("directory")
         os.statvfs(".")
         os.preadv(source, buffers, 0)
         os.pwritev(target, buffers, 0)
@@ -138,14 +138,14 @@ def run_here() -> None:
     from benchmarks.job_io import run_times
 
     with tempfile.NamedTemporaryFile(dir="/mnt") as disk:
-        disk.truncate(96 << 20)
+        disk.truncate(192 << 20)
         subprocess.run(["mkfs.ext4", "-q", "-F", disk.name], check=True)
         with mounted("-o", "loop", disk.name, "/mnt/ext4") as place:
             os.chdir(place)
             compare("fio read 4 KiB", lambda calls: fio("read", 4096, calls), 2000, 22_000)
             compare("fio write 4 KiB", lambda calls: fio("write", 4096, calls), 2000, 22_000)
             compare("fio read 512 B", lambda calls: fio("read", 512, calls), 2000, 22_000)
-            compare("dd 1 MiB", dd, 8, 40)
+            compare("dd 1 MiB", dd, 8, 104)
             before = set(own_programs())
             with own_directory() as directory:
                 loading.load(directory, io=IoOptions())

@@ -38,7 +38,7 @@ def fetch_arm_system(directory: Path) -> EmulatedSystem:
     (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
     packages = directory / "python"
     subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--quiet", "--target", packages,
+        [sys.executable, "-m", "pip", "install", "-qq", "--target", packages,
          "--platform", "manylinux2014_aarch64", "--python-version", "3.11",
          "--only-binary=:all:", *_OF_PYTHON],
         check=True, env=os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"},
