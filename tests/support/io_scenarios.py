@@ -56,7 +56,6 @@ def count_known_programs() -> Result:
         with other_host():
             for name in NETWORK:
                 attempt(results, f"network {name}", partial(compare_network, root, name))
-            attempt(results, "many talkers", partial(talk_in_many_jobs, root))
     with hierarchy("v1") as root:
         attempt(results, "v1", partial(compare, root, "/tmp/v1", "read_write", version="v1"))
     results["lost"] = count_lost(read_io(), read_network())
@@ -166,6 +165,7 @@ def main() -> None:
     with all_processors():
         results |= count_known_programs()
     attempt(results, "unprivileged", read_without_privilege)
+    attempt(results, "many talkers", talk_in_many_jobs)
     attempt(results, "many mounts", mount_many)
     attempt(results, "views", show_mounts)
     attempt(results, "unload", unload)

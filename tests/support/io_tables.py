@@ -6,6 +6,7 @@ import os
 import time
 
 from tests.support.io_jobs import Result, counted, read_io, read_network, run_in_job
+from tests.support.io_mounts import other_host
 from tests.support.io_traffic import compare_network
 from tests.support.kernel_programs import hierarchy
 
@@ -39,8 +40,8 @@ def overflow() -> Result:
 KEPT = 2
 """Seconds that the programs of these tests keep the entries of ended jobs."""
 
-_FIRST_TALKER, _TALKERS = 500_000, 300
-"""Jobs with four kinds of traffic each: more than the entries of the table `network`."""
+_FIRST_TALKER, TALKERS = 500_000, 260
+"""Jobs with four kinds of traffic each: more kinds than the table `network` has entries."""
 
 TALK = """
     def enter(group):
@@ -67,17 +68,18 @@ TALK = """
 """
 
 
-def talk_in_many_jobs(root: str) -> Result:
+def talk_in_many_jobs() -> Result:
     """Have many jobs of one user send in all ways, then one of another user."""
     before = read_network().lost
-    run_in_job(root, "/", TALK.format(root=root, first=_FIRST_TALKER, number=_TALKERS))
-    other = compare_network(root, "udp")
+    with hierarchy("v2") as root, other_host():
+        run_in_job(root, "/", TALK.format(root=root, first=_FIRST_TALKER, number=TALKERS))
+        other = compare_network(root, "udp")
     reading = read_network()
     sent: dict[int, list[int]] = {}
     for key, traffic in reading.entries.items():
         sent.setdefault(key.job - _FIRST_TALKER, []).append(traffic.sent_bytes)
     return {
-        "sent": [sent.get(number) for number in range(_TALKERS)],
+        "sent": [sent.get(number) for number in range(TALKERS)],
         "other": other,
         "lost": reading.lost.sends - before.sends,
     }

@@ -20,6 +20,7 @@ from tests.support.io_comparisons import Result, unequal
 from tests.support.io_jobs import DIRECTORY, attempt, read_io
 from tests.support.io_mounts import all_processors
 from tests.support.io_scenarios import count_known_programs
+from tests.support.io_tables import talk_in_many_jobs
 from tests.support.kernel_programs import JobGroup, hierarchy, read_ended, read_tasks
 from tests.support.process_values import (
     ProcFiles,
@@ -148,6 +149,7 @@ def main() -> None:
         if not results["load io"]["status"]:
             with all_processors():
                 results["io"] = count_known_programs()
+                attempt(results["io"], "many talkers", talk_in_many_jobs)
             results["missed"] = read_io().missed
     print(json.dumps(results))
 

@@ -21,7 +21,7 @@ from tests.support.debian_machine import download_kernel, run_in_machine
 from tests.support.io_comparisons import FETCHING, differences
 from tests.support.io_lacking import HIDDEN
 from tests.support.io_programs import FILE_SYSTEMS, FIO, scripts_on
-from tests.support.io_tables import KEPT
+from tests.support.io_tables import KEPT, TALKERS
 from tests.support.io_traffic import NETWORK
 from tests.support.kernel_programs import SOURCES
 
@@ -107,7 +107,7 @@ def test_payload_is_counted_to_the_byte(results: dict[str, Any], name: str) -> N
 
 def test_a_user_of_many_jobs_costs_others_no_traffic(results: dict[str, Any]) -> None:
     found = result(results, "many talkers")
-    assert found["sent"] == [[number + 1] * 4 for number in range(300)]
+    assert found["sent"] == [[number + 1] * 4 for number in range(TALKERS)]
     assert found["lost"] == 0
     assert differences("network udp", found["other"]) == {}
 
