@@ -37,8 +37,8 @@ def overflow() -> Result:
     }  # fmt: skip
 
 
-KEPT = 2
-"""Seconds that the programs of these tests keep the entries of ended jobs."""
+KEPT = 1
+"""Seconds for which the programs of these tests keep the entries of ended jobs."""
 
 _FIRST_TALKER, TALKERS = 500_000, 260
 """Jobs with four kinds of traffic each: more kinds than the table `network` has entries."""
